@@ -1,0 +1,48 @@
+# Every target does all of its own set-up: a fresh machine needs only Python >= 3.11 (with venv), make and a package index.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+TOOLS  := $(VENV)/.tools
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint bench docs conformance clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+$(TOOLS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
+	touch $@
+
+demo: $(STAMP) ## See what hearth is, in a minute: a real daemon, a real client, a simulated board
+	$(BIN)/hearth demo
+
+test: $(STAMP) ## All tests, with branch coverage
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
+
+check: $(TOOLS) lint ## The inner loop: lint, types and the fast tests
+	$(BIN)/python -m pytest -q -m 'not slow'
+
+lint: $(TOOLS) ## ruff, import-linter, mypy --strict, pyright
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: $(STAMP) ## Measure against floors in the same run; prints a table, writes JSON
+	$(BIN)/python -m benchmarks
+
+docs: $(STAMP) ## Generate what is generated in docs/ and check that it is up to date
+	$(BIN)/python docs/generate.py
+
+clean: ## Remove everything that was made here
+	rm -rf $(VENV) build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

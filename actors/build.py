@@ -1,0 +1,104 @@
+"""From a configuration to the parts of a runtime: the one place that knows which part is which class.
+
+It opens no device and starts no actor; what it refuses, it refuses with a ConfigError before anything runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hearth.actors.journal import Journal
+from hearth.actors.runtime import RuntimeParts
+from hearth.audit.settings import AuditSettings
+from hearth.config import Config, default_state_dir
+from hearth.drivers.boards import Board, load_profile, open_board
+from hearth.drivers.files import FileDriver
+from hearth.drivers.process import ProcessDriver
+from hearth.drivers.system import SystemDriver
+from hearth.drivers.tools import build_tools
+from hearth.errors import ConfigError
+from hearth.policy.paths import PathGuard
+from hearth.policy.rules import Match, PolicyEntry
+from hearth.tools import ToolRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hearth.drivers.base import Driver, Style
+
+
+def build_parts(
+    config: Config,
+    *,
+    default_policy: Sequence[PolicyEntry],
+    board: Board | None = None,
+    style: Style | None = None,
+    clock: Callable[[], float] = time.time,
+) -> RuntimeParts:
+    """The parts for a configuration. `default_policy` holds where the configuration has no `[[policy]]`.
+
+    Raises ConfigError.
+    """
+    if board is None:
+        board = open_board(load_profile(config.board.profile), style=style)
+    drivers: dict[str, Driver] = {
+        **board.drivers,
+        "files": FileDriver(),
+        "system": SystemDriver(),
+        "processes": ProcessDriver(show_argv=config.tools.proc_argv),
+    }
+    tools = build_tools(
+        board, enable=config.tools.enable, disable=config.tools.disable, exec_templates=config.tools.exec
+    )
+    return RuntimeParts(
+        board=board,
+        drivers=drivers,
+        registry=ToolRegistry(tools),
+        policy=_policy(config) or default_policy,
+        paths=PathGuard(config.files.read, config.files.write),
+        journal=Journal(audit_settings(config), clock=clock),
+        limits=config.limits,
+        clock=clock,
+    )
+
+
+def audit_settings(config: Config) -> AuditSettings:
+    """Where the audit log is, with the defaults filled in."""
+    audit = config.audit
+    state = default_state_dir(os.environ, os.geteuid())
+    path = audit.path or state / "audit.log"
+    return AuditSettings(
+        path=path,
+        durability=audit.durability,
+        rotate_bytes=audit.rotate_bytes,
+        checkpoint_every=audit.checkpoint_every,
+        key=audit.key or Path(f"{path}.key"),
+    )
+
+
+def _policy(config: Config) -> list[PolicyEntry]:
+    entries = []
+    for index, entry in enumerate(config.policy):
+        try:
+            entries.append(
+                PolicyEntry(
+                    name=entry.name,
+                    match=_matches(entry.match),
+                    max_risk=entry.max_risk,
+                    max_risk_ceiling=entry.max_risk if entry.max_risk_ceiling is None else entry.max_risk_ceiling,
+                    tools=entry.tools,
+                    rate=entry.rate,
+                )
+            )
+        except ConfigError as error:
+            raise ConfigError(f"[[policy]] number {index + 1}: {error}") from None
+    return entries
+
+
+def _matches(match: Mapping[str, Any] | tuple[Mapping[str, Any], ...]) -> list[Match]:
+    alternatives = (match,) if isinstance(match, Mapping) else match
+    return [Match(**alternative) for alternative in alternatives]

@@ -1,0 +1,329 @@
+"""The bus actor: sole caller of one driver, and the place where transactions are indivisible.
+
+A transaction runs in the bus's own task (or thread), never in the asker's, so that cancelling an asker cannot reach
+it. The bus takes one ticket at a time (a pool: `width` at a time), runs it whole, and answers it. It keeps time over
+each transaction: one that is past its limit marks the bus wedged, and since nothing may kill it, the bus waits for it
+and turns new requests away with the reason. It remembers which session last drove which output, to bring those to
+their safe state when the session ends. What a transaction means, it does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import trio
+
+from hearth.actors.tickets import Asker, StandingTicket, State, Ticket, TicketQueue
+from hearth.actors.workers import Worker, open_worker
+from hearth.drivers.base import Driver, Style
+from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, RpcError, TimedOut, effect_of
+
+if TYPE_CHECKING:
+    from hearth.actors.mailbox import Slot
+
+BusState = Literal["opening", "ready", "wedged", "down", "closed"]
+
+SAFE_STATE_LIMIT = 5.0
+"""Seconds that bringing a session's outputs to their safe state may take before the bus counts as wedged."""
+
+
+class Bus:
+    """One hardware bus, or a pool of them.
+
+    `audit(event, **fields)` records what operators must know (bus.wedged, bus.reopened).
+    """
+
+    def __init__(
+        self,
+        bus_id: str,
+        driver: Driver,
+        *,
+        queue_bound: int = 128,
+        audit: Callable[..., None] = lambda _event, **_fields: None,
+    ) -> None:
+        self.bus_id = bus_id
+        self.driver = driver
+        self.state: BusState = "opening"
+        self.reason: str | None = None
+        self._queue = TicketQueue(queue_bound)
+        self._audit = audit
+        self._idle: list[trio.lowlevel.Task] = []
+        self._current: list[Ticket] = []
+        self._overdue = 0
+        self._waits: set[trio.CancelScope] = set()
+        self._workers: list[Worker] = []
+        self._abandoned = False
+        self._driven_by: dict[Hashable, str] = {}
+        self._transactions = 0
+
+    # --- the askers' side: synchronous, in the asker's task ------------------------------------------------------
+
+    def request(self, ticket: Ticket, *, no_wait: bool = False) -> Ticket:
+        """Queue a ticket; its asker then awaits `ticket.get()`.
+
+        With `no_wait` the ticket is refused unless it can begin at once. Raises ResourceBusy (queue full, wedged, or
+        with `no_wait` leased or in use) and DeviceError (the device is not there).
+        """
+        if self.state != "ready" and not ticket.must_run:
+            raise self.unavailable(ticket.asker)
+        if no_wait:
+            busy = self.busy(ticket.asker)
+            if busy is not None:
+                raise busy
+        try:
+            self._queue.put(ticket)
+        except ResourceBusy as error:
+            raise self._explain(error.message, "queue full", ticket.asker) from None
+        self._wake()
+        return ticket
+
+    def busy(self, asker: Asker) -> ResourceBusy | None:
+        """Why a ticket of `asker` could not begin at once, or None."""
+        lease = self._queue.lease
+        if lease is not None and lease.asker is not asker:
+            return self._explain("is leased", "leased", asker)
+        if len(self._current) >= self.driver.width or self._queue.depth:
+            return self._explain("is in use", "in use", asker)
+        return None
+
+    def known_busy(self, asker: Asker) -> RpcError | None:
+        """What is known at submit to keep a task that does not want to wait from running: leased, wedged, full."""
+        if self.state != "ready":
+            return self.unavailable(asker)
+        lease = self._queue.lease
+        if lease is not None:
+            return self._explain("is leased", "leased", asker)
+        return self._explain("has a full queue", "queue full", asker) if self._queue.full else None
+
+    def unavailable(self, asker: Asker) -> RpcError:
+        """Why the bus serves nobody at the moment."""
+        if self.state == "wedged":
+            return self._explain(f"is wedged: {self.reason}", "wedged", asker)
+        return DeviceError(
+            f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}",
+            effect="none",
+            data={"bus": self.bus_id, "state": self.state},
+        )
+
+    def _explain(self, what: str, reason: str, asker: Asker) -> ResourceBusy:
+        data: dict[str, Any] = {"bus": self.bus_id, "reason": reason, "effect": "none"}
+        holder = self._queue.lease or (self._current[0] if self._current else None)
+        if holder is not None:
+            data["held_ms"] = round((trio.current_time() - holder.begun_at) * 1000, 3)
+            if holder.asker.principal == asker.principal:
+                data["holder_task"] = holder.asker.task_id
+        if reason == "wedged":
+            data["detail"] = self.reason
+        return ResourceBusy(f"bus {self.bus_id} {what}", data=data)
+
+    def release(self, lease: Ticket) -> None:
+        """End a lease, whether or not it was granted."""
+        if lease.state is State.QUEUED:
+            lease.abort()
+        self._queue.release(lease)
+        self._wake()
+
+    def make_safe(self, session_id: str) -> Ticket | None:
+        """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
+
+        Outputs that another session has driven since are left to that session.
+        """
+        if session_id not in self._driven_by.values():
+            return None
+
+        def op(driver: Driver) -> Any:
+            outputs = [output for output, owner in self._driven_by.items() if owner == session_id]
+            for output in outputs:
+                del self._driven_by[output]
+            return driver.make_safe(outputs)
+
+        asker = Asker(session_id, "", "")
+        ticket = StandingTicket(op, asker, limit=SAFE_STATE_LIMIT, must_run=True)
+        self._queue.put(ticket)
+        self._wake()
+        return ticket
+
+    def health(self) -> Mapping[str, Any]:
+        """What an operator wants to know, as JSON."""
+        health: dict[str, Any] = {"state": self.state, "queued": self._queue.depth, "transactions": self._transactions}
+        if self.reason is not None:
+            health["reason"] = self.reason
+        if self._queue.lease is not None:
+            health["leased"] = True
+        return health
+
+    # --- the actor ----------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Open the driver and serve until cancelled; a transaction in flight then finishes first.
+
+        Raises what the driver raised: HearthError when the device cannot be opened, anything else for a bug.
+        Whatever way this ends, no ticket is left without an answer.
+        """
+        try:
+            if self.driver.style is Style.THREAD:
+                await trio.to_thread.run_sync(self.driver.open)
+            else:
+                self.driver.open()
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.driver.pump)
+                    for _ in range(self.driver.width):
+                        nursery.start_soon(self._serve, open_worker(self.driver, nursery))
+                    self.state, self.reason = "ready", None
+                    task_status.started()
+            finally:
+                self.driver.close()
+        except BaseException as error:
+            self._down(error)
+            raise
+        self.state = "closed"
+
+    def _down(self, error: BaseException) -> None:
+        self.state = "down"
+        self.reason = str(error) if isinstance(error, HearthError) else f"{type(error).__name__}"
+        if isinstance(error, trio.Cancelled):
+            self.state, self.reason = "closed", "the runtime is ending"
+        for ticket in self._queue.refuse_all(for_good=self.state == "closed"):
+            self._finish(ticket, error=self.unavailable(ticket.asker))
+
+    def abandon(self) -> None:
+        """The process must end now: stop waiting for transactions that have not returned; their effect is unknown."""
+        self._abandoned = True
+        for scope in self._waits:
+            scope.cancel()
+        for worker in self._workers:
+            worker.abandon()
+
+    async def _serve(self, worker: Worker | None) -> None:
+        """One lane: take the next ticket, run it whole, answer it."""
+        take = self._queue.take
+        if worker is not None:
+            self._workers.append(worker)
+        try:
+            while True:
+                ticket = take()
+                if ticket is None:
+                    await self._wait_for_ticket()
+                    continue
+                if ticket.op is None:
+                    ticket.begun_at = trio.current_time()
+                    ticket.state = State.BEGUN
+                    self._queue.grant(ticket)
+                    ticket.fill(None)
+                    continue
+                await self._transaction(worker, ticket, ticket.op)
+        finally:
+            if worker is not None:
+                self._workers.remove(worker)
+                worker.close()
+
+    async def _wait_for_ticket(self) -> None:
+        task = trio.lowlevel.current_task()
+        self._idle.append(task)
+
+        def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
+            self._idle.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _wake(self) -> None:
+        if self._idle:
+            trio.lowlevel.reschedule(self._idle.pop())
+
+    async def _transaction(self, worker: Worker | None, ticket: Ticket, op: Callable[[Any], Any]) -> None:
+        """Run one transaction and answer its ticket, whatever happens."""
+        ticket.state = State.BEGUN
+        ticket.begun_at = trio.current_time()
+        self._transactions += 1
+        if ticket.drives is not None:
+            # Before the effect: an output whose driving failed half-way must still go to its safe state.
+            self._driven_by[ticket.drives] = ticket.asker.session_id
+        self._current.append(ticket)
+        try:
+            if worker is None:
+                value = op(self.driver)
+            else:
+                value = await self._watched(worker, ticket, op)
+        except RpcError as error:
+            self._finish(ticket, error=error)
+        except BaseException as error:
+            # A bug in a driver or tool, which the supervisor will contain: its asker must not wait for ever.
+            text = f"the transaction ended in {type(error).__name__}; bus {self.bus_id} is reopened"
+            self._finish(ticket, error=InternalError(text, data={"effect": "unknown", "bus": self.bus_id}))
+            raise
+        else:
+            self._finish(ticket, value)
+        finally:
+            self._current.remove(ticket)
+
+    async def _watched(self, worker: Worker, ticket: Ticket, op: Callable[[Any], Any]) -> Any:
+        """The outcome of a transaction that takes time. Nothing interrupts it, not even the end of this actor."""
+        outcome: Slot[Any] = worker.submit(partial(op, self.driver))
+        if await self._returned(outcome, deadline=ticket.begun_at + ticket.limit):
+            return await outcome.get()
+        self._overdue += 1
+        if self._overdue >= self.driver.width:
+            self._wedge(ticket)
+        try:
+            if not await self._returned(outcome):
+                raise DeviceError(
+                    f"the runtime ended before the transaction on {self.bus_id} returned",
+                    effect="unknown",
+                    data={"bus": self.bus_id},
+                )
+            value = await outcome.get()
+        finally:
+            self._overdue -= 1
+            if self.state == "wedged" and not self._abandoned:
+                self.state, self.reason = "ready", None
+                self._audit("bus.reopened", bus=self.bus_id, reason="the overdue transaction returned")
+        took = round((trio.current_time() - ticket.begun_at) * 1000, 3)
+        raise TimedOut(
+            f"the transaction on {self.bus_id} took {took:.0f} ms, its limit is {ticket.limit * 1000:.0f} ms",
+            effect="done",
+            data={"bus": self.bus_id, "took_ms": took, "limit_ms": ticket.limit * 1000, "result": _json(value)},
+        )
+
+    async def _returned(self, outcome: Slot[Any], *, deadline: float = math.inf) -> bool:
+        """Wait for a transaction, shielded from this task's own cancellation; False if the deadline came first."""
+        if self._abandoned:
+            return outcome.filled
+        with trio.CancelScope(shield=True, deadline=deadline) as scope:
+            self._waits.add(scope)
+            try:
+                await outcome.wait()
+            finally:
+                self._waits.discard(scope)
+        return outcome.filled
+
+    def _wedge(self, ticket: Ticket) -> None:
+        self.state = "wedged"
+        self.reason = f"a transaction has not returned within its limit of {ticket.limit * 1000:.0f} ms"
+        self._audit(
+            "bus.wedged",
+            bus=self.bus_id,
+            reason=self.reason,
+            session_id=ticket.asker.session_id,
+            task_id=ticket.asker.task_id,
+        )
+        for waiting in self._queue.refuse_all():
+            self._finish(waiting, error=self.unavailable(waiting.asker))
+
+    def _finish(self, ticket: Ticket, value: Any = None, *, error: RpcError | None = None) -> None:
+        ticket.state = State.DONE
+        if error is None:
+            ticket.fill(value)
+            return
+        data = error.data = dict(error.data or {})
+        data.setdefault("effect", effect_of(error))
+        ticket.fail(error)
+
+
+def _json(value: Any) -> Any:
+    """The result of an overdue transaction as far as it is JSON: a plain object or nothing."""
+    return dict(value) if isinstance(value, Mapping) else None

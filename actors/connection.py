@@ -1,0 +1,208 @@
+"""The connection actor: one carrier connection of one principal (design §3).
+
+A reader feeds the sans-IO protocol and hands each call to the session it names; one writer sends what is due,
+coalesced. It owns no session and knows no task: it translates bytes to messages and answers to bytes, bounds how much
+one client can have under way, and tells the sessions it was used for when it ends. A client that does not read is cut
+off after a bound, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+import trio
+
+from hearth.actors.carrier import Carrier, PeerGone
+from hearth.actors.outbox import HIGH_WATER, Outbox
+from hearth.actors.session import Ask, Gone, Session
+from hearth.errors import InternalError, RpcError
+from hearth.protocol.methods import METHODS, Params, SessionOpen, read_session_id
+from hearth.protocol.server import Answer, Call, ServerProtocol
+
+if TYPE_CHECKING:
+    from hearth.policy.principal import Principal
+
+LINGER = 5.0
+"""Seconds that a client which has finished sending may still wait for its answers."""
+
+
+class Directory(Protocol):
+    """The runtime's face to connections."""
+
+    def open_session(self, principal: Principal, opening: SessionOpen, ask: Ask) -> Session:
+        """Start a session, which answers `ask`. Raises RpcError."""
+
+    def find_session(self, session_id: str, principal: str) -> Session:
+        """The session, if it is this principal's. Raises SessionInvalid or ShuttingDown."""
+
+
+class WireAsk:
+    """A call and the connection to answer it on. Implements `session.Ask`."""
+
+    __slots__ = ("_call", "_connection", "params")
+
+    def __init__(self, connection: Connection, call: Call, params: Params) -> None:
+        self._connection = connection
+        self._call = call
+        self.params = params
+
+    @property
+    def follower(self) -> Outbox:
+        """Who is sent the events this request asks for."""
+        return self._connection.outbox
+
+    def result(self, value: Any) -> None:
+        """See Ask."""
+        self._connection.answer(self._call, value)
+
+    def error(self, error: RpcError) -> None:
+        """See Ask."""
+        self._connection.refuse(self._call, error)
+
+
+class Connection:
+    """One connection; `run` it until it ends."""
+
+    __slots__ = (
+        "_batch",
+        "_carrier",
+        "_directory",
+        "_in_flight",
+        "_max_outstanding",
+        "_opened",
+        "_principal",
+        "_protocol",
+        "_settled",
+        "outbox",
+    )
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        principal: Principal,
+        directory: Directory,
+        *,
+        max_outstanding: int = 256,
+        max_document_bytes: int = 1 << 20,
+        max_batch: int = 64,
+    ) -> None:
+        self._carrier = carrier
+        self._principal = principal
+        self._directory = directory
+        self._protocol = ServerProtocol(max_document_bytes=max_document_bytes, max_batch=max_batch)
+        self._max_outstanding = max_outstanding
+        self._in_flight = 0
+        self._batch: object = None
+        self._settled: trio.Event | None = None
+        self._opened: list[Session] = []
+        self.outbox = Outbox()
+
+    # --- the actor ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until the peer has gone or its stream cannot be trusted; the carrier is closed in any case."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, nursery.cancel_scope)
+                await self._read()
+                with trio.move_on_after(LINGER):
+                    await self._fewer_than(1)
+                self.outbox.finish()
+        finally:
+            self.outbox.abandon()
+            for session in self._opened:
+                session.post(Gone(self.outbox))
+            with trio.CancelScope(shield=True):
+                await self._carrier.aclose()
+
+    def finish(self) -> None:
+        """The server is ending: send what is due, then close."""
+        self.outbox.finish()
+
+    async def _write(self, connection: trio.CancelScope) -> None:
+        batch, send = self.outbox.batch, self._carrier.send
+        try:
+            while data := await batch():
+                await send(data)
+        except PeerGone:
+            pass
+        # Either all is sent that ever will be, or nothing more can be.
+        connection.cancel()
+
+    async def _read(self) -> None:
+        receive, parse = self._carrier.receive, self._protocol.receive
+        while not self._protocol.closed:
+            try:
+                data = await receive()
+            except PeerGone:
+                return
+            if not data:
+                return
+            for event in parse(data):
+                if isinstance(event, Call):
+                    if self._in_flight >= self._max_outstanding:
+                        await self._fewer_than(self._max_outstanding)
+                    self._dispatch(event)
+                elif isinstance(event, Answer):
+                    self.outbox.push(event.data)
+            if self.outbox.size > HIGH_WATER:
+                await self.outbox.room()
+
+    async def _fewer_than(self, bound: int) -> None:
+        """Wait until fewer than `bound` requests are under way."""
+        while self._in_flight >= bound:
+            self._settled = trio.Event()
+            await self._settled.wait()
+        self._settled = None
+
+    def _dispatch(self, call: Call) -> None:
+        """Hand a call to whom it concerns; what is wrong with it is answered here."""
+        if call.id is not None:
+            self._in_flight += 1
+            if call.batch is not None and call.batch is not self._batch:
+                # The calls of a batch come one after the other, so the last one seen is all there is to remember.
+                self._batch = call.batch
+                self.outbox.hold()
+        try:
+            if call.method == "session.open":
+                self._open(call)
+                return
+            # The session first, the shape of the rest after it (design §8).
+            session = self._directory.find_session(read_session_id(call.params), self._principal.key)
+            session.post(WireAsk(self, call, METHODS[call.method](call.params)))
+        except RpcError as error:
+            self.refuse(call, error)
+
+    def _open(self, call: Call) -> None:
+        opening = METHODS[call.method](call.params)
+        assert isinstance(opening, SessionOpen)
+        session = self._directory.open_session(self._principal, opening, WireAsk(self, call, opening))
+        self._opened = [other for other in self._opened if not other.ended]
+        self._opened.append(session)
+
+    # --- answers, in the session's turn -------------------------------------------------------------------------
+
+    def answer(self, call: Call, value: Any) -> None:
+        """Send a call's result."""
+        try:
+            line = self._protocol.result(call, value)
+        except orjson.JSONEncodeError as error:
+            self.refuse(call, InternalError(data={"reason": f"the result is not JSON: {error}"}))
+            return
+        self._answered(call, line)
+
+    def refuse(self, call: Call, error: RpcError) -> None:
+        """Send a call's error."""
+        self._answered(call, self._protocol.error(call, error))
+
+    def _answered(self, call: Call, line: bytes | None) -> None:
+        if call.id is None:
+            return
+        self._in_flight -= 1
+        if line is not None and not self.outbox.gone:
+            self.outbox.push(line)
+            if call.batch is not None:
+                self.outbox.unhold()
+        if self._settled is not None:
+            self._settled.set()

@@ -1,0 +1,224 @@
+"""The embedded face: `async with hearth.open_runtime(board="sim") as runtime`, for programs that are their own daemon.
+
+Same Session interface as the remote client, same policy, limits and audit: a request goes to the same session actors,
+through a slot instead of a socket.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import trio
+from attrs import evolve
+
+from hearth.actors.build import build_parts
+from hearth.actors.events import EventLog, EventReader
+from hearth.actors.mailbox import Slot
+from hearth.actors.runtime import Runtime
+from hearth.config import Config
+from hearth.drivers.boards import Board
+from hearth.errors import InvalidParams, RpcError
+from hearth.facade import Link, SessionFace
+from hearth.groups import unwrapped
+from hearth.policy.principal import Principal
+from hearth.policy.rules import Match, PolicyEntry
+from hearth.protocol.client import read_event
+from hearth.protocol.methods import METHODS, Params, SessionOpen
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from hearth.actors.session import Follower, Session
+    from hearth.api import TaskEvent
+    from hearth.drivers.base import Style
+
+log = logging.getLogger("hearth.journal")
+
+EMBEDDED_POLICY = (PolicyEntry(name="embedded", match=Match(any=True), max_risk=2, max_risk_ceiling=3),)
+"""What an embedding program may do where its configuration has no [[policy]]: risk 3 only if a task asks for it."""
+
+
+class LocalAsk:
+    """A request of this process. Implements `session.Ask`."""
+
+    __slots__ = ("follower", "params", "slot")
+
+    def __init__(self, params: Params, follower: Follower | None = None) -> None:
+        self.params = params
+        self.follower = follower
+        self.slot: Slot[Any] = Slot()
+
+    def result(self, value: Any) -> None:
+        """See Ask."""
+        self.slot.fill(value)
+
+    def error(self, error: RpcError) -> None:
+        """See Ask."""
+        self.slot.fail(error)
+
+
+class LocalFollower:
+    """Takes the one history that a subscription hands over. Implements `session.Follower`."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.reader: EventReader | None = None
+
+    def follow(self, log: EventLog, from_seq: int) -> None:
+        """See Follower."""
+        self.reader = EventReader(log, from_seq)
+
+    def unfollow(self, log: EventLog) -> None:
+        """See Follower."""
+        self.close()
+
+    def close(self) -> None:
+        """Read no more."""
+        self.gone = True
+        if self.reader is not None:
+            self.reader.close()
+
+
+class LocalLink(Link):
+    """Methods and events of one embedded session."""
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime = runtime
+        self._principal = principal
+
+    async def open(self, opening: SessionOpen) -> Mapping[str, Any]:
+        """session.open: the one method without a session."""
+        ask = LocalAsk(opening, LocalFollower())
+        self._runtime.open_session(self._principal, opening, ask)
+        opened: Mapping[str, Any] = await ask.slot.get()
+        return opened
+
+    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See Link."""
+        return await self._ask(method, params, None)
+
+    async def _ask(self, method: str, params: Mapping[str, Any], follower: Follower | None) -> Mapping[str, Any]:
+        session = self._session(params["session_id"])
+        # Once through JSON, as on a wire: what a caller changes afterwards cannot change what was accepted, and what
+        # is not JSON is refused here with the same words.
+        ask = LocalAsk(METHODS[method](orjson.loads(_dumps(params))), follower)
+        session.post(ask)
+        answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await ask.slot.get()))
+        return answer
+
+    def _session(self, session_id: str) -> Session:
+        return self._runtime.find_session(session_id, self._principal.key)
+
+    @asynccontextmanager
+    async def follow(
+        self, session_id: str, task_id: str, from_seq: int
+    ) -> AsyncIterator[AsyncIterator[TaskEvent]]:
+        """See Link."""
+        follower = LocalFollower()
+        params = {"session_id": session_id, "task_id": task_id, "from_seq": from_seq}
+        await self._ask("task.events.subscribe", params, follower)
+        assert follower.reader is not None
+        try:
+            yield _events(follower.reader)
+        finally:
+            follower.close()
+
+
+async def _events(reader: EventReader) -> AsyncIterator[TaskEvent]:
+    async for params in reader:
+        yield read_event(params)
+
+
+def _dumps(params: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(params)
+    except orjson.JSONEncodeError as error:
+        raise InvalidParams(f"Invalid params: not JSON: {error}", data={"reason": str(error)}) from None
+
+
+class EmbeddedRuntime:
+    """A running runtime, in this process."""
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime = runtime
+        self._principal = principal
+
+    @property
+    def audit_path(self) -> Path:
+        """Where the audit log is written."""
+        return self._runtime.parts.journal.settings.path
+
+    @property
+    def board(self) -> Board:
+        """The board; on a simulated one, its drivers are the test bench: `runtime.board.drivers["gpio:sim"]`."""
+        return self._runtime.parts.board
+
+    def health(self) -> Mapping[str, Any]:
+        """The state of every bus and of the audit log."""
+        return self._runtime.health()
+
+    @asynccontextmanager
+    async def open_session(
+        self,
+        *,
+        client_name: str | None = None,
+        client_version: str | None = None,
+        heartbeat_ms: int | None = None,
+    ) -> AsyncIterator[SessionFace]:
+        """Open a session; on the way out it is closed, its tasks cancelled and its outputs made safe.
+
+        Raises PermissionDenied, QueueFull or ShuttingDown.
+        """
+        params = {"client_name": client_name, "client_version": client_version, "heartbeat_ms": heartbeat_ms}
+        opening = METHODS["session.open"](params)
+        assert isinstance(opening, SessionOpen)
+        link = LocalLink(self._runtime, self._principal)
+        session = SessionFace(link, await link.open(opening))
+        try:
+            yield session
+        finally:
+            await close_quietly(session)
+
+
+async def close_quietly(session: SessionFace) -> None:
+    """Close a session that may have ended already, whatever state the surrounding task is in."""
+    if not session.closed:
+        # Bounded by the session's own grace; a cancelled program must still leave its outputs safe.
+        with trio.CancelScope(shield=True):
+            try:
+                await session.close()
+            except RpcError:
+                session.closed = True
+
+
+@asynccontextmanager
+async def open_runtime(
+    *,
+    board: str | Board = "sim",
+    config: Config | None = None,
+    style: Style | None = None,
+) -> AsyncIterator[EmbeddedRuntime]:
+    """Run a hearth in this process: `board` is a profile's name or path, or a Board; `config` is as for hearthd.
+
+    Where the configuration names no audit log, one is written to a fresh file in the temporary directory, named by
+    `audit_path`. Raises ConfigError before anything runs. An exception of the body comes out as it is.
+    """
+    config = config or Config()
+    if config.audit.path is None:
+        directory = Path(tempfile.mkdtemp(prefix=f"hearth-{os.getpid()}-"))
+        config = evolve(config, audit=evolve(config.audit, path=directory / "audit.log"))
+    if isinstance(board, str):
+        config = evolve(config, board=evolve(config.board, profile=board))
+    parts = build_parts(
+        config, default_policy=EMBEDDED_POLICY, board=board if isinstance(board, Board) else None, style=style
+    )
+    for note in parts.journal.open():
+        log.warning("%s", note)
+    async with unwrapped() as body, Runtime(parts).serve() as runtime, body.watched():
+        yield EmbeddedRuntime(runtime, Principal(kind="embedded"))

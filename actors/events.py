@@ -1,0 +1,144 @@
+"""A task's event history: one writer, any number of readers, each at its own pace (draft §8; design §8).
+
+The task publishes; a reader keeps the number of the next event it wants and pulls. So a reader that is slow costs
+nothing and delays nobody, one that comes late starts at the beginning, and nothing can be lost between the two: there
+is only the one history. `start`, `finish` and `task_finish` are kept for as long as the task is; of `progress` only
+the newest few are, which is how progress coalesces for a reader that falls behind. This module does not know
+connections.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+import trio
+
+from hearth.audit.record import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROGRESS_KEPT = 64
+"""How many progress events a history holds: enough for a burst between two wake-ups of a healthy reader."""
+
+
+class Reader(Protocol):
+    """Someone who follows a history."""
+
+    @property
+    def gone(self) -> bool:
+        """True when the reader will never read again."""
+
+    def poke(self) -> None:
+        """There is something to read, or the history has ended. Must not block, and must not publish."""
+
+
+class EventLog:
+    """The history of one task, as the JSON of each event's `params`, numbered from 1."""
+
+    __slots__ = ("_kept", "_progress", "_readers", "ended", "last_seq", "task_id")
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self.last_seq = 0
+        self.ended = False
+        self._kept: list[tuple[int, bytes]] = []
+        self._progress: deque[tuple[int, bytes]] | None = None
+        self._readers: list[Reader] = []
+
+    def publish(self, phase: str, now: float, step_index: int | None = None, **members: Any) -> None:
+        """Add an event and tell the readers. After `task_finish` the history has ended."""
+        seq = self.last_seq = self.last_seq + 1
+        params: dict[str, Any] = {"task_id": self.task_id, "seq": seq, "phase": phase, "ts": timestamp(now)}
+        if step_index is not None:
+            params["step_index"] = step_index
+        if members:
+            params.update(members)
+        entry = (seq, orjson.dumps(params))
+        if phase == "progress":
+            if self._progress is None:
+                self._progress = deque(maxlen=PROGRESS_KEPT)
+            self._progress.append(entry)
+        else:
+            self._kept.append(entry)
+            self.ended = phase == "task_finish"
+        if self._readers:
+            self._tell()
+
+    def _tell(self) -> None:
+        for reader in self._readers:
+            reader.poke()
+        if self.ended:
+            self._readers = []
+
+    def attach(self, reader: Reader) -> None:
+        """From now on poke `reader`, beginning with once at its next chance for what is there already."""
+        self._readers = [other for other in self._readers if not other.gone and other is not reader]
+        if not self.ended:
+            self._readers.append(reader)
+        if self.last_seq:
+            reader.poke()
+
+    def detach(self, reader: Reader) -> None:
+        """Poke `reader` no more."""
+        self._readers = [other for other in self._readers if other is not reader]
+
+    @property
+    def followed(self) -> bool:
+        """True while somebody who is still there follows a history that goes on."""
+        return any(not reader.gone for reader in self._readers)
+
+    def read(self, from_seq: int, most: int = 64) -> tuple[list[bytes], int]:
+        """Up to `most` events numbered `from_seq` or higher, in order, and the number to read from next."""
+        kept = self._kept
+        if self._progress is None:
+            # No progress events: event n is at n - 1.
+            start = max(from_seq, 1) - 1
+            found = [params for _, params in kept[start : start + most]]
+            return found, start + 1 + len(found)
+        merged = kept[bisect_left(kept, (from_seq,)) :][:most]
+        merged += [entry for entry in self._progress if entry[0] >= from_seq]
+        merged.sort()
+        del merged[most:]
+        return [params for _, params in merged], (merged[-1][0] + 1 if merged else from_seq)
+
+
+class EventReader:
+    """A reader for one task of the same process: `async for params in reader` until the history ends."""
+
+    def __init__(self, log: EventLog, from_seq: int = 1) -> None:
+        self._log = log
+        self._next = from_seq
+        self._ready: deque[bytes] = deque()
+        self._event = trio.Event()
+        self.gone = False
+        log.attach(self)
+
+    def poke(self) -> None:
+        """See Reader."""
+        self._event.set()
+
+    def __aiter__(self) -> EventReader:
+        return self
+
+    async def __anext__(self) -> Mapping[str, Any]:
+        while not self._ready:
+            self._event = trio.Event()
+            found, self._next = self._log.read(self._next)
+            if found:
+                self._ready.extend(found)
+                break
+            if self._log.ended:
+                self.close()
+                raise StopAsyncIteration
+            await self._event.wait()
+        params: Mapping[str, Any] = orjson.loads(self._ready.popleft())
+        return params
+
+    def close(self) -> None:
+        """Stop following."""
+        self.gone = True
+        self._log.detach(self)

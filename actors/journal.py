@@ -1,0 +1,369 @@
+"""The journal actor: sole writer of the audit log. It commits what has arrived, all at once, and answers receipts in
+order.
+
+`post` never waits. The journal takes every record that is there in one wake-up, seals and writes them
+together, and answers; while a sync runs in its thread, what arrives forms the next commit. It never waits for
+more to come, and it interprets no record.
+
+When the log cannot be written, receipts fail and the records are kept, at most `MOST_KEPT` of them. They are
+written later, in their order, behind an `audit.resume` record and with `"late": true`: a record that tells of
+a step whose start was refused is the truth about an attempt, and what has happened stays told. A receipt that
+failed stays failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+import trio
+
+from hearth.actors.mailbox import Mailbox, Slot
+from hearth.audit import AuditSettings, keys
+from hearth.audit.chain import Head
+from hearth.audit.disk import Disk
+from hearth.audit.log import AuditLog, Stamped
+from hearth.audit.record import timestamp
+from hearth.audit.writer import LogFailed
+from hearth.errors import AuditUnavailable, ConfigError
+
+MOST_KEPT: Final = 10_000
+"""How many records are kept in memory while the log cannot be written; beyond that the oldest are dropped and counted."""
+RETRY_S: Final = 1.0
+"""How often a log that cannot be written is tried again when nothing is posted."""
+FLUSH_LIMIT_S: Final = 5.0
+"""How long the last commits may take once the journal is told to end; a disk that hangs must not keep the process."""
+_PROBE: Final = 64
+"""How many kept records are tried first: a full disk must not cost the sealing of all of them at every attempt."""
+_SILENT: Final = "the disk does not answer"
+_CHUNK: Final = 1000
+"""How many kept records are written at a time, so that catching up does not hold the event loop."""
+
+T = TypeVar("T")
+
+
+class Receipt(Slot[None]):
+    """The answer to one post: `await receipt.get()` returns once its records are as durable as configured.
+
+    Raises AuditUnavailable, whose `data.reason` says why, if they could not be written: nothing that has an
+    effect may begin on the strength of these records.
+    """
+
+    __slots__ = ()
+
+
+_Post = tuple[float, tuple[Mapping[str, Any], ...], Receipt | None]
+
+
+class Journal:
+    """One audit log and the task that writes it.
+
+    `open`, then `run` in a nursery; `post` may be used from before `run` until `aclose`. The clock gives
+    epoch seconds.
+    """
+
+    def __init__(
+        self, settings: AuditSettings, *, clock: Callable[[], float] = time.time, disk: Disk | None = None
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._log = AuditLog(settings, disk=disk)
+        self._sync = settings.durability == "fsync"
+        self._relaxed = settings.durability == "relaxed"
+        self._limiter = trio.CapacityLimiter(1)
+        self._mailbox: Mailbox[_Post] = Mailbox()
+        self._kept: deque[Stamped] = deque()
+        self._dropped = 0
+        self._failure: str | None = None
+        self._failed_at = 0.0
+        self._key_trouble: str | None = None
+        self._key_retry_at = 0
+        self._key_loading = False
+        self._running: trio.Event | None = None
+        self._stopping = self._closed = self._hung = False
+
+    # --- the face
+
+    def open(self) -> list[str]:
+        """Lock and repair the log, and queue `daemon.recover` if its last run did not end as it should.
+
+        Blocking; call it before `run`. Returns what was found, one line each, for a person. Raises
+        ConfigError.
+        """
+        found = self._log.open(self._clock())
+        record = found.record()
+        if record is not None:
+            self.post(record)
+        return found.notes()
+
+    def post(self, *records: Mapping[str, Any]) -> Receipt:
+        """Report records, each with `event` and the event's fields; never waits, never raises.
+
+        They are sealed next to each other and in the order of the posts; they must not be changed afterwards.
+        """
+        receipt = Receipt()
+        if self._closed or self._hung:
+            receipt.fail(_unavailable(self._failure or f"audit log {self._log.path}: closed"))
+            return receipt
+        if self._relaxed and self._failure is None:
+            receipt.fill(None)
+        self._mailbox.post((self._clock(), records, receipt))
+        return receipt
+
+    async def write(self, *records: Mapping[str, Any]) -> None:
+        """Post records and wait for the receipt. Raises AuditUnavailable."""
+        await self.post(*records).get()
+
+    @property
+    def settings(self) -> AuditSettings:
+        """What the operator decided about the log."""
+        return self._settings
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log cannot be written now, or None."""
+        return self._failure
+
+    @property
+    def warning(self) -> str | None:
+        """What is wrong although records are written: no rotation, unsigned checkpoints, a log somebody removed."""
+        return self._log.warning or self._key_trouble
+
+    @property
+    def head(self) -> Head:
+        """Seq and hash of the last record written; (0, 64 zeros) for a new log."""
+        return self._log.head
+
+    # --- the actor
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what is posted, until cancelled; then write what was posted by then, within `FLUSH_LIMIT_S`, and end.
+
+        What is posted after that waits for `aclose`. May be started again after it ended.
+        """
+        running = self._running = trio.Event()
+        self._stopping = False
+        guard = trio.CancelScope(shield=True)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._serve, guard, nursery.cancel_scope)
+                task_status.started()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    guard.deadline = trio.current_time() + FLUSH_LIMIT_S
+                    self._stop()
+        finally:
+            running.set()
+
+    async def aclose(self) -> None:
+        """Write and sync everything that was posted, and close the log. Idempotent; does not raise.
+
+        Cancellation does not cut it short, a disk that hangs does after `FLUSH_LIMIT_S`. If records remain
+        unwritten, `failure` says so afterwards.
+        """
+        with trio.CancelScope(shield=True):
+            if self._running is not None and not self._running.is_set():
+                self._stop()
+                await self._running.wait()
+            if self._closed:
+                return
+            if self._log.is_open and not self._hung:
+                limit = trio.current_time() + FLUSH_LIMIT_S if self._sync else math.inf
+                with trio.CancelScope(deadline=limit):
+                    await self._finish()
+            self._closed = True
+            self._refuse(self._mailbox.drain(), self._failure or f"audit log {self._log.path}: closed")
+            self._mailbox.close()
+            if self._kept:
+                self._failure = f"{self._failure}; {len(self._kept) + self._dropped} records were never written"
+            if not self._hung:
+                try:
+                    await _in_time(self._log.close)
+                except LogFailed as failed:
+                    self._failure = failed.reason
+                except TimeoutError:
+                    self._failure = f"audit log {self._log.path}: {_SILENT}"
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._mailbox.post((0.0, (), None))
+
+    async def _serve(self, guard: trio.CancelScope, outer: trio.CancelScope) -> None:
+        """The loop, out of reach of cancellation from outside; `guard` ends it if the last commits take too long."""
+        with guard:
+            async with trio.open_nursery() as nursery:
+                while not self._stopping:
+                    await self._commit(await self._next())
+                    if self._wants_key():
+                        self._key_loading = True
+                        nursery.start_soon(self._load_key)
+                await self._commit(self._mailbox.drain())
+            await self._commit(self._mailbox.drain())  # a key that came meanwhile signs the checkpoint that is due
+        if self._hung:
+            self._refuse(self._mailbox.drain(), self._failure)
+        outer.cancel()
+
+    async def _next(self) -> list[_Post]:
+        """What has been posted; nothing, after a while, if a log that fails has to be tried again."""
+        if self._failure is None:
+            return await self._mailbox.batch()
+        with trio.move_on_after(RETRY_S):
+            return await self._mailbox.batch()
+        return []
+
+    async def _finish(self) -> None:
+        """The last commits, for `aclose`."""
+        await self._commit(self._mailbox.drain())
+        if self._wants_key():
+            await self._load_key()
+            await self._commit([])
+        while posts := self._mailbox.drain():
+            await self._commit(posts)
+
+    # --- commits
+
+    async def _commit(self, posts: list[_Post]) -> None:
+        """Write the records of `posts` and answer their receipts, whatever happens."""
+        records = [(at, record) for at, group, _ in posts for record in group]
+        try:
+            if self._failure is not None:
+                await self._resume()
+            await self._append(records)
+        except LogFailed as failed:
+            self._fail(posts, failed)
+        except BaseException:
+            self._refuse(posts, f"audit log {self._log.path}: the journal ended before the record was safe")
+            raise
+        else:
+            self._failure = None
+            for _, _, receipt in posts:
+                if receipt is not None and not receipt.filled:
+                    receipt.fill(None)
+
+    async def _append(self, records: list[Stamped]) -> None:
+        if self._sync:
+            await self._append_synced(records)
+        else:
+            self._log.append(records)
+
+    async def _append_synced(self, records: list[Stamped]) -> None:
+        """Append in a thread. Its end is awaited unless it takes too long on the way out: then the log is left to it."""
+        if self._hung:
+            raise LogFailed(f"audit log {self._log.path}: {_SILENT}")
+        try:
+            await trio.to_thread.run_sync(
+                self._log.append, records, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except trio.Cancelled:
+            self._hung = True
+            self._failure = f"audit log {self._log.path}: {_SILENT}"
+            raise
+
+    async def _resume(self) -> None:
+        """Write what was kept while the log failed, behind a record that says so."""
+        resume = {
+            "event": "audit.resume",
+            "reason": self._failure,
+            "since": timestamp(self._failed_at),
+            "kept": len(self._kept),
+            "dropped": self._dropped,
+        }
+        first: list[Stamped] = [(self._clock(), resume)]
+        size = _PROBE
+        while first or self._kept:
+            chunk = list(itertools.islice(self._kept, size))
+            try:
+                await self._append(first + chunk)
+            except LogFailed as failed:
+                self._forget(failed.written, first)
+                raise LogFailed(failed.reason) from failed  # none of the records that are new is written
+            self._forget(len(first) + len(chunk), first)
+            first, size = [], _CHUNK
+            await trio.lowlevel.checkpoint()
+        self._failure = None
+
+    def _forget(self, written: int, first: list[Stamped]) -> None:
+        """Let go of what has been written at last: the resume record, if it was in `first`, and kept ones."""
+        if first and written:
+            self._dropped = 0
+        for _ in range(written - len(first)):
+            self._kept.popleft()
+
+    def _fail(self, posts: list[_Post], failed: LogFailed) -> None:
+        """Answer the posts that were written whole, refuse the others, and keep their records for later."""
+        if self._failure is None:
+            self._failed_at = self._clock()
+        self._failure = failed.reason
+        written = failed.written
+        for at, group, receipt in posts:
+            missing = group[written:]
+            written = max(0, written - len(group))
+            self._kept.extend((at, {**record, "late": True}) for record in missing)
+            if receipt is not None and not receipt.filled:
+                if missing:
+                    receipt.fail(_unavailable(failed.reason))
+                else:
+                    receipt.fill(None)
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popleft()
+            self._dropped += 1
+
+    def _refuse(self, posts: list[_Post], reason: str | None) -> None:
+        for _, _, receipt in posts:
+            if receipt is not None and not receipt.filled:
+                receipt.fail(_unavailable(reason or f"audit log {self._log.path}: closed"))
+
+    # --- the key
+
+    def _wants_key(self) -> bool:
+        """Whether a checkpoint waits for the key; after a failure not again before the next one would be due."""
+        log = self._log
+        if not log.checkpoint_due or log.signer is not None or self._key_loading:
+            return False
+        return log.head[0] >= self._key_retry_at
+
+    async def _load_key(self) -> None:
+        """Read or make the key in a thread, where its library is imported too, and let the checkpoint be written."""
+        self._key_loading = True
+        try:
+            self._log.signer = await _in_time(functools.partial(keys.load_or_create, self._settings.key))
+            self._key_trouble = None
+        except (OSError, ConfigError) as error:
+            self._key_trouble = f"audit checkpoints are not signed: {error}"
+            self._key_retry_at = self._log.head[0] + self._settings.checkpoint_every
+        finally:
+            self._key_loading = False
+        self._wake()
+
+
+def _unavailable(reason: str) -> AuditUnavailable:
+    return AuditUnavailable(f"the audit log cannot be written: {reason}", data={"reason": reason})
+
+
+async def _in_time(work: Callable[[], T]) -> T:
+    """Run blocking `work` in a thread of its own; raise TimeoutError if it takes longer than `FLUSH_LIMIT_S`.
+
+    Real time, whatever clock the program runs on, and the thread is not waited for when the process ends:
+    this is for the last things that are done to a disk.
+    """
+    future: Future[T] = Future()
+
+    def target() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again by result(), in the task that waits
+            future.set_exception(error)
+
+    threading.Thread(target=target, name="hearth-journal", daemon=True).start()
+    return await trio.to_thread.run_sync(future.result, FLUSH_LIMIT_S)

@@ -1,0 +1,141 @@
+"""The Unix domain socket (draft §10.1): the file system says who may connect, the kernel says who connected.
+
+The socket is bound with no wider moment than its final mode, in a directory nobody else can write to. A stale socket is
+replaced, a live one never. A connection past the limit is told so and closed.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from hearth.errors import ConfigError, QueueFull
+from hearth.policy.principal import Principal
+from hearth.protocol.jsonrpc import dump_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger("hearth.unix")
+
+BACKLOG = 128
+NO_DESCRIPTORS_PAUSE = 0.1
+"""Seconds to wait for descriptors to come free when the process or the machine has none left."""
+
+Serve = Callable[[socket.socket, Principal], Awaitable[None]]
+
+
+def bind(path: Path, mode: int = 0o660, group: str | None = None) -> socket.socket:
+    """A listening socket at `path` with exactly this mode and group. Raises ConfigError: what is in the way."""
+    _prepare_directory(path.parent)
+    _remove_stale(path)
+    gid = _gid(group)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # The umask is the process's, so this belongs to the start, before there are threads. Narrower first, then as
+        # asked.
+        before = os.umask(0o177)
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
+        if gid is not None:
+            os.chown(path, -1, gid)
+        path.chmod(mode)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"[server] socket: cannot listen on {path}: {error.strerror or error}") from None
+    listening.setblocking(False)
+    return listening
+
+
+def socket_gid(path: Path) -> int:
+    """The group whose members may connect."""
+    return path.stat().st_gid
+
+
+def _gid(group: str | None) -> int | None:
+    if group is None:
+        return None
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ConfigError(
+            f"[server] socket_group: there is no group {group!r}; create it with `groupadd --system {group}`"
+        ) from None
+
+
+def _prepare_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        status = directory.lstat()
+    except OSError as error:
+        raise ConfigError(f"[server] socket: cannot use the directory {directory}: {error.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"[server] socket: {directory} is not a directory (or is a link to one); remove it")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(f"[server] socket: {directory} belongs to uid {status.st_uid}, not to us; choose another")
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise ConfigError(f"[server] socket: {directory} is writable by everybody; `chmod o-w {directory}`")
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        raise ConfigError(f"[server] socket: {path} exists and is not a socket; remove it or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise ConfigError(f"[server] socket: {path}: {error.strerror}") from None
+    raise ConfigError(f"[server] socket: another daemon listens on {path}; stop it or choose another path")
+
+
+async def accept_all(listening: socket.socket, nursery: trio.Nursery, serve: Serve, *, max_connections: int) -> None:
+    """Accept until cancelled; each connection is served in a task of `nursery`."""
+    while True:
+        await trio.lowlevel.wait_readable(listening)
+        try:
+            connected, _ = listening.accept()
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                log.error("cannot accept a connection: %s", error.strerror)
+                await trio.sleep(NO_DESCRIPTORS_PAUSE)
+                continue
+            if error.errno in (errno.ECONNABORTED, errno.EPERM):
+                continue
+            raise
+        if len(nursery.child_tasks) > max_connections:
+            _turn_away(connected, max_connections)
+            continue
+        nursery.start_soon(serve, connected, Principal.from_peercred(connected))
+
+
+def _turn_away(connected: socket.socket, most: int) -> None:
+    refusal = QueueFull(f"Queue full: {most} connections are open", data={"max_connections": most})
+    with connected:
+        connected.setblocking(False)
+        try:
+            connected.send(dump_error(None, refusal))
+        except OSError:
+            # It has gone already, which is what we want of it.
+            return

@@ -1,0 +1,190 @@
+"""What waits to be sent on one connection: answers, and the histories that its client follows.
+
+Everything leaves in the order it became due: an answer as the bytes it is, a history as a `Feed` that is read only
+when its turn comes. So a client that reads slowly costs the few bytes of a cursor per task it follows, and its
+progress events coalesce by themselves. The outbox has one writer, which takes whatever is ready as one piece of
+bytes; it does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+if TYPE_CHECKING:
+    from hearth.actors.events import EventLog
+
+CHUNK = 1 << 16
+"""Bytes to send at once, as a goal: what is ready is joined up to here."""
+HIGH_WATER = 1 << 20
+"""Bytes of unsent answers past which the connection reads no more requests."""
+
+_HEAD = b'{"jsonrpc":"2.0","method":"task.event","params":'
+_TAIL = b"}\n"
+
+
+class Feed:
+    """One connection's place in one task's history."""
+
+    __slots__ = ("_log", "_next", "_outbox", "queued")
+
+    def __init__(self, outbox: Outbox, log: EventLog, from_seq: int) -> None:
+        self._outbox = outbox
+        self._log = log
+        self._next = from_seq
+        self.queued = False
+
+    @property
+    def gone(self) -> bool:
+        """See events.Reader."""
+        return self._outbox.gone
+
+    def poke(self) -> None:
+        """See events.Reader."""
+        if not self.queued:
+            self._outbox.queue_feed(self)
+
+    def take(self) -> tuple[list[bytes], bool]:
+        """The next events as lines, and whether there are more by now."""
+        found, self._next = self._log.read(self._next)
+        more = self._next <= self._log.last_seq
+        if self._log.ended and not more:
+            self._outbox.finished(self._log)
+        return [_HEAD + params + _TAIL for params in found], more
+
+
+class Outbox:
+    """The sending side of a connection. Implements `session.Follower`."""
+
+    __slots__ = ("_feeds", "_held", "_holds", "_items", "_room", "_writer", "closing", "gone", "size")
+
+    def __init__(self) -> None:
+        self._items: deque[bytes | Feed] = deque()
+        self._feeds: dict[EventLog, Feed] = {}
+        self._holds = 0
+        self._held: list[Feed] = []
+        self._writer: trio.lowlevel.Task | None = None
+        self._room: trio.Event | None = None
+        self.size = 0
+        """Bytes of answers that wait."""
+        self.closing = False
+        self.gone = False
+
+    # --- what is due --------------------------------------------------------------------------------------------
+
+    def push(self, data: bytes) -> None:
+        """An answer is due."""
+        self._items.append(data)
+        self.size += len(data)
+        self._wake()
+
+    def follow(self, log: EventLog, from_seq: int) -> None:
+        """Send a history from `from_seq` on; one that is followed already starts again from there."""
+        old = self._feeds.pop(log, None)
+        if old is not None:
+            log.detach(old)
+            self._drop(old)
+        feed = self._feeds[log] = Feed(self, log, from_seq)
+        log.attach(feed)
+
+    def unfollow(self, log: EventLog) -> None:
+        """Send no more of a history."""
+        feed = self._feeds.pop(log, None)
+        if feed is not None:
+            log.detach(feed)
+            self._drop(feed)
+
+    def finished(self, log: EventLog) -> None:
+        """A history has been sent to its end: the subscription ends by itself (draft §8)."""
+        self._feeds.pop(log, None)
+
+    def _drop(self, feed: Feed) -> None:
+        if feed.queued:
+            self._items = deque(item for item in self._items if item is not feed)
+            self._held = [other for other in self._held if other is not feed]
+
+    def queue_feed(self, feed: Feed) -> None:
+        """A history has something new."""
+        feed.queued = True
+        if self._holds:
+            self._held.append(feed)
+            return
+        self._items.append(feed)
+        self._wake()
+
+    def hold(self) -> None:
+        """Keep histories back until `unhold`: the answer to the batch that asked for them goes first."""
+        self._holds += 1
+
+    def unhold(self) -> None:
+        """A batch is answered."""
+        self._holds -= 1
+        if not self._holds:
+            self._items.extend(self._held)
+            self._held.clear()
+            self._wake()
+
+    # --- the writer's side --------------------------------------------------------------------------------------
+
+    async def batch(self) -> bytes:
+        """Wait until something is due; return as much as fits one send. b"" means: closing, and all is sent."""
+        while not self._items:
+            if self.closing:
+                return b""
+            self._writer = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
+        parts: list[bytes] = []
+        size = 0
+        items = self._items
+        while items and size < CHUNK:
+            item = items.popleft()
+            if isinstance(item, Feed):
+                item.queued = False
+                lines, more = item.take()
+                if more:
+                    item.queued = True
+                    items.append(item)
+                parts += lines
+                size += sum(map(len, lines))
+            else:
+                parts.append(item)
+                size += len(item)
+                self.size -= len(item)
+        if self._room is not None and self.size <= HIGH_WATER:
+            self._room.set()
+        if not parts:
+            return await self.batch()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _abort_wait(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
+        self._writer = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _wake(self) -> None:
+        if self._writer is not None:
+            trio.lowlevel.reschedule(self._writer)
+            self._writer = None
+
+    async def room(self) -> None:
+        """Wait until fewer than HIGH_WATER bytes of answers wait: the reader's back-pressure."""
+        while self.size > HIGH_WATER:
+            self._room = trio.Event()
+            await self._room.wait()
+        self._room = None
+
+    def finish(self) -> None:
+        """Nothing more will be pushed: the writer sends what is due and ends."""
+        self.closing = True
+        self._wake()
+
+    def abandon(self) -> None:
+        """The connection is gone: forget what waits and follow nothing."""
+        self.gone = self.closing = True
+        for log, feed in self._feeds.items():
+            log.detach(feed)
+        self._feeds.clear()
+        self._items.clear()
+        self._held.clear()
+        self._wake()

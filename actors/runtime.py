@@ -1,0 +1,255 @@
+"""The runtime: the tree of actors behind every face, and its embedded face (design §2, §3).
+
+It owns the directory of sessions and the order of beginnings and ends. Journal and buses live in an outer nursery,
+sessions in an inner one: on the way out sessions end first, transactions in flight finish, outputs go to their safe
+state, the journal is flushed. It knows no socket: `connection` and `embedded` are two faces of the same directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import trio
+from attrs import frozen
+
+from hearth.actors.alarms import Alarms
+from hearth.actors.bus import Bus
+from hearth.actors.session import NUDGE, Ask, End, Session, SessionLimits, SessionServices
+from hearth.actors.submission import Checks
+from hearth.actors.supervisor import contain, keep_open
+from hearth.actors.task import TaskServices
+from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
+from hearth.policy.rules import Grant, PolicyEntry, decide
+from hearth.schema import Validator, check_schema
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from hearth.actors.journal import Journal
+    from hearth.drivers.boards import Board
+    from hearth.policy.paths import PathGuard
+    from hearth.policy.principal import Principal
+    from hearth.protocol.methods import SessionOpen
+    from hearth.tools import ToolRegistry
+
+log = logging.getLogger("hearth.runtime")
+
+
+@frozen(kw_only=True, eq=False)
+class RuntimeParts:
+    """What a runtime is made of; see `hearth.actors.build` for where each part comes from."""
+
+    board: Board
+    drivers: Mapping[str, Any]
+    registry: ToolRegistry
+    policy: Sequence[PolicyEntry]
+    paths: PathGuard
+    journal: Journal
+    limits: Any
+    """`hearth.config.LimitsConfig`."""
+    clock: Callable[[], float] = time.time
+
+
+class Runtime:
+    """Sessions over buses and a journal. Made by `serve`; implements `connection.Directory`."""
+
+    def __init__(self, parts: RuntimeParts) -> None:
+        self.parts = parts
+        self.closing = False
+        self._sessions: dict[str, Session] = {}
+        self._per_principal: dict[str, int] = {}
+        self._nursery: trio.Nursery | None = None
+        self._running = 0
+        self._one_ended = trio.Event()
+        self._alarms = Alarms(self._nudge)
+        self._tool_lists: dict[str, bytes] = {}
+        limits = parts.limits
+        self.buses = {
+            bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit)
+            for bus_id, driver in parts.drivers.items()
+        }
+        validators = {}
+        for tool in parts.registry.values():
+            check_schema(tool.params_schema, f"tool {tool.name}: params_schema")
+            check_schema(tool.result_schema, f"tool {tool.name}: result_schema")
+            validators[tool.name] = Validator(tool.params_schema)
+        self._services = SessionServices(
+            tasks=TaskServices(parts.journal, self.buses, parts.paths, parts.clock, self.health),
+            checks=Checks(parts.registry, validators, self.buses, parts.paths, limits.max_steps),
+            limits=SessionLimits(
+                limits.idle_ttl_s, limits.close_grace_s, limits.max_tasks_per_session, limits.task_history
+            ),
+            tool_list=self._tool_list,
+            capabilities=self._capabilities,
+            wake_at=self._alarms.set,
+            forget=self._forget,
+        )
+
+    # --- the directory ------------------------------------------------------------------------------------------
+
+    def open_session(self, principal: Principal, opening: SessionOpen, ask: Ask) -> Session:
+        """Start a session for a principal; it answers `ask` once its opening is on record.
+
+        Raises PermissionDenied (no policy entry matches), QueueFull (too many sessions), ShuttingDown.
+        """
+        if self.closing or self._nursery is None:
+            raise ShuttingDown
+        grant = decide(self.parts.policy, principal, self.parts.registry)
+        if grant is None:
+            self.audit("session.reject", principal=principal.key, reason="no policy entry matches")
+            raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
+        count = self._per_principal.get(principal.key, 0)
+        most = self.parts.limits.max_sessions_per_principal
+        if count >= most:
+            raise QueueFull(f"Queue full: {count} sessions are open", data={"max_sessions_per_principal": most})
+        session = Session(principal.key, grant, opening, self._services)
+        self._sessions[session.session_id] = session
+        self._per_principal[principal.key] = count + 1
+        self._running += 1
+        self._nursery.start_soon(self._run_session, session, ask)
+        return session
+
+    async def _run_session(self, session: Session, ask: Ask) -> None:
+        try:
+            await contain(
+                f"session {session.session_id}", partial(session.run, ask), partial(self._session_crashed, session)
+            )
+        finally:
+            self._running -= 1
+            self._one_ended.set()
+
+    def find_session(self, session_id: str, principal: str) -> Session:
+        """A session by its id, if it is this principal's: another's is not told apart from none (design §6)."""
+        session = self._sessions.get(session_id)
+        if session is None or session.principal != principal:
+            raise ShuttingDown if self.closing else SessionInvalid
+        return session
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions are open."""
+        return len(self._sessions)
+
+    def _forget(self, session: Session) -> None:
+        if self._sessions.pop(session.session_id, None) is not None:
+            count = self._per_principal[session.principal] - 1
+            if count:
+                self._per_principal[session.principal] = count
+            else:
+                del self._per_principal[session.principal]
+
+    def _session_crashed(self, session: Session, error: Exception) -> None:
+        self.audit(
+            "session.close",
+            session_id=session.session_id,
+            principal=session.principal,
+            reason="internal error",
+            error=type(error).__name__,
+        )
+
+    def _nudge(self, session_id: str) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.post(NUDGE)
+
+    # --- what sessions are told ---------------------------------------------------------------------------------
+
+    def _tool_list(self, grant: Grant) -> bytes:
+        """The tool.list result for a grant, made once per policy entry."""
+        known = self._tool_lists.get(grant.policy)
+        if known is None:
+            tools = [tool.to_wire() for tool in self.parts.registry.values() if tool.name in grant.allowed]
+            known = self._tool_lists[grant.policy] = orjson.dumps({"tools": tools})
+        return known
+
+    def _capabilities(self, grant: Grant) -> list[str]:
+        """The flags of what a session may really do (design §8)."""
+        usable = [
+            tool
+            for tool in self.parts.registry.values()
+            if tool.name in grant.allowed and tool.risk_level <= grant.max_risk_ceiling
+        ]
+        flags = {tool.capability for tool in usable}
+        flags.add("CAP_STREAMING_TASK_EVENTS")
+        if any(tool.supports_rollback for tool in usable):
+            flags.add("CAP_ROLLBACK")
+        if any(bus.driver.width == 1 for bus in self.buses.values()):
+            flags.add("CAP_LEASE")
+        return sorted(flags)
+
+    def health(self) -> Mapping[str, Any]:
+        """The state of every bus and of the audit log."""
+        failure = self.parts.journal.failure
+        audit: dict[str, Any] = {"ok": failure is None, "durability": self.parts.journal.settings.durability}
+        if failure is not None:
+            audit["reason"] = failure
+        buses = {bus_id: bus.health() for bus_id, bus in self.buses.items()}
+        ok = failure is None and all(bus.state == "ready" for bus in self.buses.values())
+        return {"ok": ok, "sessions": len(self._sessions), "audit": audit, "buses": buses}
+
+    def audit(self, event: str, **fields: Any) -> None:
+        """Record something that nobody waits for."""
+        self.parts.journal.post({"event": event, **fields})
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[Runtime]:
+        """Start every actor, and on the way out end them in order: sessions, transactions, safe states, journal."""
+        journal = self.parts.journal
+        try:
+            async with trio.open_nursery() as outer:
+                await outer.start(journal.run)
+                await self._start_buses(outer)
+                self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses))
+                outer.start_soon(self._alarms.run)
+                try:
+                    async with trio.open_nursery() as sessions:
+                        self._nursery = sessions
+                        try:
+                            yield self
+                        finally:
+                            with trio.CancelScope(shield=True):
+                                await self.end_sessions()
+                finally:
+                    self._nursery = None
+                    self.audit("daemon.stop")
+                    with trio.CancelScope(shield=True):
+                        await journal.aclose()
+                    for bus in self.buses.values():
+                        bus.abandon()
+                    outer.cancel_scope.cancel()
+        finally:
+            self.closing = True
+
+    async def _start_buses(self, outer: trio.Nursery) -> None:
+        opened = {bus_id: trio.Event() for bus_id in self.buses}
+        for bus_id, bus in self.buses.items():
+            outer.start_soon(keep_open, bus, self.audit, opened[bus_id].set)
+        for event in opened.values():
+            await event.wait()
+
+    async def end_sessions(self) -> None:
+        """Ask every session to end and wait for the grace; then stop waiting for what cannot be waited for."""
+        self.closing = True
+        for session in list(self._sessions.values()):
+            session.post(End("shutting down"))
+        with trio.move_on_after(self.parts.limits.shutdown_grace_s):
+            while self._running:
+                self._one_ended = trio.Event()
+                await self._one_ended.wait()
+        if self._running:
+            self.stop_waiting()
+
+    def stop_waiting(self) -> None:
+        """Leave transactions that have not returned: the process must end; their effect is recorded as unknown."""
+        log.warning("%d sessions have not ended; leaving their transactions", self._running)
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+        for bus in self.buses.values():
+            bus.abandon()

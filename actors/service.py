@@ -1,0 +1,54 @@
+"""What a service manager wants of a daemon: readiness (sd_notify) and sockets it opened for us (socket activation).
+
+Both are a few lines over environment variables and a datagram, defined by sd_notify(3) and sd_listen_fds(3).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+FIRST_FD = 3
+
+
+def notify(environ: MutableMapping[str, str], state: str) -> None:
+    """Send a state such as "READY=1" to NOTIFY_SOCKET, if there is one. A manager that has gone is not our trouble."""
+    address = environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        try:
+            sender.sendto(state.encode(), address)
+        except OSError:
+            return
+
+
+def activated_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
+    """The listening Unix socket that the service manager passed, or None; the variables are taken out of `environ`.
+
+    Raises ConfigError when what was passed is not one listening Unix stream socket.
+    """
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()) or not count.isdecimal() or count == "0":
+        return None
+    if count != "1":
+        raise ConfigError(f"LISTEN_FDS={count}: hearthd takes one socket; keep one ListenStream= in the .socket unit")
+    os.set_inheritable(FIRST_FD, False)
+    try:
+        passed = socket.socket(fileno=FIRST_FD)
+        listening = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise ConfigError(f"LISTEN_FDS: descriptor 3 is not a socket: {error.strerror}") from None
+    if not listening or passed.family != socket.AF_UNIX or passed.type != socket.SOCK_STREAM:
+        raise ConfigError("LISTEN_FDS: descriptor 3 is not a listening Unix stream socket; use ListenStream=/path")
+    passed.setblocking(False)
+    return passed

@@ -1,0 +1,115 @@
+"""The checks between a task.submit and an accepted task, in the order the wire promises (design §8; draft §3.4, §12).
+
+Shape has been read before; then, each over all steps before the next: the tool exists, it is allowed, its args fit its
+schema, its risk is within the cap, its paths are within the guard, the session's rate permits it. Pure but for the rate
+buckets, which are its session's own. Nothing here touches hardware, so a refused submission has had no effect.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from hearth.actors.task import StepRun
+from hearth.audit.record import args_hash
+from hearth.errors import InvalidParams, PermissionDenied, RateLimited, RpcError, ToolNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hearth.actors.bus import Bus
+    from hearth.policy.rate import RateLimits
+    from hearth.policy.rules import Grant
+    from hearth.protocol.methods import StepSpec, TaskSubmit
+    from hearth.schema import Validator
+    from hearth.tools import PathGuard, ToolRegistry
+
+
+@frozen(eq=False)
+class Checks:
+    """What submissions are checked against, the same for all sessions of a runtime."""
+
+    registry: ToolRegistry
+    validators: Mapping[str, Validator]
+    buses: Mapping[str, Bus]
+    paths: PathGuard
+    max_steps: int
+
+
+def check(
+    submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: Callable[[], float]
+) -> list[StepRun]:
+    """The steps of an acceptable submission, ready to run.
+
+    Raises InvalidParams, ToolNotFound, PermissionDenied or RateLimited; `data` names the step and the reason.
+    """
+    specs = submit.steps
+    if len(specs) > checks.max_steps:
+        reason = f"a task has at most {checks.max_steps} steps, this one has {len(specs)}"
+        raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task/steps", "reason": reason})
+    registry = checks.registry
+    for index, spec in enumerate(specs):
+        if spec.tool not in registry:
+            name = spec.tool[:100]
+            raise ToolNotFound(f"Tool not found: {name}", data={"step_index": index, "tool": name})
+    for index, spec in enumerate(specs):
+        if spec.tool not in grant.allowed:
+            raise _denied(index, spec, f"not in the allowlist of policy {grant.policy!r}")
+    steps = [_resolve(index, spec, checks) for index, spec in enumerate(specs)]
+    cap = grant.risk_cap(submit.constraints.max_risk_level)
+    for index, step in enumerate(steps):
+        if step.tool.risk_level > cap:
+            raise _denied(index, specs[index], f"max_risk_level={cap} < tool={step.tool.risk_level}")
+    for index, step in enumerate(steps):
+        for use in step.tool.paths(step.args):
+            try:
+                checks.paths.check(use.path, use.access)
+            except PermissionDenied as error:
+                raise _at_step(error, index, step.tool.name) from None
+    _check_rates(steps, rates, now)
+    return steps
+
+
+def _resolve(index: int, spec: StepSpec, checks: Checks) -> StepRun:
+    """Check args against the tool's schema, and find the bus they name."""
+    validator = checks.validators[spec.tool]
+    if not validator.accepts(spec.args):
+        pointer, reason = validator.explain(spec.args)
+        raise InvalidParams(
+            f"Invalid params: step {index} ({spec.tool}): {pointer or 'args'}: {reason}",
+            data={"step_index": index, "tool": spec.tool, "path": pointer, "reason": reason},
+        )
+    tool = checks.registry[spec.tool]
+    try:
+        bus_id = tool.bus(spec.args)
+    except RpcError as error:
+        raise _at_step(error, index, spec.tool) from None
+    return StepRun(tool, spec.args, args_hash(spec.args), checks.buses[bus_id])
+
+
+def _check_rates(steps: list[StepRun], rates: RateLimits, now: Callable[[], float]) -> None:
+    counts: dict[str, int] = {}
+    for step in steps:
+        name = step.tool.name
+        counts[name] = counts.get(name, 0) + 1
+    refused = rates.check(counts, now())
+    if refused is not None:
+        tool, retry_after = refused
+        milliseconds = max(1, round(retry_after * 1000))
+        raise RateLimited(
+            f"Rate limited: {tool}: retry after {milliseconds} ms",
+            data={"tool": tool, "retry_after_ms": milliseconds},
+        )
+
+
+def _denied(index: int, spec: StepSpec, reason: str) -> PermissionDenied:
+    return PermissionDenied(
+        f"Permission denied: step {index} ({spec.tool}): {reason}",
+        data={"step_index": index, "tool": spec.tool, "reason": reason},
+    )
+
+
+def _at_step(error: RpcError, index: int, tool: str) -> RpcError:
+    error.data = {"step_index": index, "tool": tool, **(error.data or {})}
+    return error

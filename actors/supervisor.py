@@ -1,0 +1,73 @@
+"""Keeps actors' crashes where they happen.
+
+Two rules, and no others: a session or task that crashes ends alone (`contain`), and a bus that crashes or cannot be
+opened is opened again with growing pauses (`keep_open`). This is the one place that catches every exception, because
+it is the place that answers for all of them: each is logged with its traceback and reported to the actor's owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from hearth.errors import HearthError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hearth.actors.bus import Bus
+
+log = logging.getLogger("hearth.supervisor")
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 30.0
+STABLE_AFTER = 60.0
+"""A bus that served this many seconds starts again with the first pause."""
+
+
+async def contain(name: str, actor: Callable[[], Awaitable[None]], on_crash: Callable[[Exception], None]) -> None:
+    """Run an actor; if it raises, log it, tell `on_crash`, and return as if it had ended well."""
+    try:
+        await actor()
+    except Exception as error:
+        log.error("%s crashed", name, exc_info=error)
+        on_crash(error)
+
+
+async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], None]) -> None:
+    """Run a bus for as long as the runtime lives, opening it again after each failure.
+
+    `started` is called once: when the bus is open, or when its first attempt has failed, since a machine with one dead
+    adapter must still serve the others.
+    """
+    pause = FIRST_PAUSE
+    failures = 0
+    while True:
+        opened_at = trio.current_time()
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(bus.run)
+                opened_at = trio.current_time()
+                if failures:
+                    audit("bus.reopened", bus=bus.bus_id, attempts=failures)
+                started()
+        except Exception as error:
+            reason = _describe(error)
+            log.error("bus %s: %s", bus.bus_id, reason, exc_info=None if reason.startswith("cannot") else error)
+        else:
+            return
+        started()
+        if trio.current_time() - opened_at > STABLE_AFTER:
+            pause, failures = FIRST_PAUSE, 0
+        failures += 1
+        await trio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _describe(error: BaseException) -> str:
+    """One line for the log; a device that says no is not a crash."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return f"cannot be used: {error}" if isinstance(error, HearthError) else f"crashed: {error!r}"

@@ -1,0 +1,479 @@
+"""The task actor: runs one task's steps in order and brings it to exactly one terminal status (draft §3.4–§3.6, §5).
+
+It owns the task's status, its event history, its deadline and its leases. Cancelling (by request, by deadline, by the
+end of its session) cancels the Trio scope its steps run in, and nothing more is needed: whatever waits there stops
+waiting, and a transaction that has begun cannot be reached (see `tickets`). What is written to the audit log is
+always written before it is done or told: the submission before its acknowledgement, a step's start before the step,
+its finish before the event.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import orjson
+import trio
+from attrs import define, frozen
+
+from hearth.actors.events import EventLog
+from hearth.actors.supervisor import contain
+from hearth.actors.tickets import Asker, Ticket
+from hearth.errors import AuditUnavailable, InternalError, RpcError, TimedOut
+from hearth.protocol.methods import PRIORITIES, Constraints
+from hearth.tools import Done, PathGuard, Tool, Undo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from hearth.actors.bus import Bus
+    from hearth.api import Status
+
+log = logging.getLogger("hearth.task")
+
+CancelReason = Literal["cancelled", "session closed", "shutting down"]
+
+
+class Receipt(Protocol):
+    """The journal's promise: `get` returns when the records are as durable as configured."""
+
+    async def get(self) -> None:
+        """Wait; raises AuditUnavailable."""
+
+
+class AuditTrail(Protocol):
+    """The journal's face to those who write to it."""
+
+    def post(self, *records: Mapping[str, Any]) -> Receipt:
+        """Hand over records, to be written together and in this order."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log cannot be written at the moment, or None."""
+
+
+@frozen(eq=False)
+class TaskServices:
+    """What every task of a runtime works with."""
+
+    journal: AuditTrail
+    buses: Mapping[str, Bus]
+    paths: PathGuard
+    clock: Callable[[], float]
+    health: Callable[[], Mapping[str, Any]]
+
+
+@define(slots=True, eq=False)
+class StepRun:
+    """One step, from accepted to done."""
+
+    tool: Tool
+    args: Mapping[str, Any]
+    args_hash: str
+    bus: Bus
+    status: Status | None = None
+    started_at: float = 0.0
+    latency_ms: float | None = None
+    result: bytes | None = None
+    error: RpcError | None = None
+    undo: Undo | None = None
+    rolled_back: bool | None = None
+
+    def outcome(self) -> dict[str, Any]:
+        """The members that say how the step stands, for events and task.get."""
+        wire: dict[str, Any] = {"status": self.status}
+        if self.result is not None:
+            wire["result"] = orjson.Fragment(self.result)
+        if self.latency_ms is not None:
+            wire["latency_ms"] = self.latency_ms
+        if self.error is not None:
+            wire["error"] = self.error.message
+            wire["error_code"] = self.error.code
+            wire["error_data"] = self.error.data
+        if self.rolled_back is not None:
+            wire["rolled_back"] = self.rolled_back
+        return wire
+
+
+class TaskActor:
+    """One accepted task. `acknowledge` is called once: when the submission is on record, or with why it is not."""
+
+    __slots__ = (
+        "_acknowledge",
+        "_constraints",
+        "_current",
+        "_error",
+        "_events",
+        "_leases",
+        "_on_end",
+        "_reason",
+        "_records",
+        "_scope",
+        "_services",
+        "_started_at",
+        "asker",
+        "intent",
+        "log",
+        "snapshot",
+        "status",
+        "steps",
+        "task_id",
+        "verdict",
+    )
+
+    def __init__(
+        self,
+        asker: Asker,
+        intent: str,
+        steps: Sequence[StepRun],
+        constraints: Constraints,
+        services: TaskServices,
+        *,
+        acknowledge: Callable[[RpcError | None], None],
+        on_end: Callable[[TaskActor], None],
+    ) -> None:
+        self.asker = asker
+        self.task_id = asker.task_id
+        self.intent = intent
+        self.steps = steps
+        self.status: Status = "QUEUED"
+        self.log = EventLog(asker.task_id)
+        self.verdict: Status | None = None
+        """The terminal status, once it is decided; `status` follows when it is on record."""
+        self.snapshot: bytes | None = None
+        """The task as task.get shows it, once it is on record and can no longer change."""
+        self._constraints = constraints
+        self._services = services
+        self._acknowledge: Callable[[RpcError | None], None] | None = acknowledge
+        self._on_end = on_end
+        self._scope = trio.CancelScope()
+        self._reason: CancelReason | None = None
+        self._error: RpcError | None = None
+        self._current: int | None = None
+        self._leases: list[tuple[Bus, Ticket]] = []
+        self._started_at = trio.current_time()
+        self._records: list[Mapping[str, Any]] = []
+        self._events: list[tuple[str, int | None, dict[str, Any]]] = []
+
+    # --- what others may ask ------------------------------------------------------------------------------------
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Stop at the next chance: what waits stops waiting, what has begun finishes."""
+        if self.verdict is None and self._reason is None:
+            self._reason = reason
+            self._scope.cancel()
+
+    def describe(self, status: Status | None = None) -> dict[str, Any]:
+        """The task as task.get shows it (draft §3.5): while it lives, the steps that have started."""
+        wire: dict[str, Any] = {
+            "task_id": self.task_id,
+            "status": status or self.status,
+            "intent": self.intent,
+            "steps": [
+                {"tool": step.tool.name, **step.outcome()} for step in self.steps if step.status is not None
+            ],
+        }
+        if self._error is not None:
+            wire["error"] = self._error.message
+            wire["error_code"] = self._error.code
+        return wire
+
+    # --- the actor ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the task. Whatever happens, it ends with one terminal status, recorded and told."""
+        try:
+            await contain(f"task {self.task_id}", self._run, self._crashed)
+        finally:
+            await self._end()
+
+    async def _run(self) -> None:
+        if self._constraints.max_duration_ms is not None:
+            self._scope.deadline = self._started_at + self._constraints.max_duration_ms / 1000
+        with self._scope:
+            try:
+                await self._steps()
+            except _CannotStart as error:
+                self._error = error.cause
+
+    async def _steps(self) -> None:
+        self._records.append(self._submit_record())
+        if self._constraints.dry_run:
+            await self._commit()
+            self._rehearse()
+            return
+        if self._constraints.exclusive:
+            await self._commit()
+            await self._take_leases()
+        for index in range(len(self.steps)):
+            if not await self._step(index):
+                return
+
+    def _submit_record(self) -> dict[str, Any]:
+        record = self._record("task.submit")
+        record["intent"] = self.intent[:256]
+        record["steps"] = [{"tool": step.tool.name, "args_hash": step.args_hash} for step in self.steps]
+        if self._constraints.dry_run:
+            record["dry_run"] = True
+        return record
+
+    async def _step(self, index: int) -> bool:
+        """Run one step; False when the task must not go on."""
+        step = self.steps[index]
+        if self._current is not None and self._scope.cancel_called:
+            return False
+        self._current = index
+        step.status = "RUNNING"
+        self.status = "RUNNING"
+        self._records.append(self._record("task.step.start", index))
+        self._events.append(("start", index, {"tool": step.tool.name}))
+        unrecorded = await self._commit()
+        step.started_at = trio.current_time()
+        if unrecorded is not None and step.tool.risk_level > 0:
+            self._finish_step(index, error=unrecorded)
+            return not self._constraints.abort_on_step_failure
+        try:
+            value = await step.tool.run(StepScope(self, index, step), step.args)
+        except RpcError as error:
+            self._finish_step(index, error=error)
+            return not self._constraints.abort_on_step_failure
+        except trio.Cancelled:
+            self._finish_step(index)
+            raise
+        self._finish_step(index, value=value)
+        return True
+
+    def _finish_step(
+        self, index: int, *, value: Mapping[str, Any] | Done | None = None, error: RpcError | None = None
+    ) -> None:
+        """Settle a step: with a value it succeeded, with an error it failed, with neither it was cancelled."""
+        step = self.steps[index]
+        if value is not None:
+            if isinstance(value, Done):
+                step.undo = value.undo
+                value = value.result
+            step.result = orjson.dumps(value)
+            step.status = "SUCCESS"
+        elif error is not None:
+            step.error = error
+            step.status = "FAILED"
+        else:
+            step.status = "CANCELLED"
+        step.latency_ms = round((trio.current_time() - step.started_at) * 1000, 3) if step.started_at else 0.0
+        record = self._record("task.step.finish", index)
+        record["status"] = step.status
+        record["latency_ms"] = step.latency_ms
+        if error is not None:
+            record["error_code"] = error.code
+            record["effect"] = (error.data or {}).get("effect", "none")
+        self._records.append(record)
+        self._events.append(("finish", index, {"tool": step.tool.name, **step.outcome()}))
+
+    def _rehearse(self) -> None:
+        """Dry run: say what would run, touch nothing."""
+        for step in self.steps:
+            step.status = "SUCCESS"
+            would = {"dry_run": True, "bus": step.bus.bus_id, "risk_level": step.tool.risk_level}
+            step.result = orjson.dumps(would)
+
+    async def _take_leases(self) -> None:
+        """Take every bus of the task exclusively, in one order for all tasks, so that no two can wait for each other.
+
+        Pools (files, telemetry) have no one device to hold and are not leased.
+        """
+        buses = {step.bus.bus_id: step.bus for step in self.steps if step.bus.driver.width == 1}
+        for bus_id in sorted(buses):
+            bus = buses[bus_id]
+            ticket = Ticket(None, self.asker, limit=0, priority=PRIORITIES[self._constraints.priority])
+            self._leases.append((bus, ticket))
+            try:
+                bus.request(ticket, no_wait=self._constraints.on_busy == "fail")
+                await ticket.get()
+            except RpcError as error:
+                raise _CannotStart(error) from None
+
+    def _crashed(self, error: Exception) -> None:
+        """A bug in a tool or here, contained by the supervisor: the task fails, and says so."""
+        internal = InternalError(f"internal error: {type(error).__name__}", data={"effect": "unknown"})
+        self._error = internal
+        current = self._current
+        if current is not None and self.steps[current].status == "RUNNING":
+            self._finish_step(current, error=internal)
+
+    async def _commit(self) -> AuditUnavailable | None:
+        """Write the pending records, then tell: acknowledge the submission if that is still to do, publish the events.
+
+        Returns why the records could not be written, for the caller to weigh against the risk of what comes next.
+        """
+        records, self._records = self._records, []
+        events, self._events = self._events, []
+        unrecorded = None
+        try:
+            await self._services.journal.post(*records).get()
+        except AuditUnavailable as error:
+            unrecorded = error
+        if self._acknowledge is not None:
+            acknowledge, self._acknowledge = self._acknowledge, None
+            if unrecorded is not None and any(step.tool.risk_level for step in self.steps):
+                acknowledge(unrecorded)
+                raise _CannotStart(unrecorded)
+            acknowledge(None)
+        now = self._services.clock()
+        for phase, index, members in events:
+            self.log.publish(phase, now, index, **members)
+        return unrecorded
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Reach the terminal status: undo if asked, release, record, tell. Waits only for what cannot be cut short."""
+        status = self.verdict = self._verdict()
+        if status != "SUCCESS" and self._constraints.rollback_on_failure:
+            # A scope of its own: the task may be ending because it was cancelled.
+            with trio.CancelScope(shield=True):
+                await self._roll_back()
+        for bus, ticket in self._leases:
+            bus.release(ticket)
+        for step in self.steps:
+            if step.status is None:
+                step.status = "CANCELLED"
+        record = self._record("task.finish")
+        record["status"] = status
+        record["duration_ms"] = round((trio.current_time() - self._started_at) * 1000, 3)
+        members: dict[str, Any] = {"status": status}
+        if self._reason is not None:
+            record["reason"] = members["reason"] = self._reason
+        if self._error is not None:
+            members["error"] = self._error.message
+            members["error_code"] = self._error.code
+            record["error_code"] = self._error.code
+        self._records.append(record)
+        self._events.append(("task_finish", None, members))
+        snapshot = orjson.dumps(self.describe(status), default=repr)
+        await self._commit()
+        self.status, self.snapshot = status, snapshot
+        self._on_end(self)
+
+    def _verdict(self) -> Status:
+        if self._reason is not None:
+            return "CANCELLED"
+        if self._scope.cancel_called:
+            limit = self._constraints.max_duration_ms
+            self._error = TimedOut(
+                f"the task did not finish within max_duration_ms = {limit:g}",
+                effect="unknown",
+                data={"limit_ms": limit},
+            )
+            return "FAILED"
+        if self._error is not None or any(step.status == "FAILED" for step in self.steps):
+            return "FAILED"
+        if all(step.status == "SUCCESS" for step in self.steps):
+            return "SUCCESS"
+        # Neither asked to stop nor failed, yet not done: the runtime around the task is being torn down.
+        self._reason = "shutting down"
+        return "CANCELLED"
+
+    async def _roll_back(self) -> None:
+        """Undo the completed steps that can be undone, last first; each is recorded before it begins."""
+        for index in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[index]
+            if step.undo is None or step.status != "SUCCESS":
+                continue
+            record = self._record("task.step.rollback", index)
+            record["undo"] = step.undo.describe
+            self._records.append(record)
+            await self._commit()
+            ticket = Ticket(
+                step.undo.op,
+                self.asker,
+                limit=step.tool.timeout_ms / 1000,
+                drives=step.undo.drives,
+                must_run=True,
+            )
+            members: dict[str, Any] = {}
+            try:
+                await step.bus.request(ticket).get()
+                step.rolled_back = True
+            except RpcError as error:
+                step.rolled_back = False
+                members["error"] = error.message
+                log.warning("task %s step %d could not be rolled back: %s", self.task_id, index, error)
+            record = self._record("task.step.rollback", index)
+            record["rolled_back"] = step.rolled_back
+            self._records.append(record)
+            self._events.append(("progress", index, {"rolled_back": step.rolled_back, **members}))
+
+    def _record(self, event: str, index: int | None = None) -> dict[str, Any]:
+        record: dict[str, Any] = {
+            "event": event,
+            "session_id": self.asker.session_id,
+            "task_id": self.task_id,
+            "principal": self.asker.principal,
+        }
+        if index is not None:
+            step = self.steps[index]
+            record["step_index"] = index
+            record["tool"] = step.tool.name
+            record["bus"] = step.bus.bus_id
+            record["args_hash"] = step.args_hash
+        return record
+
+
+class _CannotStart(Exception):
+    """The task cannot begin: its submission could not be recorded, or its leases could not be had."""
+
+    def __init__(self, cause: RpcError) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class StepScope:
+    """The `StepContext` of one running step: its only door to hardware."""
+
+    __slots__ = ("_index", "_step", "_task")
+
+    def __init__(self, task: TaskActor, index: int, step: StepRun) -> None:
+        self._task = task
+        self._index = index
+        self._step = step
+
+    @property
+    def session_id(self) -> str:
+        """See StepContext."""
+        return self._task.asker.session_id
+
+    @property
+    def paths(self) -> PathGuard:
+        """See StepContext."""
+        return self._task._services.paths
+
+    def health(self) -> Mapping[str, Any]:
+        """See StepContext."""
+        return self._task._services.health()
+
+    async def transact(
+        self,
+        op: Callable[[Any], Any],
+        *,
+        limit_ms: float | None = None,
+        drives: Hashable | None = None,
+        must_run: bool = False,
+    ) -> Any:
+        """See StepContext."""
+        constraints = self._task._constraints
+        step = self._step
+        ticket = Ticket(
+            op,
+            self._task.asker,
+            limit=(step.tool.timeout_ms if limit_ms is None else limit_ms) / 1000,
+            priority=PRIORITIES[constraints.priority],
+            drives=drives,
+            must_run=must_run,
+        )
+        step.bus.request(ticket, no_wait=constraints.on_busy == "fail" and not must_run)
+        return await ticket.get()
+
+    def progress(self, data: Mapping[str, Any]) -> None:
+        """See StepContext."""
+        task = self._task
+        task.log.publish("progress", task._services.clock(), self._index, data=data)

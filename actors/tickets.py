@@ -1,0 +1,177 @@
+"""Who may use a bus next: tickets, and the bounded queue with priorities and leases that holds them.
+
+It decides order and admission, and nothing else: it runs no driver, keeps no time and never waits. A ticket is a slot
+whose `abort` is the bus contract in one method: cancelled while it queues, it leaves and never begins; begun, it
+cannot be withdrawn, and whoever asked stays until the outcome is there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from hearth.actors.mailbox import Slot
+from hearth.errors import ResourceBusy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+
+@frozen(eq=False)
+class Asker:
+    """On whose behalf a bus is used: what a colleague who finds it busy may be told, and who owns driven outputs."""
+
+    session_id: str
+    task_id: str
+    principal: str
+
+
+class State(enum.Enum):
+    """Where a ticket is in its life; it only moves down this list."""
+
+    QUEUED = 0
+    BEGUN = 1
+    WITHDRAWN = 2
+    DONE = 3
+
+
+class Ticket(Slot[Any]):
+    """One transaction asked of a bus (or, with `op` None, a lease on it)."""
+
+    __slots__ = ("asker", "begun_at", "drives", "limit", "must_run", "op", "order", "priority", "queue", "state")
+
+    def __init__(
+        self,
+        op: Callable[[Any], Any] | None,
+        asker: Asker,
+        *,
+        limit: float,
+        priority: int = 1,
+        drives: Hashable | None = None,
+        must_run: bool = False,
+    ) -> None:
+        super().__init__()
+        self.op = op
+        self.asker = asker
+        self.limit = limit
+        self.priority = priority
+        self.drives = drives
+        self.must_run = must_run
+        self.state = State.QUEUED
+        self.order = 0
+        self.begun_at = 0.0
+        self.queue: TicketQueue | None = None
+
+    def __lt__(self, other: Ticket) -> bool:
+        if self.priority != other.priority:
+            return self.priority > other.priority
+        return self.order < other.order
+
+    def abort(self) -> bool:
+        """The asker is cancelled: a ticket that queues is withdrawn, one that has begun keeps its asker."""
+        if self.state is not State.QUEUED:
+            return False
+        self.state = State.WITHDRAWN
+        if self.queue is not None:
+            self.queue.withdrawn(self)
+        return True
+
+
+class StandingTicket(Ticket):
+    """A ticket that keeps its place though nobody waits for it any more: an output must reach its safe state."""
+
+    __slots__ = ()
+
+    def abort(self) -> bool:
+        """Let the asker go; the ticket stays."""
+        return True
+
+
+class TicketQueue:
+    """The tickets that wait for one bus.
+
+    Order: `must_run` tickets first (they take a started effect back, so neither bound nor lease holds them up); then,
+    while the bus is leased, only its holder's; else by priority, then first come.
+    """
+
+    __slots__ = ("_bound", "_heap", "_holders", "_must", "_order", "depth", "lease")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._heap: list[Ticket] = []
+        self._holders: deque[Ticket] = deque()
+        self._must: deque[Ticket] = deque()
+        self._order = 0
+        self.depth = 0
+        self.lease: Ticket | None = None
+        """The ticket whose asker holds the bus exclusively."""
+
+    @property
+    def full(self) -> bool:
+        """True when another ticket would be one too many."""
+        return self.depth >= self._bound
+
+    def put(self, ticket: Ticket) -> None:
+        """Let a ticket wait. Raises ResourceBusy at once when the queue is full."""
+        if ticket.must_run:
+            self._must.append(ticket)
+        else:
+            if self.depth >= self._bound:
+                raise ResourceBusy("the bus's queue is full", data={"reason": "queue full", "queued": self.depth})
+            self._order += 1
+            ticket.order = self._order
+            if self.lease is not None and self.lease.asker is ticket.asker:
+                self._holders.append(ticket)
+            else:
+                heappush(self._heap, ticket)
+            self.depth += 1
+        ticket.queue = self
+
+    def withdrawn(self, ticket: Ticket) -> None:
+        """A ticket's asker has gone; its place is free at once."""
+        if not ticket.must_run:
+            self.depth -= 1
+
+    def take(self) -> Ticket | None:
+        """The next ticket to begin, or None. A lease that is taken is granted by the caller through `grant`."""
+        while self._must:
+            ticket = self._must.popleft()
+            if ticket.state is State.QUEUED:
+                return ticket
+        while self._holders:
+            ticket = self._holders.popleft()
+            if ticket.state is State.QUEUED:
+                self.depth -= 1
+                return ticket
+        if self.lease is not None:
+            return None
+        while self._heap:
+            ticket = heappop(self._heap)
+            if ticket.state is State.QUEUED:
+                self.depth -= 1
+                return ticket
+        return None
+
+    def grant(self, ticket: Ticket) -> None:
+        """The bus is `ticket.asker`'s alone until `release`."""
+        self.lease = ticket
+
+    def release(self, ticket: Ticket) -> None:
+        """End the lease; idempotent."""
+        if self.lease is ticket:
+            self.lease = None
+
+    def refuse_all(self, *, for_good: bool = False) -> list[Ticket]:
+        """Take out every ticket, in order, for a bus that cannot serve it; those that must run stay unless `for_good`."""
+        refused = sorted(t for t in (*self._holders, *self._heap) if t.state is State.QUEUED)
+        self._holders.clear()
+        self._heap.clear()
+        self.depth = 0
+        if for_good:
+            refused = [*(t for t in self._must if t.state is State.QUEUED), *refused]
+            self._must.clear()
+        return refused

@@ -1,0 +1,100 @@
+"""The driver Protocol: what a bus actor needs of the hands, and the little that all drivers share.
+
+A driver is small, bounded in time and has one caller: the bus that owns it. It knows no actor, no session and no
+policy. A transaction is a callable that gets the driver and returns a value (or, for ASYNC drivers, a coroutine); the
+bus runs it whole. A driver that fails raises `DeviceError` (or `ResourceBusy` for a device another process holds) and
+says what became of the world in `effect`; any other exception is a bug, and the bus that saw it is reopened.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Hashable, Iterable, Mapping
+
+T = TypeVar("T")
+
+
+class Style(enum.Enum):
+    """Where a bus may run the driver's operations."""
+
+    INLINE = "inline"
+    """In the bus's task: every operation is bounded to microseconds and never blocks."""
+    THREAD = "thread"
+    """In the bus's own thread(s): an operation may block in the kernel."""
+    ASYNC = "async"
+    """In the bus's task, shielded: an operation is a coroutine function over pollable descriptors or virtual time."""
+
+
+class Driver(Protocol):
+    """One bus's hands."""
+
+    @property
+    def style(self) -> Style:
+        """How operations must be run."""
+
+    @property
+    def width(self) -> int:
+        """How many transactions may run at once: 1 for a real bus, more for pools (files, telemetry)."""
+
+    def open(self) -> None:
+        """Acquire the device. Raises DeviceError (missing, no permission) or ResourceBusy (held by another process)."""
+
+    def close(self) -> None:
+        """Release the device; idempotent, and safe after a failed `open`."""
+
+    async def pump(self) -> None:
+        """Feed asynchronous input (edges, received bytes) to its listeners while the driver is open.
+
+        Runs beside the transactions, in the bus's nursery; returns at once where there is nothing to feed.
+        """
+
+    def make_safe(self, outputs: Iterable[Hashable]) -> Any:
+        """A transaction: bring these outputs to the board's safe state, except those with `hold = "keep"`.
+
+        Returns a list of JSON objects that say what was done (`{"line": 17, "safe": 0}`).
+        """
+
+    def describe(self) -> Mapping[str, Any]:
+        """A JSON object about the device for `hw.*` and health; touches no hardware."""
+
+
+class BaseDriver:
+    """The uninteresting answers, for drivers that have no better ones."""
+
+    style = Style.THREAD
+    width = 1
+
+    def open(self) -> None:
+        """Nothing to acquire."""
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    async def pump(self) -> None:
+        """No asynchronous input."""
+
+    def make_safe(self, outputs: Iterable[Hashable]) -> Any:
+        """No outputs: nothing to bring to a safe state."""
+        return []
+
+    def describe(self) -> Mapping[str, Any]:
+        """Nothing to tell."""
+        return {}
+
+
+def finish_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never really suspends, in a thread that has no event loop.
+
+    It lets one simulated device serve both styles: with a blocking `pause` it is driven by this function in a bus's
+    thread, with `trio.sleep` it is awaited in the bus's task under virtual time.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    coroutine.close()
+    raise RuntimeError("a THREAD-style operation tried to suspend; only ASYNC-style drivers may await")

@@ -1,0 +1,14 @@
+"""Boards: profiles of what a machine has, and the drivers that go with them."""
+
+from hearth.drivers.boards.board import (
+    BOARD_BUS as BOARD_BUS,
+    Board as Board,
+    open_board as open_board,
+)
+from hearth.drivers.boards.driver import BoardDriver as BoardDriver, Undriven as Undriven
+from hearth.drivers.boards.profile import (
+    Profile as Profile,
+    load_profile as load_profile,
+    shipped_profiles as shipped_profiles,
+)
+from hearth.drivers.boards.sensors import Sensor as Sensor

@@ -1,0 +1,225 @@
+"""An opened board: a profile joined to drivers, and the names by which everything on it is found.
+
+Owns the bus ids ("gpio:<label>", "i2c:<number>", "uart:<port>", "board") and the answers to "which bus, which
+line?". It makes drivers but opens none: that is the bus actors' part. What it has no driver for it says so,
+by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from attrs import field, frozen
+
+from hearth.drivers.base import Driver, Style
+from hearth.drivers.boards.discover import discover
+from hearth.drivers.boards.driver import BoardDriver, Undriven
+from hearth.drivers.boards.profile import ChipSpec, I2cSpec, Kind, Profile, UartSpec
+from hearth.drivers.boards.sensors import SENSOR_KINDS, Sensor
+from hearth.drivers.gpio import LineSpec
+from hearth.errors import InvalidParams, PermissionDenied
+
+BOARD_BUS = "board"
+NOT_DRIVEN = "not driven in this release: it has no driver for this kind of hardware"
+
+
+@frozen(eq=False)
+class Board:
+    """What this process can reach. `drivers` maps bus ids to drivers that nobody has opened yet."""
+
+    profile: Profile
+    drivers: Mapping[str, Driver]
+    undriven: tuple[Undriven, ...]
+    sensors: Mapping[str, Sensor]
+    chips: Mapping[str, ChipSpec]
+    """The driven GPIO chips by label; the first is the default one."""
+    readable: Mapping[str, Mapping[int | str, int]] = field(repr=False)
+    """Chip label to (offset, name or alias) to offset, for every line that may be read."""
+    drivable: Mapping[str, Mapping[int | str, int]] = field(repr=False)
+    """The same for the lines that may be driven."""
+
+    @property
+    def name(self) -> str:
+        """The profile's name."""
+        return self.profile.name
+
+    @property
+    def description(self) -> str:
+        """The profile's description."""
+        return self.profile.description
+
+    def has(self, kind: str) -> bool:
+        """True if there is a bus of this kind ("gpio", "i2c", "uart")."""
+        return any(bus.startswith(f"{kind}:") for bus in self.drivers)
+
+    def gpio_bus(self, chip: str | None = None) -> str:
+        """The bus id of a chip by its label, or of the default chip. Raises InvalidParams."""
+        label = next(iter(self.chips), None) if chip is None else chip
+        if label not in self.chips:
+            self._unknown("gpio", "chip", chip, list(self.chips))
+        return f"gpio:{label}"
+
+    def i2c_bus(self, bus: int) -> str:
+        """The bus id of an I2C adapter by its number. Raises InvalidParams."""
+        bus_id = f"i2c:{int(bus)}"
+        if bus_id not in self.drivers:
+            self._unknown(
+                "i2c", "bus", bus, [spec.bus for spec in self.profile.i2c if f"i2c:{spec.bus}" in self.drivers]
+            )
+        return bus_id
+
+    def uart_bus(self, port: str) -> str:
+        """The bus id of a serial port by its name. Raises InvalidParams."""
+        bus_id = f"uart:{port}"
+        if bus_id not in self.drivers:
+            known = [spec.port for spec in self.profile.uarts if f"uart:{spec.port}" in self.drivers]
+            self._unknown("uart", "port", port, known)
+        return bus_id
+
+    def sensor(self, name: str) -> Sensor:
+        """A sensor by its name. Raises InvalidParams."""
+        if name not in self.sensors:
+            self._unknown("sensor", "sensor", name, list(self.sensors))
+        return self.sensors[name]
+
+    def line(self, chip: str | None, name_or_offset: int | str, *, drive: bool = False) -> int:
+        """The offset of a line, by offset, name or alias.
+
+        Raises InvalidParams for a line that the profile does not list, PermissionDenied for one that is
+        reserved or, with `drive`, that is an input by the profile.
+        """
+        label = self.gpio_bus(chip).removeprefix("gpio:")
+        lines = self.drivable if drive else self.readable
+        offset = lines[label].get(name_or_offset)
+        return offset if offset is not None else self._refuse_line(label, name_or_offset)
+
+    def _refuse_line(self, label: str, name_or_offset: int | str) -> NoReturn:
+        spec = self.chips[label]
+        offset = spec.aliases.get(str(name_or_offset))
+        for line in spec.lines:
+            if name_or_offset in (line.offset, line.name) or line.offset == offset:
+                reason = line.reserved or 'an input by the board\'s profile (direction = "input"): it is never driven'
+                raise PermissionDenied(
+                    f"gpio line {line.offset} ({line.name}) of chip {label!r} is {_or_reserved(line, reason)}",
+                    data={"chip": label, "line": line.offset, "reason": reason},
+                )
+        usable = [line.name for line in spec.lines if line.reserved is None]
+        raise InvalidParams(
+            f"chip {label!r} of board {self.name!r} has no gpio line {name_or_offset!r}; "
+            f"it has {', '.join(usable)}, also by offset",
+            data={"chip": label, "line": name_or_offset, "known": usable},
+        )
+
+    def _unknown(self, kind: str, what: str, given: object, known: list[Any]) -> NoReturn:
+        for entry in self.undriven:
+            if entry.kind == kind and given is not None and str(given) in (entry.name, entry.label):
+                raise InvalidParams(
+                    f"{kind} {what} {given!r}: {entry.reason}",
+                    data={what: given, "known": known, "reason": entry.reason},
+                )
+        listed = ", ".join(str(name) for name in known) or "none"
+        asked = f"no {kind} {what}" if given is None else f"no {kind} {what} {given!r}"
+        asked = asked.replace("sensor sensor", "sensor")
+        raise InvalidParams(f"board {self.name!r} has {asked}; it has: {listed}", data={what: given, "known": known})
+
+
+def _or_reserved(line: LineSpec, reason: str) -> str:
+    return f"reserved: {reason}" if line.reserved else reason
+
+
+def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0) -> Board:
+    """Make the drivers of a profile's buses, and "board" itself; open none of them.
+
+    `style` and `seed` are for simulated buses: how they wait (see `hearth.drivers.sim`), and what their
+    devices measure. ASYNC is the one for tests with a virtual clock. What this release has no driver for is
+    left out and listed in `undriven`, so that the rest of the machine (files, telemetry) can be served.
+    """
+    drivers: dict[str, Driver] = {}
+    undriven: list[Undriven] = []
+    wanted: list[tuple[Kind, str, str, str | None, Any]] = [
+        *(("gpio", chip.label, chip.driver, None, chip) for chip in profile.chips),
+        *(("i2c", str(i2c.bus), i2c.driver, f"/dev/i2c-{i2c.bus}", i2c) for i2c in profile.i2c),
+        *(("uart", uart.port, uart.driver, uart.path, uart) for uart in profile.uarts),
+    ]
+    for kind, name, driver, path, spec in wanted:
+        make = _FACTORIES.get((kind, driver))
+        if make is None:
+            undriven.append(Undriven(kind, name, NOT_DRIVEN, path))
+        else:
+            drivers[f"{kind}:{name}"] = make(spec, style, seed)
+    listed = {path for _, _, _, path, _ in wanted}
+    undriven += (
+        Undriven(found.kind, found.name, NOT_DRIVEN, found.path, found.label)
+        for found in discover(profile.discover)
+        if found.path not in listed
+    )
+    chips = {chip.label: chip for chip in profile.chips if f"gpio:{chip.label}" in drivers}
+    sensors = {
+        spec.name: Sensor(
+            spec.name, spec.kind, f"i2c:{spec.bus}", spec.addr, SENSOR_KINDS[spec.kind].unit, spec.description
+        )
+        for spec in profile.sensors
+        if f"i2c:{spec.bus}" in drivers
+    }
+    drivers[BOARD_BUS] = BoardDriver(profile, drivers, tuple(undriven), sensors)
+    return Board(
+        profile,
+        drivers,
+        tuple(undriven),
+        sensors,
+        chips,
+        readable={label: _names(chip, lambda line: line.reserved is None) for label, chip in chips.items()},
+        drivable={
+            label: _names(chip, lambda line: line.reserved is None and line.direction != "input")
+            for label, chip in chips.items()
+        },
+    )
+
+
+def _names(chip: ChipSpec, wanted: Callable[[LineSpec], bool]) -> dict[int | str, int]:
+    offsets = {line.offset: line.name for line in chip.lines if wanted(line)}
+    names: dict[int | str, int] = {offset: offset for offset in offsets}
+    names.update({name: offset for offset, name in offsets.items()})
+    names.update({alias: offset for alias, offset in chip.aliases.items() if offset in offsets})
+    return names
+
+
+def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
+    from hearth.drivers.sim.gpio import SimGpio
+
+    # A chip has nothing to wait for: in virtual time it is INLINE.
+    mine = Style.THREAD if style is Style.THREAD else Style.INLINE
+    return SimGpio(chip.label, chip.lines, wires=chip.wires, style=mine)
+
+
+def _sim_i2c(spec: I2cSpec, style: Style | None, seed: int) -> Driver:
+    from hearth.drivers.sim.devices import Device, Eeprom, SlowTemperature, Tmp102
+    from hearth.drivers.sim.i2c import SimI2c, clock_for
+
+    mine = style or Style.THREAD
+    clock = clock_for(mine)
+    devices: dict[int, Device] = {}
+    for device in spec.devices:
+        if device.kind == "tmp102":
+            devices[device.addr] = Tmp102(SlowTemperature(seed + device.addr, clock))
+        else:
+            devices[device.addr] = Eeprom(clock, write_cycle_s=device.write_cycle_ms / 1000)
+    return SimI2c(spec.bus, devices, style=mine, speed_hz=spec.speed_hz)
+
+
+def _sim_uart(spec: UartSpec, _style: Style | None, _seed: int) -> Driver:
+    from hearth.drivers.sim.uart import SimUart
+
+    return SimUart(spec.port, baud=spec.baud, peer=spec.peer)
+
+
+_FACTORIES: Mapping[tuple[Kind, str], Callable[[Any, Style | None, int], Driver]] = {
+    ("gpio", "sim"): _sim_gpio,
+    ("i2c", "sim"): _sim_i2c,
+    ("uart", "sim"): _sim_uart,
+}
+"""What makes a driver, by kind and by the profile's `driver`.
+
+Each imports what it needs when it is called.
+"""

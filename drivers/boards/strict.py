@@ -1,0 +1,131 @@
+"""Reading a TOML table strictly: every key is asked for by type, and what nobody asked for is refused.
+
+Owns nothing but the way to an error that names file, key path and cure. By hand and without cattrs, whose
+import costs more than the rest of a daemon's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from hearth.errors import ConfigError
+
+T = TypeVar("T")
+
+REQUIRED: Any = object()
+
+
+class Table:
+    """One TOML table and the path to it.
+
+    Every getter raises ConfigError; `done` refuses the keys that are left.
+    """
+
+    def __init__(self, source: str, path: str, content: object) -> None:
+        self._source = source
+        self._path = path
+        if not isinstance(content, dict):
+            self.refuse("", f"expected a table, found {content!r}")
+        self._left: dict[str, Any] = dict(content)
+        self._known: list[str] = []
+
+    def _at(self, key: str) -> str:
+        return ".".join(part for part in (self._path, key) if part)
+
+    def refuse(self, key: str, why: str) -> NoReturn:
+        """Raise ConfigError for this key, or for the table itself."""
+        raise ConfigError(f"{self._source}: {self._at(key) or 'the file'}: {why}")
+
+    def _take(self, key: str, default: object) -> Any:
+        self._known.append(key)
+        value = self._left.pop(key, default)
+        if value is REQUIRED:
+            self.refuse(key, "is missing")
+        return value
+
+    def text(self, key: str, default: Any = REQUIRED) -> Any:
+        """A non-empty string, or the default."""
+        value = self._take(key, default)
+        if value is not default and not (isinstance(value, str) and value):
+            self.refuse(key, f"expected a non-empty string, found {value!r}")
+        return value
+
+    def integer(self, key: str, low: int, high: int, default: int = REQUIRED) -> int:
+        """An integer in a closed range, or the default."""
+        value = self._take(key, default)
+        if value is not default and not (type(value) is int and low <= value <= high):
+            self.refuse(key, f"expected an integer from {low} to {high}, found {value!r}")
+        return int(value)
+
+    def number(self, key: str, low: float, high: float, default: float = REQUIRED) -> float:
+        """A number in a closed range, or the default."""
+        value = self._take(key, default)
+        if value is not default and not (type(value) in (int, float) and low <= value <= high):
+            self.refuse(key, f"expected a number from {low:g} to {high:g}, found {value!r}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A boolean, or the default."""
+        value = self._take(key, default)
+        if not isinstance(value, bool):
+            self.refuse(key, f"expected true or false, found {value!r}")
+        return value
+
+    def choice(self, key: str, options: Sequence[T], default: T = REQUIRED) -> T:
+        """One of the options, exactly (`true` is not 1), or the default."""
+        value = self._take(key, default)
+        for option in options:
+            if value == option and type(value) is type(option):
+                return option
+        if value is not default:
+            listed = ", ".join(repr(option).replace("'", '"') for option in options)
+            self.refuse(key, f"expected one of {listed}, found {value!r}")
+        return default
+
+    def texts(self, key: str, default: Sequence[str] = REQUIRED) -> tuple[str, ...]:
+        """A list of strings, or the default."""
+        value = self._take(key, default)
+        if not (isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)):
+            self.refuse(key, f"expected a list of strings, found {value!r}")
+        return tuple(value)
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        """A list of pairs of strings; empty when it is not there."""
+        value = self._take(key, [])
+        if not isinstance(value, list):
+            self.refuse(key, f"expected a list of pairs, found {value!r}")
+        for pair in value:
+            if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)):
+                self.refuse(key, f"expected pairs of line names, found {pair!r}")
+        return tuple((one, other) for one, other in value)
+
+    def mapping(self, key: str) -> Mapping[str, str]:
+        """A table of strings; empty when it is not there."""
+        value = self._take(key, {})
+        table = Table(self._source, self._at(key), value)
+        return {name: table.text(name) for name in value}
+
+    def table(self, key: str) -> Table:
+        """A sub-table; an empty one when it is not there."""
+        return Table(self._source, self._at(key), self._take(key, {}))
+
+    def named(self, key: str) -> Iterator[tuple[str, Table]]:
+        """The sub-tables of a table, by name; none when it is not there."""
+        value = self._take(key, {})
+        Table(self._source, self._at(key), value)
+        for name, content in value.items():
+            yield name, Table(self._source, self._at(f"{key}.{name}"), content)
+
+    def tables(self, key: str) -> Iterator[Table]:
+        """The elements of an array of tables; none when it is not there."""
+        value = self._take(key, [])
+        if not isinstance(value, list):
+            self.refuse(key, f"expected an array of tables ([[{self._at(key)}]]), found {value!r}")
+        for index, content in enumerate(value):
+            yield Table(self._source, self._at(f"{key}[{index}]"), content)
+
+    def done(self) -> None:
+        """Refuse the keys that nobody asked for."""
+        for key in self._left:
+            self.refuse(key, f"unknown key; this table has {', '.join(sorted(self._known))}")

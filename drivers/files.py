@@ -1,0 +1,326 @@
+"""Files: a pool of threads that reads, writes, lists and deletes through a path guard.
+
+This driver owns how a file changes: whole or not at all, on the disk when it says so, with a way back where
+that is promised. Where it may do so is the guard's business: each operation is given one, and touches no path
+without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import hashlib
+import itertools
+import os
+import stat
+import weakref
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import orjson
+from attrs import frozen
+
+from hearth.drivers import _whole
+from hearth.drivers._whole import os_errors
+from hearth.drivers.base import BaseDriver, Style
+from hearth.tools import Done, Undo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hearth.tools import PathGuard
+
+WriteMode: TypeAlias = Literal["replace", "append", "create"]
+
+READ_MAX = 256 * 1024
+"""Bytes per read: 350 kB of base64, well within a document."""
+WRITE_MAX = 1024 * 1024
+"""Bytes per write; over the wire the bound on a document comes first."""
+UNDO_MAX = 1024 * 1024
+"""A larger file is replaced without a way back: its former content would have to wait in memory."""
+UNDO_TOTAL = 32 * 1024 * 1024
+"""Former content that may wait in memory at a time, over all tasks."""
+LIST_MAX = 2000
+"""Entries in a listing."""
+LIST_BYTES = 512 * 1024
+"""A listing's entries in JSON: names and link targets can be long."""
+_SCAN_MAX = 65_536
+"""Names that are read to find the first ones."""
+
+
+@frozen
+class _Written:
+    """What a step left in a file, from `start` to its end: an undo must know whether it is still there."""
+
+    start: int
+    size: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, data: bytes, start: int = 0) -> _Written:
+        return cls(start, len(data), hashlib.sha256(data).digest())
+
+
+class _Former:
+    """A replaced file's former content and status, for as long as an undo may want them."""
+
+    __slots__ = ("__weakref__", "data", "status")
+
+    def __init__(self, data: bytes, status: os.stat_result) -> None:
+        self.data = data
+        self.status = status
+
+
+class FileDriver(BaseDriver):
+    """The files beneath the guard's roots. Operations raise PermissionDenied, or DeviceError with errno, path."""
+
+    style = Style.THREAD
+    width = 4
+
+    def __init__(self) -> None:
+        # Sizes of the living _Former objects by id. Each change is one dict operation, so the threads need no
+        # lock; those that look at the sum at the same time can pass the bound by one file each.
+        self._held: dict[int, int] = {}
+
+    def describe(self) -> Mapping[str, Any]:
+        """Limits in bytes, and how much former content waits for a possible undo."""
+        held = sum(self._held.copy().values())
+        return {"kind": "files", "read_max": READ_MAX, "write_max": WRITE_MAX, "undo_held": held}
+
+    def read(self, guard: PathGuard, path: str, offset: int = 0, length: int = READ_MAX) -> dict[str, Any]:
+        """Read at most `length` (up to READ_MAX) bytes from `offset`: {data (base64), size, eof}.
+
+        `size` is the whole file's, 0 for most files of /proc and /sys; `eof` is true if nothing follows.
+        """
+        length = min(length, READ_MAX)
+        with os_errors(path):
+            descriptor = guard.open(path, os.O_RDONLY, access="read")
+            try:
+                size = os.fstat(descriptor).st_size
+                data = _whole.read_at(descriptor, length, offset)
+                eof = len(data) < length or not os.pread(descriptor, 1, offset + length)
+            finally:
+                os.close(descriptor)
+        return {"data": base64.b64encode(data).decode("ascii"), "size": size, "eof": eof}
+
+    def stat(self, guard: PathGuard, path: str) -> dict[str, Any]:
+        """{path, type, size (bytes), mtime (seconds since 1970), mode ("0644")} of what `path` leads to."""
+        with os_errors(path):
+            descriptor = guard.open(path, os.O_PATH, access="read")
+            try:
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+        return {"path": path, **_facts(status), "mode": f"{stat.S_IMODE(status.st_mode):04o}"}
+
+    def list(self, guard: PathGuard, path: str) -> dict[str, Any]:
+        """{path, entries: [{name, type, size, mtime}], truncated}, by name; links are not followed.
+
+        An entry that cannot be looked at has type "unknown", and neither size nor mtime; a link has its
+        `target`. A name that is not UTF-8 is shown with escapes, and is given losslessly as `name_base64`.
+        """
+        entries = []
+        room = LIST_BYTES
+        with os_errors(path):
+            directory = guard.open(path, os.O_RDONLY | os.O_DIRECTORY, access="read")
+            try:
+                with os.scandir(directory) as found:
+                    names = sorted(os.fsencode(one.name) for one in itertools.islice(found, _SCAN_MAX + 1))
+                truncated = len(names) > LIST_MAX
+                for name in names[:LIST_MAX]:
+                    try:
+                        entry = _entry(directory, name)
+                    except FileNotFoundError:  # deleted since the names were read
+                        continue
+                    room -= len(orjson.dumps(entry)) + 1
+                    if room < 0:
+                        truncated = True
+                        break
+                    entries.append(entry)
+            finally:
+                os.close(directory)
+        return {"path": path, "entries": entries, "truncated": truncated}
+
+    def write(self, guard: PathGuard, path: str, data: bytes, mode: WriteMode = "replace") -> Done:
+        """Write `data` and return {path, size, created, reversible}, with the way back.
+
+        "replace" swaps in a new file, so that a reader sees the old content or the new; it keeps the
+        permissions, and the owner if we may. "create" fails where anything is. "append" adds at the end, or
+        creates. The content is on the disk when this returns. The directory must exist and the last component
+        must not be a link. Only a replaced file that is too large, or that we may not read, has no way back:
+        then `reversible` is false.
+        """
+        with os_errors(path):
+            parent, name = guard.open_parent(path, access="write")
+            try:
+                old = None if mode == "create" else _whole.look(path, parent, name)
+                if old is None and mode != "replace":
+                    return self._create(guard, path, parent, name, data)
+                if old is not None and mode == "append":
+                    return self._append(guard, path, parent, name, data)
+                return self._replace(guard, path, parent, name, data, old)
+            finally:
+                os.close(parent)
+
+    def delete(self, guard: PathGuard, path: str) -> dict[str, Any]:
+        """Delete a file, an empty directory, or a link but not its target: {path, deleted: its type}."""
+        guard.check(path, "write")
+        with os_errors(path):
+            parent, name = guard.open_parent(path, access="write")
+            try:
+                kind = _whole.type_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+                if kind == "directory":
+                    os.rmdir(name, dir_fd=parent)
+                elif kind in ("file", "symlink"):
+                    os.unlink(name, dir_fd=parent)
+                else:
+                    raise _whole.refused(path, errno.EPERM, f"it is a {kind}; only files and directories go")
+                with os_errors(path, "done"):
+                    _whole.sync_directory(parent)
+            finally:
+                os.close(parent)
+        return {"path": path, "deleted": kind}
+
+    # Ways back. Each is a transaction of its own, and leaves a file alone that has changed since the step.
+
+    def restore(self, guard: PathGuard, path: str, written: _Written, former: _Former) -> None:
+        """Give a replaced file its former content again."""
+        with _unchanged(guard, path, written) as (parent, name):
+            _whole.swap_in(parent, name, former.data, former.status)
+            with os_errors(path, "done"):
+                _whole.sync_directory(parent)
+
+    def remove(self, guard: PathGuard, path: str, written: _Written) -> None:
+        """Remove a file that the step created."""
+        with _unchanged(guard, path, written) as (parent, name):
+            os.unlink(name, dir_fd=parent)
+            with os_errors(path, "done"):
+                _whole.sync_directory(parent)
+
+    def cut_back(self, guard: PathGuard, path: str, written: _Written) -> None:
+        """Cut off what the step appended."""
+        with _unchanged(guard, path, written) as (parent, name):
+            descriptor = _whole.open_regular(parent, name, os.O_WRONLY)
+            try:
+                os.ftruncate(descriptor, written.start)
+                with os_errors(path, "done"):
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _replace(
+        self, guard: PathGuard, path: str, parent: int, name: str, data: bytes, old: os.stat_result | None
+    ) -> Done:
+        former = None if old is None else self._keep(parent, name, old)
+        _whole.swap_in(parent, name, data, old)
+        with os_errors(path, "done"):
+            _whole.sync_directory(parent)
+        undo = None
+        written = _Written.of(data)
+        if old is None:
+            undo = Undo(lambda driver: driver.remove(guard, path, written), f"remove {path}")
+        elif former is not None:
+            back = f"{path} back to its former {len(former.data)} bytes"
+            undo = Undo(lambda driver: driver.restore(guard, path, written, former), back)
+        return _done(path, len(data), undo, created=old is None)
+
+    def _create(self, guard: PathGuard, path: str, parent: int, name: str, data: bytes) -> Done:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        descriptor = os.open(name, flags, 0o666, dir_fd=parent)
+        try:
+            _whole.write_all(descriptor, data)
+            os.fsync(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=parent)
+            raise
+        finally:
+            os.close(descriptor)
+        with os_errors(path, "done"):
+            _whole.sync_directory(parent)
+        written = _Written.of(data)
+        undo = Undo(lambda driver: driver.remove(guard, path, written), f"remove {path}")
+        return _done(path, len(data), undo, created=True)
+
+    def _append(self, guard: PathGuard, path: str, parent: int, name: str, data: bytes) -> Done:
+        descriptor = _whole.open_regular(parent, name, os.O_WRONLY | os.O_APPEND)
+        try:
+            before = os.lseek(descriptor, 0, os.SEEK_END)
+            try:
+                _whole.write_all(descriptor, data)
+            except OSError as error:
+                # What has been added stays: somebody else may have appended since, and would lose it.
+                nothing = os.fstat(descriptor).st_size == before
+                raise _whole.device_error(path, error, "none" if nothing else "unknown") from error
+            # The kernel says where our data ended, even if another writer came before it.
+            end = os.lseek(descriptor, 0, os.SEEK_CUR)
+            with os_errors(path, "done"):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        written = _Written.of(data, end - len(data))
+        back = f"{path} back to its former {written.start} bytes"
+        undo = Undo(lambda driver: driver.cut_back(guard, path, written), back)
+        return _done(path, end, undo, created=False)
+
+    def _keep(self, parent: int, name: str, old: os.stat_result) -> _Former | None:
+        """The content of a file that is about to be replaced, or None if it cannot be kept."""
+        if old.st_size > UNDO_MAX or sum(self._held.copy().values()) + old.st_size > UNDO_TOTAL:
+            return None
+        try:
+            descriptor = _whole.open_regular(parent, name, os.O_RDONLY)
+        except PermissionError:
+            return None
+        try:
+            data = _whole.read_at(descriptor, UNDO_MAX + 1, 0)
+        finally:
+            os.close(descriptor)
+        if len(data) > UNDO_MAX:  # it has grown since
+            return None
+        former = _Former(data, old)
+        self._held[id(former)] = len(data)
+        weakref.finalize(former, self._held.pop, id(former)).atexit = False
+        return former
+
+
+@contextlib.contextmanager
+def _unchanged(guard: PathGuard, path: str, written: _Written) -> Iterator[tuple[int, str]]:
+    """Parent and name of a file that still ends in what was written. Raises DeviceError if it does not."""
+    with os_errors(path):
+        parent, name = guard.open_parent(path, access="write")
+        try:
+            descriptor = _whole.open_regular(parent, name, os.O_RDONLY)
+            try:
+                found = _whole.read_at(descriptor, written.size + 1, written.start)
+            finally:
+                os.close(descriptor)
+            if _Written.of(found, written.start) != written:
+                raise _whole.refused(path, errno.ESTALE, "it has changed since this step, and stays so")
+            yield parent, name
+        finally:
+            os.close(parent)
+
+
+def _done(path: str, size: int, undo: Undo | None, *, created: bool) -> Done:
+    return Done({"path": path, "size": size, "created": created, "reversible": undo is not None}, undo)
+
+
+def _facts(status: os.stat_result) -> dict[str, Any]:
+    return {"type": _whole.type_of(status), "size": status.st_size, "mtime": round(status.st_mtime, 3)}
+
+
+def _entry(directory: int, name: bytes) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": name.decode("utf-8", "backslashreplace")}
+    try:
+        entry["name"] = name.decode("utf-8")
+    except UnicodeDecodeError:
+        entry["name_base64"] = base64.b64encode(name).decode("ascii")
+    try:
+        entry |= _facts(os.stat(name, dir_fd=directory, follow_symlinks=False))
+        if entry["type"] == "symlink":
+            entry["target"] = os.readlink(name, dir_fd=directory).decode("utf-8", "backslashreplace")
+    except FileNotFoundError:
+        raise
+    except OSError:
+        entry["type"] = "unknown"
+    return entry

@@ -1,0 +1,165 @@
+"""GPIO: what a chip's driver must do, and the values that lines, edges and watches are made of.
+
+A driver here is one chip. This module owns the vocabulary (a line's state, an edge, a watch) and the one rule
+that all chips share, bringing lines to their safe state; it refuses to know how a chip is reached.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Literal, Protocol, TypeAlias
+
+import trio
+from attrs import frozen
+
+from hearth.drivers.base import Driver
+from hearth.drivers.wakeup import Wakeup
+from hearth.errors import DeviceError, RpcError
+
+Level: TypeAlias = Literal[0, 1]
+LineState: TypeAlias = Literal[0, 1, "input"]
+"""What hearth does to a line: drives it low, drives it high, or only listens (high impedance)."""
+EdgeKind: TypeAlias = Literal["rising", "falling", "both"]
+Hold: TypeAlias = Literal["release", "keep"]
+Direction: TypeAlias = Literal["any", "input", "output"]
+Pull: TypeAlias = Literal["none", "up", "down"]
+
+WATCH_CAPACITY = 1024
+"""Edges that wait for a slow watcher before the oldest are dropped: over 10 ms of a 100 kHz square wave."""
+
+
+@frozen
+class LineSpec:
+    """What a board's profile says of one line (design §5).
+
+    `safe` and `hold` decide what becomes of the line when the session that drove it ends. `direction =
+    "input"` means that hearth never drives it. `reserved` is the reason why nobody may touch it at all, or
+    None.
+    """
+
+    offset: int
+    name: str
+    safe: LineState = "input"
+    hold: Hold = "release"
+    direction: Direction = "any"
+    pull: Pull = "none"
+    reserved: str | None = None
+    note: str | None = None
+
+
+@frozen
+class Edge:
+    """One change of a line's level.
+
+    `timestamp_ns` is CLOCK_MONOTONIC; `seq` counts a watch's edges from 1.
+    """
+
+    line: int
+    value: Level
+    edge: Literal["rising", "falling"]
+    timestamp_ns: int
+    seq: int
+
+
+class Watch:
+    """The edges of one line, from the moment the driver began to watch it.
+
+    The driver feeds it, from any thread; one task receives. When the receiver is slower than the line the
+    oldest edges go, `dropped` counts them, and `seq` shows the gap.
+    """
+
+    __slots__ = ("_capacity", "_closed", "_edges", "_seq", "_wakeup", "dropped", "edge", "line")
+
+    def __init__(self, line: int, edge: EdgeKind, *, capacity: int = WATCH_CAPACITY) -> None:
+        self.line = line
+        self.edge: EdgeKind = edge
+        self.dropped = 0
+        self._capacity = capacity
+        self._edges: deque[Edge] = deque()
+        self._seq = 0
+        self._closed: str | None = None
+        self._wakeup = Wakeup()
+
+    def feed(self, value: Level, timestamp_ns: int) -> None:
+        """The driver's side: the line is now at `value`. Edges this watch did not ask for are not counted."""
+        kind: Literal["rising", "falling"] = "rising" if value else "falling"
+        if self._closed is not None or self.edge not in (kind, "both"):
+            return
+        self._seq += 1
+        if len(self._edges) >= self._capacity:
+            self._edges.popleft()
+            self.dropped += 1
+        self._edges.append(Edge(self.line, value, kind, timestamp_ns, self._seq))
+        self._wakeup.wake()
+
+    def lost(self, count: int) -> None:
+        """The driver's side: the kernel dropped `count` edges before they could be read."""
+        self._seq += count
+        self.dropped += count
+
+    def close(self, reason: str) -> None:
+        """The driver's side: no more edges will come, because of `reason`. Idempotent."""
+        if self._closed is None:
+            self._closed = reason
+            self._wakeup.wake()
+
+    def _ready(self) -> bool:
+        return bool(self._edges) or self._closed is not None
+
+    async def receive(self) -> Edge:
+        """Wait for the next edge, off the bus: cancelling this reaches no hardware.
+
+        Raises DeviceError once the watch is closed and its last edge has been received.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._wakeup.until(self._ready)
+        if self._edges:
+            return self._edges.popleft()
+        raise DeviceError(
+            f"the watch on line {self.line} ended: {self._closed}", effect="none", data={"line": self.line}
+        )
+
+
+class GpioDriver(Driver, Protocol):
+    """One GPIO chip. Every operation is a plain function, one transaction, and bounded to one system call."""
+
+    def get(self, line: int) -> Level:
+        """The level that is on the line now, whoever drives it. Raises DeviceError, ResourceBusy."""
+        ...
+
+    def set(self, line: int, state: LineState) -> LineState:
+        """Bring a line to `state` and return its former one, which `set` takes to go back."""
+        ...
+
+    def watch(self, line: int, edge: EdgeKind) -> Watch:
+        """Begin to report edges.
+
+        A line may have many watches, and may be driven meanwhile: its changes are reported.
+        """
+        ...
+
+    def unwatch(self, watch: Watch) -> None:
+        """End a watch; idempotent, also for one that a reopened driver no longer knows."""
+        ...
+
+
+def bring_to_safe(
+    driver: GpioDriver, specs: Mapping[int, LineSpec], outputs: Iterable[Hashable]
+) -> list[dict[str, Any]]:
+    """Bring `outputs` (offsets) to the profile's safe state, leaving those with `hold = "keep"` (design §4).
+
+    One line that refuses does not keep the others from their safe state: it is reported with its `error`.
+    """
+    done: list[dict[str, Any]] = []
+    for output in outputs:
+        spec = specs.get(output) if isinstance(output, int) else None
+        if spec is None or spec.hold == "keep":
+            continue
+        report: dict[str, Any] = {"line": spec.offset, "name": spec.name, "safe": spec.safe}
+        try:
+            driver.set(spec.offset, spec.safe)
+        except RpcError as error:
+            report["error"] = error.message
+        done.append(report)
+    return done

@@ -1,0 +1,107 @@
+"""Faults that a test or a demonstration injects into a simulated bus: NACK, timeout, wedge, latency.
+
+`Faults` owns what is going to go wrong and when; it refuses to know bytes and devices. It is set up from the
+Trio thread and consulted from the bus's own thread, so its few fields are changed by single assignments only.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Literal
+
+from attrs import define
+
+from hearth.drivers.base import Style
+from hearth.drivers.wakeup import Wakeup
+
+FaultKind = Literal["nack", "timeout", "wedge"]
+
+
+@define(eq=False)
+class Fault:
+    """One thing that goes wrong in the next `times` transactions with `addr` (None: any), after `after` data bytes."""
+
+    kind: FaultKind
+    times: float
+    addr: int | None
+    after: int
+    seconds: float = 0.0
+
+
+class Faults:
+    """What goes wrong on one simulated bus. `latency_s` is added to every transaction."""
+
+    def __init__(self, style: Style) -> None:
+        self.latency_s = 0.0
+        self._style = style
+        self._planned: list[Fault] = []
+        self._released = threading.Event()
+        self._wakeup = Wakeup()
+        self._held = 0
+
+    def nack(self, times: int = 1, *, addr: int | None = None, after: int = 0) -> None:
+        """The device stops acknowledging: at its address, or after `after` data bytes of the transaction."""
+        self._plan(Fault("nack", times, addr, after))
+
+    def timeout(self, times: int = 1, *, addr: int | None = None, after: int = 0, seconds: float = 0.025) -> None:
+        """The device holds the clock for `seconds`, and the adapter gives up with TimedOut."""
+        self._plan(Fault("timeout", times, addr, after, seconds))
+
+    def wedge(self, *, addr: int | None = None, after: int = 0) -> None:
+        """Transactions hang at that place until `release`, then go on.
+
+        Raises ValueError for an INLINE driver.
+        """
+        if self._style is Style.INLINE:
+            raise ValueError("an INLINE driver cannot be wedged: it would hold up the whole process")
+        self._released.clear()
+        self._plan(Fault("wedge", math.inf, addr, after))
+
+    def release(self) -> None:
+        """Let what hangs go on, and wedge nothing more."""
+        self._planned = [fault for fault in self._planned if fault.kind != "wedge"]
+        self._released.set()
+        self._wakeup.wake()
+
+    def clear(self) -> None:
+        """Nothing goes wrong any more, and there is no extra latency."""
+        self.latency_s = 0.0
+        self._planned = []
+        self.release()
+
+    @property
+    def held(self) -> int:
+        """How many transactions hang in a wedge now."""
+        return self._held
+
+    async def wait_held(self) -> None:
+        """Wait until a transaction hangs: the moment at which a test cancels, closes or kills."""
+        await self._wakeup.until(lambda: self._held)
+
+    def _plan(self, fault: Fault) -> None:
+        self._planned = [*self._planned, fault]
+
+    def pick(self, addr: int | None) -> Fault | None:
+        """The simulator's side: the fault that the transaction that begins now will meet, if any."""
+        if not self._planned:
+            return None
+        for fault in self._planned:
+            if fault.addr in (None, addr):
+                fault.times -= 1
+                if fault.times <= 0:
+                    self._planned = [other for other in self._planned if other is not fault]
+                return fault
+        return None
+
+    async def hold(self) -> None:
+        """The simulator's side: hang until `release`; in a bus's thread (THREAD) that really blocks it."""
+        self._held += 1
+        self._wakeup.wake()
+        try:
+            if self._style is Style.THREAD:
+                self._released.wait()
+            else:
+                await self._wakeup.until(self._released.is_set)
+        finally:
+            self._held -= 1

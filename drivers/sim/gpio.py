@@ -1,0 +1,208 @@
+"""A simulated GPIO chip: lines, wires between them, pulls, and a world outside that pushes on them.
+
+It owns the electricity of one chip. Lines joined by wires are one net and have one level: that of whoever
+drives it, low winning over high; else that of its pull; else low. It refuses to know names, policies and safe
+states beyond what the line specs say.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from hearth.drivers.base import BaseDriver, Style
+from hearth.drivers.gpio import EdgeKind, Level, LineSpec, LineState, Watch, bring_to_safe
+from hearth.errors import DeviceError
+
+
+class _Net:
+    """Lines that are wired together."""
+
+    __slots__ = ("level", "lines")
+
+    def __init__(self) -> None:
+        self.level: Level = 0
+        self.lines: list[_Line] = []
+
+    def settle(self) -> bool:
+        """Work out the level; True when the net is driven both ways at once."""
+        low = high = up = down = False
+        for line in self.lines:
+            state, pushed, pull = line.state, line.pushed, line.pull
+            low = low or state == 0 or pushed == 0
+            high = high or state == 1 or pushed == 1
+            up = up or pull == "up"
+            down = down or pull == "down"
+        self.level = 0 if low else 1 if high or (up and not down) else 0
+        return low and high
+
+
+class _Line:
+    __slots__ = ("net", "pull", "pushed", "spec", "state", "watches")
+
+    def __init__(self, spec: LineSpec, net: _Net) -> None:
+        self.spec = spec
+        self.pull = spec.pull
+        self.net = net
+        self.state: LineState = "input"
+        self.pushed: Level | None = None
+        self.watches: tuple[Watch, ...] = ()
+
+
+class SimGpio(BaseDriver):
+    """A `GpioDriver` without hardware; `push`, `let_go`, `state`, `level` and `fail` are the world outside.
+
+    Outputs keep their level while the chip is closed, as real ones do.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        lines: Sequence[LineSpec],
+        *,
+        wires: Iterable[tuple[int, int]] = (),
+        style: Style = Style.INLINE,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.style = style
+        self.label = label
+        self.shorts = 0
+        """How often a net was driven high and low at once."""
+        self._clock_ns = clock_ns
+        self._specs = {spec.offset: spec for spec in lines}
+        self._all = {spec.offset: _Line(spec, _Net()) for spec in lines}
+        self._lines: Mapping[int, _Line] = {}
+        self._failing = 0
+        # The world outside may push from another thread than the bus's.
+        self._lock = threading.Lock()
+        for line in self._all.values():
+            line.net.lines.append(line)
+        for one, other in wires:
+            self._join(self._all[one].net, self._all[other].net)
+        for line in self._all.values():
+            line.net.settle()
+
+    def _join(self, net: _Net, other: _Net) -> None:
+        if net is not other:
+            net.lines += other.lines
+            for line in other.lines:
+                line.net = net
+
+    def open(self) -> None:
+        """Offer the lines."""
+        self._lines = self._all
+
+    def close(self) -> None:
+        """Stop offering the lines, and end every watch."""
+        self._lines = {}
+        for line in self._all.values():
+            watches, line.watches = line.watches, ()
+            for watch in watches:
+                watch.close(f"gpio chip {self.label} was closed")
+
+    def _line(self, line: int) -> NoReturn:
+        """The slow way to a line that `_lines` does not have: say why."""
+        if not self._lines:
+            raise DeviceError(f"gpio chip {self.label}: the chip is not open", effect="none", data={"line": line})
+        raise DeviceError(
+            f"gpio chip {self.label}: no line {line!r}; it has {min(self._all)} to {max(self._all)}",
+            effect="none",
+            data={"line": line, "errno": "EINVAL"},
+        )
+
+    def get(self, line: int) -> Level:
+        """See `GpioDriver.get`."""
+        cell = self._lines.get(line) or self._line(line)
+        if self._failing:
+            self._fail(line)
+        return cell.net.level
+
+    def set(self, line: int, state: LineState) -> LineState:
+        """See `GpioDriver.set`."""
+        cell = self._lines.get(line) or self._line(line)
+        if self._failing:
+            self._fail(line)
+        former = cell.state
+        if former != state:
+            if state not in (0, 1, "input"):
+                raise DeviceError(
+                    f"gpio chip {self.label}: no such state: {state!r}", effect="none", data={"line": line}
+                )
+            with self._lock:
+                cell.state = state
+                self._settle(cell.net)
+        return former
+
+    def watch(self, line: int, edge: EdgeKind) -> Watch:
+        """See `GpioDriver.watch`."""
+        cell = self._lines.get(line) or self._line(line)
+        if self._failing:
+            self._fail(line)
+        watch = Watch(line, edge)
+        with self._lock:
+            cell.watches = (*cell.watches, watch)
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """See `GpioDriver.unwatch`."""
+        cell = self._all.get(watch.line)
+        if cell is not None:
+            with self._lock:
+                cell.watches = tuple(other for other in cell.watches if other is not watch)
+        watch.close("it was ended by its owner")
+
+    def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
+        """Bring lines to their safe state; see `bring_to_safe`."""
+        return bring_to_safe(self, self._specs, outputs)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Which simulator this is, and what is wired to what."""
+        nets = {id(line.net): line.net for line in self._all.values()}
+        wires = [sorted(line.spec.offset for line in net.lines) for net in nets.values() if len(net.lines) > 1]
+        return {"kind": "gpio", "driver": "sim", "chip": self.label, "lines": len(self._all), "wires": wires}
+
+    def _settle(self, net: _Net) -> None:
+        """Work out a net's level and tell the watchers if it changed. The lock is held."""
+        before = net.level
+        if net.settle():
+            self.shorts += 1
+        level = net.level
+        if level != before:
+            now = self._clock_ns()
+            for line in net.lines:
+                for watch in line.watches:
+                    watch.feed(level, now)
+
+    def push(self, line: int, level: Level) -> None:
+        """The world outside: press the button; the line is driven from there until `let_go`."""
+        self._push(line, level)
+
+    def let_go(self, line: int) -> None:
+        """The world outside: stop driving the line; its pull takes over."""
+        self._push(line, None)
+
+    def _push(self, line: int, level: Level | None) -> None:
+        cell = self._all[line]
+        with self._lock:
+            cell.pushed = level
+            self._settle(cell.net)
+
+    def state(self, line: int) -> LineState:
+        """What hearth does to the line now: 0, 1 or "input"."""
+        return self._all[line].state
+
+    def level(self, line: int) -> Level:
+        """What a voltmeter on the line shows."""
+        return self._all[line].net.level
+
+    def fail(self, times: int = 1) -> None:
+        """Let the next `times` operations fail before they do anything."""
+        self._failing = times
+
+    def _fail(self, line: int) -> None:
+        self._failing -= 1
+        raise DeviceError(
+            f"gpio chip {self.label}: injected fault on line {line}", effect="none", data={"line": line, "errno": "EIO"}
+        )

@@ -1,0 +1,153 @@
+"""A simulated serial port: a real pseudo-terminal, with a peer at its other end that echoes lines.
+
+It owns the pair of descriptors. hearth's end is the terminal's master; the slave (`/dev/pts/N`, in
+`describe`) is the cable's far end, where the peer sits or, with `peer="none"`, where a person attaches a
+terminal program. It refuses to simulate baud rates: a pseudo-terminal has none.
+"""
+
+from __future__ import annotations
+
+import os
+import tty
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import trio
+
+from hearth.drivers.uart import FdUart, close_descriptor
+from hearth.errors import DeviceError
+
+PeerKind = Literal["echo", "none"]
+
+IDENTITY = b"HEARTH,SIM-UART,0,1\n"
+_MAX_LINE = 4096
+_MAX_DELAY_MS = 60_000
+_MAX_BURST = 1_000_000
+
+
+class EchoPeer:
+    """The instrument at the other end. It reads lines (LF) and answers each:
+
+    `*IDN?` → `HEARTH,SIM-UART,0,1` · `DELAY ms text` → text, so much later · `BURST n` → n digits without
+    a line end · `QUIET` → nothing · any other line → itself.
+    """  # noqa: D400
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.closed = False
+        self.mute = False
+        """Swallow everything and answer nothing, as an instrument that is switched off."""
+
+    async def run(self) -> None:
+        """Answer until the descriptor is closed."""
+        buffer = bytearray()
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._fd)
+                if self.closed:
+                    return
+                buffer += os.read(self._fd, _MAX_LINE)
+                while line := self._line(buffer):
+                    if not self.mute:
+                        await self._send(await self._answer(line))
+        except trio.ClosedResourceError:
+            return
+
+    @staticmethod
+    def _line(buffer: bytearray) -> bytes:
+        end = buffer.find(b"\n") + 1 or (_MAX_LINE if len(buffer) >= _MAX_LINE else 0)
+        line = bytes(buffer[:end])
+        del buffer[:end]
+        return line
+
+    async def _answer(self, line: bytes) -> bytes:
+        word, _, rest = line.rstrip(b"\r\n").partition(b" ")
+        number, _, text = rest.partition(b" ")
+        count = int(number) if number.isdigit() and len(number) <= 7 else 0
+        if word == b"*IDN?":
+            return IDENTITY
+        if word == b"QUIET":
+            return b""
+        if word == b"DELAY" and text:
+            await trio.sleep(min(count, _MAX_DELAY_MS) / 1000)
+            return text + b"\n"
+        if word == b"BURST" and count:
+            return (b"0123456789" * (min(count, _MAX_BURST) // 10 + 1))[: min(count, _MAX_BURST)]
+        return line
+
+    async def _send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest and not self.closed:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._fd)
+
+
+class SimUart(FdUart):
+    """A `UartDriver` over a pseudo-terminal.
+
+    `peer` is there while the port is open, unless it was asked to be none.
+    """
+
+    def __init__(self, port: str, *, baud: int = 115_200, peer: PeerKind = "echo") -> None:
+        super().__init__(port, baud=baud)
+        self.peer: EchoPeer | None = None
+        self.path: str | None = None
+        self._peer_kind = peer
+        self._far = -1
+
+    def open(self) -> None:
+        """Make the pseudo-terminal. Raises DeviceError when the system has none left."""
+        try:
+            near, far = os.openpty()
+        except OSError as error:
+            raise DeviceError(
+                f"uart {self.port}: no pseudo-terminal to be had ({error.strerror}); is /dev/pts mounted?",
+                effect="none",
+                data={"port": self.port},
+            ) from error
+        tty.setraw(far)
+        os.set_blocking(near, False)
+        os.set_blocking(far, False)
+        # The far end stays open for as long as the port is: a person who detaches must not hang up the line.
+        self._far = far
+        self.path = os.ttyname(far)
+        self.peer = EchoPeer(far) if self._peer_kind == "echo" else None
+        self._attach(near)
+
+    def close(self) -> None:
+        """Take the pseudo-terminal away."""
+        super().close()
+        if self.peer is not None:
+            self.peer.closed = True
+        far, self._far = self._far, -1
+        self.path = self.peer = None
+        if far >= 0:
+            close_descriptor(far)
+
+    async def pump(self) -> None:
+        """Feed the inbox, and keep the peer alive beside it."""
+        failure: DeviceError | None = None
+        async with trio.open_nursery() as nursery:
+            if self.peer is not None:
+                nursery.start_soon(self.peer.run)
+            try:
+                await super().pump()
+            except DeviceError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        # Outside the nursery, which would wrap it in an exception group.
+        if failure is not None:
+            raise failure
+
+    def describe(self) -> Mapping[str, Any]:
+        """Which simulator this is, and where its far end can be attached to (null while it is closed)."""
+        return {
+            "kind": "uart",
+            "driver": "sim",
+            "port": self.port,
+            "baud": self.baud,
+            "path": self.path,
+            "peer": self._peer_kind,
+        }

@@ -1,0 +1,155 @@
+"""The tools of a process: the default set for a board, and what the operator adds or takes away (design §4).
+
+Owns which tools exist and in which order; refuses to know what any of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from hearth.drivers.boards import Board
+from hearth.errors import ConfigError
+from hearth.tools import Tool
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS = "hearth.tools"
+"""The entry point group of vendors' tools:
+
+each is a callable that takes the Board and returns an iterable of Tool.
+"""
+
+_KINDS = ("gpio", "i2c", "uart")
+
+
+def build_tools(
+    board: Board,
+    *,
+    enable: Sequence[str] = (),
+    disable: Sequence[str] = (),
+    exec_templates: Mapping[str, Sequence[str]] | None = None,
+) -> list[Tool]:
+    """The tools that this process offers, in the order of design §4, vendors' last.
+
+    A tool is there if its board has a bus of its kind (hw.* always) and the board's profile allows it.
+    `enable` names opt-in tools and vendors' tools exactly, or a vendor's entry point for all of its tools
+    that are not opt-in; `disable` takes patterns such as "uart.*". Raises ConfigError for a name or pattern
+    that matches nothing, for an enabled tool that the profile does not allow, and for a vendor's package that
+    cannot be used.
+    """
+    default = _default_tools(board, exec_templates or {})
+    known = {tool.name: tool for tool in default}
+    vendors = _vendor_tools(board, [name for name in enable if name not in known], known)
+    offered = [tool for tool in default if not tool.opt_in or tool.name in enable] + vendors
+    everything = [*known, *(tool.name for tool in vendors)]
+    for pattern in disable:
+        if not any(fnmatchcase(name, pattern) for name in everything):
+            raise ConfigError(f"[tools] disable: no tool matches {pattern!r}{_near(pattern, everything)}")
+    for name in enable:
+        if name in known and not _matches(name, board.profile.tools):
+            raise ConfigError(
+                f"[tools] enable: {name!r} is not allowed by {board.profile.source} (tools.allow); change it there"
+            )
+    return [
+        tool
+        for tool in offered
+        if _has_bus(board, tool, known)
+        and _matches(tool.name, board.profile.tools)
+        and not _matches(tool.name, disable)
+    ]
+
+
+def _default_tools(board: Board, exec_templates: Mapping[str, Sequence[str]]) -> list[Tool]:
+    from hearth.drivers.tools.files import file_tools
+    from hearth.drivers.tools.gpio import gpio_tools
+    from hearth.drivers.tools.hardware import hardware_tools
+    from hearth.drivers.tools.i2c import i2c_tools
+    from hearth.drivers.tools.process import process_tools
+    from hearth.drivers.tools.system import system_tools
+    from hearth.drivers.tools.uart import uart_tools
+
+    return [
+        *hardware_tools(board),
+        *gpio_tools(board),
+        *i2c_tools(board),
+        *uart_tools(board),
+        *file_tools(),
+        *system_tools(),
+        *process_tools(exec_templates=exec_templates),
+    ]
+
+
+def _has_bus(board: Board, tool: Tool, known: Mapping[str, Tool]) -> bool:
+    kind = tool.name.partition(".")[0]
+    return tool.name not in known or kind not in _KINDS or board.has(kind)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(names), n=3)
+    return f"; did you mean {', '.join(close)}?" if close else "; `hearth tools` lists them"
+
+
+def _vendor_tools(board: Board, names: Sequence[str], known: Mapping[str, Tool]) -> list[Tool]:
+    """The tools of the entry points that `names` ask for, whole ("com.acme") or singly ("com.acme.read")."""
+    if not names:
+        return []
+    # Only now: it is slow to import, and most processes have no vendor's tools.
+    from importlib.metadata import entry_points
+
+    points = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    made: dict[str, list[Tool]] = {}
+    chosen: list[Tool] = []
+    for name in names:
+        point = _point_for(name, points)
+        if point is None:
+            raise ConfigError(
+                f"[tools] enable: there is no tool or vendor package {name!r}{_near(name, [*known, *points])}"
+                " (patterns are for disable: what is dangerous is named one by one)"
+            )
+        if point.name not in made:
+            made[point.name] = _load(point, board, known)
+        tools = made[point.name]
+        wanted = [tool for tool in tools if (not tool.opt_in if name == point.name else tool.name == name)]
+        if not wanted:
+            raise ConfigError(
+                f"[tools] enable: {_package(point)} has no tool {name!r}{_near(name, [tool.name for tool in tools])}"
+            )
+        chosen += [tool for tool in wanted if tool not in chosen]
+    return chosen
+
+
+def _point_for(name: str, points: Mapping[str, EntryPoint]) -> EntryPoint | None:
+    """The entry point of that name, or else the longest one that the tool's name begins with."""
+    fitting = [point for point in points if name == point or name.startswith(f"{point}.")]
+    return points[max(fitting, key=len)] if fitting else None
+
+
+def _package(point: EntryPoint) -> str:
+    return f"the package {point.dist.name!r}" if point.dist is not None else f"the entry point {point.name!r}"
+
+
+def _load(point: EntryPoint, board: Board, known: Mapping[str, Tool]) -> list[Tool]:
+    try:
+        make: Callable[[Board], Iterable[Any]] = point.load()
+        tools = list(make(board))
+    except Exception as error:  # a vendor's code may raise anything; it becomes an error that names the package
+        raise ConfigError(
+            f"[tools] enable: {_package(point)} ({point.value}) cannot be used: {type(error).__name__}: {error}"
+        ) from error
+    for tool in tools:
+        if not isinstance(tool, Tool):
+            raise ConfigError(f"[tools] enable: {_package(point)} returned {tool!r}, which is not a hearth.tools.Tool")
+        if tool.name in known:
+            raise ConfigError(
+                f"[tools] enable: {_package(point)} may not replace the tool {tool.name!r}; use its own prefix"
+            )
+    return tools

@@ -1,0 +1,319 @@
+"""The tools gpio.get, gpio.watch, gpio.set and gpio.pulse (design §4).
+
+Owns what a GPIO step does between its transactions, and one rule: a pulse leaves its line as it was before
+it, whatever happens. A transaction here is microseconds long; waiting for time or edges is done beside the
+bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from hearth.drivers.boards import Board
+from hearth.drivers.gpio import EdgeKind, GpioDriver, Level, LineState
+from hearth.drivers.tools import schemas
+from hearth.tools import Args, Done, StepContext, Tool, Undo
+
+_LIMIT_MS = 1_000.0
+MAX_PULSE_MS = 60_000
+MAX_WATCH_MS = 600_000
+MAX_EDGES = 10_000
+_GRACE_MS = 5_000
+"""What a step may take beyond the time that its args ask for."""
+
+
+class _Pulse:
+    """Pulses under way on one line: the state before the first, which the last one to end restores."""
+
+    __slots__ = ("count", "rest")
+
+    def __init__(self, rest: LineState) -> None:
+        self.rest = rest
+        self.count = 0
+
+
+class _Chip:
+    """One chip, with what can be worked out before the first step.
+
+    `_pulses` is touched by transactions only, and so by one at a time.
+    """
+
+    __slots__ = ("_pulses", "_sets", "_undos", "bus", "drivable", "label", "readable")
+
+    def __init__(self, board: Board, label: str) -> None:
+        self.label = label
+        self.bus = board.gpio_bus(label)
+        self.readable = board.readable[label]
+        self.drivable = board.drivable[label]
+        self._pulses: dict[int, _Pulse] = {}
+        self._sets: dict[tuple[int, LineState], Callable[[GpioDriver], LineState]] = {}
+        self._undos: dict[tuple[int, LineState], Undo] = {}
+
+    def set(self, offset: int, state: LineState) -> Callable[[GpioDriver], LineState]:
+        """The transaction that sets a line; it returns the state to go back to.
+
+        It takes the line away from pulses under way, which then leave it alone: whoever set it last has the
+        say.
+        """
+        known = self._sets.get((offset, state))
+        if known is not None:
+            return known
+        pulses = self._pulses
+
+        def op(driver: GpioDriver) -> LineState:
+            former = driver.set(offset, state)
+            if pulses:
+                pulse = pulses.pop(offset, None)
+                if pulse is not None:
+                    return pulse.rest
+            return former
+
+        self._sets[offset, state] = op
+        return op
+
+    def undo(self, offset: int, former: LineState) -> Undo:
+        """The way back to `former`."""
+        undo = self._undos.get((offset, former))
+        if undo is None:
+            back = "an input" if former == "input" else str(former)
+            undo = Undo(self.set(offset, former), f"gpio line {offset} of {self.label} back to {back}")
+            self._undos[offset, former] = undo
+        return undo
+
+    def begin_pulse(self, offset: int, value: Level) -> Callable[[GpioDriver], _Pulse]:
+        """The transaction that begins a pulse."""
+
+        def op(driver: GpioDriver) -> _Pulse:
+            former = driver.set(offset, value)
+            pulse = self._pulses.get(offset)
+            if pulse is None:
+                pulse = self._pulses[offset] = _Pulse(former)
+            pulse.count += 1
+            return pulse
+
+        return op
+
+    def end_pulse(self, offset: int, pulse: _Pulse) -> Callable[[GpioDriver], bool]:
+        """The transaction that ends a pulse; True if it brought the line back."""
+
+        def op(driver: GpioDriver) -> bool:
+            if self._pulses.get(offset) is not pulse:
+                return False
+            pulse.count -= 1
+            if pulse.count:
+                return False
+            # Forgotten only once the line is back: a driver that fails now is asked for the same rest state later.
+            driver.set(offset, pulse.rest)
+            del self._pulses[offset]
+            return True
+
+        return op
+
+
+class _Gpio:
+    """The four tools of one board."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._chips: dict[str | None, _Chip] = {label: _Chip(board, label) for label in board.chips}
+        for chip in list(self._chips.values())[:1]:
+            self._chips[None] = chip  # the one that is meant when none is named
+
+    def _find(self, args: Args, *, drive: bool) -> tuple[_Chip, int]:
+        """The chip and offset that args name. Raises InvalidParams, PermissionDenied."""
+        chip = self._chips.get(args.get("chip"))
+        if chip is not None:
+            offset = (chip.drivable if drive else chip.readable).get(args["line"])
+            if offset is not None:
+                return chip, offset
+        # Not there: `line` knows why, and raises.
+        offset = self._board.line(args.get("chip"), args["line"], drive=drive)
+        raise AssertionError(f"the board found line {offset}, its tables did not")
+
+    def bus_to_read(self, args: Args) -> str:
+        """The bus of a line that may be read."""
+        return self._find(args, drive=False)[0].bus
+
+    def bus_to_drive(self, args: Args) -> str:
+        """The bus of a line that may be driven."""
+        return self._find(args, drive=True)[0].bus
+
+    async def get(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """gpio.get."""
+        _, offset = self._find(args, drive=False)
+        value = await ctx.transact(lambda driver: driver.get(offset))
+        return _echo(args, offset, {"value": value})
+
+    async def set(self, ctx: StepContext, args: Args) -> Done:
+        """gpio.set."""
+        chip, offset = self._find(args, drive=True)
+        value: Level = 1 if args["value"] else 0
+        former = await ctx.transact(chip.set(offset, value), drives=offset)
+        return Done(_echo(args, offset, {"value": value}), chip.undo(offset, former))
+
+    async def pulse(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """gpio.pulse."""
+        chip, offset = self._find(args, drive=True)
+        value: Level = 1 if args["value"] else 0
+        duration_ms = int(args["duration_ms"])
+        pulse = await ctx.transact(chip.begin_pulse(offset, value), limit_ms=_LIMIT_MS, drives=offset)
+        restored = False
+        try:
+            await trio.sleep(duration_ms / 1000)
+        finally:
+            with trio.CancelScope(shield=True):
+                restored = await ctx.transact(chip.end_pulse(offset, pulse), limit_ms=_LIMIT_MS, must_run=True)
+        return _echo(args, offset, {"value": value, "duration_ms": duration_ms, "restored": restored})
+
+    async def watch(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """gpio.watch."""
+        chip, offset = self._find(args, drive=False)
+        edge: EdgeKind = args.get("edge", "both")
+        count = int(args.get("count", 1))
+        watch = await ctx.transact(lambda driver: driver.watch(offset, edge), limit_ms=_LIMIT_MS)
+        edges: list[dict[str, Any]] = []
+        try:
+            with trio.move_on_after(int(args.get("timeout_ms", 10_000)) / 1000):
+                while len(edges) < count:
+                    seen = await watch.receive()
+                    entry = {"value": seen.value, "edge": seen.edge, "timestamp_ns": seen.timestamp_ns, "seq": seen.seq}
+                    edges.append(entry)
+                    ctx.progress(_echo(args, offset, entry))
+        finally:
+            with trio.CancelScope(shield=True):
+                await ctx.transact(lambda driver: driver.unwatch(watch), limit_ms=_LIMIT_MS, must_run=True)
+        answer = {"edges": edges, "timed_out": len(edges) < count, "dropped": watch.dropped}
+        return {**_echo(args, offset, answer), "chip": chip.label}
+
+
+def _echo(args: Args, offset: int, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The result: what the args name, as they name it, and the answer."""
+    line = args["line"]
+    echo: dict[str, Any] = {"line": line if isinstance(line, str) else offset, **answer}
+    if "chip" in args:
+        echo["chip"] = args["chip"]
+    return echo
+
+
+def gpio_tools(board: Board) -> list[Tool]:
+    """The gpio tools for a board, in the order of design §4."""
+    gpio = _Gpio(board)
+    which = ", ".join(board.chips) or "none"
+    line: schemas.Schema = {
+        "description": 'the line: its offset on the chip (17) or its name ("GPIO17"); hw.gpio.list has them',
+        "anyOf": [
+            {"type": "integer", "minimum": 0, "maximum": 1023},
+            {"type": "string", "minLength": 1, "maxLength": 64},
+        ],
+    }
+    chip = schemas.text(f"the chip's label, one of: {which}; left out: the first")
+    named = {"line": line, "chip": chip}
+    edge_kind = {"type": "string", "enum": ["rising", "falling"], "description": "the direction of the change"}
+    stamp = {
+        "type": "integer",
+        "description": "CLOCK_MONOTONIC in nanoseconds, a 64-bit integer: beyond 2^53 after 104 days of uptime",
+    }
+    edge = schemas.result(
+        {"value": schemas.LEVEL, "edge": edge_kind, "timestamp_ns": stamp, "seq": {"type": "integer", "minimum": 1}}
+    )
+    return [
+        Tool(
+            name="gpio.get",
+            risk_level=0,
+            timeout_ms=1_000,
+            description="Read a GPIO line: 1 if it is high, 0 if it is low, whoever drives it.",
+            params_schema=schemas.args(named, required=["line"]),
+            result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
+            capability="CAP_GPIO_READ",
+            bus=gpio.bus_to_read,
+            run=gpio.get,
+        ),
+        Tool(
+            name="gpio.watch",
+            risk_level=0,
+            timeout_ms=MAX_WATCH_MS + _GRACE_MS,
+            description=(
+                "Wait for edges (changes of level) on a GPIO line. Each is published as a progress event; "
+                "the step ends after `count` edges or `timeout_ms`, whichever is first, and returns all of "
+                "them. Running into the timeout is no failure: timed_out says so. Gaps in `seq` are edges "
+                "that were dropped."
+            ),
+            params_schema=schemas.args(
+                {
+                    **named,
+                    "edge": {
+                        "type": "string",
+                        "enum": ["rising", "falling", "both"],
+                        "default": "both",
+                        "description": "which edges to report",
+                    },
+                    "count": schemas.integer("edges to wait for", 1, MAX_EDGES, default=1),
+                    "timeout_ms": schemas.integer("the longest wait in milliseconds", 1, MAX_WATCH_MS, default=10_000),
+                },
+                required=["line"],
+            ),
+            result_schema=schemas.result(
+                {
+                    **named,
+                    "edges": schemas.listed("the edges, in order", edge),
+                    "timed_out": schemas.flag("true if fewer than `count` edges came in time"),
+                    "dropped": {"type": "integer", "minimum": 0, "description": "edges lost because too many came"},
+                }
+            ),
+            capability="CAP_GPIO_READ",
+            bus=gpio.bus_to_read,
+            run=gpio.watch,
+        ),
+        Tool(
+            name="gpio.set",
+            risk_level=2,
+            timeout_ms=1_000,
+            supports_rollback=True,
+            description=(
+                "Drive a GPIO line low (0) or high (1). It stays so until it is set again; when the session "
+                "ends it goes to its safe state (hw.gpio.list), unless its `hold` is keep. Rollback "
+                "restores what it was before."
+            ),
+            params_schema=schemas.args({**named, "value": schemas.LEVEL}, required=["line", "value"]),
+            result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
+            capability="CAP_GPIO_RW",
+            bus=gpio.bus_to_drive,
+            run=gpio.set,
+        ),
+        Tool(
+            name="gpio.pulse",
+            risk_level=2,
+            timeout_ms=MAX_PULSE_MS + _GRACE_MS,
+            description=(
+                "Drive a GPIO line to a value for a duration, then bring it back to what it was before, "
+                "also when the step is cancelled or fails. The duration is at least what was asked for, and "
+                "some milliseconds more on a busy machine."
+            ),
+            params_schema=schemas.args(
+                {
+                    **named,
+                    "value": schemas.LEVEL,
+                    "duration_ms": schemas.integer("how long, in milliseconds", 1, MAX_PULSE_MS),
+                },
+                required=["line", "value", "duration_ms"],
+            ),
+            result_schema=schemas.result(
+                {
+                    **named,
+                    "value": schemas.LEVEL,
+                    "duration_ms": schemas.integer("as asked for", 1, MAX_PULSE_MS),
+                    "restored": schemas.flag(
+                        "true if this pulse brought the line back; false if another pulse still runs and "
+                        "will, or somebody has set the line meanwhile"
+                    ),
+                },
+                optional=["chip"],
+            ),
+            capability="CAP_GPIO_RW",
+            bus=gpio.bus_to_drive,
+            run=gpio.pulse,
+        ),
+    ]

@@ -1,0 +1,75 @@
+"""hearth: safe, stable, audited access to real hardware for agents and programs, on Trio.
+
+Public names are loaded on first use, so that a client never imports drivers and `hearth --help` imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hearth._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from hearth.actors.embedded import open_runtime as open_runtime
+    from hearth.api import (
+        Step as Step,
+        StepResult as StepResult,
+        Task as Task,
+        TaskEvent as TaskEvent,
+        TaskResult as TaskResult,
+        step as step,
+    )
+    from hearth.client import connect as connect
+    from hearth.config import Config as Config, load_config as load_config
+    from hearth.errors import (
+        CarrierError as CarrierError,
+        ConfigError as ConfigError,
+        DeviceError as DeviceError,
+        HearthError as HearthError,
+        InvalidParams as InvalidParams,
+        PermissionDenied as PermissionDenied,
+        ResourceBusy as ResourceBusy,
+        RpcError as RpcError,
+        SessionInvalid as SessionInvalid,
+        TaskFailed as TaskFailed,
+        TimedOut as TimedOut,
+    )
+    from hearth.tools import Done as Done, StepContext as StepContext, Tool as Tool, Undo as Undo
+
+_HOME = {
+    "hearth.actors.embedded": ("open_runtime",),
+    "hearth.api": ("Step", "StepResult", "Task", "TaskEvent", "TaskResult", "step"),
+    "hearth.client": ("connect",),
+    "hearth.config": ("Config", "load_config"),
+    "hearth.errors": (
+        "CarrierError",
+        "ConfigError",
+        "DeviceError",
+        "HearthError",
+        "InvalidParams",
+        "PermissionDenied",
+        "ResourceBusy",
+        "RpcError",
+        "SessionInvalid",
+        "TaskFailed",
+        "TimedOut",
+    ),
+    "hearth.tools": ("Done", "StepContext", "Tool", "Undo"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *sorted(_MODULE_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'hearth' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

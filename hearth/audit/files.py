@@ -1,0 +1,120 @@
+"""The names of a log's files, and reading them from their end. Writes nothing.
+
+A log at `/var/log/hearth/audit.log` consists of that file, which is being written, and of the files it was
+rotated to: `audit.log.000000000001`, `audit.log.000000048213`, … named after the seq of their first record,
+so that they sort. What recovery moved aside (`audit.log.torn-…`, `audit.log.found-…`) is no part of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+
+from hearth.audit.chain import Head
+from hearth.audit.record import Record, digest
+
+CHUNK = 256 * 1024
+
+_ROTATED = re.compile(r"\.([0-9]{12,})\Z")
+_ASIDE = re.compile(r"\.(torn|found)-[^/]+\Z")
+_FIRST_SEQ = re.compile(rb'\{"seq":([0-9]{1,18}),')
+
+
+def real(path: str | os.PathLike[str]) -> Path:
+    """The file that `path` names, links followed: a log is rotated where it really lies."""
+    return Path(os.path.realpath(path))
+
+
+def rotated_name(path: Path, first_seq: int) -> Path:
+    """What the file at `path` is called once it is rotated."""
+    return path.with_name(f"{path.name}.{first_seq:012d}")
+
+
+def rotated_seq(path: Path) -> int:
+    """The seq of the first record of a rotated file, by its name."""
+    return int(path.name.rpartition(".")[2])
+
+
+def rotated_files(path: Path) -> list[Path]:
+    """The files that the log at `path` was rotated to, oldest first."""
+    try:
+        names = os.listdir(path.parent)  # noqa: PTH208 - names only, not a Path for each
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        match = _ROTATED.search(name)
+        if match and name[: match.start()] == path.name:
+            found.append(path.with_name(name))
+    return sorted(found, key=rotated_seq)
+
+
+def is_aside(path: Path) -> bool:
+    """True for the name of something that recovery moved aside."""
+    return _ASIDE.search(path.name) is not None
+
+
+def first_seq(fd: int) -> int | None:
+    """The seq of the first record of a file, or None if it does not begin with a record."""
+    match = _FIRST_SEQ.match(os.pread(fd, 64, 0))
+    return int(match[1]) if match else None
+
+
+def read_exactly(fd: int, size: int, offset: int) -> bytes:
+    """`size` bytes from `offset`, fewer only where the file ends."""
+    parts = []
+    while size > 0:
+        part = os.pread(fd, size, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def backward(fd: int, end: int, floor: int = 0) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file from `end` back to `floor`, newest first, as (offset, line with its LF).
+
+    Only the newest may lack its LF. A line that begins before `floor` is not given. A line longer than the
+    chunk that is read at a time costs twice its length, not its square.
+    """
+    position, rest, chunk = end, b"", CHUNK
+    while position > floor:
+        start = max(floor, position - chunk)
+        block = read_exactly(fd, position - start, start) + rest
+        position = start
+        cut = block.rfind(b"\n", 0, len(block) - 1) + 1
+        if not cut:
+            rest, chunk = block, chunk * 2
+            continue
+        chunk = CHUNK
+        stop = len(block)
+        while cut:
+            yield position + cut, block[cut:stop]
+            stop, cut = cut, block.rfind(b"\n", 0, cut - 1) + 1
+        rest = block[:stop]
+    if rest and (floor == 0 or os.pread(fd, 1, floor - 1) == b"\n"):
+        yield floor, rest
+
+
+def parse(line: bytes) -> Record | None:
+    """The record on a line that has its LF, or None if this is no whole record."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(record, dict) or type(record.get("seq")) is not int or not isinstance(record.get("prev"), str):
+        return None
+    return record
+
+
+def head_of(line: bytes, record: Record) -> Head:
+    """The head of a log whose last line is this one."""
+    return (record["seq"], digest(line[:-1]))

@@ -1,0 +1,281 @@
+"""The owner of the log's files: opens and locks them, seals records into them, rotates them, and signs checkpoints.
+
+Blocking, and used by one thread at a time; the journal actor is its only user. It signs with the key that it is given;
+making or reading one is not its work, nor is what becomes of records that could not be written.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from hearth.audit import keys
+from hearth.audit.chain import GENESIS, Head
+from hearth.audit.disk import Disk
+from hearth.audit.files import real, rotated_files, rotated_name
+from hearth.audit.record import Record, timestamp
+from hearth.audit.recovery import Recovery, recover
+from hearth.audit.settings import AuditSettings
+from hearth.audit.writer import LogFailed, Writer
+from hearth.errors import ConfigError
+
+Stamped: TypeAlias = tuple[float, Record]
+"""A record and when it was reported, in epoch seconds."""
+
+WATCH_S = 1.0
+"""How often the log looks whether its file is still there: a stat(2), at most once in this time."""
+
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+_MODE = 0o640
+
+
+class AuditLog:
+    """One audit log, from `open` to `close`.
+
+    `signer` may be set at any time; until then checkpoints that are due wait (`checkpoint_due`). `warning` says what is
+    wrong although records are being written, else None. `head` is the last record written (with durability "fsync":
+    synced), and may be read from any thread.
+    """
+
+    def __init__(self, settings: AuditSettings, *, disk: Disk | None = None) -> None:
+        self._settings = settings
+        self.path = real(settings.path)
+        self.signer: keys.Signer | None = None
+        self.checkpoint_due = False
+        self.warning: str | None = None
+        self.head: Head = (0, GENESIS)
+        self._sync = settings.durability == "fsync"
+        self._writer = Writer(self.path, sync=self._sync, disk=disk or Disk())
+        self._signed_at = 0
+        self._opening: Record | None = None
+        self._rotate_at = settings.rotate_bytes
+        self._watched_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """True from `open` to `close`."""
+        return self._writer.fd >= 0
+
+    # --- opening and closing
+
+    def open(self, now: float) -> Recovery:
+        """Lock the log, repair its end, and find where the chain goes on.
+
+        Raises ConfigError if another process writes it, if it is no audit log, if a path cannot be used, or if the key
+        is one that others can read.
+        """
+        keys.inspect(self._settings.key)
+        try:
+            self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            fd = self._open_locked()
+        except OSError as error:
+            raise ConfigError(f"audit log {self.path}: {error.strerror}; see [audit] path") from error
+        try:
+            found = recover(self.path, fd, now)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._writer.adopt(fd, found.size, found.head, found.first_seq)
+        self.head = found.head
+        self._watched_at = now
+        if not found.size and found.head[0]:
+            self._open_with("recovered", rotated_files(self.path)[-1].name, None)
+        return found
+
+    def close(self) -> None:
+        """Sync and close; idempotent. Raises LogFailed if what was written could not be synced."""
+        if not self.is_open:
+            return
+        try:
+            self._writer.sync()
+        finally:
+            os.close(self._writer.fd)
+            self._writer.fd = -1
+
+    def _open_locked(self) -> int:
+        while True:
+            fd = os.open(self.path, _FLAGS | os.O_NONBLOCK, _MODE)
+            try:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise ConfigError(f"audit log {self.path}: not a regular file; see [audit] path")
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_at_path(status):
+                    return fd
+            except BlockingIOError:
+                os.close(fd)
+                raise ConfigError(
+                    f"audit log {self.path}: another process is writing it; stop the other hearthd, or give this one "
+                    "another file in [audit] path"
+                ) from None
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # the other process rotated it between our open and our lock
+
+    def _is_at_path(self, status: os.stat_result) -> bool:
+        try:
+            return os.path.samestat(status, self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    # --- writing
+
+    def append(self, records: Sequence[Stamped]) -> None:
+        """Seal and write `records`; with durability "fsync" return when they are on the disk.
+
+        Checkpoints and rotation happen on the way. An empty sequence writes what the log itself has outstanding.
+        Raises LogFailed; the records after the first `written` are then not in the log, and may be given again.
+        """
+        writer = self._writer
+        chain, every = writer.chain, self._settings.checkpoint_every
+        at = records[-1][0] if records else self._watched_at
+        lines: list[bytes] = []
+        size = 0
+        try:
+            self._prepare(at)
+            for at, record in records:
+                if writer.size + size >= self._rotate_at:
+                    writer.write(lines)
+                    size = 0
+                    self._rotate(at)
+                line = chain.seal(record, at)
+                lines.append(line)
+                size += len(line)
+                if not chain.seq % every:
+                    self.checkpoint_due = True
+                    if self.signer is not None:
+                        writer.write(lines)
+                        size = 0
+                        self._checkpoint(at)
+            if lines:
+                writer.write(lines)
+            if self.checkpoint_due:
+                self._checkpoint(at)
+            if self._sync:
+                writer.sync()
+        except LogFailed as failed:
+            if self._signed_at > chain.seq:
+                self.checkpoint_due = True  # the checkpoint was taken back
+            failed.written = writer.kept
+            raise
+        finally:
+            self.head = chain.head
+
+    def _prepare(self, at: float) -> None:
+        """Before the first record of a batch: the file must be there, end in a whole record, and have its opening."""
+        self._writer.begin()
+        if not 0 <= at - self._watched_at < WATCH_S:
+            self._watch(at)
+        self._write_opening(at)
+
+    def _write_opening(self, at: float) -> None:
+        if self._opening is not None and not self._writer.size:
+            self._writer.write([self._writer.chain.seal(self._opening, at)], ours=True)
+
+    def _checkpoint(self, at: float) -> None:
+        """Sign the head, if there is a key to sign with."""
+        if self.signer is None:
+            return
+        chain = self._writer.chain
+        seq, head = chain.head
+        record = {
+            "event": "audit.checkpoint",
+            "head": {"seq": seq, "hash": head},
+            "key": self.signer.key_id,
+            "sig": self.signer.sign(keys.checkpoint_message(seq, head, timestamp(at))),
+        }
+        self._writer.write([chain.seal(record, at)], ours=True)
+        self._signed_at = chain.seq
+        self.checkpoint_due = False
+
+    # --- rotation, and a file that somebody else touched
+
+    def _rotate(self, at: float) -> None:
+        """Give the file its rotated name and go on in a new one; if that is impossible, go on in the old one."""
+        if self._sync:
+            self._writer.sync()
+        target = rotated_name(self.path, self._writer.first_seq)
+        try:
+            if target.exists():
+                raise FileExistsError(errno.EEXIST, f"{target} exists")
+            fd = self._begin_file(target)
+        except OSError as error:
+            self.warning = f"audit log {self.path}: cannot be rotated: {error.strerror}; move old files away"
+            self._rotate_at = self._writer.size + self._settings.rotate_bytes // 8
+            return
+        self._replace(fd, "size", target.name)
+        self._write_opening(at)
+        self._checkpoint(at)
+
+    def _watch(self, at: float) -> None:
+        """See to it that the file we write is the one that others read."""
+        first, last = self._writer.first_seq, self._writer.chain.seq
+        target: Path | None = None
+        try:
+            reason = self._touched()
+            if reason is None:
+                self._watched_at = at
+                return
+            if reason != "removed":
+                target = rotated_name(self.path, first)
+                if target.exists():
+                    stamp = timestamp(at).replace("-", "").replace(":", "")
+                    target = self.path.with_name(f"{self.path.name}.found-{stamp}")
+            fd = self._begin_file(target)
+        except OSError as error:
+            raise self._writer.failed(error) from error
+        self.warning = (
+            f"audit log {self.path}: {reason} by somebody else while it was being written; "
+            f"records {first} to {last} may be lost"
+        )
+        self._replace(fd, reason, target.name if target else None)
+        self._watched_at = at
+
+    def _touched(self) -> str | None:
+        """What somebody did to the file, or None."""
+        ours = os.fstat(self._writer.fd)
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            return "removed"
+        if not os.path.samestat(there, ours):
+            return "replaced"
+        return None if there.st_size == self._writer.size else "changed"
+
+    def _begin_file(self, aside: Path | None) -> int:
+        """Put a new, locked, empty file at the path; what is there now is renamed to `aside` first."""
+        draft = self.path.with_name(self.path.name + ".next")
+        fd = os.open(draft, _FLAGS | os.O_TRUNC | os.O_NOFOLLOW, _MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if aside is not None:
+                self.path.rename(aside)
+            draft.rename(self.path)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _replace(self, fd: int, reason: str, previous: str | None) -> None:
+        first, head = self._writer.first_seq, self._writer.chain.head
+        os.close(self._writer.fd)
+        self._writer.adopt(fd, 0, head)
+        self._rotate_at = self._settings.rotate_bytes
+        self._open_with(reason, previous, first)
+
+    def _open_with(self, reason: str, previous: str | None, first: int | None) -> None:
+        """Begin the current file, which is empty, with an audit.rotate record; a checkpoint follows it."""
+        self._opening = {
+            "event": "audit.rotate",
+            "reason": reason,
+            "previous": previous,
+            "previous_first_seq": first,
+            "previous_last_seq": self._writer.chain.seq,
+        }
+        self.checkpoint_due = True

@@ -1,0 +1,225 @@
+"""What a log's last run left behind: a torn last line, tasks that were in flight, an end without `daemon.stop`.
+
+Works on files that the caller has locked. It moves bytes that are no record aside, never destroys them, and
+reads at most `WINDOW` bytes back from the end, however large the log is: of a run that is longer than this,
+tasks that have been silent for all that time are not found, and the recovery says so (`complete` is False).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field, frozen
+
+from hearth.audit.chain import GENESIS, Head
+from hearth.audit.files import CHUNK, backward, first_seq, head_of, parse, read_exactly, rotated_files
+from hearth.audit.record import Record, timestamp
+from hearth.errors import ConfigError
+
+WINDOW = 128 * 1024 * 1024
+"""How far back recovery reads, in bytes, over the current file and the one rotated last."""
+
+MOST_NAMED = 1000
+"""How many tasks in flight a `daemon.recover` record names."""
+
+_EVENT = re.compile(rb'\{"seq":[0-9]+,"ts":"[^"]*","event":"(task\.|daemon\.)')
+_START_OF_RECORD = b'{"seq":'
+
+
+@frozen
+class Recovery:
+    """The state of a log as it was found, after repair.
+
+    `head` is where the chain goes on. `size` and `first_seq` are the current file's (None: it has no record).
+    `torn` names the file that holds what was cut off. `in_flight` has one JSON object per task: `task_id`,
+    `session_id`, and under `steps` those that had begun and not finished. `unclean` is True if the last
+    daemon wrote no `daemon.stop`.
+    """
+
+    head: Head = (0, GENESIS)
+    size: int = 0
+    first_seq: int | None = None
+    torn: Path | None = None
+    torn_bytes: int = 0
+    in_flight: tuple[Record, ...] = ()
+    unclean: bool = False
+    complete: bool = True
+
+    def record(self) -> Record | None:
+        """The `daemon.recover` record, or None if the last run ended as it should."""
+        if self.torn is None and not self.in_flight and not self.unclean:
+            return None
+        record: dict[str, Any] = {"event": "daemon.recover"}
+        if self.torn is not None:
+            record["torn"] = {"file": self.torn.name, "bytes": self.torn_bytes}
+        record["in_flight"] = list(self.in_flight[-MOST_NAMED:])
+        if len(self.in_flight) > MOST_NAMED:
+            record["more_in_flight"] = len(self.in_flight) - MOST_NAMED
+        record["complete"] = self.complete
+        return record
+
+    def notes(self) -> list[str]:
+        """The same for a person, one line each."""
+        notes = []
+        if self.torn is not None:
+            notes.append(f"the audit log ended in {self.torn_bytes} bytes that are no record; moved to {self.torn}")
+        if self.in_flight:
+            names = ", ".join(str(task["task_id"]) for task in self.in_flight[:5])
+            more = f" and {len(self.in_flight) - 5} more" if len(self.in_flight) > 5 else ""
+            notes.append(f"{len(self.in_flight)} tasks were in flight when the last run ended: {names}{more}")
+        elif self.unclean:
+            notes.append("the last run ended without daemon.stop; no task was in flight")
+        if not self.complete:
+            notes.append(f"only the last {WINDOW >> 20} MiB of the audit log were searched for tasks in flight")
+        return notes
+
+
+def recover(path: Path, fd: int, now: float) -> Recovery:
+    """Repair the file at `path`, open for reading and writing and locked as `fd`, and tell what its last run left.
+
+    Blocking. Raises ConfigError if the file is no audit log, or if a torn line cannot be moved aside.
+    """
+    size = os.fstat(fd).st_size
+    end, head = _last_record(fd, size)
+    if head is None and size:
+        _require_ours(path, fd)
+    torn = _move_aside(path, fd, end, size, now) if end < size else None
+    older = rotated_files(path)
+    if head is None:
+        head = _head_of_rotated(older[-1]) if older else (0, GENESIS)
+    unfinished = _Unfinished()
+    unfinished.read(_newest_first(fd, end, older[-1] if older else None))
+    return Recovery(
+        head=head,
+        size=end,
+        first_seq=first_seq(fd),
+        torn=torn,
+        torn_bytes=size - end if torn else 0,
+        in_flight=tuple(unfinished.tasks()),
+        unclean=unfinished.unclean,
+        complete=unfinished.complete,
+    )
+
+
+def _last_record(fd: int, size: int) -> tuple[int, Head | None]:
+    """Where the last whole record ends, and the head it makes; (0, None) if there is none."""
+    for offset, line in backward(fd, size):
+        record = parse(line)
+        if record is not None:
+            return offset + len(line), head_of(line, record)
+    return 0, None
+
+
+def _require_ours(path: Path, fd: int) -> None:
+    """A file without a record is ours only if it can be a torn first line: its beginning, or zeros after a power cut."""
+    start = os.pread(fd, len(_START_OF_RECORD), 0)
+    if not _START_OF_RECORD.startswith(start) and start.strip(b"\0"):
+        raise ConfigError(f"audit log {path}: holds something else; move it away or name another file in [audit] path")
+
+
+def _move_aside(path: Path, fd: int, end: int, size: int, now: float) -> Path:
+    """Copy the bytes after the last record to a file of their own, and only then cut them off."""
+    stamp = timestamp(now).replace("-", "").replace(":", "")
+    target = path.with_name(f"{path.name}.torn-{stamp}")
+    try:
+        out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        with os.fdopen(out, "wb") as file:
+            file.writelines(
+                read_exactly(fd, min(CHUNK, size - offset), offset) for offset in range(end, size, CHUNK)
+            )
+            file.flush()
+            os.fsync(out)
+        os.ftruncate(fd, end)
+    except OSError as error:
+        raise ConfigError(
+            f"audit log {path}: ends in a torn line that cannot be moved to {target}: {error.strerror}; "
+            "free space, or check the directory's owner and mode"
+        ) from error
+    return target
+
+
+def _head_of_rotated(path: Path) -> Head:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(f"audit log {path}: {error.strerror}; the log goes on from this file") from error
+    try:
+        _, head = _last_record(fd, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
+    if head is None:
+        raise ConfigError(f"audit log {path}: has no whole record to go on from; move it away")
+    return head
+
+
+def _newest_first(fd: int, end: int, older: Path | None) -> Iterator[bytes | None]:
+    """The lines of the current file and the one before it; None when there is more that will not be read."""
+    floor = max(0, end - WINDOW)
+    for _, line in backward(fd, end, floor):
+        yield line
+    oldest = first_seq(fd)
+    if not floor and older is not None:
+        before = os.open(older, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(before).st_size
+            floor = max(0, size - (WINDOW - end))
+            for _, line in backward(before, size, floor):
+                yield line
+            oldest = first_seq(before)
+        finally:
+            os.close(before)
+    if floor or oldest not in (1, None):
+        yield None
+
+
+@define
+class _Unfinished:
+    """Reads the last run backwards and keeps what began and did not end."""
+
+    unclean: bool = False
+    complete: bool = True
+    _finished: set[Any] = field(factory=set)
+    _finished_steps: set[Any] = field(factory=set)
+    _open: dict[Any, dict[str, Any]] = field(factory=dict)
+
+    def read(self, lines: Iterator[bytes | None]) -> None:
+        """Read until the run's first record."""
+        for line in lines:
+            if line is None:
+                self.complete = False
+                return
+            if not _EVENT.match(line):
+                continue
+            record = parse(line)
+            if record is not None and self._take(record):
+                return
+
+    def tasks(self) -> Iterator[Record]:
+        """The tasks in flight, the one that was silent longest first."""
+        for task in reversed(self._open.values()):
+            if task["task_id"] not in self._finished:
+                yield {**task, "steps": task["steps"][::-1]}
+
+    def _take(self, record: Record) -> bool:
+        """Note one record; True if nothing before it can still be in flight."""
+        event, task_id = record["event"], record.get("task_id")
+        if event == "daemon.start":
+            self.unclean = True
+        if event in ("daemon.start", "daemon.stop", "daemon.recover"):
+            return True
+        step = (task_id, record.get("step_index"))
+        if event == "task.finish":
+            self._finished.add(task_id)
+        elif event == "task.step.finish":
+            self._finished_steps.add(step)
+        elif event in ("task.submit", "task.step.start") and task_id is not None and task_id not in self._finished:
+            task = self._open.setdefault(
+                task_id, {"session_id": record.get("session_id"), "task_id": task_id, "steps": []}
+            )
+            if event == "task.step.start" and step not in self._finished_steps:
+                task["steps"].append({"step_index": record.get("step_index"), "tool": record.get("tool")})
+        return False

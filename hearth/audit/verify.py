@@ -1,0 +1,260 @@
+"""Checking a log, and reading its ends: `verify`, `head`, `tail`. Reads only; needs no daemon and no lock.
+
+`verify` proves that every line is the one that was written: numbers without a gap, each `prev` the hash of
+the line before it, across all rotated files. What the chain cannot show is that lines are missing at its end,
+or that somebody without a key wrote a new chain: for these there are signed checkpoints. `Report.signed_to`
+says how far signatures reach, and a checkpoint that was noted elsewhere (`known=`) shows whether the log
+still contains it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeAlias
+
+import orjson
+from attrs import define, field, frozen
+
+from hearth.audit import keys
+from hearth.audit.chain import GENESIS, Head
+from hearth.audit.files import backward, first_seq, head_of, is_aside, parse, real, rotated_files, rotated_seq
+from hearth.audit.record import Record
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+
+class Bad(NamedTuple):
+    """The first thing that is wrong: the file, the line in it (1 is the first; 0: the file itself), and why."""
+
+    file: Path
+    line: int
+    reason: str
+
+
+@frozen
+class Report:
+    """What `verify` found. After the first bad record nothing is looked at, so the numbers are those up to there.
+
+    `first_seq` is 1 unless older files are no longer there. `signed_to` is the seq that the last checkpoint
+    with a good signature vouches for, 0 if there is none or no public key was given: records after it are
+    chained only.
+    """
+
+    records: int
+    files: tuple[Path, ...]
+    head: Head | None
+    first_seq: int | None
+    checkpoints: int
+    signed_to: int
+    first_bad: Bad | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong."""
+        return self.first_bad is None
+
+
+def verify(
+    paths: PathLike | Iterable[PathLike],
+    public_key: PathLike | keys.PublicKeys | None = None,
+    *,
+    known: Head | None = None,
+) -> Report:
+    """Check the log at `paths`, and with `public_key` (the file `<key>.pub`) the signature of every checkpoint.
+
+    A path stands for its log: the files it was rotated to are found beside it and read first. `known` is a
+    head (seq, hash) that the log had at an earlier time. Memory use does not depend on the log's size. Raises
+    ConfigError for a public key that cannot be read; everything about the log itself, unreadable files
+    included, is in the report.
+    """
+    if public_key is not None and not isinstance(public_key, keys.PublicKeys):
+        public_key = keys.load_public(Path(public_key))
+    return _Check(public_key, known).run(_inputs(paths))
+
+
+def head(path: PathLike) -> Head | None:
+    """The seq and hash of the last whole record of the log at `path`, or None if it has none. Raises OSError."""
+    for line, record in _newest_first(path):
+        return head_of(line, record)
+    return None
+
+
+def tail(path: PathLike, count: int) -> list[Record]:
+    """The last `count` whole records of the log at `path`, oldest first. Raises OSError."""
+    records: list[Record] = []
+    for _, record in _newest_first(path):
+        if len(records) >= count:
+            break
+        records.append(record)
+    return records[::-1]
+
+
+def _newest_first(path: PathLike) -> Iterator[tuple[bytes, Record]]:
+    base = real(path)
+    older = rotated_files(base)[::-1]
+    if not older or base.exists():
+        older.insert(0, base)
+    for file in older:
+        with file.open("rb") as opened:
+            fd = opened.fileno()
+            for _, line in backward(fd, os.fstat(fd).st_size):
+                record = parse(line)
+                if record is not None:
+                    yield line, record
+
+
+def _inputs(paths: PathLike | Iterable[PathLike]) -> Iterator[tuple[Path, Iterable[bytes] | OSError]]:
+    """Every file of the logs named, oldest first and once, with its lines."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    seen: set[tuple[int, int]] = set()
+    for path in given:
+        base = real(path)
+        if not is_aside(base):  # those are named by a shell pattern, kept for people, and no part of the log
+            yield from _log(base, seen)
+
+
+def _log(base: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, Iterable[bytes] | OSError]]:
+    """The files of one log.
+
+    The current file is opened before the directory is read: if it is rotated meanwhile, what is open here is
+    still the newest file of one consistent log, whatever its name is by then.
+    """
+    with contextlib.ExitStack() as stack:
+        current: IO[bytes] | OSError
+        try:
+            current = stack.enter_context(base.open("rb"))
+        except OSError as error:
+            current, newest = error, None
+        else:
+            newest = first_seq(current.fileno())
+            if _is_seen(current, seen):
+                return
+        older = [file for file in rotated_files(base) if newest is None or rotated_seq(file) < newest]
+        for file in older:
+            try:
+                lines = stack.enter_context(file.open("rb"))
+            except OSError as error:
+                yield file, error
+                return
+            if not _is_seen(lines, seen):
+                yield file, lines
+            lines.close()
+        if not (older and isinstance(current, FileNotFoundError)):
+            yield base, current
+
+
+def _is_seen(file: IO[bytes], seen: set[tuple[int, int]]) -> bool:
+    """Whether this very file was given before; remembers it."""
+    status = os.fstat(file.fileno())
+    identity = (status.st_dev, status.st_ino)
+    known = identity in seen
+    seen.add(identity)
+    return known
+
+
+@define
+class _Check:
+    """One pass over a log."""
+
+    public_keys: keys.PublicKeys | None
+    known: Head | None
+    seq: int | None = None
+    prev: str = GENESIS
+    first_seq: int | None = None
+    records: int = 0
+    checkpoints: int = 0
+    signed_to: int = 0
+    line: int = 0
+    files: list[Path] = field(factory=list)
+
+    def run(self, inputs: Iterator[tuple[Path, Iterable[bytes] | OSError]]) -> Report:
+        for file, lines in inputs:
+            self.files.append(file)
+            if isinstance(lines, OSError):
+                return self._report(Bad(file, 0, lines.strerror or str(lines)))
+            self.line = 0
+            for line in lines:
+                self.line += 1
+                reason = self._take(line)
+                if reason is not None:
+                    return self._report(Bad(file, self.line, reason))
+        return self._report(self._end())
+
+    def _take(self, line: bytes) -> str | None:
+        """Take one line; the reason if it is bad."""
+        if not line.endswith(b"\n"):
+            return "torn: the last line has no line feed"
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            return f"not JSON: {error}"
+        if not isinstance(record, dict):
+            return "not a JSON object"
+        seq, prev = record.get("seq"), record.get("prev")
+        reason = self._link(seq, prev)
+        if reason is None and record.get("event") == "audit.checkpoint":
+            reason = self._checkpoint(record)
+        if reason is not None:
+            return reason
+        self.seq = seq
+        self.prev = "sha256:" + sha256(line[:-1]).hexdigest()
+        self.records += 1
+        if self.known is not None and seq == self.known[0] and self.prev != self.known[1]:
+            return f"record {seq} has the hash {self.prev}, and not {self.known[1]} as noted before"
+        return None
+
+    def _link(self, seq: Any, prev: Any) -> str | None:
+        if type(seq) is not int or seq < 1:
+            return f"seq is {seq!r}, not a number from 1 on"
+        if not isinstance(prev, str):
+            return f"prev is {prev!r}, not a hash"
+        if self.seq is None:
+            self.first_seq = seq
+            if seq > 1:  # older files were removed; the chain begins with what is there
+                self.prev = prev
+        elif seq != self.seq + 1:
+            return f"seq is {seq}, expected {self.seq + 1}: records are missing, repeated or out of order"
+        if prev != self.prev:
+            return f"prev is {prev}, but the line before has the hash {self.prev}: one of the two was changed"
+        return None
+
+    def _checkpoint(self, record: dict[str, Any]) -> str | None:
+        claimed = record.get("head")
+        before = {"seq": record["seq"] - 1, "hash": record["prev"]}
+        if claimed != before:
+            return f"checkpoint for the head {claimed}, but the head is {before}"
+        if self.public_keys is not None:
+            key, signature = record.get("key"), record.get("sig")
+            if key not in self.public_keys:
+                return f"checkpoint signed with the key {key}, which is not among the public keys given"
+            message = keys.checkpoint_message(before["seq"], before["hash"], str(record.get("ts")))
+            if not self.public_keys.verify(str(key), message, str(signature)):
+                return f"checkpoint signature by {key} is wrong"
+            self.signed_to = before["seq"]
+        self.checkpoints += 1
+        return None
+
+    def _end(self) -> Bad | None:
+        if not self.files:
+            return Bad(Path(), 0, "no audit log was named")
+        if self.known is None or (self.first_seq or 1) <= self.known[0] <= (self.seq or 0):
+            return None
+        place = Bad(self.files[-1], self.line, "")
+        if self.known[0] > (self.seq or 0):
+            return place._replace(reason=f"the log ends at record {self.seq or 0}, and had record {self.known[0]} before")
+        return place._replace(reason=f"the log begins at record {self.first_seq}, after record {self.known[0]}")
+
+    def _report(self, bad: Bad | None) -> Report:
+        return Report(
+            records=self.records,
+            files=tuple(self.files),
+            head=None if self.seq is None else (self.seq, self.prev),
+            first_seq=self.first_seq,
+            checkpoints=self.checkpoints,
+            signed_to=self.signed_to,
+            first_bad=bad,
+        )

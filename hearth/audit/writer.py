@@ -1,0 +1,147 @@
+"""The file that is being written, as a position on a chain: `Writer` appends lines, whole or not at all.
+
+After every call the file ends in a whole record, or the writer knows that it does not and cuts it before the next write. A
+write that failed half way leaves the lines it finished; a sync that failed leaves those of the last sync that did not, since
+nobody can tell which pages reached the disk. The chain's head always follows, so that nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hearth.audit.chain import Chain, Head
+from hearth.audit.disk import Disk
+from hearth.audit.record import digest
+from hearth.errors import HearthError
+
+
+class LogFailed(HearthError):
+    """Not all records could be written. The first `written` of them are; the log holds none of the others."""
+
+    def __init__(self, reason: str, written: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.written = written
+
+
+class Writer:
+    """The open file, its size in whole records, and the chain that stands at its end.
+
+    With `sync`, records count as written (`kept`) once they are synced, else once they are in the kernel. `path` is for
+    messages and for the directory.
+    """
+
+    def __init__(self, path: Path, *, sync: bool, disk: Disk) -> None:
+        self.path = path
+        self.fd = -1
+        self.size = 0
+        self.first_seq = 1
+        self.kept = 0
+        self.chain = Chain()
+        self._must_sync = sync
+        self._disk = disk
+        self._written: Head = self.chain.head
+        self._synced = (0, self._written)
+        self._unsynced = 0
+        self._ragged = self._new_name = False
+
+    def adopt(self, fd: int, size: int, head: Head, first_seq: int | None = None) -> None:
+        """Go on at the end of `fd`, a file of `size` bytes in whole records whose last one is `head`."""
+        self.fd, self.size = fd, size
+        self.chain.seq, self.chain.prev = self._written = head
+        self._synced = (size, head)
+        self.first_seq = first_seq or head[0] + 1
+        self._ragged, self._new_name = False, not size
+
+    def begin(self) -> None:
+        """Start to count the records of a batch (`kept`). Raises LogFailed if the file cannot be written at all."""
+        self.kept = self._unsynced = 0
+        if self.fd < 0:
+            raise LogFailed(f"audit log {self.path}: closed")
+        if self._ragged:
+            self._cut()
+            if self._ragged:
+                raise LogFailed(f"audit log {self.path}: a record was written in part and cannot be cut off again")
+
+    def write(self, lines: list[bytes], *, ours: bool = False) -> None:
+        """Write lines that the chain has just sealed, in one call, and empty the list; `ours` do not count as kept.
+
+        Raises LogFailed.
+        """
+        data = b"".join(lines)
+        written = 0
+        try:
+            written = self._disk.write(self.fd, data)
+            while written < len(data):
+                more = self._disk.write(self.fd, data[written:])
+                if not more:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                written += more
+        except OSError as error:
+            if self._must_sync:
+                self._roll_back()
+            else:
+                self._keep_whole(lines, written)
+            raise self.failed(error) from error
+        self.size += len(data)
+        self._written = self.chain.head
+        if not ours:
+            if self._must_sync:
+                self._unsynced += len(lines)
+            else:
+                self.kept += len(lines)
+        lines.clear()
+
+    def sync(self) -> None:
+        """Bring everything to the disk, the file's name included. Raises LogFailed."""
+        try:
+            self._disk.sync(self.fd)
+            if self._new_name:
+                directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    os.fsync(directory)
+                finally:
+                    os.close(directory)
+                self._new_name = False
+        except OSError as error:
+            self._roll_back()
+            raise self.failed(error) from error
+        self.kept += self._unsynced
+        self._unsynced = 0
+        self._synced = (self.size, self._written)
+
+    def failed(self, error: OSError) -> LogFailed:
+        """The exception to raise for a system call that failed."""
+        return LogFailed(f"audit log {self.path}: {error.strerror}")
+
+    def _keep_whole(self, lines: Sequence[bytes], written: int) -> None:
+        """After a write that ended early: keep the lines it finished, cut off the rest."""
+        for line in lines:
+            if written < len(line):
+                break
+            written -= len(line)
+            self.size += len(line)
+            self._written = (self._written[0] + 1, digest(line[:-1]))
+            self.kept += 1
+        self.chain.seq, self.chain.prev = self._written
+        self._cut()
+
+    def _roll_back(self) -> None:
+        """Return to what is known to be on the disk; without `sync` there is no such promise, and nothing to take back."""
+        if self._must_sync:
+            self.size, self._written = self._synced
+            self.chain.seq, self.chain.prev = self._written
+            self._unsynced = 0
+            self._cut()
+
+    def _cut(self) -> None:
+        """Cut the file to its whole records, or remember that this must be done before the next write."""
+        try:
+            if os.fstat(self.fd).st_size > self.size:
+                self._disk.truncate(self.fd, self.size)
+            self._ragged = False
+        except OSError:
+            self._ragged = True

@@ -1,0 +1,250 @@
+"""The Trio client: the Session interface over a carrier.
+
+It owns one connection: a reader that hands each reply to who asked and each event to who follows, and a writer, so
+that a request whose caller is cancelled can never leave half a line on the wire. Protocol matters are
+`protocol.client`'s, what a session looks like to a user is `facade`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from hearth.config import default_socket
+from hearth.errors import CarrierError, RpcError
+from hearth.facade import Link, SessionFace
+from hearth.groups import unwrapped
+from hearth.protocol.client import Broken, ClientProtocol, Reply, TaskEventNotification
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from hearth.api import TaskEvent
+
+RECEIVE_SIZE = 1 << 16
+EVENTS_KEPT = 4096
+"""Events that wait for a follower who does not read; of progress, older ones beyond this are dropped."""
+CLOSE_PATIENCE = 5.0
+"""Seconds that leaving `open_session` waits for the daemon to confirm the close."""
+
+
+class _Pending:
+    """A request that waits for its reply."""
+
+    __slots__ = ("answered", "reply")
+
+    def __init__(self) -> None:
+        self.answered = trio.Event()
+        self.reply: Reply | None = None
+
+
+class _Follower:
+    """Somebody who follows one task here; drops what it has seen, since a second follower makes the server replay."""
+
+    __slots__ = ("changed", "events", "last_seq", "task_id")
+
+    def __init__(self, task_id: str, from_seq: int) -> None:
+        self.task_id = task_id
+        self.last_seq = from_seq - 1
+        self.events: deque[TaskEvent] = deque()
+        self.changed = trio.Event()
+
+    def take(self, event: TaskEvent) -> None:
+        if event.seq <= self.last_seq:
+            return
+        self.last_seq = event.seq
+        if len(self.events) >= EVENTS_KEPT and event.phase == "progress":
+            for index, old in enumerate(self.events):
+                if old.phase == "progress":
+                    del self.events[index]
+                    break
+        self.events.append(event)
+        self.changed.set()
+
+
+class Client(Link):
+    """A connection to a hearth daemon; made by `connect`."""
+
+    def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
+        self._stream = stream
+        self._protocol = ClientProtocol()
+        self._pending: dict[int, _Pending] = {}
+        self._followers: dict[str, list[_Follower]] = {}
+        self._outgoing, self._to_send = trio.open_memory_channel[bytes](float("inf"))
+        self._broken: CarrierError | None = None
+
+    # --- sessions -----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def open_session(
+        self,
+        *,
+        client_name: str | None = None,
+        client_version: str | None = None,
+        on_disconnect: str | None = None,
+        heartbeat_ms: int | None = None,
+    ) -> AsyncIterator[SessionFace]:
+        """Open a session (draft §3.1); on the way out it is closed, which cancels its tasks.
+
+        Raises PermissionDenied, QueueFull, ShuttingDown or CarrierError.
+        """
+        members = {
+            "client_name": client_name,
+            "client_version": client_version,
+            "protocol_version": "0.1.0",
+            "on_disconnect": on_disconnect,
+            "heartbeat_ms": heartbeat_ms,
+        }
+        params = {name: value for name, value in members.items() if value is not None}
+        session = SessionFace(self, await self.call("session.open", params))
+        try:
+            yield session
+        finally:
+            await self._close_quietly(session)
+
+    async def _close_quietly(self, session: SessionFace) -> None:
+        if session.closed or self._broken is not None:
+            return
+        # Shielded, because a cancelled program must still let go of the hardware; bounded, because it must end.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_PATIENCE):
+            try:
+                await session.close()
+            except (RpcError, CarrierError):
+                session.closed = True
+
+    def attach(self, session_id: str) -> SessionFace:
+        """A session of the same principal that was opened elsewhere; leaving it open is its opener's business."""
+        return SessionFace(self, {"session_id": session_id})
+
+    # --- Link ---------------------------------------------------------------------------------------------------
+
+    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See Link."""
+        if self._broken is not None:
+            raise CarrierError(f"the connection has ended: {self._broken}")
+        id_, line = self._protocol.request(method, params)
+        pending = self._pending[id_] = _Pending()
+        self._outgoing.send_nowait(line)
+        try:
+            await pending.answered.wait()
+        finally:
+            del self._pending[id_]
+        reply = pending.reply
+        if reply is None:
+            raise CarrierError(f"the connection ended before {method} was answered: {self._broken}")
+        if reply.error is not None:
+            raise reply.error
+        result: Mapping[str, Any] = reply.result
+        return result
+
+    @asynccontextmanager
+    async def follow(self, session_id: str, task_id: str, from_seq: int) -> AsyncIterator[AsyncIterator[TaskEvent]]:
+        """See Link."""
+        follower = _Follower(task_id, from_seq)
+        self._followers.setdefault(task_id, []).append(follower)
+        params = {"session_id": session_id, "task_id": task_id}
+        ended = False
+
+        async def events() -> AsyncIterator[TaskEvent]:
+            nonlocal ended
+            while not ended:
+                while not follower.events:
+                    if self._broken is not None:
+                        raise CarrierError(f"the connection ended while {task_id} was followed: {self._broken}")
+                    follower.changed = trio.Event()
+                    await follower.changed.wait()
+                event = follower.events.popleft()
+                ended = event.phase == "task_finish"
+                yield event
+
+        try:
+            await self.call("task.events.subscribe", {**params, "from_seq": from_seq})
+            yield events()
+        finally:
+            others = self._followers[task_id]
+            others.remove(follower)
+            if not others:
+                del self._followers[task_id]
+                if not ended and self._broken is None:
+                    # A notification: there is nothing to learn from the answer, and no wait in a cancelled scope.
+                    self._outgoing.send_nowait(self._protocol.notify("task.events.unsubscribe", params))
+
+    # --- the connection -----------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        try:
+            async for line in self._to_send:
+                lines = [line]
+                while self._to_send.statistics().current_buffer_used:
+                    lines.append(self._to_send.receive_nowait())
+                await self._stream.send_all(b"".join(lines))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._break(CarrierError("the daemon closed the connection"))
+
+    async def _read(self) -> None:
+        try:
+            while data := await self._stream.receive_some(RECEIVE_SIZE):
+                for event in self._protocol.receive(bytes(data)):
+                    if isinstance(event, Reply):
+                        pending = self._pending.get(event.id)
+                        if pending is not None:
+                            pending.reply = event
+                            pending.answered.set()
+                    elif isinstance(event, TaskEventNotification):
+                        for follower in self._followers.get(event.event.task_id, ()):
+                            follower.take(event.event)
+                    elif isinstance(event, Broken):
+                        self._break(event.error)
+                        return
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._break(CarrierError(f"connection lost: {error}"))
+        else:
+            self._break(CarrierError("the daemon closed the connection"))
+
+    def _break(self, error: CarrierError) -> None:
+        self._broken = self._broken or error
+        for pending in self._pending.values():
+            pending.answered.set()
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.changed.set()
+
+
+@asynccontextmanager
+async def connect(address: str | Path | None = None) -> AsyncIterator[Client]:
+    """Connect to a daemon: a socket's path, or None for HEARTH_SOCKET or the default socket (draft §10.1).
+
+    Raises CarrierError when nobody answers there. An exception of the body comes out as it is.
+    """
+    stream = await _open(_socket_path(address))
+    async with unwrapped() as body, stream, trio.open_nursery() as nursery:
+        client = Client(stream)
+        nursery.start_soon(client._write)
+        nursery.start_soon(client._read)
+        async with body.watched():
+            yield client
+        nursery.cancel_scope.cancel()
+
+
+def _socket_path(address: str | Path | None) -> Path:
+    if address is None:
+        address = os.environ.get("HEARTH_SOCKET") or default_socket(os.environ, os.geteuid())
+    return Path(str(address).removeprefix("unix:"))
+
+
+async def _open(path: Path) -> trio.SocketStream:
+    try:
+        return await trio.open_unix_socket(path)
+    except FileNotFoundError:
+        raise CarrierError(f"no daemon at {path}: there is no such socket; start one with `hearthd`") from None
+    except ConnectionRefusedError:
+        raise CarrierError(f"no daemon at {path}: nobody listens there any more; start one with `hearthd`") from None
+    except PermissionError:
+        raise CarrierError(f"no permission to connect to {path}; join the group that `ls -l {path}` shows") from None
+    except OSError as error:
+        raise CarrierError(f"cannot connect to {path}: {error.strerror or error}") from None

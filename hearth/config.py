@@ -1,0 +1,243 @@
+"""The configuration: frozen values with their defaults, read from a hearth.toml and written back (design §9).
+
+This module owns the shapes and where things are by default. It refuses what it does not know: unknown keys,
+values of another type, files it cannot read whole. It starts nothing and imports neither policy nor audit:
+the composition root hands them their parts. `Config()` costs no more than attrs; cattrs is loaded only when a
+file is.
+"""
+
+# `checked` reads the annotations at class creation, so they must not be postponed to strings.
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from attrs import field, frozen
+
+from hearth.config_exec import ExecParam as ExecParam, ExecTemplate as ExecTemplate
+from hearth.config_kinds import (
+    AbsolutePath,
+    Choice,
+    Fields,
+    Flag,
+    Integer,
+    ListOf,
+    Mismatch,
+    Mode,
+    Number,
+    OneOrMore,
+    Secret,
+    TableOf,
+    Text,
+    checked,
+)
+from hearth.config_toml import show
+from hearth.errors import ConfigError
+
+Count: TypeAlias = Annotated[int, Integer(1)]
+"""How many of something there may be; none at all would be a server that serves nobody."""
+Seconds: TypeAlias = Annotated[float, Number(gt=0)]
+"""A time that must pass before something happens."""
+Grace: TypeAlias = Annotated[float, Number(ge=0)]
+"""A time that is granted; 0 grants none."""
+Risk: TypeAlias = Annotated[int, Integer(0, 3)]
+"""A risk level (draft §3.3, Table 4)."""
+Names: TypeAlias = Annotated[tuple[str, ...], ListOf(Text())]
+"""Tool names, or globs such as "gpio.*" where the key says so."""
+Paths: TypeAlias = Annotated[tuple[Path, ...], ListOf(AbsolutePath())]
+"""Directories or files that the path guard takes as roots."""
+
+_TEMPLATE_NAME = Text("a name of letters, digits, '.', '_' and '-'", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_RATE = Text(
+    'a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]"
+)
+
+
+class _MatchTable(Fields):
+    """A condition on a principal. `any` says that there is none, so it stands alone and is true."""
+
+    def read(self, raw: object) -> dict[str, object]:
+        table = super().read(raw)
+        if "any" in table and table != {"any": True}:
+            raise Mismatch([("", "any = true stands alone, and any = false means nothing; keep one thing")])
+        return table
+
+
+_MATCH = OneOrMore(
+    _MatchTable(
+        uid=Integer(0, 2**32 - 2),
+        gid=Integer(0, 2**32 - 2),
+        user=Text(),
+        group=Text(),
+        cert_subject=Text(),
+        token_sha256=Secret("the 64 hex digits that `printf %s TOKEN | sha256sum` prints", "[0-9A-Fa-f]{64}"),
+        any=Flag(),
+    )
+)
+
+
+@frozen(field_transformer=checked)
+class ServerConfig:
+    """[server]: the Unix domain socket (draft §10.1). `socket` None means `default_socket`."""
+
+    socket: Annotated[Path | None, AbsolutePath(max_bytes=107)] = None
+    """At most 107 bytes: what the kernel's sockaddr_un holds."""
+    socket_mode: Annotated[int, Mode()] = 0o660
+    socket_group: Annotated[str | None, Text()] = None
+
+
+@frozen(field_transformer=checked)
+class BoardConfig:
+    """[board]: which hardware there is."""
+
+    profile: Annotated[str, Text()] = "sim"
+
+
+@frozen(field_transformer=checked)
+class AuditConfig:
+    """[audit]: where the log and its signing key are; None means beneath `default_state_dir` (design §7)."""
+
+    path: Annotated[Path | None, AbsolutePath()] = None
+    durability: Annotated[Literal["os", "fsync", "relaxed"], Choice("os", "fsync", "relaxed")] = "os"
+    rotate_bytes: Annotated[int, Integer(1024)] = 64 * 1024 * 1024
+    checkpoint_every: Count = 1000
+    key: Annotated[Path | None, AbsolutePath()] = None
+
+
+@frozen(field_transformer=checked)
+class FilesConfig:
+    """[files]: the roots beneath which file tools may read and write; none by default (draft §12.2)."""
+
+    read: Paths = ()
+    write: Paths = ()
+
+
+@frozen(field_transformer=checked)
+class ToolsConfig:
+    """[tools]: which tools there are beside or short of the default set, and what opt-in ones may touch."""
+
+    enable: Names = ()
+    disable: Names = ()
+    exec: Mapping[str, ExecTemplate] = field(factory=dict)
+    """By name: what proc.exec may run. In TOML a bare array is a template's argv."""
+    signal: Paths = ()
+    """Executables whose processes proc.signal may signal, beside those that proc.exec started."""
+    proc_argv: Annotated[bool, Flag()] = False
+    """Whether proc.list shows command lines: they often carry secrets (draft §13)."""
+
+    def __attrs_post_init__(self) -> None:
+        for name in self.exec:
+            try:
+                _TEMPLATE_NAME.read(name)
+            except Mismatch as mismatch:
+                raise ConfigError(f"exec: {mismatch}") from None
+        if both := sorted(set(self.enable) & set(self.disable)):
+            raise ConfigError(f"{show(both[0])} is both in enable and in disable; take it out of one")
+        if "proc.exec" in self.enable and not self.exec:
+            raise ConfigError("proc.exec is enabled but has nothing to run; add a [tools.exec] entry")
+
+
+@frozen(field_transformer=checked)
+class LimitsConfig:
+    """[limits]: what bounds the use of resources (draft §12.5, design §8)."""
+
+    idle_ttl_s: Seconds = 300
+    max_document_bytes: Annotated[int, Integer(256)] = 1024 * 1024
+    max_batch: Count = 64
+    max_steps: Count = 256
+    max_tasks_per_session: Count = 64
+    max_sessions_per_principal: Count = 64
+    max_connections: Count = 1024
+    max_outstanding: Count = 256
+    bus_queue: Count = 128
+    task_history: Annotated[int, Integer(0)] = 256
+    shutdown_grace_s: Grace = 10
+    send_timeout_s: Seconds = 30
+    close_grace_s: Grace = 2
+
+
+@frozen(field_transformer=checked)
+class PolicyConfig:
+    """One [[policy]] entry (design §6), as it was written; `hearth.policy.rules` gives it its meaning.
+
+    `match` is a condition or a tuple of alternatives. `max_risk_ceiling` None means `max_risk`: a session may
+    lower its cap but not raise it.
+    """
+
+    name: Annotated[str, Text()]
+    match: Annotated[Mapping[str, Any] | tuple[Mapping[str, Any], ...], _MATCH]
+    max_risk: Risk = 2
+    max_risk_ceiling: Annotated[int | None, Integer(0, 3)] = None
+    tools: Names = ("*",)
+    rate: Annotated[Mapping[str, str], TableOf(_RATE)] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if self.max_risk_ceiling is not None and self.max_risk_ceiling < self.max_risk:
+            least = f"at least max_risk ({self.max_risk})"
+            raise ConfigError(f"max_risk_ceiling: expected {least}, got {self.max_risk_ceiling}")
+
+
+@frozen
+class Config:
+    """A whole configuration. An empty `policy` means: the daemon's own uid and the socket's group."""
+
+    server: ServerConfig = ServerConfig()
+    board: BoardConfig = BoardConfig()
+    audit: AuditConfig = AuditConfig()
+    files: FilesConfig = FilesConfig()
+    tools: ToolsConfig = field(factory=ToolsConfig)
+    limits: LimitsConfig = LimitsConfig()
+    policy: tuple[PolicyConfig, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        names = [entry.name for entry in self.policy]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"[[policy]]: two entries are named {show(twice[0])}; give one another name")
+
+    def to_toml(self) -> str:
+        """A hearth.toml with every key, the unset ones as comments, which loads back to an equal Config."""
+        from hearth.config_files import render
+
+        return render(self)
+
+
+def load_config(path: Path | None) -> Config:
+    """Read a hearth.toml; without one, the defaults.
+
+    Raises ConfigError: one line for each thing that is wrong, each with the file, the key and the cure.
+    """
+    if path is None:
+        return Config()
+    # Only now: a start without a file does not spend cattrs' 170 ms.
+    from hearth.config_files import read_toml, structure
+
+    return structure(Config, read_toml(path), str(path))
+
+
+def default_socket(environ: Mapping[str, str], uid: int) -> Path:
+    """Where the socket is unless [server] says so (draft §10.1): services have /run, anybody else /tmp."""
+    runtime = _first(environ, "RUNTIME_DIRECTORY")
+    if runtime is None:
+        runtime = Path("/run/hearth") if uid == 0 else Path("/tmp/hearth")  # the daemon checks who owns it
+    return runtime / "hearth.sock"
+
+
+def default_state_dir(environ: Mapping[str, str], uid: int) -> Path:
+    """Where the audit log and its key are unless [audit] says so: systemd's choice, /var/lib, or XDG's."""
+    state = _first(environ, "STATE_DIRECTORY")
+    if state is not None:
+        return state
+    if uid == 0:
+        return Path("/var/lib/hearth")
+    base = _first(environ, "XDG_STATE_HOME")  # a relative one is to be ignored, says the XDG specification
+    if base is None:
+        home = _first(environ, "HOME")
+        if home is None:
+            raise ConfigError(f"uid {uid} has no HOME for the audit log; set [audit] path and key")
+        base = home / ".local/state"
+    return base / "hearth"
+
+
+def _first(environ: Mapping[str, str], name: str) -> Path | None:
+    """The first absolute path of a variable in which systemd separates several by colons."""
+    text = environ.get(name, "").split(":")[0]
+    return Path(text) if text.startswith("/") else None

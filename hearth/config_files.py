@@ -1,0 +1,197 @@
+"""Between a configuration and its file: bytes to TOML, TOML to attrs with every mistake named, attrs to TOML.
+
+It owns how a mistake is told: file, `[table] key`, what was expected and what is there. It knows no
+particular section: the shapes come from the attrs classes it is given. It is loaded only when a file is read
+or written.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
+
+import attrs
+from cattrs import BaseValidationError, Converter, ForbiddenExtraKeysError
+from cattrs.errors import AttributeValidationNote, IterableValidationNote
+from cattrs.gen import make_dict_structure_fn
+
+from hearth.config_exec import ExecTemplate
+from hearth.config_kinds import Mismatch, kind_of, unknown_key
+from hearth.config_toml import dump_key, dump_value, show
+from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
+Place = tuple[str | int, ...]
+"""Where in a document: keys and indices from the top; the last may be a suffix such as `[1]` or `.host`."""
+Hook = Callable[[Any, Any], Any]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The file as plain values. Raises ConfigError for one that is unreadable, not UTF-8, or not TOML."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; create it, or leave --config out for defaults") from None
+    except PermissionError:
+        raise ConfigError(f"{path}: may not be read by this user; fix its owner or mode") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; expected a TOML file") from None
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        raise ConfigError(f"{path}: line {line}: byte 0x{byte:02x} is not UTF-8; save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {_syntax(str(error))}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: arrays or tables are nested too deeply; flatten them") from None
+
+
+def _syntax(message: str) -> str:
+    """The standard library's "what (at line 3, column 5)" with the place in front."""
+    match = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", message, re.DOTALL)
+    if match is None:
+        return message
+    what, line, column = match.groups()
+    return f"line {line}, column {column}: {what}" if line else f"at the end: {what}"
+
+
+def structure(cls: type[T], raw: Mapping[str, Any], source: str) -> T:
+    """`raw` as a `cls`. Raises ConfigError with one line for each problem, in the order of the shapes."""
+    try:
+        return _converter().structure(raw, cls)
+    except BaseValidationError as error:
+        lines = [f"{source}: {_told(cls, place)}{why}" for place, why in _problems(error, ())]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _converter() -> Converter:
+    """A converter that coerces nothing: kinds read the leaves, tables are tables, unknown keys are refused."""
+    converter = Converter(detailed_validation=True, forbid_extra_keys=True)
+
+    def section(cls: Any) -> Hook:
+        build: Hook = make_dict_structure_fn(
+            cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True
+        )
+        return lambda raw, _: build(_shaped(raw, dict, "a table"), cls)
+
+    def collection(shape: type, expected: str, finish: Callable[[Any], Any]) -> Callable[[Any], Hook]:
+        def hook(cls: Any) -> Hook:
+            items: Any = GenericAlias(shape, tuple(arg for arg in get_args(cls) if arg is not Ellipsis))
+            return lambda raw, _: finish(converter.structure(_shaped(raw, shape, expected), items))
+
+        return hook
+
+    def leaf(annotation: object) -> Hook:
+        kind = kind_of(annotation)
+        assert kind is not None, "the predicate saw one"
+        return lambda raw, _: kind.read(raw)
+
+    converter.register_structure_hook_factory(attrs.has, section)
+    converter.register_structure_hook_factory(_is_a(tuple), collection(list, "an array of tables", tuple))
+    converter.register_structure_hook_factory(_is_a(Mapping), collection(dict, "a table", dict))
+    converter.register_structure_hook_factory(lambda t: kind_of(t) is not None, leaf)
+
+    whole_template = section(ExecTemplate)
+    converter.register_structure_hook(
+        ExecTemplate, lambda raw, t: whole_template({"argv": raw} if isinstance(raw, list) else raw, t)
+    )
+    return converter
+
+
+def _is_a(origin: object) -> Callable[[Any], bool]:
+    return lambda annotation: get_origin(annotation) is origin
+
+
+def _shaped(raw: T, shape: type, expected: str) -> T:
+    if not isinstance(raw, shape):
+        raise Mismatch([("", f"expected {expected}, got {show(raw)}")])
+    return raw
+
+
+def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]:
+    """Every leaf of cattrs' tree of errors, with its place and the reason."""
+    for note in getattr(error, "__notes__", ()):
+        if isinstance(note, AttributeValidationNote):
+            place = (*place, note.name)
+        elif isinstance(note, IterableValidationNote):
+            place = (*place, note.index)
+    if isinstance(error, BaseValidationError):
+        for inner in error.exceptions:
+            yield from _problems(inner, place)
+    elif isinstance(error, ForbiddenExtraKeysError):
+        for name in sorted(error.extra_fields):
+            yield (*place, name), _unknown(error.cl, place, name)
+    elif isinstance(error, Mismatch):
+        for where, why in error.problems:
+            yield (*place, where) if where else place, why
+    elif isinstance(error, KeyError):
+        yield place, "missing; this key has no default"
+    elif isinstance(error, ConfigError):
+        yield place, str(error)
+    else:
+        raise error  # a bug of ours, not a mistake in the file
+
+
+def _unknown(cls: type, place: Place, name: str) -> str:
+    """The reason against a key nobody reads; at the top of the file, with the table that has such a key."""
+    fields = attrs.fields(cls)
+    tables = [f.name for f in fields if attrs.has(f.type) and name in attrs.fields_dict(f.type)]
+    if tables and not place:
+        return f"unknown here; this key belongs under [{tables[0]}]"
+    return unknown_key(name, [f.name for f in fields])
+
+
+def _told(cls: type, place: Place) -> str:
+    """A place as its author knows it: `[limits] idle_ttl_s: `, `[[policy]] #2 tools[0]: `."""
+    if not place:
+        return ""
+    head, rest = place[0], place[1:]
+    field = attrs.fields_dict(cls).get(str(head))
+    table = f"[{head}]"
+    if field is not None and get_origin(field.type) is tuple:
+        table = f"[[{head}]]"
+        if rest:
+            table, rest = f"{table} #{int(rest[0]) + 1}", rest[1:]
+    inner = "".join(_part(part) for part in rest).removeprefix(".")
+    return f"{table} {inner}: " if inner else f"{table}: "
+
+
+def _part(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return part if part[:1] in (".", "[", " ") else f".{dump_key(part)}"
+
+
+def render(config: attrs.AttrsInstance) -> str:
+    """A TOML document with every key, those that are None as comments; `structure` reads it back equal."""
+    tables: list[str] = []
+    for field in attrs.fields(type(config)):
+        value = getattr(config, field.name)
+        if isinstance(value, tuple):
+            tables += ["\n".join(_table("[[{}]]", field.name, entry)) for entry in value]
+        else:
+            tables.append("\n".join(_table("[{}]", field.name, value)))
+    return "\n\n".join(tables) + "\n"
+
+
+def _table(header: str, name: str, section: attrs.AttrsInstance) -> Iterator[str]:
+    """The lines of one table; the tables it holds by name come behind its own keys, as TOML wants it."""
+    yield header.format(name)
+    behind: list[str] = []
+    for field in attrs.fields(type(section)):
+        value, kind = getattr(section, field.name), kind_of(field.type)
+        if value is None:
+            yield f"# {field.name} is not set"
+        elif kind is not None:
+            yield f"{field.name} = {dump_value(kind.dump(value))}"
+        else:
+            for key, item in value.items():
+                behind += ["", *_table("[{}]", f"{name}.{field.name}.{dump_key(key)}", item)]
+    yield from behind

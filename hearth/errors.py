@@ -1,0 +1,248 @@
+"""The error tree, and the one table from an exception to its JSON-RPC code.
+
+Everything that hearth raises on purpose is a `HearthError`. Those that can cross the wire are `RpcError`s: each class
+has one `code` and one `symbol`, and `from_wire` turns a received error object back into the same class, so that a
+client and an embedded program catch the same exceptions. Numbers are those of the HACP draft §6; the added ones are
+ours and documented in docs/reference/errors.md. No number is ever given a second meaning (draft §2.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+Effect = Literal["none", "done", "unknown"]
+"""What became of the world when a transaction failed: nothing happened, it happened nonetheless, or nobody can tell."""
+
+
+class HearthError(Exception):
+    """The root of every error that hearth raises on purpose."""
+
+
+class ConfigError(HearthError):
+    """A configuration that cannot be used; the message names the file, the key path and the cure."""
+
+
+class CarrierError(HearthError):
+    """The peer cannot be reached, or the connection to it ended before it answered."""
+
+
+class RpcError(HearthError):
+    """An error that has a JSON-RPC code and can cross the wire (draft §6).
+
+    `message` is one line for a person; `data` is a JSON object for a program, or None.
+    """
+
+    code: ClassVar[int] = -32603
+    symbol: ClassVar[str] = "INTERNAL_ERROR"
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(self, message: str | None = None, *, data: Mapping[str, Any] | None = None) -> None:
+        self.message = message or self.title
+        self.data = dict(data) if data is not None else None
+        super().__init__(self.message)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON-RPC error object: code, message and, where there is some, data."""
+        wire: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.data is not None:
+            wire["data"] = self.data
+        return wire
+
+
+class ParseError(RpcError):
+    """The bytes are not one JSON document."""
+
+    code = -32700
+    symbol = "PARSE_ERROR"
+    title = "Parse error"
+
+
+class InvalidRequest(RpcError):
+    """JSON, but not a request object."""
+
+    code = -32600
+    symbol = "INVALID_REQUEST"
+    title = "Invalid Request"
+
+
+class MethodNotFound(RpcError):
+    """No such method."""
+
+    code = -32601
+    symbol = "METHOD_NOT_FOUND"
+    title = "Method not found"
+
+
+class InvalidParams(RpcError):
+    """Parameters are missing or wrong; `data` names the place."""
+
+    code = -32602
+    symbol = "INVALID_PARAMS"
+    title = "Invalid params"
+
+
+class InternalError(RpcError):
+    """A bug in the server."""
+
+
+class SessionInvalid(RpcError):
+    """The session is unknown, ended, or somebody else's."""
+
+    code = -32000
+    symbol = "RPC_SESSION_INVALID"
+    title = "Session unknown or expired"
+
+
+class TaskNotFound(RpcError):
+    """The session has no such task, or has forgotten it."""
+
+    code = -32001
+    symbol = "RPC_TASK_NOT_FOUND"
+    title = "Task unknown for this session"
+
+
+class ToolNotFound(RpcError):
+    """A step names a tool that is not registered."""
+
+    code = -32002
+    symbol = "RPC_TOOL_NOT_FOUND"
+    title = "Tool not found"
+
+
+class PermissionDenied(RpcError):
+    """Policy says no: principal, allowlist, risk cap or path guard."""
+
+    code = -32003
+    symbol = "RPC_PERMISSION_DENIED"
+    title = "Permission denied"
+
+
+class ResourceBusy(RpcError):
+    """The bus is taken: queue full, leased, wedged, or held by another process."""
+
+    code = -32004
+    symbol = "RPC_RESOURCE_BUSY"
+    title = "Resource busy"
+
+
+class QueueFull(RpcError):
+    """A bounded queue of the server is full (draft §12)."""
+
+    code = -32005
+    symbol = "QUEUE_FULL"
+    title = "Queue full"
+
+
+class RateLimited(RpcError):
+    """Too many uses of a tool in this session; `data.retry_after_ms` says when to come back."""
+
+    code = -32006
+    symbol = "RATE_LIMITED"
+    title = "Rate limited"
+
+
+class ShuttingDown(RpcError):
+    """The daemon is ending and takes no new work."""
+
+    code = -32007
+    symbol = "SHUTTING_DOWN"
+    title = "Shutting down"
+
+
+class UnsupportedVersion(RpcError):
+    """The client needs a protocol major that this server does not speak."""
+
+    code = -32008
+    symbol = "UNSUPPORTED_VERSION"
+    title = "Unsupported protocol version"
+
+
+class DeviceError(RpcError):
+    """The hardware, a file or the machine said no. `data.effect` says what became of the world."""
+
+    code = -32009
+    symbol = "DEVICE_ERROR"
+    title = "Device error"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        effect: Effect = "unknown",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, data={"effect": effect, **(data or {})})
+
+
+class TimedOut(DeviceError):
+    """A transaction, step or task took longer than its limit."""
+
+    code = -32010
+    symbol = "TIMED_OUT"
+    title = "Timed out"
+
+
+class AuditUnavailable(RpcError):
+    """The audit log cannot be written, so nothing that has an effect may begin."""
+
+    code = -32011
+    symbol = "AUDIT_UNAVAILABLE"
+    title = "Audit log cannot be written"
+
+
+class TaskFailed(HearthError):
+    """Raised by `TaskResult.raise_for_status`: the task ended FAILED or CANCELLED."""
+
+
+ERROR_TABLE: Mapping[int, type[RpcError]] = {
+    cls.code: cls
+    for cls in (
+        ParseError,
+        InvalidRequest,
+        MethodNotFound,
+        InvalidParams,
+        InternalError,
+        SessionInvalid,
+        TaskNotFound,
+        ToolNotFound,
+        PermissionDenied,
+        ResourceBusy,
+        QueueFull,
+        RateLimited,
+        ShuttingDown,
+        UnsupportedVersion,
+        DeviceError,
+        TimedOut,
+        AuditUnavailable,
+    )
+}
+"""Code -> class, whole: what the wire can carry."""
+
+
+def effect_of(error: RpcError) -> Effect:
+    """What became of the world, as far as `error` knows: an error raised before any device was touched says "none"."""
+    effect = (error.data or {}).get("effect", "none")
+    return effect if effect in ("done", "unknown") else "none"
+
+
+def from_wire(error: Mapping[str, Any]) -> RpcError:
+    """The exception that a received error object stands for.
+
+    A code this release does not know (draft §2.5: codes are additive) becomes a plain `RpcError` that bears the
+    number, and keeps it when it is sent on. `data` that is not an object is kept as `data["value"]`.
+    """
+    code = error.get("code")
+    message, data = error.get("message"), error.get("data")
+    text = message if isinstance(message, str) else None
+    details = data if isinstance(data, Mapping) or data is None else {"value": data}
+    cls = ERROR_TABLE.get(code) if isinstance(code, int) else None
+    if cls is None:
+        unknown = RpcError(text or f"error {code}", data=details)
+        if isinstance(code, int):
+            unknown.code = code  # type: ignore[misc]  # only here does an instance have a code of its own
+            unknown.symbol = f"CODE_{code}"  # type: ignore[misc]
+        return unknown
+    if issubclass(cls, DeviceError):
+        return cls(text, effect=(details or {}).get("effect", "unknown"), data=details)
+    return cls(text, data=details)

@@ -1,0 +1,144 @@
+"""The Session interface over two primitives: call a method, follow a task's events.
+
+A remote client does both over a carrier, an embedded runtime in its process; everything a user sees on top of them is
+here, once. See `hearth.api` for the contract.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import TYPE_CHECKING, Any
+
+from hearth.api import Step, TaskEvent, TaskResult
+from hearth.errors import TaskFailed, from_wire
+from hearth.protocol.client import read_task
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+
+class Link(ABC):
+    """The two primitives."""
+
+    @abstractmethod
+    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Call a method and return its result; raises the RpcError it was answered with, or CarrierError."""
+
+    @abstractmethod
+    def follow(
+        self, session_id: str, task_id: str, from_seq: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[TaskEvent]]:
+        """Subscribe to a task: its events from `from_seq` on, ending after `task_finish`."""
+
+
+class TaskFace:
+    """Implements `hearth.api.Task`."""
+
+    def __init__(self, link: Link, session_id: str, task_id: str) -> None:
+        self._link = link
+        self._session_id = session_id
+        self._task_id = task_id
+
+    def __repr__(self) -> str:
+        return f"<task {self._task_id}>"
+
+    @property
+    def task_id(self) -> str:
+        """See hearth.api.Task."""
+        return self._task_id
+
+    def _params(self) -> dict[str, Any]:
+        return {"session_id": self._session_id, "task_id": self._task_id}
+
+    async def events(self, *, from_seq: int = 1) -> AsyncIterator[TaskEvent]:
+        """See hearth.api.Task."""
+        async with self._link.follow(self._session_id, self._task_id, from_seq) as events:
+            async for event in events:
+                yield event
+
+    async def wait(self) -> TaskResult:
+        """See hearth.api.Task."""
+        async with aclosing(self.events()) as events:  # type: ignore[type-var]
+            async for _event in events:
+                pass
+        return await self.get()
+
+    async def get(self) -> TaskResult:
+        """See hearth.api.Task."""
+        return read_task(await self._link.call("task.get", self._params()))
+
+    async def cancel(self) -> str:
+        """See hearth.api.Task."""
+        return str((await self._link.call("task.cancel", self._params()))["status"])
+
+
+class SessionFace:
+    """Implements `hearth.api.Session`."""
+
+    def __init__(self, link: Link, opened: Mapping[str, Any]) -> None:
+        self._link = link
+        self._session_id: str = opened["session_id"]
+        self._capabilities: tuple[str, ...] = tuple(opened.get("capabilities", ()))
+        self.closed = False
+
+    def __repr__(self) -> str:
+        return f"<session {self._session_id}>"
+
+    @property
+    def session_id(self) -> str:
+        """See hearth.api.Session."""
+        return self._session_id
+
+    @property
+    def capabilities(self) -> Sequence[str]:
+        """See hearth.api.Session."""
+        return self._capabilities
+
+    async def tools(self) -> list[dict[str, Any]]:
+        """See hearth.api.Session."""
+        tools: list[dict[str, Any]] = (await self._link.call("tool.list", {"session_id": self._session_id}))["tools"]
+        return tools
+
+    async def submit(
+        self,
+        intent: str,
+        steps: Sequence[Step | Mapping[str, Any]],
+        *,
+        idempotency_key: str | None = None,
+        **constraints: Any,
+    ) -> TaskFace:
+        """See hearth.api.Session."""
+        task: dict[str, Any] = {
+            "intent": intent,
+            "steps": [step.to_wire() if isinstance(step, Step) else dict(step) for step in steps],
+        }
+        if constraints:
+            task["constraints"] = constraints
+        if idempotency_key is not None:
+            task["idempotency_key"] = idempotency_key
+        answer = await self._link.call("task.submit", {"session_id": self._session_id, "task": task})
+        return TaskFace(self._link, self._session_id, answer["task_id"])
+
+    async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
+        """See hearth.api.Session."""
+        task = await self.submit(f"run {tool}", [Step(tool, args)])
+        done = await task.wait()
+        step = done.steps[0]
+        if step.result is not None:
+            return step.result
+        if step.error_code is not None:
+            raise from_wire({"code": step.error_code, "message": step.error, "data": step.error_data})
+        raise TaskFailed(f"task {task.task_id} {done.status}: {done.error or tool}")
+
+    async def task(self, task_id: str) -> TaskFace:
+        """See hearth.api.Session."""
+        task = TaskFace(self._link, self._session_id, task_id)
+        await task.get()
+        return task
+
+    async def close(self) -> int:
+        """See hearth.api.Session."""
+        self.closed = True
+        answer = await self._link.call("session.close", {"session_id": self._session_id})
+        return int(answer.get("yielding", 0))

@@ -1,0 +1,50 @@
+"""Lets a caller's own exception pass through our nurseries unchanged.
+
+A Trio nursery wraps whatever passes through it in an exception group. Inside a library's context manager that is a
+detail of ours: who wrote `except ResourceBusy` around `async with hearth.connect(...)` must get ResourceBusy.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Body:
+    """Remembers what the body of a context manager raised; see `unwrapped`."""
+
+    def __init__(self) -> None:
+        self.raised: BaseException | None = None
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Around the `yield` that runs the body."""
+        try:
+            yield
+        except BaseException as error:
+            self.raised = error
+            raise
+
+
+@asynccontextmanager
+async def unwrapped() -> AsyncIterator[Body]:
+    """Around the nurseries: raises the body's exception as it is, if nothing else went wrong beside it."""
+    body = Body()
+    try:
+        yield body
+    except BaseExceptionGroup as group:
+        only: BaseException = group
+        while isinstance(only, BaseExceptionGroup) and len(only.exceptions) == 1:
+            only = only.exceptions[0]
+        if only is group or (only is not body.raised and not _ours(only)):
+            raise
+        raise only from only.__cause__
+
+
+def _ours(error: BaseException) -> bool:
+    from hearth.errors import HearthError
+
+    return isinstance(error, HearthError)

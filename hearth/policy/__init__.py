@@ -1,0 +1,23 @@
+"""Who may do what: principals, rules, rates and the path guard (draft §12; design §6).
+
+Policy is pure: it decides, takes the time as an argument, and keeps no state but a session's own token
+buckets. It knows no carrier, no session and no actor. `paths` and `beneath` alone touch the machine, since
+only the kernel can say where a path leads.
+"""
+
+from hearth.policy.principal import Principal
+from hearth.policy.rate import Rate, RateLimits, TokenBucket
+from hearth.policy.rules import Grant, Match, PolicyEntry, decide, default_policy, idle_patterns
+
+__all__ = [
+    "Grant",
+    "Match",
+    "PolicyEntry",
+    "Principal",
+    "Rate",
+    "RateLimits",
+    "TokenBucket",
+    "decide",
+    "default_policy",
+    "idle_patterns",
+]

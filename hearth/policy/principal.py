@@ -1,0 +1,167 @@
+"""A principal: who is at the other end, as the carrier proved it, never as the client claims it.
+
+This module owns the identity and its stable key; it refuses to know what anybody may do (`rules`) and how a
+carrier authenticates. Nothing that a client sends over HACP can change a principal.
+"""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import os
+import pwd
+import socket
+import struct
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from attrs import Factory, field, frozen
+
+from hearth.errors import PermissionDenied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Kind: TypeAlias = Literal["unix", "embedded", "tls", "token"]
+
+_SO_PEERGROUPS = 59
+"""Linux 4.13 and later; the socket module has no name for it."""
+_MAX_GROUPS = 256
+"""As many as fit into the 1,024 bytes that `socket.getsockopt` returns at most."""
+_NOBODY_AT_ALL = 0xFFFFFFFF
+"""The uid that the kernel reports for a socket without a peer."""
+_SHORT = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "userId": "UID",
+}
+"""RFC 4514 §3: the attribute types that have a short name; others keep the long one."""
+
+
+class _Socket(Protocol):
+    """The one method of a standard or Trio socket that is needed here."""
+
+    def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes: ...
+
+
+def _key_of(who: Principal) -> str:
+    if who.kind == "embedded":
+        return "embedded"
+    prefix, value = {
+        "unix": ("uid", who.uid),
+        "tls": ("cert", who.cert_subject),
+        "token": ("token", who.token_sha256),
+    }[who.kind]
+    if value is None or value == "":
+        raise ValueError(f"a principal of kind {who.kind!r} needs its {prefix}")
+    return f"{prefix}:{value}"
+
+
+@frozen
+class Principal:
+    """Who asks. The `kind` says what is set: "unix" and "embedded" ids, "tls" a subject, "token" a digest.
+
+    `groups` holds supplementary group ids; `group_names` the names of all groups, the primary one included.
+    `key` says who owns a session ("uid:1000", "cert:CN=arm-7", "token:9f86…", "embedded"). It never contains
+    a pid, so that a program's next process finds its sessions again. Raises ValueError when what the kind
+    needs is missing.
+    """
+
+    kind: Kind
+    uid: int | None = None
+    gid: int | None = None
+    pid: int | None = None
+    user: str | None = None
+    groups: frozenset[int] = frozenset()
+    group_names: frozenset[str] = frozenset()
+    cert_subject: str | None = None
+    token_sha256: str | None = None
+    key: str = field(init=False, default=Factory(_key_of, takes_self=True))
+
+    def to_audit(self) -> dict[str, Any]:
+        """What an audit record says: kind, key, and what is known of uid, gid, pid and user."""
+        record: dict[str, Any] = {"kind": self.kind, "key": self.key}
+        for name in ("uid", "gid", "pid", "user"):
+            value = getattr(self, name)
+            if value is not None:
+                record[name] = value
+        return record
+
+
+def from_peercred(sock: _Socket) -> Principal:
+    """The process that connected to a unix socket, as the kernel recorded it (SO_PEERCRED, SO_PEERGROUPS).
+
+    Supplementary groups are the kernel's too, so a process that gave up a group does not get it back
+    here; only a kernel without SO_PEERGROUPS, or a process in more than 256 groups, gets those of the
+    user database. Names are looked up there: a read of a local file, unless the machine keeps its users
+    elsewhere. Raises PermissionDenied for a socket without a peer.
+    """
+    pid, uid, gid = struct.unpack("=iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid == _NOBODY_AT_ALL:
+        raise PermissionDenied(data={"reason": "the kernel knows no peer for this socket"})
+    user = _user_name(uid)
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MAX_GROUPS)
+        groups = frozenset(group for (group,) in struct.iter_unpack("=I", raw))
+    except OSError:
+        groups = frozenset(os.getgrouplist(user, gid)) if user else frozenset()
+    return _with_names("unix", uid, gid, pid, groups, user)
+
+
+def embedded() -> Principal:
+    """The program that has the runtime inside itself; rules match it by its own uid and groups."""
+    uid = os.geteuid()
+    return _with_names("embedded", uid, os.getegid(), os.getpid(), frozenset(os.getgroups()), _user_name(uid))
+
+
+def from_certificate(subject: Iterable[Iterable[tuple[str, str]]]) -> Principal:
+    """The holder of a verified client certificate; `subject` is `SSLSocket.getpeercert()["subject"]`.
+
+    `cert_subject` is its RFC 4514 string, most specific part first ("CN=arm-7,O=Acme"): for such names
+    the same as `openssl x509 -noout -subject -nameopt RFC2253` prints. Raises PermissionDenied for an
+    empty subject.
+    """
+    parts = ["+".join(f"{_SHORT.get(key, key)}={_escaped(value)}" for key, value in part) for part in subject]
+    if not parts:
+        raise PermissionDenied(data={"reason": "the client certificate has an empty subject"})
+    return Principal("tls", cert_subject=",".join(reversed(parts)))
+
+
+def from_token(token: str | bytes) -> Principal:
+    """The bearer of a token, known by its SHA-256 in hex: configuration and audit never hold the token."""
+    raw = token.encode("utf-8") if isinstance(token, str) else token
+    return Principal("token", token_sha256=hashlib.sha256(raw).hexdigest())
+
+
+def _with_names(
+    kind: Kind, uid: int, gid: int, pid: int, groups: frozenset[int], user: str | None
+) -> Principal:
+    names = frozenset(name for name in map(_group_name, {gid, *groups}) if name is not None)
+    return Principal(kind, uid=uid, gid=gid, pid=pid, user=user, groups=groups, group_names=names)
+
+
+def _user_name(uid: int) -> str | None:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None
+
+
+def _group_name(gid: int) -> str | None:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return None
+
+
+def _escaped(value: str) -> str:
+    # RFC 4514 §2.4. Without it a common name of "x,O=Acme" would pass for a member of that organisation.
+    text = "".join("\\" + char if char in '"+,;<>\\' else char for char in value).replace("\0", "\\00")
+    if text.endswith(" "):
+        text = text[:-1] + "\\ "
+    return "\\" + text if text.startswith(("#", " ")) else text

@@ -1,0 +1,25 @@
+"""HACP, sans-IO: bytes in, calls out; answers in, bytes out (draft §2, §3, §6, §8).
+
+No module here knows a socket, a clock, Trio or what a method does. `framing` finds documents in a byte stream, `jsonrpc`
+knows JSON-RPC 2.0, `methods` gives each HACP method its parameters, and `server` and `client` join them into the two ends
+of a connection, which tests join back to back.
+"""
+
+from hearth.protocol.framing import DocumentTooLong, LineFramer
+from hearth.protocol.methods import METHODS, Params
+from hearth.protocol.server import Answer, Call, Close, ServerProtocol
+
+PROTOCOL_VERSION = "0.1.0"
+"""The highest version we speak (draft §9)."""
+
+__all__ = [
+    "METHODS",
+    "PROTOCOL_VERSION",
+    "Answer",
+    "Call",
+    "Close",
+    "DocumentTooLong",
+    "LineFramer",
+    "Params",
+    "ServerProtocol",
+]

@@ -1,0 +1,290 @@
+"""The client's end of a connection: requests to bytes, bytes to replies and notifications. Sans-IO (draft §2, §8).
+
+It owns the ids of the requests that are outstanding, so that every `Reply` it hands out answers one of them, and no id is
+answered twice. What follows the rules but is new (members, statuses, phases, error codes, notifications) is passed on or
+ignored (draft §2.5). What breaks the rules ends the connection with one `Broken` event: a peer whose answers cannot be
+matched to questions must not be trusted with hardware. The values of `hearth.api` are read here too, because what a
+member of a result means is part of the wire. This module knows no carrier, no clock and no session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
+
+import orjson
+from attrs import field, frozen
+
+from hearth.api import Phase, Status, StepResult, TaskEvent, TaskResult
+from hearth.errors import CarrierError, InvalidParams, RpcError, from_wire
+from hearth.protocol.framing import DocumentTooLong, LineFramer
+from hearth.protocol.jsonrpc import dump_request, kind_of
+
+MAX_ANSWER_BYTES = 64 << 20
+"""The longest line a server may send. It is above the server's own limit for requests, because one answer may carry the
+results of 256 steps, and 64 such answers may share a batch."""
+
+
+class ProtocolViolation(CarrierError):
+    """The server sent what the protocol does not allow: a bug there, or a carrier that mangles bytes."""
+
+
+class RefusedByServer(CarrierError):
+    """The server answered nobody in particular (an error with a null id): it could not read what it got, or takes no more.
+
+    `error` is what it said. Which request it means cannot be known, so none that is outstanding can be waited for.
+    """
+
+    def __init__(self, error: RpcError) -> None:
+        super().__init__(f"the server refused what it was sent: {error.message}")
+        self.error = error
+
+
+@frozen(eq=False)
+class Reply:
+    """The answer to the request of this id: `error` if it failed, else `result` as received, unknown members included."""
+
+    id: int
+    result: Any = None
+    error: RpcError | None = None
+
+
+@frozen(eq=False)
+class TaskEventNotification:
+    """A task.event of a subscription (draft §8)."""
+
+    event: TaskEvent
+
+
+@frozen(eq=False)
+class Notification:
+    """Any other notification, of a server that is newer than we are; ignoring it is always right (draft §2.5)."""
+
+    method: str
+    params: Any
+
+
+@frozen(eq=False)
+class Broken:
+    """The last event there is: the connection is of no more use, and nothing that is outstanding will be answered."""
+
+    error: CarrierError
+
+
+Event: TypeAlias = "Reply | TaskEventNotification | Notification | Broken"
+
+
+class ClientProtocol:
+    """One connection. `receive` never raises for anything a peer can send."""
+
+    __slots__ = ("_framer", "_last_id", "_max_document_bytes", "_outstanding", "closed")
+
+    def __init__(self, *, max_document_bytes: int = MAX_ANSWER_BYTES) -> None:
+        self._framer = LineFramer(max_document_bytes)
+        self._max_document_bytes = max_document_bytes
+        self._outstanding: set[int] = set()
+        self._last_id = 0
+        self.closed = False
+        """True after a Broken: further bytes are ignored."""
+
+    @property
+    def outstanding(self) -> frozenset[int]:
+        """The ids of the requests that wait for their reply."""
+        return frozenset(self._outstanding)
+
+    def request(self, method: str, params: Mapping[str, Any]) -> tuple[int, bytes]:
+        """A fresh id, and the line to send.
+
+        Raises InvalidParams for params that JSON cannot say, and CarrierError after a Broken: nobody would answer.
+        """
+        if self.closed:
+            raise CarrierError("the connection is broken; open another")
+        id_ = self._last_id + 1
+        line = _dump(id_, method, params)
+        self._last_id = id_
+        self._outstanding.add(id_)
+        return id_, line
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> bytes:
+        """The line of a notification: executed, never answered. Raises InvalidParams for what is not JSON."""
+        return _dump(None, method, params)
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take received bytes; return what they say, in order. A Broken comes last, and after it nothing."""
+        events: list[Event] = []
+        if self.closed:
+            return events
+        try:
+            documents = self._framer.feed(data)
+        except DocumentTooLong as error:
+            for document in error.documents:
+                self._document(document, events)
+            self._break(events, ProtocolViolation(f"the server sent an answer without end: {error}"))
+            return events
+        for document in documents:
+            self._document(document, events)
+        return events
+
+    def receive_document(self, document: bytes) -> list[Event]:
+        """As `receive`, for one whole document from a carrier that frames by itself (draft §2.2)."""
+        events: list[Event] = []
+        if self.closed:
+            return events
+        if len(document) > self._max_document_bytes:
+            too_long = f"the server sent a document longer than {self._max_document_bytes} bytes"
+            self._break(events, ProtocolViolation(too_long))
+        else:
+            self._document(document, events)
+        return events
+
+    def _document(self, document: bytes, events: list[Event]) -> None:
+        if self.closed:
+            return
+        try:
+            value = orjson.loads(document)
+            if type(value) is not list:
+                self._object(value, events)
+                return
+            if not value:
+                raise ProtocolViolation("the server sent an empty batch")
+            for member in value:
+                self._object(member, events)
+        except orjson.JSONDecodeError as error:
+            self._break(events, ProtocolViolation(f"the server sent a line that is not JSON: {error}"))
+        except CarrierError as error:
+            self._break(events, error)
+
+    def _break(self, events: list[Event], error: CarrierError) -> None:
+        if not self.closed:
+            self.closed = True
+            events.append(Broken(error))
+
+    def _object(self, value: Any, events: list[Event]) -> None:
+        if type(value) is not dict:
+            raise ProtocolViolation(f"the server sent {kind_of(value)} where an object was due")
+        if value.get("jsonrpc") != "2.0":
+            raise ProtocolViolation('the server sent an object whose member "jsonrpc" is not "2.0"')
+        if "method" in value:
+            events.append(_notification(value))
+            return
+        error = value.get("error")
+        if error is None:
+            if "result" not in value:
+                raise ProtocolViolation("the server sent an answer with neither a result nor an error")
+            events.append(Reply(self._answered(value.get("id")), value["result"]))
+            return
+        if type(error) is not dict or type(error.get("code")) is not int:
+            raise ProtocolViolation("the server sent an error that is not an object with an integer code")
+        if value.get("result") is not None:
+            raise ProtocolViolation("the server sent an answer with both a result and an error")
+        if value.get("id") is None:
+            raise RefusedByServer(from_wire(error))
+        events.append(Reply(self._answered(value["id"]), error=from_wire(error)))
+
+    def _answered(self, id_: Any) -> int:
+        if type(id_) is not int or id_ not in self._outstanding:
+            shown = repr(id_) if type(id_) in (int, str) else kind_of(id_)
+            raise ProtocolViolation(f"the server answered a request that is not outstanding: id {shown[:60]}")
+        self._outstanding.remove(id_)
+        return id_
+
+
+def _dump(id_: int | None, method: str, params: Mapping[str, Any]) -> bytes:
+    try:
+        return dump_request(id_, method, params if type(params) is dict else dict(params))
+    except TypeError as error:
+        raise InvalidParams(f"Invalid params: not JSON: {error}", data={"path": "", "reason": str(error)}) from None
+
+
+def _notification(value: dict[str, Any]) -> Event:
+    method = value["method"]
+    if type(method) is not str:
+        raise ProtocolViolation("the server sent a notification whose method is not a string")
+    if value.get("id") is not None:
+        raise ProtocolViolation(f"the server sent a request ({method[:60]}), and clients serve none")
+    params = value.get("params", {})
+    if method == "task.event":
+        return TaskEventNotification(read_event(params))
+    return Notification(method, params)
+
+
+# --- what is inside results -----------------------------------------------------------------------------------------
+
+
+def read_task(value: Any) -> TaskResult:
+    """The result of task.get (draft §3.5). Unknown members are ignored, null is as good as absent.
+
+    Raises ProtocolViolation, which names the place, for a known member of another type than the draft's.
+    """
+    task = _Reader("task", value)
+    steps = task.optional("steps", list, "an array") or []
+    return TaskResult(
+        task.text("task_id"),
+        cast("Status", task.text("status")),
+        task.optional("intent", str, "a string") or "",
+        tuple([_read_step(_Reader(f"task.steps[{index}]", step)) for index, step in enumerate(steps)]),
+        task.optional("error", str, "a string"),
+    )
+
+
+def _read_step(step: _Reader) -> StepResult:
+    latency = step.members.get("latency_ms")
+    if latency is not None and type(latency) is not int and type(latency) is not float:
+        step.fail("latency_ms", "a number", latency)
+    return StepResult(
+        step.text("tool"),
+        cast("Status", step.text("status")),
+        step.optional("result", dict, "an object"),
+        latency,
+        step.optional("error", str, "a string"),
+        step.optional("error_code", int, "an integer"),
+        step.optional("error_data", dict, "an object"),
+        step.optional("rolled_back", bool, "a boolean"),
+    )
+
+
+_OF_THE_DRAFT = frozenset(("task_id", "seq", "phase", "ts", "step_index"))
+
+
+def read_event(value: Any) -> TaskEvent:
+    """The params of a task.event (draft §8); members beyond the draft's are kept in `data`.
+
+    `seq` is 0 from a server that does not count its events. Raises ProtocolViolation as `read_task` does.
+    """
+    event = _Reader("task.event", value)
+    return TaskEvent(
+        event.text("task_id"),
+        event.optional("seq", int, "an integer") or 0,
+        cast("Phase", event.text("phase")),
+        event.optional("ts", str, "a string") or "",
+        event.optional("step_index", int, "an integer"),
+        {name: member for name, member in event.members.items() if name not in _OF_THE_DRAFT},
+    )
+
+
+@frozen(eq=False)
+class _Reader:
+    """An object of a known place, to be read member by member."""
+
+    place: str
+    members: Mapping[str, Any] = field()
+
+    @members.validator
+    def _is_object(self, _attribute: Any, value: Any) -> None:
+        if type(value) is not dict:
+            raise ProtocolViolation(f"the server sent {kind_of(value)} for {self.place}, where an object was due")
+
+    def fail(self, name: str, expected: str, value: Any) -> None:
+        raise ProtocolViolation(f"the server sent {kind_of(value)} for {self.place}.{name}, where {expected} was due")
+
+    def text(self, name: str) -> str:
+        value = self.members.get(name)
+        if type(value) is not str:
+            self.fail(name, "a string", value)
+        return cast("str", value)
+
+    def optional(self, name: str, kind: type, expected: str) -> Any:
+        value = self.members.get(name)
+        if value is not None and type(value) is not kind:
+            self.fail(name, expected, value)
+        return value

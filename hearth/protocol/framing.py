@@ -1,0 +1,84 @@
+"""Finds line-delimited documents in a stream of bytes (draft §2.2).
+
+A document ends at LF. CR before it, blank lines and surrounding white space are accepted and never reach the caller. This
+module does not know JSON: what is between two LFs is a document, good or bad. It holds at most one incomplete document,
+and refuses one that grows past the limit, because a peer must not be able to make us remember without end.
+"""
+
+from __future__ import annotations
+
+from hearth.errors import HearthError
+
+_BLANK = b" \t\r\n"
+
+
+class DocumentTooLong(HearthError):
+    """A document is longer than the limit; nothing that follows it can be trusted to be framed.
+
+    `documents` holds those that were complete before it.
+    """
+
+    def __init__(self, limit: int, documents: list[bytes]) -> None:
+        super().__init__(f"a document is longer than {limit} bytes")
+        self.limit = limit
+        self.documents = documents
+
+
+class LineFramer:
+    """One direction of one connection. `limit` counts a document's bytes without the white space around it."""
+
+    __slots__ = ("_limit", "_pending")
+
+    def __init__(self, limit: int = 1 << 20) -> None:
+        self._limit = limit
+        # The incomplete document. A bytearray, because it grows in place: bytes would be copied with every chunk, and
+        # a list of chunks costs many times its content when a peer sends byte by byte.
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take received bytes; return the documents they complete, without their line ends, oldest first.
+
+        How the stream is cut into chunks makes no difference. Raises DocumentTooLong as soon as a document, complete or
+        not, is past the limit; the framer is of no use after that.
+        """
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        if lines and self._pending:
+            self._pending += lines[0]
+            lines[0] = bytes(self._pending)
+            self._pending = bytearray()
+        documents: list[bytes] = []
+        for line in lines:
+            document = line.strip(_BLANK)
+            if len(document) > self._limit:
+                raise DocumentTooLong(self._limit, documents)
+            if document:
+                documents.append(document)
+        if rest and self._overflows(rest):
+            self._pending = bytearray()
+            raise DocumentTooLong(self._limit, documents)
+        return documents
+
+    def _overflows(self, rest: bytes) -> bool:
+        """Keep the beginning of a document; True when that makes it longer than the limit.
+
+        White space that may turn out to stand before or after the document never makes it too long, and past the limit
+        it is forgotten, so that an endless stream of it costs no memory.
+        """
+        pending, limit = self._pending, self._limit
+        if not pending:
+            rest = rest.lstrip(_BLANK)
+        elif len(pending) > limit:
+            return bool(rest.strip(_BLANK))
+        pending += rest
+        if len(pending) <= limit:
+            return False
+        if len(pending.rstrip(_BLANK)) > limit:
+            return True
+        del pending[limit + 1 :]
+        return False
+
+    @property
+    def has_partial(self) -> bool:
+        """True when the bytes received so far end in the middle of a document."""
+        return bool(self._pending)

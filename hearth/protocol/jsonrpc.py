@@ -1,0 +1,145 @@
+"""JSON-RPC 2.0 objects: reading a document, writing a request, a notification, a response (draft §2.1, §2.3, §6).
+
+Every way in which bytes can fail to be a request ends in a `ParseError` or `InvalidRequest` here, and nothing else: orjson
+refuses invalid UTF-8, NaN, numbers beyond a double and lone surrogates, and `load` refuses deep nesting, so that all of
+those are parse errors. In the other direction a result must be JSON, but an error can always be written. This module does
+not know HACP's methods.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import orjson
+from attrs import define
+
+from hearth.errors import InvalidRequest, ParseError, RpcError
+
+Id: TypeAlias = "str | int"
+"""Integers are those of 64 bits: orjson reads a larger one as a double, which is no id."""
+MAX_DEPTH = 128
+"""How many arrays and objects may stand inside each other in a document. orjson reads 1,024 levels but writes only 254, and
+Python code that descends by recursion (RFC 8785, JSON Schema) ends at about 900: what is read must be safe for all of them,
+also when it is quoted in an error."""
+_NEWLINE = orjson.OPT_APPEND_NEWLINE
+
+
+@define(slots=True, eq=False)
+class Request:
+    """A request object. `id` is None for a notification: it is executed and never answered."""
+
+    id: Id | None
+    method: str
+    params: Any
+    """As received: {} when absent; whether it is an object is for the method to say."""
+
+
+def load(document: bytes) -> Any:
+    """The JSON value of a document. Raises ParseError."""
+    try:
+        value = orjson.loads(document)
+    except orjson.JSONDecodeError as error:
+        raise ParseError(data={"reason": str(error)}) from None
+    # A level takes two bytes at least, so a short document is not even counted.
+    if len(document) > 2 * MAX_DEPTH and document.count(b"[") + document.count(b"{") > MAX_DEPTH:
+        _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    """Level by level, because a recursion would have the very fault it is to keep away from others."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if type(parent) is dict else parent)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return
+    raise ParseError(data={"reason": f"arrays and objects are nested more than {MAX_DEPTH} deep"})
+
+
+def read_request(value: Any) -> Request:
+    """The request that a JSON value stands for.
+
+    Raises InvalidRequest; where the value has a usable id, the error's `reply_id` (see `reply_id_of`) is that id.
+    """
+    if type(value) is not dict:
+        raise InvalidRequest(data={"reason": f"a request is an object, not {kind_of(value)}"})
+    if value.get("jsonrpc") != "2.0":
+        raise InvalidRequest(data={"reason": 'member "jsonrpc" must be "2.0"'})
+    method = value.get("method")
+    if type(method) is not str:
+        raise InvalidRequest(data={"reason": f'member "method" must be a string, not {kind_of(method)}'})
+    id_ = value.get("id")
+    if id_ is not None and type(id_) is not str and type(id_) is not int:
+        raise InvalidRequest(data={"reason": f'member "id" must be a string or an integer, not {kind_of(id_)}'})
+    # A fresh {} for each: what an executor writes into a shared one would reach other callers.
+    return Request(id_, method, value.get("params", {}))
+
+
+def reply_id_of(value: Any) -> Id | None:
+    """The id to answer an invalid request with: its own where it is a usable one, else null (JSON-RPC 2.0 §5)."""
+    if type(value) is dict:
+        id_ = value.get("id")
+        if type(id_) is str or type(id_) is int:
+            return id_
+    return None
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls a value's type, for error messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int):
+        return "an integer"
+    return {str: "a string", float: "a number", list: "an array", dict: "an object"}.get(type(value), "?")
+
+
+def dump_result(id_: Id | None, result: Any) -> bytes:
+    """A response line. `result` may hold `orjson.Fragment`s of JSON made earlier."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": id_, "result": result}, option=_NEWLINE)
+
+
+def dump_error(id_: Id | None, error: RpcError) -> bytes:
+    """An error response line. Never fails: what JSON cannot say in `error` is written as text, or left out."""
+    wire = error.to_wire()
+    try:
+        return orjson.dumps({"jsonrpc": "2.0", "id": id_, "error": wire}, option=_NEWLINE, default=repr)
+    except TypeError:
+        # A surrogate from a file name, an integer of more than 64 bits, a key that is not text, nesting without end.
+        return orjson.dumps({"jsonrpc": "2.0", "id": id_, "error": _sendable(wire)}, option=_NEWLINE)
+
+
+def _sendable(wire: dict[str, Any]) -> dict[str, Any]:
+    """An error object of which each member of `data` that orjson refuses is replaced by a note."""
+    kept = {"code": wire["code"], "message": _utf8(wire["message"])}
+    data: dict[str, Any] = {}
+    for name, value in wire.get("data", {}).items():
+        try:
+            data[_utf8(str(name))] = orjson.Fragment(orjson.dumps(value, default=repr))
+        except TypeError:
+            data[_utf8(str(name))] = f"({type(value).__name__} that JSON cannot say)"
+    if data:
+        kept["data"] = data
+    return kept
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def dump_request(id_: Id | None, method: str, params: Any) -> bytes:
+    """A request line; without an id, a notification."""
+    if id_ is None:
+        return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params}, option=_NEWLINE)
+    return orjson.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}, option=_NEWLINE)
+
+
+def join_batch(lines: list[bytes]) -> bytes:
+    """One array line from the response lines of a batch."""
+    return b"[" + b",".join([line[:-1] for line in lines]) + b"]\n"

@@ -1,0 +1,218 @@
+"""The server's end of a connection: bytes to calls, answers to bytes. Sans-IO.
+
+It owns what JSON-RPC asks a server to remember per connection: the ids that are outstanding, and the answers of a batch
+until the last of them is there. A document that is not a request is answered here, at once (`Answer`); every proper
+request becomes a `Call`, which its executor answers exactly once through `result` or `error`. It does not know what a
+method does, who calls, or how bytes travel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from attrs import define
+
+from hearth.errors import InvalidParams, InvalidRequest, MethodNotFound, ParseError, RpcError
+from hearth.protocol.framing import DocumentTooLong, LineFramer
+from hearth.protocol.jsonrpc import (
+    Id,
+    Request,
+    dump_error,
+    dump_result,
+    join_batch,
+    kind_of,
+    load,
+    read_request,
+    reply_id_of,
+)
+from hearth.protocol.methods import METHODS
+
+
+@define(slots=True, eq=False)
+class Call:
+    """A request to execute. `params` is its params object, as received; `id` is None for a notification."""
+
+    id: Id | None
+    method: str
+    params: dict[str, Any]
+    batch: _Batch | None = None
+
+
+@define(slots=True, eq=False)
+class Answer:
+    """Bytes to send: the answer to a document that is not a request, or a refusal that needs no executor."""
+
+    data: bytes
+
+
+@define(slots=True, eq=False)
+class Close:
+    """The stream can no longer be trusted: send what is due, then close."""
+
+    reason: str
+
+
+Event: TypeAlias = "Call | Answer | Close"
+
+
+class _Batch:
+    """One batch on its way: the answers that are ready, refusals first, then as they come.
+
+    Its ids stay outstanding until the line that answers them all is made, because until then the peer has no answer.
+    """
+
+    __slots__ = ("ids", "lines", "open")
+
+    def __init__(self) -> None:
+        self.ids: list[Id] = []
+        self.lines: list[bytes] = []
+        self.open = 0
+
+
+class ServerProtocol:
+    """One connection. `receive` and the two answering methods never raise for anything a peer can send."""
+
+    __slots__ = ("_framer", "_max_batch", "_max_document_bytes", "_outstanding", "closed")
+
+    def __init__(self, *, max_document_bytes: int = 1 << 20, max_batch: int = 64) -> None:
+        self._framer = LineFramer(max_document_bytes)
+        self._max_document_bytes = max_document_bytes
+        self._max_batch = max_batch
+        self._outstanding: set[Id] = set()
+        self.closed = False
+
+    @property
+    def outstanding(self) -> int:
+        """How many requests wait for the bytes of their answer. Notifications do not count: none is ever owed."""
+        return len(self._outstanding)
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take received bytes; return what they ask for, in order. After a Close all further bytes are ignored."""
+        if self.closed:
+            return []
+        events: list[Event] = []
+        try:
+            documents = self._framer.feed(data)
+        except DocumentTooLong as error:
+            for document in error.documents:
+                self._document(document, events)
+            self._too_long(error, events)
+            return events
+        for document in documents:
+            self._document(document, events)
+        return events
+
+    def receive_document(self, document: bytes) -> list[Event]:
+        """Take one whole document from a carrier that frames by itself (draft §2.2); after a Close, nothing."""
+        events: list[Event] = []
+        if self.closed:
+            return events
+        if len(document) > self._max_document_bytes:
+            self._too_long(DocumentTooLong(self._max_document_bytes, []), events)
+        else:
+            self._document(document, events)
+        return events
+
+    def _too_long(self, error: DocumentTooLong, events: list[Event]) -> None:
+        data = {"reason": str(error), "max_document_bytes": error.limit}
+        events.append(Answer(dump_error(None, InvalidRequest("Invalid Request: document too long", data=data))))
+        events.append(Close("a document was too long"))
+        self.closed = True
+
+    def _document(self, document: bytes, events: list[Event]) -> None:
+        try:
+            value = load(document)
+        except ParseError as error:
+            events.append(Answer(dump_error(None, error)))
+            return
+        if type(value) is list:
+            self._batch(value, events)
+            return
+        event = self._request(value, None)
+        if event is not None:
+            events.append(event)
+
+    def _request(self, value: Any, batch: _Batch | None) -> Call | Answer | None:
+        """A call, or the answer to what cannot become one; None for a notification that cannot."""
+        # An answer that bears an outstanding id would be taken for that of the request that is outstanding: what uses such
+        # an id again is answered with a null one.
+        try:
+            request = read_request(value)
+        except InvalidRequest as error:
+            id_ = reply_id_of(value)
+            if id_ in self._outstanding:
+                id_ = None
+            return self._refused(id_, error, batch)
+        id_ = request.id
+        if id_ is not None and id_ in self._outstanding:
+            reused = InvalidRequest(data={"reason": "this id is outstanding on this connection", "id": id_})
+            return Answer(dump_error(None, reused))
+        if request.method not in METHODS or type(request.params) is not dict:
+            return None if id_ is None else self._refused(id_, _refusal(request), batch)
+        if id_ is not None:
+            self._outstanding.add(id_)
+        return Call(id_, request.method, request.params, batch)
+
+    def _refused(self, id_: Id | None, error: RpcError, batch: _Batch | None) -> Answer:
+        if batch is not None and id_ is not None:
+            self._outstanding.add(id_)
+            batch.ids.append(id_)
+        return Answer(dump_error(id_, error))
+
+    def _batch(self, values: list[Any], events: list[Event]) -> None:
+        if not values or len(values) > self._max_batch:
+            reason = f"a batch holds 1 to {self._max_batch} requests, not {len(values)}"
+            refusal = InvalidRequest(data={"reason": reason, "max_batch": self._max_batch})
+            events.append(Answer(dump_error(None, refusal)))
+            return
+        batch = _Batch()
+        calls: list[Event] = []
+        for value in values:
+            event = self._request(value, batch)
+            if isinstance(event, Answer):
+                batch.lines.append(event.data)
+            elif event is not None:
+                calls.append(event)
+                batch.open += event.id is not None
+        events.extend(calls)
+        if not batch.open and batch.lines:
+            events.append(Answer(self._joined(batch)))
+
+    def result(self, call: Call, result: Any) -> bytes | None:
+        """The bytes that answer a call, or None: a notification, or a batch that waits for others.
+
+        Raises TypeError for a result that is not JSON: a bug in the server, before anything was answered.
+        """
+        if call.id is None:
+            return None
+        line = dump_result(call.id, result)
+        return self._answered(call, line)
+
+    def error(self, call: Call, error: RpcError) -> bytes | None:
+        """As `result`, for a request that failed."""
+        if call.id is None:
+            return None
+        return self._answered(call, dump_error(call.id, error))
+
+    def _answered(self, call: Call, line: bytes) -> bytes | None:
+        batch = call.batch
+        if batch is None:
+            self._outstanding.discard(call.id)
+            return line
+        batch.ids.append(call.id)  # type: ignore[arg-type]
+        batch.lines.append(line)
+        batch.open -= 1
+        return None if batch.open else self._joined(batch)
+
+    def _joined(self, batch: _Batch) -> bytes:
+        self._outstanding.difference_update(batch.ids)
+        return join_batch(batch.lines)
+
+
+def _refusal(request: Request) -> RpcError:
+    """Why a request that `_request` found wanting cannot be executed, whoever asks."""
+    method = request.method
+    if method not in METHODS:
+        return MethodNotFound(f"Method not found: {method[:200]}", data={"method": method[:200]})
+    reason = f"params must be an object, not {kind_of(request.params)}"
+    return InvalidParams(f"Invalid params: {reason}", data={"path": "", "reason": reason})
