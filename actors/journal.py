@@ -1,5 +1,4 @@
-"""The journal actor: sole writer of the audit log. It commits what has arrived, all at once, and answers receipts in
-order.
+"""The journal actor: sole writer of the audit log. It commits what has arrived, together, and answers in order.
 
 `post` never waits. The journal takes every record that is there in one wake-up, seals and writes them
 together, and answers; while a sync runs in its thread, what arrives forms the next commit. It never waits for
@@ -35,7 +34,7 @@ from hearth.audit.writer import LogFailed
 from hearth.errors import AuditUnavailable, ConfigError
 
 MOST_KEPT: Final = 10_000
-"""How many records are kept in memory while the log cannot be written; beyond that the oldest are dropped and counted."""
+"""How many records are kept in memory while the log cannot be written; beyond that the oldest are dropped."""
 RETRY_S: Final = 1.0
 """How often a log that cannot be written is tried again when nothing is posted."""
 FLUSH_LIMIT_S: Final = 5.0
@@ -252,20 +251,17 @@ class Journal:
                     receipt.fill(None)
 
     async def _append(self, records: list[Stamped]) -> None:
-        if self._sync:
-            await self._append_synced(records)
-        else:
-            self._log.append(records)
-
-    async def _append_synced(self, records: list[Stamped]) -> None:
-        """Append in a thread. Its end is awaited unless it takes too long on the way out: then the log is left to it."""
+        now = records[-1][0] if records else self._clock()
+        if not self._sync:
+            self._log.append(records, now)
+            return
         if self._hung:
             raise LogFailed(f"audit log {self._log.path}: {_SILENT}")
         try:
             await trio.to_thread.run_sync(
-                self._log.append, records, abandon_on_cancel=True, limiter=self._limiter
+                self._log.append, records, now, abandon_on_cancel=True, limiter=self._limiter
             )
-        except trio.Cancelled:
+        except trio.Cancelled:  # it took too long on the way out: the log is left to the thread
             self._hung = True
             self._failure = f"audit log {self._log.path}: {_SILENT}"
             raise

@@ -32,7 +32,7 @@ _PEM = re.compile(r"-----BEGIN (PRIVATE|PUBLIC) KEY-----\s+([A-Za-z0-9+/=\s]+?)\
 
 
 def checkpoint_message(seq: int, head: str, ts: str) -> bytes:
-    """The bytes that a checkpoint signs: a fixed first line, then the head's seq and hash and the checkpoint's own ts."""
+    """The bytes that a checkpoint signs: a fixed line, then the head's seq and hash and the checkpoint's own ts."""
     return f"hearth audit checkpoint\n{seq}\n{head}\n{ts}\n".encode()
 
 

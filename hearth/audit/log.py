@@ -126,15 +126,15 @@ class AuditLog:
 
     # --- writing
 
-    def append(self, records: Sequence[Stamped]) -> None:
+    def append(self, records: Sequence[Stamped], now: float) -> None:
         """Seal and write `records`; with durability "fsync" return when they are on the disk.
 
-        Checkpoints and rotation happen on the way. An empty sequence writes what the log itself has outstanding.
-        Raises LogFailed; the records after the first `written` are then not in the log, and may be given again.
+        Checkpoints and rotation happen on the way. An empty sequence writes what the log itself has outstanding, at
+        `now`. Raises LogFailed; the records after the first `written` are then not in the log, and may be given again.
         """
         writer = self._writer
         chain, every = writer.chain, self._settings.checkpoint_every
-        at = records[-1][0] if records else self._watched_at
+        at = records[-1][0] if records else now
         lines: list[bytes] = []
         size = 0
         try:

@@ -115,7 +115,7 @@ def _last_record(fd: int, size: int) -> tuple[int, Head | None]:
 
 
 def _require_ours(path: Path, fd: int) -> None:
-    """A file without a record is ours only if it can be a torn first line: its beginning, or zeros after a power cut."""
+    """A file without a record is ours only if it can be a torn first line, or the zeros of a power cut."""
     start = os.pread(fd, len(_START_OF_RECORD), 0)
     if not _START_OF_RECORD.startswith(start) and start.strip(b"\0"):
         raise ConfigError(f"audit log {path}: holds something else; move it away or name another file in [audit] path")

@@ -1,4 +1,4 @@
-"""What the operator decides about the audit log: `AuditSettings`. Refuses nothing by itself but sizes that cannot work."""
+"""What the operator decides about the audit log: `AuditSettings`. Refuses only values that cannot work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import Attribute, field, frozen
 from hearth.errors import ConfigError
 
 Durability: TypeAlias = Literal["os", "fsync", "relaxed"]
-"""What has happened to a record when its receipt is answered: written to the kernel, synced to the disk, or accepted."""
+"""What has become of a record when its receipt is answered: in the kernel, on the disk, or merely accepted."""
 
 DURABILITIES: tuple[Durability, ...] = ("os", "fsync", "relaxed")
 

@@ -245,7 +245,7 @@ class _Check:
             return None
         place = Bad(self.files[-1], self.line, "")
         if self.known[0] > (self.seq or 0):
-            return place._replace(reason=f"the log ends at record {self.seq or 0}, and had record {self.known[0]} before")
+            return place._replace(reason=f"the log ends at record {self.seq or 0}, but had record {self.known[0]}")
         return place._replace(reason=f"the log begins at record {self.first_seq}, after record {self.known[0]}")
 
     def _report(self, bad: Bad | None) -> Report:

@@ -130,7 +130,7 @@ class Writer:
         self._cut()
 
     def _roll_back(self) -> None:
-        """Return to what is known to be on the disk; without `sync` there is no such promise, and nothing to take back."""
+        """Return to what is known to be on the disk; without `sync` nothing was promised, and nothing is taken back."""
         if self._must_sync:
             self.size, self._written = self._synced
             self.chain.seq, self.chain.prev = self._written

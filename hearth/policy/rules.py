@@ -91,12 +91,9 @@ class Match:
 _Condition: TypeAlias = Match | Mapping[str, Any]
 
 
-def _alternatives(given: _Condition | Iterable[_Condition]) -> tuple[Match, ...]:
-    if isinstance(given, Match):
-        return (given,)
-    if isinstance(given, Mapping):
-        return (Match(**given),)
-    return tuple(one if isinstance(one, Match) else Match(**one) for one in given)
+def _alternatives(given: _Condition | list[_Condition] | tuple[_Condition, ...]) -> tuple[Match, ...]:
+    several = given if isinstance(given, (list, tuple)) else (given,)
+    return tuple(one if isinstance(one, Match) else Match(**one) for one in several)
 
 
 def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
@@ -188,10 +185,8 @@ def default_policy(own_uid: int, socket_gid: int | None) -> tuple[PolicyEntry, .
     Being able to connect is the authentication (draft §10.1). Root can connect too, but is let in only where
     it is the daemon's own user or in the group: who wants it otherwise writes an entry.
     """
-    match = [Match(uid=own_uid)]
-    if socket_gid is not None:
-        match.append(Match(gid=socket_gid))
-    return (PolicyEntry(name="default", match=match),)
+    ours, group = Match(uid=own_uid), None if socket_gid is None else Match(gid=socket_gid)
+    return (PolicyEntry(name="default", match=ours if group is None else (ours, group)),)
 
 
 def idle_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> list[str]:
