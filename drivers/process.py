@@ -118,7 +118,7 @@ class ProcessDriver(BaseDriver):
             }
 
     def _stat(self, pid: int) -> tuple[str, list[str]] | None:
-        """The name, and the fields of /proc/PID/stat behind it: 0 state, 1 ppid, 3 session, 11 utime, 12 stime, 21 rss."""
+        """The name, and what follows it in /proc/PID/stat: 0 state, 1 ppid, 3 session, 11 utime, 12 stime, 21 rss."""
         try:
             text = (self._proc / str(pid) / "stat").read_bytes().decode(errors="replace")
         except OSError:
@@ -165,7 +165,7 @@ class ProcessDriver(BaseDriver):
                 start_new_session=True,
             )
         except OSError as error:
-            reason = f"{argv[0]} cannot be started: {error.strerror}; look at [tools.exec] {name}"
+            reason = f"{argv[0]} cannot be started: {error.strerror}: {error.filename}; look at [tools.exec] {name}"
             raise DeviceError(reason, effect="none", data={"template": name}) from error
         child = Child(process, template.max_output_bytes, self._clock)
         try:

@@ -12,16 +12,18 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
 from hearth.errors import ConfigError, QueueFull
-from hearth.policy.principal import Principal
+from hearth.policy.principal import from_peercred
 from hearth.protocol.jsonrpc import dump_error
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hearth.policy.principal import Principal
     from pathlib import Path
 
 log = logging.getLogger("hearth.unix")
@@ -30,7 +32,7 @@ BACKLOG = 128
 NO_DESCRIPTORS_PAUSE = 0.1
 """Seconds to wait for descriptors to come free when the process or the machine has none left."""
 
-Serve = Callable[[socket.socket, Principal], Awaitable[None]]
+Serve: TypeAlias = "Callable[[socket.socket, Principal], Awaitable[None]]"
 
 
 def bind(path: Path, mode: int = 0o660, group: str | None = None) -> socket.socket:
@@ -127,7 +129,7 @@ async def accept_all(listening: socket.socket, nursery: trio.Nursery, serve: Ser
         if len(nursery.child_tasks) > max_connections:
             _turn_away(connected, max_connections)
             continue
-        nursery.start_soon(serve, connected, Principal.from_peercred(connected))
+        nursery.start_soon(serve, connected, from_peercred(connected))
 
 
 def _turn_away(connected: socket.socket, most: int) -> None:

@@ -31,7 +31,7 @@ class _Pulse:
     __slots__ = ("count", "rest")
 
     def __init__(self, rest: LineState) -> None:
-        self.rest = rest
+        self.rest: LineState = rest
         self.count = 0
 
 

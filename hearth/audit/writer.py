@@ -1,8 +1,9 @@
 """The file that is being written, as a position on a chain: `Writer` appends lines, whole or not at all.
 
-After every call the file ends in a whole record, or the writer knows that it does not and cuts it before the next write. A
-write that failed half way leaves the lines it finished; a sync that failed leaves those of the last sync that did not, since
-nobody can tell which pages reached the disk. The chain's head always follows, so that nothing is written twice.
+After every call the file ends in a whole record, or the writer knows that it does not and cuts it before the
+next write. A write that failed half way leaves the lines it finished; a sync that failed leaves those of the
+last sync that did not, since nobody can tell which pages reached the disk. The chain's head always follows,
+so that nothing is written twice.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class LogFailed(HearthError):
 class Writer:
     """The open file, its size in whole records, and the chain that stands at its end.
 
-    With `sync`, records count as written (`kept`) once they are synced, else once they are in the kernel. `path` is for
-    messages and for the directory.
+    With `sync`, records count as written (`kept`) once they are synced, else once they are in the kernel.
+    `path` is for messages and for the directory.
     """
 
     def __init__(self, path: Path, *, sync: bool, disk: Disk) -> None:

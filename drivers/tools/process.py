@@ -1,0 +1,227 @@
+"""The proc.* tools (design §4): who is running, and, where the operator opts in, running programs and signalling them.
+
+Owns their schemas and when a program's end counts as a failure. It offers no shell and no free argv: an agent picks an
+operator's template and fills in its parameters (draft §12), nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hearth.config_exec import MAX_PARAM, ExecParam, ExecTemplate
+from hearth.drivers.process import MAX_LISTED, SIGNALS, TERM_GRACE_MS
+from hearth.drivers.tools import schemas
+from hearth.errors import DeviceError, TimedOut
+from hearth.tools import Args, StepContext, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hearth.drivers.tools.schemas import Schema
+
+_MARGIN_MS = 3_000
+"""Beyond a template's time and the grace after SIGTERM: only a process that cannot be killed takes longer."""
+_PID: Schema = {"type": "integer", "minimum": 1, "maximum": 2**22, "description": "process id"}
+
+
+def process_tools(
+    bus: str = "processes",
+    exec_templates: Mapping[str, ExecTemplate | Sequence[str]] | None = None,
+    *,
+    exec_bus: str = "exec",
+) -> list[Tool]:
+    """proc.list, and the opt-in proc.exec and proc.signal.
+
+    Both buses have a `ProcessDriver`. They are two so that programs that run for minutes keep nobody from being
+    listed or signalled. A template given as a plain argv takes no parameters. Raises ConfigError for a bad one.
+    """
+    templates = {
+        name: given if isinstance(given, ExecTemplate) else ExecTemplate(argv=tuple(given))
+        for name, given in (exec_templates or {}).items()
+    }
+    return [_list_tool(bus), _exec_tool(exec_bus, templates), _signal_tool(bus)]
+
+
+def _list_tool(bus: str) -> Tool:
+    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        asked = {key: args[key] for key in ("sort", "name", "user") if key in args}
+        limit = int(args.get("limit", 50))  # 50.0 is an integer to JSON Schema
+        found: Mapping[str, Any] = await ctx.transact(lambda driver: driver.processes(limit=limit, **asked))
+        return found
+
+    row = {
+        "pid": _PID,
+        "ppid": {"type": "integer", "minimum": 0, "description": "process id of the parent; 0 if it has none"},
+        "name": {"type": "string", "description": "as the kernel keeps it: mostly cut to 15 characters"},
+        "user": {"type": "string", "description": "user name, or the number of a user without one"},
+        "state": {"type": "string", "description": '"running", "sleeping", "disk-sleep", "stopped", "zombie", …'},
+        "cpu_s": {"type": "number", "minimum": 0, "description": "CPU time used since its start, in seconds"},
+        "rss_bytes": {"type": "integer", "minimum": 0, "description": "main memory it occupies, in bytes"},
+    }
+    argv = schemas.listed("command line, cut to 4096 bytes; only where the operator shows it", {"type": "string"})
+    return Tool(
+        name="proc.list",
+        risk_level=0,
+        timeout_ms=5000,
+        description=(
+            "List running processes, the greatest users first: of CPU time since their start (not at the moment), or "
+            "of memory. Narrow it by `name` (a part of it) or `user`."
+        ),
+        params_schema=schemas.args(
+            {
+                "sort": {"enum": ["cpu", "memory", "pid"], "default": "cpu"},
+                "limit": schemas.integer("most processes to return", 1, MAX_LISTED, default=50),
+                "name": schemas.text("only processes whose name contains this"),
+                "user": schemas.text("only processes of this user"),
+            }
+        ),
+        result_schema=schemas.result(
+            {
+                "processes": schemas.listed(
+                    "in the order asked for",
+                    {"type": "object", "properties": {**row, "argv": argv}, "required": list(row)},
+                ),
+                "total": {"type": "integer", "minimum": 0, "description": "all processes that hearth may see"},
+                "matched": {"type": "integer", "minimum": 0, "description": "those that `name` and `user` leave"},
+                "truncated": schemas.flag("true if `limit` cut the list"),
+            }
+        ),
+        capability="CAP_PROC",
+        bus=lambda _args: bus,
+        run=run,
+    )
+
+
+def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
+    def checked_bus(args: Args) -> str:
+        # Asked at submit: what the schema cannot say (options in disguise) is refused there too, before anything runs.
+        templates[args["template"]].fill(args.get("params", {}))
+        return bus
+
+    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        name = args["template"]
+        template, params = templates[name], args.get("params", {})
+        outcome: Mapping[str, Any] = await ctx.transact(
+            lambda driver: driver.execute(name, template, params), limit_ms=_limit_ms(template)
+        )
+        return _judged(template, outcome)
+
+    return Tool(
+        name="proc.exec",
+        risk_level=3,
+        timeout_ms=max(map(_limit_ms, templates.values()), default=_MARGIN_MS),
+        description=(
+            "Run one of the programs that the operator of this machine has prepared, without a shell, and return what "
+            "it printed. The step fails if the program's exit code means failure or its time runs out; `error_data` "
+            f"then holds the same fields as a result. Programs: {_menu(templates)}."
+        ),
+        params_schema=_exec_params(templates),
+        result_schema=schemas.result(
+            {
+                "template": {"type": "string"},
+                "pid": _PID,
+                "exit_code": {"type": ["integer", "null"], "description": "null if a signal ended it"},
+                "signal": {"type": ["string", "null"], "description": 'the signal that ended it, such as "SIGTERM"'},
+                "timed_out": schemas.flag("true if it was ended because its time ran out"),
+                "duration_ms": {"type": "number", "minimum": 0},
+                "stdout": _stream("what it printed"),
+                "stderr": _stream("what it complained of"),
+            }
+        ),
+        capability="CAP_PROC",
+        bus=checked_bus,
+        run=run,
+        opt_in=True,
+    )
+
+
+def _judged(template: ExecTemplate, outcome: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The outcome of a program that did its work. Raises TimedOut or DeviceError for any other."""
+    name = outcome["template"]
+    if outcome["timed_out"]:
+        raise TimedOut(f"{name} was ended after its {template.timeout_ms} ms", effect="unknown", data=outcome)
+    if outcome["signal"] is not None:
+        raise DeviceError(f"{name} was ended by {outcome['signal']}", effect="unknown", data=outcome)
+    if outcome["exit_code"] not in template.ok_exit_codes:
+        raise DeviceError(f"{name} failed with exit code {outcome['exit_code']}", effect="done", data=outcome)
+    return outcome
+
+
+def _limit_ms(template: ExecTemplate) -> int:
+    return template.timeout_ms + TERM_GRACE_MS + _MARGIN_MS
+
+
+def _menu(templates: Mapping[str, ExecTemplate]) -> str:
+    told = [f"{name} ({one.description})" if one.description else name for name, one in templates.items()]
+    return "; ".join(told) or "none"
+
+
+def _exec_params(templates: Mapping[str, ExecTemplate]) -> Schema:
+    """One alternative for each template, chosen by its name, so that a wrong parameter is explained as such."""
+    schema = schemas.args(
+        {
+            "template": {"enum": list(templates), "description": "which program"},
+            "params": {"type": "object", "description": "the program's parameters, each a string"},
+        },
+        required=["template"],
+    )
+    alternatives = [_alternative(name, one) for name, one in templates.items()]
+    return {**schema, "allOf": alternatives} if alternatives else schema
+
+
+def _alternative(name: str, template: ExecTemplate) -> Schema:
+    params = {key: _param(param) for key, param in template.params.items()}
+    then: dict[str, Any] = {"properties": {"params": {"properties": params, "required": list(params)}}}
+    if params:
+        then["required"] = ["params"]
+    return {"if": {"properties": {"template": {"const": name}}}, "then": then}
+
+
+def _param(param: ExecParam) -> Schema:
+    told = {"description": param.description} if param.description else {}
+    if param.enum is not None:
+        return {"type": "string", "enum": list(param.enum), **told}
+    # The pattern itself stays out: JSON Schema's dialect is not Python's, and `fill` is asked at submit anyway.
+    form = f"matches the regular expression {param.pattern}"
+    return {"type": "string", "maxLength": MAX_PARAM, "description": ": ".join((*told.values(), form))}
+
+
+def _stream(description: str) -> Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {
+            "text": {"type": "string", "description": "if it is UTF-8"},
+            "base64": {"type": "string", "contentEncoding": "base64", "description": "if it is not"},
+            "bytes": {"type": "integer", "minimum": 0, "description": "printed in all"},
+            "truncated": schemas.flag("true if only the beginning is here"),
+        },
+        "required": ["bytes", "truncated"],
+        "oneOf": [{"required": ["text"]}, {"required": ["base64"]}],
+    }
+
+
+def _signal_tool(bus: str) -> Tool:
+    async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        pid, name = args["pid"], args["signal"]
+        sent: Mapping[str, Any] = await ctx.transact(lambda driver: driver.send_signal(int(pid), name))
+        return sent
+
+    signals: Schema = {"enum": list(SIGNALS), "description": "SIGTERM asks a program to end, SIGKILL ends it"}
+    return Tool(
+        name="proc.signal",
+        risk_level=3,
+        timeout_ms=1000,
+        description=(
+            "Send a signal to one process: one that proc.exec started, or one that runs a program which the operator "
+            "of this machine has listed. Any other is refused. It does not wait for the process to end."
+        ),
+        params_schema=schemas.args({"pid": _PID, "signal": signals}, required=["pid", "signal"]),
+        result_schema=schemas.result(
+            {"pid": _PID, "name": {"type": "string", "description": "name of the process"}, "signal": signals}
+        ),
+        capability="CAP_PROC",
+        bus=lambda _args: bus,
+        run=run,
+        opt_in=True,
+    )
