@@ -99,6 +99,6 @@ def _policy(config: Config) -> list[PolicyEntry]:
     return entries
 
 
-def _matches(match: Mapping[str, Any] | tuple[Mapping[str, Any], ...]) -> list[Match]:
+def _matches(match: Mapping[str, Any] | tuple[Mapping[str, Any], ...]) -> list[Match | Mapping[str, Any]]:
     alternatives = (match,) if isinstance(match, Mapping) else match
     return [Match(**alternative) for alternative in alternatives]

@@ -27,6 +27,7 @@ class Carrier(Protocol):
 
     async def receive(self) -> bytes:
         """Some bytes, or b"" when the peer will send no more. Raises PeerGone."""
+        ...
 
     async def send(self, data: bytes) -> None:
         """Send all of `data`. Raises PeerGone, also when the peer has taken none of it for too long."""

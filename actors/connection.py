@@ -32,9 +32,11 @@ class Directory(Protocol):
 
     def open_session(self, principal: Principal, opening: SessionOpen, ask: Ask) -> Session:
         """Start a session, which answers `ask`. Raises RpcError."""
+        ...
 
     def find_session(self, session_id: str, principal: str) -> Session:
         """The session, if it is this principal's. Raises SessionInvalid or ShuttingDown."""
+        ...
 
 
 class WireAsk:

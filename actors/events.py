@@ -31,6 +31,7 @@ class Reader(Protocol):
     @property
     def gone(self) -> bool:
         """True when the reader will never read again."""
+        ...
 
     def poke(self) -> None:
         """There is something to read, or the history has ended. Must not block, and must not publish."""

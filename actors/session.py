@@ -59,6 +59,7 @@ class Follower(Protocol):
     @property
     def gone(self) -> bool:
         """True when it will never read again."""
+        ...
 
     def follow(self, log: EventLog, from_seq: int) -> None:
         """Send the log's events, from its history on."""
@@ -73,10 +74,12 @@ class Ask(Protocol):
     @property
     def params(self) -> Params:
         """What is asked."""
+        ...
 
     @property
     def follower(self) -> Follower | None:
         """Who is to be sent the events that are asked for."""
+        ...
 
     def result(self, value: Any) -> None:
         """Answer."""

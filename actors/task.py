@@ -46,10 +46,12 @@ class AuditTrail(Protocol):
 
     def post(self, *records: Mapping[str, Any]) -> Receipt:
         """Hand over records, to be written together and in this order."""
+        ...
 
     @property
     def failure(self) -> str | None:
         """Why the log cannot be written at the moment, or None."""
+        ...
 
 
 @frozen(eq=False)

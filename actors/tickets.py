@@ -166,7 +166,7 @@ class TicketQueue:
             self.lease = None
 
     def refuse_all(self, *, for_good: bool = False) -> list[Ticket]:
-        """Take out every ticket, in order, for a bus that cannot serve it; those that must run stay unless `for_good`."""
+        """Take out every ticket, in order, for a bus that cannot serve it; those that must run only `for_good`."""
         refused = sorted(t for t in (*self._holders, *self._heap) if t.state is State.QUEUED)
         self._holders.clear()
         self._heap.clear()

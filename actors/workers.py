@@ -27,6 +27,7 @@ class Worker(Protocol):
 
     def submit(self, call: Callable[[], Any]) -> Slot[Any]:
         """Begin; the slot carries the value or the exception."""
+        ...
 
     def close(self) -> None:
         """Take no more; does not wait for what is running."""

@@ -34,10 +34,12 @@ class Driver(Protocol):
     @property
     def style(self) -> Style:
         """How operations must be run."""
+        ...
 
     @property
     def width(self) -> int:
         """How many transactions may run at once: 1 for a real bus, more for pools (files, telemetry)."""
+        ...
 
     def open(self) -> None:
         """Acquire the device. Raises DeviceError (missing, no permission) or ResourceBusy (held by another process)."""
@@ -56,9 +58,11 @@ class Driver(Protocol):
 
         Returns a list of JSON objects that say what was done (`{"line": 17, "safe": 0}`).
         """
+        ...
 
     def describe(self) -> Mapping[str, Any]:
         """A JSON object about the device for `hw.*` and health; touches no hardware."""
+        ...
 
 
 class BaseDriver:

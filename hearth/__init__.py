@@ -59,7 +59,34 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = ["__version__", *sorted(_MODULE_OF)]
+__all__ = [
+    "CarrierError",
+    "Config",
+    "ConfigError",
+    "DeviceError",
+    "Done",
+    "HearthError",
+    "InvalidParams",
+    "PermissionDenied",
+    "ResourceBusy",
+    "RpcError",
+    "SessionInvalid",
+    "Step",
+    "StepContext",
+    "StepResult",
+    "Task",
+    "TaskEvent",
+    "TaskFailed",
+    "TaskResult",
+    "TimedOut",
+    "Tool",
+    "Undo",
+    "__version__",
+    "connect",
+    "load_config",
+    "open_runtime",
+    "step",
+]
 
 
 def __getattr__(name: str) -> Any:

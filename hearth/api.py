@@ -97,18 +97,23 @@ class Task(Protocol):
     @property
     def task_id(self) -> str:
         """The identifier task.submit returned."""
+        ...
 
     def events(self, *, from_seq: int = 1) -> AsyncIterator[TaskEvent]:
         """Every event from `from_seq` on, ending after `task_finish`."""
+        ...
 
     async def wait(self) -> TaskResult:
         """Wait until the task is terminal and return its result; does not raise for a failed task."""
+        ...
 
     async def get(self) -> TaskResult:
         """The task as it stands (task.get)."""
+        ...
 
     async def cancel(self) -> str:
         """Ask for cooperative cancellation (task.cancel); returns "CANCELLING", or how the task has ended already."""
+        ...
 
 
 class Session(Protocol):
@@ -117,25 +122,32 @@ class Session(Protocol):
     @property
     def session_id(self) -> str:
         """The identifier session.open returned."""
+        ...
 
     @property
     def capabilities(self) -> Sequence[str]:
         """The capability flags the session may really use."""
+        ...
 
     async def tools(self) -> list[dict[str, Any]]:
         """The entries of tool.list."""
+        ...
 
     async def submit(self, intent: str, steps: Sequence[Step | Mapping[str, Any]], **constraints: Any) -> Task:
         """Submit a task (draft §3.4); keyword arguments are its constraints, `idempotency_key` is the task's own.
 
         Raises the RpcError subclass the server answered with.
         """
+        ...
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """Submit one step, wait, and return its result; a step that failed raises its error's class."""
+        ...
 
     async def task(self, task_id: str) -> Task:
         """A handle on a task submitted earlier. Raises TaskNotFound."""
+        ...
 
     async def close(self) -> int:
         """Close the session; returns how many of its tasks are still yielding (0 when all have)."""
+        ...

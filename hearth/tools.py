@@ -62,9 +62,11 @@ class PathGuard(Protocol):
 
     def open(self, path: str, flags: int, mode: int = 0o600, *, access: Literal["read", "write"]) -> int:
         """Open `path` beneath its allowed root and return the descriptor."""
+        ...
 
     def open_parent(self, path: str, *, access: Literal["read", "write"]) -> tuple[int, str]:
         """Open the directory that holds `path`; return its descriptor and the last component."""
+        ...
 
 
 class StepContext(Protocol):
@@ -73,10 +75,12 @@ class StepContext(Protocol):
     @property
     def session_id(self) -> str:
         """The session on whose behalf the step runs."""
+        ...
 
     @property
     def paths(self) -> PathGuard:
         """The principal's path guard."""
+        ...
 
     async def transact(
         self,
@@ -94,9 +98,11 @@ class StepContext(Protocol):
         state when the session ends. `must_run` is for taking a started effect back: it passes the queue's bound and
         leases. Raises ResourceBusy, DeviceError, or AuditUnavailable.
         """
+        ...
 
     def health(self) -> Mapping[str, Json]:
         """The state of every bus and of the audit log, for `hw.board`."""
+        ...
 
     def progress(self, data: Mapping[str, Json]) -> None:
         """Publish a progress event; under back-pressure a subscriber may see only the newest ones."""

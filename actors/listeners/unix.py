@@ -22,9 +22,9 @@ from hearth.protocol.jsonrpc import dump_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from hearth.policy.principal import Principal
-    from pathlib import Path
 
 log = logging.getLogger("hearth.unix")
 

@@ -89,8 +89,6 @@ class PathGuard:
         except ConfigError:
             self.close()
             raise
-        for roots in self._roots.values():
-            roots.sort(key=lambda root: -max(map(len, root.spellings)))  # the most specific first
 
     def close(self) -> None:
         """Forget all roots: from now on every path is refused. Idempotent. For after the file bus."""
@@ -232,7 +230,7 @@ class PathGuard:
             else:
                 reason = f"no directory is allowed: [files] {access} is empty"
             raise _refusal(path, reason, {"allowed": [_shown(name) for name in allowed]})
-        return places
+        return sorted(places, key=lambda place: len(place.names))
 
 
 def _open_root(path: Path, access: Access) -> _Root:

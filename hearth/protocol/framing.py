@@ -62,21 +62,15 @@ class LineFramer:
     def _overflows(self, rest: bytes) -> bool:
         """Keep the beginning of a document; True when that makes it longer than the limit.
 
-        White space that may turn out to stand before or after the document never makes it too long, and past the limit
-        it is forgotten, so that an endless stream of it costs no memory.
+        White space that may turn out to stand before or after the document never makes it too long, and once it is past
+        the limit no more of it is kept, so that an endless stream of it costs no memory.
         """
         pending, limit = self._pending, self._limit
-        if not pending:
-            rest = rest.lstrip(_BLANK)
-        elif len(pending) > limit:
+        if len(pending) > limit:
+            # What is past the limit is blank, or this would have ended before.
             return bool(rest.strip(_BLANK))
-        pending += rest
-        if len(pending) <= limit:
-            return False
-        if len(pending.rstrip(_BLANK)) > limit:
-            return True
-        del pending[limit + 1 :]
-        return False
+        pending += rest if pending else rest.lstrip(_BLANK)
+        return len(pending) > limit and len(pending.rstrip(_BLANK)) > limit
 
     @property
     def has_partial(self) -> bool:
