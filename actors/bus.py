@@ -56,6 +56,8 @@ class Bus:
         self._waits: set[trio.CancelScope] = set()
         self._workers: list[Worker] = []
         self._abandoned = False
+        self._inline = driver.style is Style.INLINE
+        self._crash: Exception | None = None
         self._driven_by: dict[Hashable, str] = {}
         self._transactions = 0
 
@@ -73,12 +75,42 @@ class Bus:
             busy = self.busy(ticket.asker)
             if busy is not None:
                 raise busy
+        if self._inline and self._queue.would_begin(ticket) and self.state == "ready":
+            # It begins now and ends now: there is no moment at which anything could interrupt it or overlap with it.
+            self._run_in_place(ticket)
+            return ticket
         try:
             self._queue.put(ticket)
         except ResourceBusy as error:
             raise self._explain(error.message, "queue full", ticket.asker) from None
         self._wake()
         return ticket
+
+    def _run_in_place(self, ticket: Ticket) -> None:
+        """Run a transaction of an INLINE driver here and now, in the turn of whoever asked.
+
+        The guarantee is the same as in the bus's own turn, by construction: a plain call has no checkpoint, so no
+        cancellation can reach it and no other task runs meanwhile (see docs/decisions). What it saves is two turns.
+        """
+        op = ticket.op
+        if op is None:
+            self._grant(ticket)
+            return
+        ticket.state = State.BEGUN
+        self._transactions += 1
+        if ticket.drives is not None:
+            self._driven_by[ticket.drives] = ticket.asker.session_id
+        try:
+            value = op(self.driver)
+        except RpcError as error:
+            self._finish(ticket, error=error)
+        except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its asker
+            self._finish(ticket, error=self._crash_error(error))
+            self._crash = error
+            self._wake()
+        else:
+            ticket.state = State.DONE
+            ticket.fill(value)
 
     def busy(self, asker: Asker) -> ResourceBusy | None:
         """Why a ticket of `asker` could not begin at once, or None."""
@@ -205,21 +237,27 @@ class Bus:
             self._workers.append(worker)
         try:
             while True:
+                if self._crash is not None:
+                    error, self._crash = self._crash, None
+                    raise error
                 ticket = take()
                 if ticket is None:
                     await self._wait_for_ticket()
                     continue
                 if ticket.op is None:
-                    ticket.begun_at = trio.current_time()
-                    ticket.state = State.BEGUN
-                    self._queue.grant(ticket)
-                    ticket.fill(None)
+                    self._grant(ticket)
                     continue
                 await self._transaction(worker, ticket, ticket.op)
         finally:
             if worker is not None:
                 self._workers.remove(worker)
                 worker.close()
+
+    def _grant(self, ticket: Ticket) -> None:
+        ticket.begun_at = trio.current_time()
+        ticket.state = State.BEGUN
+        self._queue.grant(ticket)
+        ticket.fill(None)
 
     async def _wait_for_ticket(self) -> None:
         task = trio.lowlevel.current_task()
@@ -253,13 +291,16 @@ class Bus:
             self._finish(ticket, error=error)
         except BaseException as error:
             # A bug in a driver or tool, which the supervisor will contain: its asker must not wait for ever.
-            text = f"the transaction ended in {type(error).__name__}; bus {self.bus_id} is reopened"
-            self._finish(ticket, error=InternalError(text, data={"effect": "unknown", "bus": self.bus_id}))
+            self._finish(ticket, error=self._crash_error(error))
             raise
         else:
             self._finish(ticket, value)
         finally:
             self._current.remove(ticket)
+
+    def _crash_error(self, error: BaseException) -> InternalError:
+        text = f"the transaction ended in {type(error).__name__}; bus {self.bus_id} is reopened"
+        return InternalError(text, data={"effect": "unknown", "bus": self.bus_id})
 
     async def _watched(self, worker: Worker, ticket: Ticket, op: Callable[[Any], Any]) -> Any:
         """The outcome of a transaction that takes time. Nothing interrupts it, not even the end of this actor."""

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 import trio
 
-from hearth.audit.record import timestamp
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -50,15 +48,10 @@ class EventLog:
         self._progress: deque[tuple[int, bytes]] | None = None
         self._readers: list[Reader] = []
 
-    def publish(self, phase: str, now: float, step_index: int | None = None, **members: Any) -> None:
+    def publish(self, phase: str, ts: str, members: Mapping[str, Any]) -> None:
         """Add an event and tell the readers. After `task_finish` the history has ended."""
         seq = self.last_seq = self.last_seq + 1
-        params: dict[str, Any] = {"task_id": self.task_id, "seq": seq, "phase": phase, "ts": timestamp(now)}
-        if step_index is not None:
-            params["step_index"] = step_index
-        if members:
-            params.update(members)
-        entry = (seq, orjson.dumps(params))
+        entry = (seq, orjson.dumps({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members}))
         if phase == "progress":
             if self._progress is None:
                 self._progress = deque(maxlen=PROGRESS_KEPT)
@@ -66,10 +59,6 @@ class EventLog:
         else:
             self._kept.append(entry)
             self.ended = phase == "task_finish"
-        if self._readers:
-            self._tell()
-
-    def _tell(self) -> None:
         for reader in self._readers:
             reader.poke()
         if self.ended:

@@ -75,22 +75,24 @@ class Slot(Generic[T]):
 
     def fill(self, value: T) -> None:
         """Give the answer. A second answer is a bug and raises RuntimeError."""
-        if self.filled:
+        if self._value is not _EMPTY or self._error is not None:
             raise RuntimeError("this slot has been answered already")
         self._value = value
-        self._wake()
+        if self._task is not None:
+            self._wake()
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error, raised by `get`."""
         if self.filled:
             raise RuntimeError("this slot has been answered already")
         self._error = error
-        self._wake()
+        if self._task is not None:
+            self._wake()
 
     def _wake(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
+        assert task is not None
+        trio.lowlevel.reschedule(task)
 
     def abort(self) -> bool:
         """Called when the asker is cancelled while waiting: True lets it go, False keeps it until the answer comes.

@@ -303,7 +303,7 @@ class Session:
 
     def _accept(self, ask: Ask, submit: TaskSubmit, digest: bytes) -> TaskActor:
         services = self._services
-        steps = check(submit, services.checks, self._grant, self._rates, trio.current_time)
+        steps = check(submit, services.checks, self._grant, self._rates, self._last_heard)
         if len(self._live) >= services.limits.max_tasks:
             raise QueueFull(
                 f"Queue full: the session has {len(self._live)} live tasks",
@@ -337,6 +337,7 @@ class Session:
             steps,
             submit.constraints,
             services.tasks,
+            now=self._last_heard,
             acknowledge=acknowledge,
             on_end=self._task_ended,
         )

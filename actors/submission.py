@@ -16,7 +16,7 @@ from hearth.audit.record import args_hash
 from hearth.errors import InvalidParams, PermissionDenied, RateLimited, RpcError, ToolNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from hearth.actors.bus import Bus
     from hearth.policy.rate import RateLimits
@@ -37,9 +37,7 @@ class Checks:
     max_steps: int
 
 
-def check(
-    submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: Callable[[], float]
-) -> list[StepRun]:
+def check(submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float) -> list[StepRun]:
     """The steps of an acceptable submission, ready to run.
 
     Raises InvalidParams, ToolNotFound, PermissionDenied or RateLimited; `data` names the step and the reason.
@@ -88,12 +86,12 @@ def _resolve(index: int, spec: StepSpec, checks: Checks) -> StepRun:
     return StepRun(tool, spec.args, args_hash(spec.args), checks.buses[bus_id])
 
 
-def _check_rates(steps: list[StepRun], rates: RateLimits, now: Callable[[], float]) -> None:
+def _check_rates(steps: list[StepRun], rates: RateLimits, now: float) -> None:
     counts: dict[str, int] = {}
     for step in steps:
         name = step.tool.name
         counts[name] = counts.get(name, 0) + 1
-    refused = rates.check(counts, now())
+    refused = rates.check(counts, now)
     if refused is not None:
         tool, retry_after = refused
         milliseconds = max(1, round(retry_after * 1000))

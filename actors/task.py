@@ -19,6 +19,7 @@ from attrs import define, frozen
 from hearth.actors.events import EventLog
 from hearth.actors.supervisor import contain
 from hearth.actors.tickets import Asker, Ticket
+from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, RpcError, TimedOut
 from hearth.protocol.methods import PRIORITIES, Constraints
 from hearth.tools import Done, PathGuard, Tool, Undo
@@ -107,6 +108,7 @@ class TaskActor:
         "_error",
         "_events",
         "_leases",
+        "_mark",
         "_on_end",
         "_reason",
         "_records",
@@ -131,6 +133,7 @@ class TaskActor:
         constraints: Constraints,
         services: TaskServices,
         *,
+        now: float,
         acknowledge: Callable[[RpcError | None], None],
         on_end: Callable[[TaskActor], None],
     ) -> None:
@@ -153,9 +156,11 @@ class TaskActor:
         self._error: RpcError | None = None
         self._current: int | None = None
         self._leases: list[tuple[Bus, Ticket]] = []
-        self._started_at = trio.current_time()
+        self._started_at = now
+        self._mark = now
+        """When the last thing ended that the task did: the next step's time begins there."""
         self._records: list[Mapping[str, Any]] = []
-        self._events: list[tuple[str, int | None, dict[str, Any]]] = []
+        self._events: list[tuple[str, dict[str, Any]]] = []
 
     # --- what others may ask ------------------------------------------------------------------------------------
 
@@ -222,15 +227,16 @@ class TaskActor:
     async def _step(self, index: int) -> bool:
         """Run one step; False when the task must not go on."""
         step = self.steps[index]
-        if self._current is not None and self._scope.cancel_called:
-            return False
+        if index:
+            # Between two steps others get their turn, and a cancellation that came during the first one arrives.
+            await trio.lowlevel.checkpoint()
         self._current = index
+        step.started_at = self._mark
         step.status = "RUNNING"
         self.status = "RUNNING"
         self._records.append(self._record("task.step.start", index))
-        self._events.append(("start", index, {"tool": step.tool.name}))
+        self._events.append(("start", {"step_index": index, "tool": step.tool.name}))
         unrecorded = await self._commit()
-        step.started_at = trio.current_time()
         if unrecorded is not None and step.tool.risk_level > 0:
             self._finish_step(index, error=unrecorded)
             return not self._constraints.abort_on_step_failure
@@ -261,7 +267,8 @@ class TaskActor:
             step.status = "FAILED"
         else:
             step.status = "CANCELLED"
-        step.latency_ms = round((trio.current_time() - step.started_at) * 1000, 3) if step.started_at else 0.0
+        self._mark = trio.current_time()
+        step.latency_ms = round((self._mark - step.started_at) * 1000, 3)
         record = self._record("task.step.finish", index)
         record["status"] = step.status
         record["latency_ms"] = step.latency_ms
@@ -269,7 +276,7 @@ class TaskActor:
             record["error_code"] = error.code
             record["effect"] = (error.data or {}).get("effect", "none")
         self._records.append(record)
-        self._events.append(("finish", index, {"tool": step.tool.name, **step.outcome()}))
+        self._events.append(("finish", {"step_index": index, "tool": step.tool.name, **step.outcome()}))
 
     def _rehearse(self) -> None:
         """Dry run: say what would run, touch nothing."""
@@ -293,6 +300,7 @@ class TaskActor:
                 await ticket.get()
             except RpcError as error:
                 raise _CannotStart(error) from None
+        self._mark = trio.current_time()
 
     def _crashed(self, error: Exception) -> None:
         """A bug in a tool or here, contained by the supervisor: the task fails, and says so."""
@@ -320,9 +328,10 @@ class TaskActor:
                 acknowledge(unrecorded)
                 raise _CannotStart(unrecorded)
             acknowledge(None)
-        now = self._services.clock()
-        for phase, index, members in events:
-            self.log.publish(phase, now, index, **members)
+        if events:
+            ts = timestamp(self._services.clock())
+            for phase, members in events:
+                self.log.publish(phase, ts, members)
         return unrecorded
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -341,7 +350,9 @@ class TaskActor:
                 step.status = "CANCELLED"
         record = self._record("task.finish")
         record["status"] = status
-        record["duration_ms"] = round((trio.current_time() - self._started_at) * 1000, 3)
+        if status != "SUCCESS":
+            self._mark = trio.current_time()
+        record["duration_ms"] = round((self._mark - self._started_at) * 1000, 3)
         members: dict[str, Any] = {"status": status}
         if self._reason is not None:
             record["reason"] = members["reason"] = self._reason
@@ -350,7 +361,7 @@ class TaskActor:
             members["error_code"] = self._error.code
             record["error_code"] = self._error.code
         self._records.append(record)
-        self._events.append(("task_finish", None, members))
+        self._events.append(("task_finish", members))
         snapshot = orjson.dumps(self.describe(status), default=repr)
         await self._commit()
         self.status, self.snapshot = status, snapshot
@@ -403,7 +414,7 @@ class TaskActor:
             record = self._record("task.step.rollback", index)
             record["rolled_back"] = step.rolled_back
             self._records.append(record)
-            self._events.append(("progress", index, {"rolled_back": step.rolled_back, **members}))
+            self._events.append(("progress", {"step_index": index, "rolled_back": step.rolled_back, **members}))
 
     def _record(self, event: str, index: int | None = None) -> dict[str, Any]:
         record: dict[str, Any] = {
@@ -478,4 +489,5 @@ class StepScope:
     def progress(self, data: Mapping[str, Any]) -> None:
         """See StepContext."""
         task = self._task
-        task.log.publish("progress", task._services.clock(), self._index, data=data)
+        ts = timestamp(task._services.clock())
+        task.log.publish("progress", ts, {"step_index": self._index, "data": data})

@@ -131,6 +131,12 @@ class TicketQueue:
             self.depth += 1
         ticket.queue = self
 
+    def would_begin(self, ticket: Ticket) -> bool:
+        """True when nothing is in the way of a ticket: nobody waits, and the bus is not somebody else's."""
+        if self._heap or self._must or self._holders:
+            return False
+        return self.lease is None or ticket.must_run or self.lease.asker is ticket.asker
+
     def withdrawn(self, ticket: Ticket) -> None:
         """A ticket's asker has gone; its place is free at once."""
         if not ticket.must_run:

@@ -177,8 +177,8 @@ class FdUart(BaseDriver):
 
         Raises DeviceError when the port fails.
         """
-        fd, inbox = self._open_fd(), self._inbox
-        while True:
+        fd, inbox = self._fd, self._inbox
+        while fd >= 0:
             try:
                 await trio.lowlevel.wait_readable(fd)
                 if self._fd != fd:
@@ -199,14 +199,18 @@ class FdUart(BaseDriver):
     async def write(self, data: bytes, *, timeout_s: float) -> int:
         """See `UartDriver.write`."""
         fd, rest = self._open_fd(), memoryview(data)
-        with trio.move_on_after(timeout_s):
-            while rest:
-                try:
-                    rest = rest[os.write(fd, rest) :]
-                except BlockingIOError:
-                    await trio.lowlevel.wait_writable(fd)
-                except OSError as error:
-                    raise self._failed(error, taken=len(data) - len(rest)) from error
+        try:
+            with trio.move_on_after(timeout_s):
+                while rest:
+                    try:
+                        rest = rest[os.write(fd, rest) :]
+                    except BlockingIOError:
+                        await trio.lowlevel.wait_writable(fd)
+        except trio.ClosedResourceError:
+            closed = OSError(errno.EBADF, "the port was closed")
+            raise self._failed(closed, taken=len(data) - len(rest)) from None
+        except OSError as error:
+            raise self._failed(error, taken=len(data) - len(rest)) from error
         if rest:
             taken = len(data) - len(rest)
             raise TimedOut(

@@ -159,13 +159,11 @@ def _told(cls: type, place: Place) -> str:
         table = f"[[{head}]]"
         if rest:
             table, rest = f"{table} #{int(rest[0]) + 1}", rest[1:]
-    inner = "".join(_part(part) for part in rest).removeprefix(".")
+    inner = "".join(_part(str(part)) for part in rest).removeprefix(".")
     return f"{table} {inner}: " if inner else f"{table}: "
 
 
-def _part(part: str | int) -> str:
-    if isinstance(part, int):
-        return f"[{part}]"
+def _part(part: str) -> str:
     return part if part[:1] in (".", "[", " ") else f".{dump_key(part)}"
 
 

@@ -181,6 +181,12 @@ class ListOf(Kind):
             raise self.wrong(raw)
         return tuple(_gather((f"[{i}]", self.item.read, item) for i, item in enumerate(raw)))
 
+    def check(self, value: object) -> None:
+        """A tuple whose elements keep the rules: a list could be changed behind a frozen configuration's back."""
+        if not isinstance(value, tuple):
+            raise Mismatch([("", f"expected {self.expected} as tuple, got {value!r}")])
+        super().check(value)
+
     def dump(self, value: object) -> object:
         """A list of dumped elements."""
         return [self.item.dump(item) for item in value] if isinstance(value, tuple) else value

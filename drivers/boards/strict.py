@@ -73,15 +73,13 @@ class Table:
         return value
 
     def choice(self, key: str, options: Sequence[T], default: T = REQUIRED) -> T:
-        """One of the options, exactly (`true` is not 1), or the default."""
+        """One of the options, exactly (`true` is not 1); the default is one of them too."""
         value = self._take(key, default)
         for option in options:
             if value == option and type(value) is type(option):
                 return option
-        if value is not default:
-            listed = ", ".join(repr(option).replace("'", '"') for option in options)
-            self.refuse(key, f"expected one of {listed}, found {value!r}")
-        return default
+        listed = ", ".join(repr(option).replace("'", '"') for option in options)
+        self.refuse(key, f"expected one of {listed}, found {value!r}")
 
     def texts(self, key: str, default: Sequence[str] = REQUIRED) -> tuple[str, ...]:
         """A list of strings, or the default."""

@@ -34,19 +34,22 @@ class EchoPeer:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.closed = False
         self.mute = False
         """Swallow everything and answer nothing, as an instrument that is switched off."""
+
+    def close(self) -> None:
+        """Answer nothing more: the descriptor is about to be closed."""
+        self._fd = -1
 
     async def run(self) -> None:
         """Answer until the descriptor is closed."""
         buffer = bytearray()
         try:
-            while True:
-                await trio.lowlevel.wait_readable(self._fd)
-                if self.closed:
+            while (fd := self._fd) >= 0:
+                await trio.lowlevel.wait_readable(fd)
+                if self._fd != fd:
                     return
-                buffer += os.read(self._fd, _MAX_LINE)
+                buffer += os.read(fd, _MAX_LINE)
                 while line := self._line(buffer):
                     if not self.mute:
                         await self._send(await self._answer(line))
@@ -77,11 +80,11 @@ class EchoPeer:
 
     async def _send(self, data: bytes) -> None:
         rest = memoryview(data)
-        while rest and not self.closed:
+        while rest and (fd := self._fd) >= 0:
             try:
-                rest = rest[os.write(self._fd, rest) :]
+                rest = rest[os.write(fd, rest) :]
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._fd)
+                await trio.lowlevel.wait_writable(fd)
 
 
 class SimUart(FdUart):
@@ -120,7 +123,7 @@ class SimUart(FdUart):
         """Take the pseudo-terminal away."""
         super().close()
         if self.peer is not None:
-            self.peer.closed = True
+            self.peer.close()
         far, self._far = self._far, -1
         self.path = self.peer = None
         if far >= 0:

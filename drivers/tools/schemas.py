@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, MAX_LENGTH
+from hearth.errors import InvalidParams
 
 Schema = Mapping[str, Any]
 
@@ -100,8 +101,11 @@ def number(value: int | str) -> int:
 
 
 def decode(data: str) -> bytes:
-    """The bytes of valid base64."""
-    return base64.b64decode(data)
+    """The bytes of valid base64. Raises InvalidParams for the byte or two too many that its length does not show."""
+    raw = base64.b64decode(data)
+    if len(raw) > MAX_LENGTH:
+        raise InvalidParams(f"data has {len(raw)} bytes; send at most {MAX_LENGTH} in one step")
+    return raw
 
 
 def encode(data: bytes) -> str:

@@ -34,9 +34,10 @@ def rotated_name(path: Path, first_seq: int) -> Path:
     return path.with_name(f"{path.name}.{first_seq:012d}")
 
 
-def rotated_seq(path: Path) -> int:
-    """The seq of the first record of a rotated file, by its name."""
-    return int(path.name.rpartition(".")[2])
+def rotated_seq(path: Path) -> int | None:
+    """The seq of the first record of a rotated file, by its name; None for another kind of name."""
+    match = _ROTATED.search(path.name)
+    return int(match[1]) if match else None
 
 
 def rotated_files(path: Path) -> list[Path]:
@@ -49,8 +50,8 @@ def rotated_files(path: Path) -> list[Path]:
     for name in names:
         match = _ROTATED.search(name)
         if match and name[: match.start()] == path.name:
-            found.append(path.with_name(name))
-    return sorted(found, key=rotated_seq)
+            found.append((int(match[1]), path.with_name(name)))
+    return [file for _, file in sorted(found)]
 
 
 def is_aside(path: Path) -> bool:
@@ -110,9 +111,10 @@ def parse(line: bytes) -> Record | None:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(record, dict) or type(record.get("seq")) is not int or not isinstance(record.get("prev"), str):
+    if not isinstance(record, dict) or not isinstance(record.get("prev"), str):
         return None
-    return record
+    seq = record.get("seq")
+    return record if type(seq) is int and 0 < seq < 2**53 else None
 
 
 def head_of(line: bytes, record: Record) -> Head:

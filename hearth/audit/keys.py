@@ -69,7 +69,7 @@ class PublicKeys:
         self._keys = dict(keys)
 
     def __contains__(self, key_id: object) -> bool:
-        return key_id in self._keys
+        return isinstance(key_id, str) and key_id in self._keys
 
     def verify(self, key_id: str, message: bytes, signature: str) -> bool:
         """True if `signature` (base64) over `message` was made with the key of that id."""
@@ -149,7 +149,7 @@ def _unwrap(match: re.Match[str], kind: str, prefix: bytes) -> bytes | None:
 
 def _read_private(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"audit key {path}: not a regular file; name another one in [audit] key")
@@ -158,7 +158,9 @@ def _read_private(path: Path) -> bytes:
             raise ConfigError(f"audit key {path}: mode {mode:04o} lets others use the key; chmod 600 {path}")
         if status.st_uid not in (0, os.geteuid()):
             raise ConfigError(f"audit key {path}: belongs to uid {status.st_uid}; chown it to uid {os.geteuid()}")
-        text = file.read(4096).decode("ascii", "replace")
+        text = os.read(descriptor, 4096).decode("ascii", "replace")
+    finally:
+        os.close(descriptor)
     match = _PEM.search(text)
     raw = _unwrap(match, "PRIVATE", _PRIVATE_DER) if match else None
     if raw is None:

@@ -256,7 +256,12 @@ class AuditLog:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if aside is not None:
                 self.path.rename(aside)
-            draft.rename(self.path)
+            try:
+                draft.rename(self.path)
+            except OSError:
+                if aside is not None:
+                    aside.rename(self.path)
+                raise
         except BaseException:
             os.close(fd)
             raise

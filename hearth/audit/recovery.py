@@ -182,9 +182,9 @@ class _Unfinished:
 
     unclean: bool = False
     complete: bool = True
-    _finished: set[Any] = field(factory=set)
-    _finished_steps: set[Any] = field(factory=set)
-    _open: dict[Any, dict[str, Any]] = field(factory=dict)
+    _finished: set[str] = field(factory=set)
+    _finished_steps: set[tuple[str, str]] = field(factory=set)
+    _open: dict[str, dict[str, Any]] = field(factory=dict)
 
     def read(self, lines: Iterator[bytes | None]) -> None:
         """Read until the run's first record."""
@@ -211,12 +211,14 @@ class _Unfinished:
             self.unclean = True
         if event in ("daemon.start", "daemon.stop", "daemon.recover"):
             return True
-        step = (task_id, record.get("step_index"))
+        if not isinstance(task_id, str):
+            return False
+        step = (task_id, str(record.get("step_index")))
         if event == "task.finish":
             self._finished.add(task_id)
         elif event == "task.step.finish":
             self._finished_steps.add(step)
-        elif event in ("task.submit", "task.step.start") and task_id is not None and task_id not in self._finished:
+        elif event in ("task.submit", "task.step.start") and task_id not in self._finished:
             task = self._open.setdefault(
                 task_id, {"session_id": record.get("session_id"), "task_id": task_id, "steps": []}
             )

@@ -133,7 +133,7 @@ def _log(base: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, Iterabl
             newest = first_seq(current.fileno())
             if _is_seen(current, seen):
                 return
-        older = [file for file in rotated_files(base) if newest is None or rotated_seq(file) < newest]
+        older = [file for file in rotated_files(base) if newest is None or (rotated_seq(file) or 0) < newest]
         for file in older:
             try:
                 lines = stack.enter_context(file.open("rb"))
@@ -177,11 +177,16 @@ class _Check:
             if isinstance(lines, OSError):
                 return self._report(Bad(file, 0, lines.strerror or str(lines)))
             self.line = 0
+            named = rotated_seq(file)
             for line in lines:
                 self.line += 1
                 reason = self._take(line)
+                if reason is None and self.line == 1 and named not in (None, self.seq):
+                    reason = f"the file is named after record {named}, but begins with record {self.seq}"
                 if reason is not None:
                     return self._report(Bad(file, self.line, reason))
+            if named is not None and not self.line:
+                return self._report(Bad(file, 0, f"the file is named after record {named}, but holds no record"))
         return self._report(self._end())
 
     def _take(self, line: bytes) -> str | None:

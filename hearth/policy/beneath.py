@@ -101,11 +101,13 @@ def by_walk(root: int, path: bytes, flags: int, /) -> int:
                     must_be_directory |= not todo and _names_directory(target)
                     todo += _components(target)
                     continue
+                if todo or must_be_directory or flags & os.O_DIRECTORY:
+                    raise _error(errno.ENOTDIR)
+                if flags & os.O_PATH:
+                    return os.dup(seen)  # the name may be a link by now
+                return os.open(name, flags | os.O_NOFOLLOW, dir_fd=here)
             finally:
                 os.close(seen)
-            if todo or must_be_directory:
-                raise _error(errno.ENOTDIR)
-            return os.open(name, flags | os.O_NOFOLLOW, dir_fd=here)
         return os.open(b".", flags, dir_fd=entered[-1] if entered else root)
     finally:
         for descriptor in entered:

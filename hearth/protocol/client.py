@@ -1,28 +1,31 @@
 """The client's end of a connection: requests to bytes, bytes to replies and notifications. Sans-IO (draft §2, §8).
 
-It owns the ids of the requests that are outstanding, so that every `Reply` it hands out answers one of them, and no id is
-answered twice. What follows the rules but is new (members, statuses, phases, error codes, notifications) is passed on or
-ignored (draft §2.5). What breaks the rules ends the connection with one `Broken` event: a peer whose answers cannot be
-matched to questions must not be trusted with hardware. The values of `hearth.api` are read here too, because what a
-member of a result means is part of the wire. This module knows no carrier, no clock and no session.
+It owns the ids of the requests that are outstanding, so that every `Reply` it hands out answers one of them, and no
+id is answered twice. What follows the rules but is new (members, statuses, phases, error codes, notifications) is
+passed on or ignored (draft §2.5). What breaks the rules ends the connection with one `Broken` event: a peer whose
+answers cannot be matched to questions must not be trusted with hardware. The values of `hearth.api` are read here
+too, because what a member of a result means is part of the wire. This module knows no carrier, no clock and no
+session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import orjson
-from attrs import field, frozen
+from attrs import frozen
 
 from hearth.api import Phase, Status, StepResult, TaskEvent, TaskResult
 from hearth.errors import CarrierError, InvalidParams, RpcError, from_wire
 from hearth.protocol.framing import DocumentTooLong, LineFramer
 from hearth.protocol.jsonrpc import dump_request, kind_of
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MAX_ANSWER_BYTES = 64 << 20
-"""The longest line a server may send. It is above the server's own limit for requests, because one answer may carry the
-results of 256 steps, and 64 such answers may share a batch."""
+"""The longest line a server may send. It is above the server's own limit for requests, because one answer may carry
+the results of 256 steps, and 64 such answers may share a batch."""
 
 
 class ProtocolViolation(CarrierError):
@@ -30,7 +33,7 @@ class ProtocolViolation(CarrierError):
 
 
 class RefusedByServer(CarrierError):
-    """The server answered nobody in particular (an error with a null id): it could not read what it got, or takes no more.
+    """The server answered nobody in particular, with an error whose id is null: it cannot read us, or takes no more.
 
     `error` is what it said. Which request it means cannot be known, so none that is outstanding can be waited for.
     """
@@ -42,7 +45,7 @@ class RefusedByServer(CarrierError):
 
 @frozen(eq=False)
 class Reply:
-    """The answer to the request of this id: `error` if it failed, else `result` as received, unknown members included."""
+    """The answer to the request of this id: `error` if it failed, else `result` as received, whatever is in it."""
 
     id: int
     result: Any = None
@@ -262,17 +265,16 @@ def read_event(value: Any) -> TaskEvent:
     )
 
 
-@frozen(eq=False)
 class _Reader:
     """An object of a known place, to be read member by member."""
 
-    place: str
-    members: Mapping[str, Any] = field()
+    __slots__ = ("members", "place")
 
-    @members.validator
-    def _is_object(self, _attribute: Any, value: Any) -> None:
+    def __init__(self, place: str, value: Any) -> None:
         if type(value) is not dict:
-            raise ProtocolViolation(f"the server sent {kind_of(value)} for {self.place}, where an object was due")
+            raise ProtocolViolation(f"the server sent {kind_of(value)} for {place}, where an object was due")
+        self.place = place
+        self.members: Mapping[str, Any] = value
 
     def fail(self, name: str, expected: str, value: Any) -> None:
         raise ProtocolViolation(f"the server sent {kind_of(value)} for {self.place}.{name}, where {expected} was due")

@@ -1,8 +1,9 @@
 """Finds line-delimited documents in a stream of bytes (draft §2.2).
 
-A document ends at LF. CR before it, blank lines and surrounding white space are accepted and never reach the caller. This
-module does not know JSON: what is between two LFs is a document, good or bad. It holds at most one incomplete document,
-and refuses one that grows past the limit, because a peer must not be able to make us remember without end.
+A document ends at LF. CR before it, blank lines and surrounding white space are accepted and never reach the
+caller. This module does not know JSON: what is between two LFs is a document, good or bad. It holds at most one
+incomplete document, and refuses one that grows past the limit, because a peer must not be able to make us remember
+without end.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class LineFramer:
     def feed(self, data: bytes) -> list[bytes]:
         """Take received bytes; return the documents they complete, without their line ends, oldest first.
 
-        How the stream is cut into chunks makes no difference. Raises DocumentTooLong as soon as a document, complete or
-        not, is past the limit; the framer is of no use after that.
+        How the stream is cut into chunks makes no difference. Raises DocumentTooLong as soon as a document,
+        complete or not, is past the limit; the framer is of no use after that.
         """
         lines = data.split(b"\n")
         rest = lines.pop()
@@ -62,8 +63,8 @@ class LineFramer:
     def _overflows(self, rest: bytes) -> bool:
         """Keep the beginning of a document; True when that makes it longer than the limit.
 
-        White space that may turn out to stand before or after the document never makes it too long, and once it is past
-        the limit no more of it is kept, so that an endless stream of it costs no memory.
+        White space that may turn out to stand before or after the document never makes it too long, and once it is
+        past the limit no more of it is kept, so that an endless stream of it costs no memory.
         """
         pending, limit = self._pending, self._limit
         if len(pending) > limit:

@@ -1,9 +1,9 @@
 """JSON-RPC 2.0 objects: reading a document, writing a request, a notification, a response (draft §2.1, §2.3, §6).
 
-Every way in which bytes can fail to be a request ends in a `ParseError` or `InvalidRequest` here, and nothing else: orjson
-refuses invalid UTF-8, NaN, numbers beyond a double and lone surrogates, and `load` refuses deep nesting, so that all of
-those are parse errors. In the other direction a result must be JSON, but an error can always be written. This module does
-not know HACP's methods.
+Every way in which bytes can fail to be a request ends in a `ParseError` or `InvalidRequest` here, and nothing else:
+orjson refuses invalid UTF-8, NaN, numbers beyond a double and lone surrogates, and `load` refuses deep nesting, so
+that all of those are parse errors. In the other direction a result must be JSON, but an error can always be
+written. This module does not know HACP's methods.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hearth.errors import InvalidRequest, ParseError, RpcError
 Id: TypeAlias = "str | int"
 """Integers are those of 64 bits: orjson reads a larger one as a double, which is no id."""
 MAX_DEPTH = 128
-"""How many arrays and objects may stand inside each other in a document. orjson reads 1,024 levels but writes only 254, and
-Python code that descends by recursion (RFC 8785, JSON Schema) ends at about 900: what is read must be safe for all of them,
-also when it is quoted in an error."""
+"""How many arrays and objects may stand inside each other in a document. orjson reads 1,024 levels but writes only
+254, and Python code that descends by recursion (RFC 8785, JSON Schema) ends at about 900: what is read must be safe
+for all of them, also when it is quoted in an error."""
 _NEWLINE = orjson.OPT_APPEND_NEWLINE
 
 
@@ -64,7 +64,7 @@ def _check_depth(value: Any) -> None:
 def read_request(value: Any) -> Request:
     """The request that a JSON value stands for.
 
-    Raises InvalidRequest; where the value has a usable id, the error's `reply_id` (see `reply_id_of`) is that id.
+    Raises InvalidRequest, to be answered with the id that `reply_id_of` gives.
     """
     if type(value) is not dict:
         raise InvalidRequest(data={"reason": f"a request is an object, not {kind_of(value)}"})

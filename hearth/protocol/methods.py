@@ -1,21 +1,24 @@
 """Each HACP method's parameters: attrs values, and how they are read from a JSON object (draft §3, §8; design §8).
 
-A reader takes exactly the declared JSON types (no coercion: `true` is not 1, "5" is not 5), takes null for an optional
-member as if it were left out, ignores unknown members at every level (draft §2.5), and raises InvalidParams whose data
-names the place by JSON pointer. Whether a session, task or tool of that name exists is not known here. Reading is by hand
-and not by cattrs because these few lines are on the path of every request, and on that of the daemon's start.
+A reader takes exactly the declared JSON types (no coercion: `true` is not 1, "5" is not 5), takes null for an
+optional member as if it were left out, ignores unknown members at every level (draft §2.5), and raises
+InvalidParams whose data names the place by JSON pointer. Whether a session, task or tool of that name exists is not
+known here. Reading is by hand and not by cattrs because these few lines are on the path of every request, and on
+that of the daemon's start.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from attrs import field, frozen
 
 from hearth.errors import InvalidParams, UnsupportedVersion
 from hearth.protocol.jsonrpc import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 Priority: TypeAlias = Literal["low", "normal", "high", "urgent"]
 PRIORITIES: Mapping[str, int] = {"low": 0, "normal": 1, "high": 2, "urgent": 3}
@@ -150,7 +153,7 @@ def _optional_text(params: Mapping[str, Any], name: str, at: str = "", *, most: 
     return None if params.get(name) is None else _text(params, name, at, most=most)
 
 
-def _flag(params: Mapping[str, Any], name: str, at: str, default: bool) -> bool:  # noqa: FBT001
+def _flag(params: Mapping[str, Any], name: str, at: str, default: bool) -> bool:
     value = params.get(name)
     if value is None:
         return default

@@ -1,9 +1,9 @@
 """The server's end of a connection: bytes to calls, answers to bytes. Sans-IO.
 
-It owns what JSON-RPC asks a server to remember per connection: the ids that are outstanding, and the answers of a batch
-until the last of them is there. A document that is not a request is answered here, at once (`Answer`); every proper
-request becomes a `Call`, which its executor answers exactly once through `result` or `error`. It does not know what a
-method does, who calls, or how bytes travel.
+It owns what JSON-RPC asks a server to remember per connection: the ids that are outstanding, and the answers of a
+batch until the last of them is there. A document that is not a request is answered here, at once (`Answer`); every
+proper request becomes a `Call`, which its executor answers exactly once through `result` or `error`. It does not
+know what a method does, who calls, or how bytes travel.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class ServerProtocol:
 
     def _request(self, value: Any, batch: _Batch | None) -> Call | Answer | None:
         """A call, or the answer to what cannot become one; None for a notification that cannot."""
-        # An answer that bears an outstanding id would be taken for that of the request that is outstanding: what uses such
-        # an id again is answered with a null one.
+        # An answer that bears an outstanding id would be taken for that of the request that is outstanding: what
+        # uses such an id again is answered with a null one.
         try:
             request = read_request(value)
         except InvalidRequest as error:
