@@ -7,8 +7,7 @@ that all chips share, bringing lines to their safe state; it refuses to know how
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import trio
 from attrs import frozen
@@ -16,6 +15,9 @@ from attrs import frozen
 from hearth.drivers.base import Driver
 from hearth.drivers.wakeup import Wakeup
 from hearth.errors import DeviceError, RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping
 
 Level: TypeAlias = Literal[0, 1]
 LineState: TypeAlias = Literal[0, 1, "input"]
@@ -112,7 +114,8 @@ class Watch:
 
         Raises DeviceError once the watch is closed and its last edge has been received.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
+        # A whole checkpoint: a line that chatters must not keep others from running.
+        await trio.lowlevel.checkpoint()
         await self._wakeup.until(self._ready)
         if self._edges:
             return self._edges.popleft()

@@ -6,9 +6,12 @@ keeps it. It may be rung from the Trio thread and from a bus's own thread alike,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Wakeup:

@@ -9,11 +9,11 @@ argv.
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from attrs import field, frozen
 
-from hearth.config_kinds import AbsolutePath, Integer, ListOf, TableOf, Text, checked
+from hearth.config_kinds import AbsolutePath, Choice, Integer, ListOf, TableOf, Text, checked
 from hearth.config_toml import show
 from hearth.errors import ConfigError, InvalidParams
 
@@ -37,6 +37,8 @@ class ExecParam:
 
     pattern: Annotated[str | None, Text("a regular expression")] = None
     enum: Annotated[tuple[str, ...] | None, ListOf(Text(limit=MAX_PARAM), least=1)] = None
+    path: Annotated[Literal["read", "write"] | None, Choice("read", "write")] = None
+    """Says that the value is a path and what the program does with it: then the path guard is asked (draft §12.2)."""
     description: Annotated[str, _ANY_TEXT] = ""
 
     def __attrs_post_init__(self) -> None:

@@ -7,6 +7,7 @@ or written.
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -71,6 +72,7 @@ def structure(cls: type[T], raw: Mapping[str, Any], source: str) -> T:
         raise ConfigError("\n".join(lines)) from None
 
 
+@functools.cache  # cattrs compiles a function for each shape
 def _converter() -> Converter:
     """A converter that coerces nothing: kinds read the leaves, tables are tables, unknown keys are refused."""
     converter = Converter(detailed_validation=True, forbid_extra_keys=True)

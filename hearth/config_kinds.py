@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -232,17 +233,12 @@ class Fields(Kind):
         """The entries that are there, or all that is wrong with them."""
         if not isinstance(raw, Mapping) or not raw:
             raise self.wrong(raw)
-        return dict(zip(raw, _gather((f".{k}", self._reader(k), v) for k, v in raw.items()), strict=True))
+        return dict(zip(raw, _gather((f".{key}", partial(self._one, key), raw[key]) for key in raw), strict=True))
 
-    def _reader(self, key: str) -> Callable[[object], object]:
-        kind = self.kinds.get(key)
-        if kind is not None:
-            return kind.read
-
-        def refuse(_raw: object) -> object:
+    def _one(self, key: str, raw: object) -> object:
+        if key not in self.kinds:
             raise Mismatch([("", unknown_key(key, self.kinds))])
-
-        return refuse
+        return self.kinds[key].read(raw)
 
 
 class OneOrMore(Kind):

@@ -7,18 +7,21 @@ by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from attrs import field, frozen
 
 from hearth.drivers.base import Driver, Style
 from hearth.drivers.boards.discover import discover
 from hearth.drivers.boards.driver import BoardDriver, Undriven
-from hearth.drivers.boards.profile import ChipSpec, I2cSpec, Kind, Profile, UartSpec
 from hearth.drivers.boards.sensors import SENSOR_KINDS, Sensor
-from hearth.drivers.gpio import LineSpec
 from hearth.errors import InvalidParams, PermissionDenied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hearth.drivers.boards.profile import ChipSpec, I2cSpec, Kind, Profile, UartSpec
+    from hearth.drivers.gpio import LineSpec
 
 BOARD_BUS = "board"
 NOT_DRIVEN = "not driven in this release: it has no driver for this kind of hardware"

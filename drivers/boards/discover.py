@@ -5,12 +5,15 @@ Owns the reading of names; refuses to open, to request, and to guess what is con
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from hearth.drivers.boards.profile import Kind
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hearth.drivers.boards.profile import Kind
 
 
 @frozen

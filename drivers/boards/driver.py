@@ -6,14 +6,17 @@ which is safe at any time and from any bus.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from hearth.drivers.base import BaseDriver, Driver, Style
-from hearth.drivers.boards.profile import ChipSpec, Kind, Profile
-from hearth.drivers.boards.sensors import Sensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hearth.drivers.boards.profile import ChipSpec, Kind, Profile
+    from hearth.drivers.boards.sensors import Sensor
 
 
 @frozen

@@ -7,9 +7,8 @@ adapter or port that it does not list does not exist for anybody who asks throug
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from attrs import frozen
 
@@ -18,6 +17,9 @@ from hearth.drivers.boards.strict import Table
 from hearth.drivers.gpio import Direction, Hold, LineSpec, LineState, Pull
 from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR
 from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Kind: TypeAlias = Literal["gpio", "i2c", "uart"]
 

@@ -5,12 +5,15 @@ Owns the table of sensor kinds; refuses to keep state, and anything that would t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from hearth.drivers.i2c import I2cDriver, Message, Outcome, Read, Write
 from hearth.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 @frozen

@@ -6,10 +6,12 @@ import costs more than the rest of a daemon's start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -75,11 +77,11 @@ class Table:
     def choice(self, key: str, options: Sequence[T], default: T = REQUIRED) -> T:
         """One of the options, exactly (`true` is not 1); the default is one of them too."""
         value = self._take(key, default)
-        for option in options:
-            if value == option and type(value) is type(option):
-                return option
-        listed = ", ".join(repr(option).replace("'", '"') for option in options)
-        self.refuse(key, f"expected one of {listed}, found {value!r}")
+        chosen = [option for option in options if value == option and type(value) is type(option)]
+        if not chosen:
+            listed = ", ".join(repr(option).replace("'", '"') for option in options)
+            self.refuse(key, f"expected one of {listed}, found {value!r}")
+        return chosen[0]
 
     def texts(self, key: str, default: Sequence[str] = REQUIRED) -> tuple[str, ...]:
         """A list of strings, or the default."""

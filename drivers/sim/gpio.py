@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.gpio import EdgeKind, Level, LineSpec, LineState, Watch, bring_to_safe
 from hearth.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 
 class _Net:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 from attrs import define, field
 
 from hearth.drivers.base import BaseDriver, Style, finish_now
 from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, Message, Outcome, Read, nack
-from hearth.drivers.sim.devices import Clock, Device
 from hearth.drivers.sim.faults import Fault, Faults
 from hearth.errors import DeviceError, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from hearth.drivers.sim.devices import Clock, Device
 
 T = TypeVar("T")
 

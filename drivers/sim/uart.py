@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import tty
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
 from hearth.drivers.uart import FdUart, close_descriptor
 from hearth.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PeerKind = Literal["echo", "none"]
 

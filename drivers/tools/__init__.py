@@ -5,16 +5,17 @@ Owns which tools exist and in which order; refuses to know what any of them does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from hearth.drivers.boards import Board
 from hearth.errors import ConfigError
 from hearth.tools import Tool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from importlib.metadata import EntryPoint
+
+    from hearth.drivers.boards import Board
 
 ENTRY_POINTS = "hearth.tools"
 """The entry point group of vendors' tools:

@@ -1,21 +1,24 @@
 """The tools gpio.get, gpio.watch, gpio.set and gpio.pulse (design §4).
 
-Owns what a GPIO step does between its transactions, and one rule: a pulse leaves its line as it was before
-it, whatever happens. A transaction here is microseconds long; waiting for time or edges is done beside the
-bus.
+Owns what a GPIO step does between its transactions: a transaction is microseconds long, waiting for time or edges is
+done beside the bus. However a step ends, its pulse or its watch ends too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hearth.drivers.boards import Board
-from hearth.drivers.gpio import EdgeKind, GpioDriver, Level, LineState
 from hearth.drivers.tools import schemas
-from hearth.tools import Args, Done, StepContext, Tool, Undo
+from hearth.drivers.tools.chips import Chip
+from hearth.tools import Args, Done, StepContext, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hearth.drivers.boards import Board
+    from hearth.drivers.gpio import EdgeKind, Level
 
 _LIMIT_MS = 1_000.0
 MAX_PULSE_MS = 60_000
@@ -25,104 +28,16 @@ _GRACE_MS = 5_000
 """What a step may take beyond the time that its args ask for."""
 
 
-class _Pulse:
-    """Pulses under way on one line: the state before the first, which the last one to end restores."""
-
-    __slots__ = ("count", "rest")
-
-    def __init__(self, rest: LineState) -> None:
-        self.rest: LineState = rest
-        self.count = 0
-
-
-class _Chip:
-    """One chip, with what can be worked out before the first step.
-
-    `_pulses` is touched by transactions only, and so by one at a time.
-    """
-
-    __slots__ = ("_pulses", "_sets", "_undos", "bus", "drivable", "label", "readable")
-
-    def __init__(self, board: Board, label: str) -> None:
-        self.label = label
-        self.bus = board.gpio_bus(label)
-        self.readable = board.readable[label]
-        self.drivable = board.drivable[label]
-        self._pulses: dict[int, _Pulse] = {}
-        self._sets: dict[tuple[int, LineState], Callable[[GpioDriver], LineState]] = {}
-        self._undos: dict[tuple[int, LineState], Undo] = {}
-
-    def set(self, offset: int, state: LineState) -> Callable[[GpioDriver], LineState]:
-        """The transaction that sets a line; it returns the state to go back to.
-
-        It takes the line away from pulses under way, which then leave it alone: whoever set it last has the
-        say.
-        """
-        known = self._sets.get((offset, state))
-        if known is not None:
-            return known
-        pulses = self._pulses
-
-        def op(driver: GpioDriver) -> LineState:
-            former = driver.set(offset, state)
-            if pulses:
-                pulse = pulses.pop(offset, None)
-                if pulse is not None:
-                    return pulse.rest
-            return former
-
-        self._sets[offset, state] = op
-        return op
-
-    def undo(self, offset: int, former: LineState) -> Undo:
-        """The way back to `former`."""
-        undo = self._undos.get((offset, former))
-        if undo is None:
-            back = "an input" if former == "input" else str(former)
-            undo = Undo(self.set(offset, former), f"gpio line {offset} of {self.label} back to {back}")
-            self._undos[offset, former] = undo
-        return undo
-
-    def begin_pulse(self, offset: int, value: Level) -> Callable[[GpioDriver], _Pulse]:
-        """The transaction that begins a pulse."""
-
-        def op(driver: GpioDriver) -> _Pulse:
-            former = driver.set(offset, value)
-            pulse = self._pulses.get(offset)
-            if pulse is None:
-                pulse = self._pulses[offset] = _Pulse(former)
-            pulse.count += 1
-            return pulse
-
-        return op
-
-    def end_pulse(self, offset: int, pulse: _Pulse) -> Callable[[GpioDriver], bool]:
-        """The transaction that ends a pulse; True if it brought the line back."""
-
-        def op(driver: GpioDriver) -> bool:
-            if self._pulses.get(offset) is not pulse:
-                return False
-            pulse.count -= 1
-            if pulse.count:
-                return False
-            # Forgotten only once the line is back: a driver that fails now is asked for the same rest state later.
-            driver.set(offset, pulse.rest)
-            del self._pulses[offset]
-            return True
-
-        return op
-
-
 class _Gpio:
     """The four tools of one board."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._chips: dict[str | None, _Chip] = {label: _Chip(board, label) for label in board.chips}
+        self._chips: dict[str | None, Chip] = {label: Chip(board, label) for label in board.chips}
         for chip in list(self._chips.values())[:1]:
             self._chips[None] = chip  # the one that is meant when none is named
 
-    def _find(self, args: Args, *, drive: bool) -> tuple[_Chip, int]:
+    def _find(self, args: Args, *, drive: bool) -> tuple[Chip, int]:
         """The chip and offset that args name. Raises InvalidParams, PermissionDenied."""
         chip = self._chips.get(args.get("chip"))
         if chip is not None:

@@ -6,14 +6,16 @@ own bus.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
 from hearth.drivers.boards.sensors import SENSOR_KINDS
 from hearth.drivers.i2c import limit_ms
 from hearth.drivers.tools import schemas
 from hearth.tools import Args, Run, StepContext, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 def _board_bus(_args: Args) -> str:

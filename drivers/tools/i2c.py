@@ -5,14 +5,17 @@ Owns the translation of args into messages; refuses to know what any device's re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hearth.drivers.boards import Board
 from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, MAX_LENGTH, Message, Read, Write, limit_ms
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.schemas import decode, encode, number
 from hearth.tools import Args, StepContext, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hearth.drivers.boards import Board
 
 _TIMEOUT_MS = 10_000
 _SCAN = (Read(LAST_ADDR - FIRST_ADDR + 1),)

@@ -12,7 +12,7 @@ from hearth.config_exec import MAX_PARAM, ExecParam, ExecTemplate
 from hearth.drivers.process import MAX_LISTED, SIGNALS, TERM_GRACE_MS
 from hearth.drivers.tools import schemas
 from hearth.errors import DeviceError, TimedOut
-from hearth.tools import Args, StepContext, Tool
+from hearth.tools import Args, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,9 +98,15 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
         templates[args["template"]].fill(args.get("params", {}))
         return bus
 
+    def paths(args: Args) -> Sequence[PathUse]:
+        rules, params = templates[args["template"]].params, args.get("params", {})
+        return [PathUse(params[key], rule.path) for key, rule in rules.items() if rule.path is not None]
+
     async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
         name = args["template"]
         template, params = templates[name], args.get("params", {})
+        for use in paths(args):  # once more: a link may have moved since submit
+            ctx.paths.check(use.path, use.access)
         outcome: Mapping[str, Any] = await ctx.transact(
             lambda driver: driver.execute(name, template, params), limit_ms=_limit_ms(template)
         )
@@ -131,6 +137,7 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
         capability="CAP_PROC",
         bus=checked_bus,
         run=run,
+        paths=paths,
         opt_in=True,
     )
 

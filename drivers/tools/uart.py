@@ -7,16 +7,19 @@ included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hearth.drivers.boards import Board
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.schemas import decode, encode
 from hearth.drivers.uart import MAX_TAKE, Taken, write_timeout_s
 from hearth.tools import Args, StepContext, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hearth.drivers.boards import Board
 
 MAX_READ_MS = 600_000
 MAX_EXCHANGE_MS = 60_000

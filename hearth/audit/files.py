@@ -20,7 +20,7 @@ from hearth.audit.record import Record, digest
 CHUNK = 256 * 1024
 
 _ROTATED = re.compile(r"\.([0-9]{12,})\Z")
-_ASIDE = re.compile(r"\.(torn|found)-[^/]+\Z")
+_ASIDE = re.compile(r"\.(?:(?:torn|found)-[^/]+|next|key|pub)\Z")
 _FIRST_SEQ = re.compile(rb'\{"seq":([0-9]{1,18}),')
 
 
@@ -55,7 +55,7 @@ def rotated_files(path: Path) -> list[Path]:
 
 
 def is_aside(path: Path) -> bool:
-    """True for the name of something that recovery moved aside."""
+    """True for the names of what lies beside a log and is no part of it: what was moved aside, and the key."""
     return _ASIDE.search(path.name) is not None
 
 

@@ -1,1 +1,1 @@
-
+"""The `hearth` command: see `main` for its names, and one module for each subcommand."""

@@ -239,6 +239,8 @@ def _open_root(path: Path, access: Access) -> _Root:
         raise ConfigError(f"{where} is not absolute; write it from / on")
     try:
         descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    except NotADirectoryError:
+        raise ConfigError(f"{where} is not a directory; name the directory that holds the file") from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{where} cannot be opened: {why}; create it or remove the entry") from None

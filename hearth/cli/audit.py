@@ -1,0 +1,188 @@
+"""`hearth audit verify|head|tail`: the audit log as a file, read without a daemon.
+
+It owns how the findings are told; what is right and wrong in a log is `hearth.audit.verify`'s to say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hearth.cli import render
+from hearth.cli.common import DONE, FAILED, Options, standard
+from hearth.config import default_state_dir
+from hearth.errors import ConfigError, HearthError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from hearth.audit.chain import Head
+    from hearth.audit.verify import Report
+
+POLL = 0.25
+"""Seconds between two looks at a log that is followed."""
+_HEAD = re.compile(r"([0-9]{1,18}):(sha256:[0-9a-f]{64})\Z")
+_SHOWN_FIRST = ("seq", "ts", "event")
+_CHAIN = ("prev", "args_hash", "principal")
+"""What a person who reads along does not need; --json has it."""
+
+
+@click.group()
+def audit() -> None:
+    """Verify the audit log, or read its end.
+
+    PATH is the log as [audit] path names it; the files it was rotated to are found beside it. Left out, it is the
+    default one of this user's daemon.
+    """
+
+
+@audit.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("--key", metavar="PUB", help="Check the checkpoints' signatures with this public key (<key>.pub).")
+@click.option("--known", metavar="SEQ:HASH", help="A head noted earlier, as `audit head` prints it.")
+@standard
+def verify(options: Options, paths: Sequence[str], key: str | None, known: str | None) -> int:
+    """Check every record of the log against the one before it; exits with 1 at the first that is wrong.
+
+    With --key, signatures prove who wrote it; with --known, that it still contains what it contained then.
+    """
+    from hearth.audit.verify import verify as check
+
+    report = check(list(paths) or [default_log()], key, known=parse_head(known))
+    if options.json:
+        click.echo(render.compact(report_json(report)))
+    else:
+        click.echo("\n".join(report_lines(report, signed=key is not None)))
+    return DONE if report.ok else FAILED
+
+
+@audit.command()
+@click.argument("path", required=False)
+@standard
+def head(options: Options, path: str | None) -> int:
+    """Print the last record's SEQ:HASH. Noted elsewhere, it lets `verify --known` find a log that was cut."""
+    from hearth.audit.verify import head as read_head
+
+    log = path or default_log()
+    found = read_head(log)
+    if found is None:
+        raise HearthError(f"{log}: there is no record in it yet")
+    click.echo(render.compact({"seq": found[0], "hash": found[1]}) if options.json else f"{found[0]}:{found[1]}")
+    return DONE
+
+
+@audit.command()
+@click.argument("path", required=False)
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="How many records.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until Ctrl-C.")
+@standard
+def tail(options: Options, path: str | None, lines: int, follow: bool) -> int:
+    """Print the last records, one a line, oldest first."""
+    from hearth.audit.verify import tail as read_tail
+
+    log = path or default_log()
+    seen = 0
+    for record in read_tail(log, max(lines, 1)):
+        seen = record["seq"]
+        if lines:
+            _print(record, options)
+    while follow:
+        time.sleep(POLL)
+        for record in since(log, seen):
+            seen = record["seq"]
+            _print(record, options)
+    return DONE
+
+
+def since(log: Path | str, seq: int) -> list[Mapping[str, Any]]:
+    """The records after the one with that seq, oldest first; across a rotation too."""
+    from hearth.audit.verify import tail as read_tail
+
+    count = 16
+    while True:
+        records = read_tail(log, count)
+        if len(records) < count or records[0]["seq"] <= seq + 1:
+            return [record for record in records if record["seq"] > seq]
+        count *= 4
+
+
+def default_log() -> Path:
+    """Where a daemon of this user writes its log unless [audit] path says otherwise."""
+    return default_state_dir(os.environ, os.geteuid()) / "audit.log"
+
+
+def parse_head(text: str | None) -> Head | None:
+    """SEQ:HASH as `audit head` prints it. Raises ConfigError."""
+    if text is None:
+        return None
+    match = _HEAD.match(text)
+    if match is None:
+        raise ConfigError(f"--known: expected SEQ:sha256:…, as `hearth audit head` prints it, got {text[:100]!r}")
+    return int(match[1]), match[2]
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """A report for a program."""
+    bad = report.first_bad
+    return {
+        "ok": report.ok,
+        "records": report.records,
+        "files": [str(file) for file in report.files],
+        "head": None if report.head is None else {"seq": report.head[0], "hash": report.head[1]},
+        "first_seq": report.first_seq,
+        "checkpoints": report.checkpoints,
+        "signed_to": report.signed_to,
+        "first_bad": None if bad is None else {"file": str(bad.file), "line": bad.line, "reason": bad.reason},
+    }
+
+
+def report_lines(report: Report, *, signed: bool) -> list[str]:
+    """A report for a person: what was found, and how far it proves what."""
+    return [render.clean(line) for line in _report_lines(report, signed=signed)]
+
+
+def _report_lines(report: Report, *, signed: bool) -> Iterator[str]:
+    bad = report.first_bad
+    if bad is not None:
+        place = f"{bad.file}:{bad.line}" if bad.line else f"{bad.file}"
+        yield f"BAD  {place}: {bad.reason}"
+        if report.records:
+            yield f"     good up to there: {report.records} records"
+        return
+    files = f"{len(report.files)} file{'' if len(report.files) == 1 else 's'}"
+    yield f"OK   records: {report.records}, in {files}, each chained to the one before"
+    if report.head is not None:
+        yield f"     head {report.head[0]}:{report.head[1]}"
+    if report.first_seq is not None and report.first_seq > 1:
+        yield f"     begins at record {report.first_seq}: older files are not here"
+    if signed:
+        yield f"     signed up to record {report.signed_to}, by {report.checkpoints} checkpoints"
+    elif report.checkpoints:
+        yield f"     {report.checkpoints} checkpoints, whose signatures --key would check"
+
+
+def _print(record: Mapping[str, Any], options: Options) -> None:
+    click.echo(render.compact(record) if options.json else record_line(record))
+
+
+def record_line(record: Mapping[str, Any]) -> str:
+    """A record in one line: number, time, event, and what else there is to it."""
+    rest = " ".join(
+        f"{name}={_brief(value)}"
+        for name, value in record.items()
+        if name not in _SHOWN_FIRST and name not in _CHAIN and value is not None
+    )
+    seq, ts, event = (render.clean(str(record.get(name, "-"))) for name in _SHOWN_FIRST)
+    return f"{seq:>6}  {ts}  {click.style(event.ljust(18), bold=True)}  {render.clean(rest)}".rstrip()
+
+
+def _brief(value: Any) -> str:
+    """A value in few words: of a submission's steps, the tools."""
+    if isinstance(value, list) and value and all(isinstance(item, dict) and "tool" in item for item in value):
+        return ",".join(str(item["tool"]) for item in value)
+    return render.scalar(value)

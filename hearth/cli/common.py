@@ -1,0 +1,186 @@
+"""What all subcommands share: where the daemon is, a session with it, signals, and how an error is told.
+
+It owns the exit codes of failures and the form of an error. It knows no command, and prints no result.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+import trio
+from attrs import frozen
+
+from hearth._version import __version__
+from hearth.cli import render
+from hearth.client import Client, connect
+from hearth.config import default_socket
+from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
+from hearth.groups import unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from hearth.facade import SessionFace
+
+DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
+
+PATIENCE = 10.0
+"""Seconds that a daemon which has taken our connection may take to open a session."""
+
+CURES = {
+    "RPC_SESSION_INVALID": "the session has ended (closed, or idle for too long), or it is another user's",
+    "RPC_TASK_NOT_FOUND": "the session keeps its last tasks only; `hearth audit tail` has what became of older ones",
+    "RPC_TOOL_NOT_FOUND": "`hearth tools` lists what there is",
+    "INVALID_PARAMS": "`hearth tools NAME` shows what a tool takes",
+}
+"""By an error's symbol: what the daemon's own message does not say."""
+
+DEVICE_EFFECTS = {
+    "none": "nothing has happened to the hardware",
+    "done": "it happened nonetheless",
+    "unknown": "whether it happened is not known",
+}
+
+
+@frozen
+class Options:
+    """The global options, wherever on the command line they stood."""
+
+    socket: str
+    named_by: Literal["--socket", "HEARTH_SOCKET", "--config", "default"]
+    json: bool
+
+
+def _options(context: click.Context, socket: str | None, *, as_json: bool) -> Options:
+    before = context.obj or {}
+    as_json = as_json or before.get("json", False)
+    given = socket or before.get("socket")
+    if given:
+        return Options(given, "--socket", as_json)
+    named = os.environ.get("HEARTH_SOCKET")
+    if named:
+        return Options(named, "HEARTH_SOCKET", as_json)
+    return Options(str(default_socket(os.environ, os.geteuid())), "default", as_json)
+
+
+def standard(work: Callable[..., int | None]) -> Callable[..., None]:
+    """Make a command's function out of one that takes Options first and returns its exit code (None: 0).
+
+    It gets --socket and --json; an error that hearth or the system raised becomes a message and a code.
+    """
+
+    @click.option("--socket", metavar="PATH", help="The daemon's socket.")
+    @click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
+    @wraps(work)
+    def run(socket: str | None, as_json: bool, **arguments: Any) -> None:
+        context = click.get_current_context()
+        options = _options(context, socket, as_json=as_json)
+        try:
+            code = work(options, **arguments)
+        except (HearthError, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            code = report(options, error)
+        context.exit(code or DONE)
+
+    return run
+
+
+def report(options: Options, error: HearthError | OSError) -> int:
+    """Tell of a failure; returns the exit code that goes with it."""
+    if options.json:
+        click.echo(render.compact({"error": error_json(error)}))
+    else:
+        for line in error_lines(error):
+            click.echo(line, err=True)
+    if isinstance(error, CarrierError):
+        return UNREACHABLE
+    return USAGE if isinstance(error, ConfigError) else FAILED
+
+
+def error_json(error: HearthError | OSError) -> dict[str, Any]:
+    """An error for a program: the wire's code, message and data; without a code where there was no wire."""
+    if isinstance(error, RpcError):
+        return {**error.to_wire(), "symbol": error.symbol}
+    return {"message": _message(error)}
+
+
+def error_lines(error: HearthError | OSError) -> list[str]:
+    """An error for a person: what and where, what became of the world, what to do."""
+    first, *more = _message(error).splitlines() or [type(error).__name__]
+    head = click.style("hearth:", fg="red", bold=True)
+    lines = [f"{head} {render.clean(first)}", *(f"{head} {render.clean(line)}" for line in more)]
+    if isinstance(error, RpcError):
+        lines[0] += click.style(f"  ({error.symbol} {error.code})", dim=True)
+        effect = DEVICE_EFFECTS.get(str((error.data or {}).get("effect")))
+        if effect is not None:
+            lines.append(f"        effect: {effect}")
+        if error.symbol in CURES:
+            lines.append(f"        {CURES[error.symbol]}")
+    return lines
+
+
+def _message(error: HearthError | OSError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+@asynccontextmanager
+async def connected(options: Options) -> AsyncIterator[Client]:
+    """A connection. Raises CarrierError: nobody there."""
+    async with connect(options.socket) as client:
+        yield client
+
+
+@asynccontextmanager
+async def session(options: Options) -> AsyncIterator[tuple[Client, SessionFace]]:
+    """A connection and a session on it, which ends with this context, or with this process if that is killed.
+
+    Raises CarrierError (nobody there, or nobody who answers) and what session.open is answered with.
+    """
+    async with connect(options.socket) as client, AsyncExitStack() as stack:
+        opened: SessionFace | None = None
+        with trio.move_on_after(PATIENCE):
+            opened = await stack.enter_async_context(
+                client.open_session(client_name="hearth", client_version=__version__, on_disconnect="close")
+            )
+        if opened is None:
+            raise CarrierError(f"no answer from {options.socket} for {PATIENCE:g} s; is it hearthd that listens there?")
+        yield client, opened
+
+
+def interruptible(work: Callable[[], Awaitable[int | None]]) -> int:
+    """Run `work`. Ctrl-C (SIGINT), SIGTERM and SIGHUP cancel it, and its session is closed; returns 128 + n then.
+
+    A second signal ends the process at once: the daemon closes the session when it sees the connection end.
+    """
+    return trio.run(_interruptible, work)
+
+
+async def _interruptible(work: Callable[[], Awaitable[int | None]]) -> int:
+    got: list[int] = []
+    scope = trio.CancelScope()
+
+    async def listen() -> None:
+        async for number in signals:
+            if got:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            got.append(number)
+            scope.cancel()
+
+    code: int | None = None
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async with unwrapped() as body, trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+            async with body.watched():
+                with scope:
+                    code = await work()
+            nursery.cancel_scope.cancel()
+    return 128 + got[0] if got else code or DONE

@@ -1,0 +1,28 @@
+"""`hearth completion SHELL`: the script that a shell sources to complete hearth's commands and options."""
+
+from __future__ import annotations
+
+import click
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    r"""Print the completion script for SHELL.
+
+    \b
+    bash:  eval "$(hearth completion bash)"          in ~/.bashrc
+    zsh:   eval "$(hearth completion zsh)"           in ~/.zshrc, after compinit
+    fish:  hearth completion fish > ~/.config/fish/completions/hearth.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from hearth.cli.main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click has a class for each of the three"
+    # Not `source()`: it starts a shell to ask for its version.
+    made = kind(cli, {}, "hearth", "_HEARTH_COMPLETE")
+    click.echo(made.source_template % made.source_vars())

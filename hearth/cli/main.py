@@ -1,0 +1,123 @@
+"""The `hearth` command: its names, its global options, and the one place where an error becomes an exit code.
+
+Each subcommand lives in a module of its own that is imported when it is invoked, so that `hearth --help` costs little
+more than `import click`. What a subcommand does is unknown here. Exit codes (design §9): 0 done, 1 the work failed,
+2 usage, 3 the daemon cannot be reached, 128 + n ended by signal n.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from hearth._version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from click.shell_completion import CompletionItem
+
+COMMANDS = {
+    "demo": ("hearth.cli.demo:demo", "See what hearth is: a real daemon, a real client, a simulated board."),
+    "tools": ("hearth.cli.tools:tools", "List the tools a session may use, or show one with its schemas."),
+    "run": ("hearth.cli.run:run", "Run one tool: hearth run gpio.set line=17 value=1"),
+    "submit": ("hearth.cli.tasks:submit", "Submit a plan of several steps and wait for it."),
+    "get": ("hearth.cli.tasks:get", "Show a task as it stands."),
+    "cancel": ("hearth.cli.tasks:cancel", "Ask a task to stop; what has begun on a bus finishes."),
+    "watch": ("hearth.cli.tasks:watch", "Follow a task to its end."),
+    "audit": ("hearth.cli.audit:audit", "Verify the audit log, or read its end. Needs no daemon."),
+    "doctor": ("hearth.cli.doctor:doctor", "Check socket, daemon, buses and audit log, and say what to do."),
+    "completion": ("hearth.cli.completion:completion", "Print the completion script for bash, zsh or fish."),
+}
+"""Name -> where the click command is, and what the help says of it without importing it."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are invoked."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of `COMMANDS`."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in the help, from the table alone."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What may follow; a TAB imports no command either."""
+        from click.shell_completion import CompletionItem
+
+        names = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--socket", metavar="PATH", help="The daemon's socket (or HEARTH_SOCKET; else the default one).")
+@click.option("--json", "as_json", is_flag=True, help="Answer with JSON, errors included.")
+@click.version_option(__version__, message="hearth %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, socket: str | None, as_json: bool) -> None:
+    """Safe, stable, audited access to real hardware.
+
+    The daemon is `hearthd`; the commands here are its clients. Each takes --socket and --json too.
+
+    Exit codes: 0 done, 1 the work failed, 2 usage, 3 the daemon cannot be reached.
+    """
+    ctx.obj = {"socket": socket, "json": as_json}
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and exit the process. What goes wrong is told in a line, never as a traceback."""
+    sys.excepthook = _report_bug
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character must not end the command half-way.
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    color = False if os.environ.get("NO_COLOR") else None
+    try:
+        code = cli.main(argv, prog_name="hearth", standalone_mode=False, color=color)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:
+        code = 130
+    except BrokenPipeError:
+        # Whoever read our output has gone, as in `hearth tools | head -1`: nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 141
+    sys.exit(code)
+
+
+def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What is left over is a bug of ours: name it and its place in one line, and offer the whole on request."""
+    if os.environ.get("HEARTH_TRACEBACK"):
+        sys.__excepthook__(kind, error, trace)
+        return
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else f" at {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"  # noqa: PTH119
+    sys.stderr.write(
+        f"hearth: a bug in hearth: {kind.__name__}: {error}{place}; "
+        "please report it with what HEARTH_TRACEBACK=1 shows\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

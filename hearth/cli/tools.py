@@ -1,0 +1,112 @@
+"""`hearth tools [PATTERN]`: what a session may use, as a table; one tool with everything it declares."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hearth.cli import render
+from hearth.cli.common import DONE, Options, interruptible, session, standard
+from hearth.errors import HearthError
+from hearth.tools import RISK_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@standard
+def tools(options: Options, pattern: str | None) -> int:
+    """List the tools, or those that PATTERN fits ("gpio.*", "read"); a whole name shows its args and schemas.
+
+    The list is what the daemon's policy allows you; tools whose risk is above your cap are in it, and are refused.
+    """
+
+    async def work() -> int:
+        async with session(options) as (_client, opened):
+            entries = await opened.tools()
+        chosen = choose(entries, pattern)
+        whole = pattern is not None and len(chosen) == 1 and chosen[0]["name"] == pattern
+        if options.json:
+            click.echo(render.compact(chosen[0] if whole else chosen))
+        else:
+            click.echo("\n".join(details(chosen[0]) if whole else overview(chosen)))
+        return DONE
+
+    return interruptible(work)
+
+
+def choose(entries: Sequence[Mapping[str, Any]], pattern: str | None) -> list[Mapping[str, Any]]:
+    """The entries that a pattern means: one by its name, else by glob, else those whose name contains it.
+
+    Raises HearthError if there is none.
+    """
+    if pattern is None:
+        return list(entries)
+    names = [entry["name"] for entry in entries]
+    exact = [entry for entry in entries if entry["name"] == pattern]
+    fitting = exact or [entry for entry in entries if fnmatchcase(entry["name"], pattern) or pattern in entry["name"]]
+    if not fitting:
+        near = get_close_matches(pattern, names, 3)
+        cure = f"did you mean {', '.join(near)}?" if near else "`hearth tools` lists them all"
+        raise HearthError(f"no tool fits {pattern!r}; {cure}")
+    return fitting
+
+
+def overview(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table: name, risk, whether it can be rolled back, and the first sentence of what it does."""
+    rows = [
+        (
+            entry["name"],
+            risk(entry),
+            "yes" if entry.get("supports_rollback") else "-",
+            entry.get("description", "").partition(". ")[0].removesuffix("."),
+        )
+        for entry in entries
+    ]
+    return render.table(("name", "risk", "rollback", "description"), rows)
+
+
+def risk(entry: Mapping[str, Any]) -> str:
+    """A risk level with its name (draft §3.3, Table 4)."""
+    level = entry["risk_level"]
+    return f"{level} {RISK_NAMES[level]}" if 0 <= level < len(RISK_NAMES) else str(level)
+
+
+def details(entry: Mapping[str, Any]) -> list[str]:
+    """Everything a tool declares."""
+    facts = {
+        "risk": risk(entry),
+        "version": entry.get("version"),
+        "timeout": f"{entry.get('timeout_ms')} ms",
+        "rollback": bool(entry.get("supports_rollback")),
+        "capability": entry.get("capability"),
+    }
+    lines = [click.style(render.clean(entry["name"]), bold=True), render.clean(entry.get("description", "")), ""]
+    lines += render.fields(facts)
+    params, result = entry.get("params_schema") or {}, entry.get("result_schema")
+    required = params.get("required", ())
+    rows = [
+        (name, kind(schema), "required" if name in required else "", str(schema.get("description", "")))
+        for name, schema in params.get("properties", {}).items()
+    ]
+    lines += ["", *(render.table(("arg", "type", "", "description"), rows) if rows else ["takes no args"])]
+    lines += ["", click.style("params_schema", bold=True), render.clean(render.pretty(params))]
+    if result is not None:
+        lines += ["", click.style("result_schema", bold=True), render.clean(render.pretty(result))]
+    return lines
+
+
+def kind(schema: Mapping[str, Any]) -> str:
+    """A schema's type in a word or two."""
+    if "enum" in schema:
+        return " | ".join(render.scalar(value) for value in schema["enum"])
+    if "anyOf" in schema:
+        return " | ".join(kind(option) for option in schema["anyOf"])
+    types = schema.get("type", "any")
+    return " | ".join(types) if isinstance(types, list) else str(types)
