@@ -49,7 +49,11 @@ def build_parts(
         **board.drivers,
         "files": FileDriver(),
         "system": SystemDriver(),
-        "processes": ProcessDriver(show_argv=config.tools.proc_argv),
+        "processes": ProcessDriver(
+            show_argv=config.tools.proc_argv, signal_executables=config.tools.signal
+        ),
+        # A bus of its own: a program that runs for minutes must not hold up a list of processes.
+        "exec": ProcessDriver(),
     }
     tools = build_tools(
         board, enable=config.tools.enable, disable=config.tools.disable, exec_templates=config.tools.exec

@@ -69,13 +69,13 @@ class Bus:
         With `no_wait` the ticket is refused unless it can begin at once. Raises ResourceBusy (queue full, wedged, or
         with `no_wait` leased or in use) and DeviceError (the device is not there).
         """
-        if self.state != "ready" and not ticket.must_run:
+        if self.state != "ready" and (self.state == "closed" or not ticket.must_run):
             raise self.unavailable(ticket.asker)
         if no_wait:
             busy = self.busy(ticket.asker)
             if busy is not None:
                 raise busy
-        if self._inline and self._queue.would_begin(ticket) and self.state == "ready":
+        if self._inline and self._queue.would_begin(ticket) and self.state == "ready" and self._crash is None:
             # It begins now and ends now: there is no moment at which anything could interrupt it or overlap with it.
             self._run_in_place(ticket)
             return ticket
@@ -86,11 +86,13 @@ class Bus:
         self._wake()
         return ticket
 
+    @trio.lowlevel.enable_ki_protection
     def _run_in_place(self, ticket: Ticket) -> None:
         """Run a transaction of an INLINE driver here and now, in the turn of whoever asked.
 
         The guarantee is the same as in the bus's own turn, by construction: a plain call has no checkpoint, so no
-        cancellation can reach it and no other task runs meanwhile (see docs/decisions). What it saves is two turns.
+        cancellation can reach it and no other task runs meanwhile (see docs/decisions); nor can a Ctrl-C, which an
+        embedding program would otherwise meet in the middle of it. What it saves is two turns.
         """
         op = ticket.op
         if op is None:
@@ -117,7 +119,8 @@ class Bus:
         lease = self._queue.lease
         if lease is not None and lease.asker is not asker:
             return self._explain("is leased", "leased", asker)
-        if len(self._current) >= self.driver.width or self._queue.depth:
+        # Who holds the bus goes before all who wait for the end of the lease.
+        if len(self._current) >= self.driver.width or (lease is None and self._queue.depth):
             return self._explain("is in use", "in use", asker)
         return None
 
@@ -161,22 +164,32 @@ class Bus:
     def make_safe(self, session_id: str) -> Ticket | None:
         """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
 
-        Outputs that another session has driven since are left to that session.
+        Outputs that another session has driven since are left to that session. Outputs are forgotten only when that
+        transaction has succeeded, so that a bus which crashed in it can be asked again.
         """
         if session_id not in self._driven_by.values():
             return None
+        asker = Asker(session_id, "", "")
 
         def op(driver: Driver) -> Any:
-            outputs = [output for output, owner in self._driven_by.items() if owner == session_id]
-            for output in outputs:
-                del self._driven_by[output]
-            return driver.make_safe(outputs)
+            return driver.make_safe(self._outputs_of(session_id))
 
-        asker = Asker(session_id, "", "")
         ticket = StandingTicket(op, asker, limit=SAFE_STATE_LIMIT, must_run=True)
+        if self.state == "closed":
+            self._finish(ticket, error=self.unavailable(asker))
+            return ticket
         self._queue.put(ticket)
         self._wake()
         return ticket
+
+    def _outputs_of(self, session_id: str) -> list[Hashable]:
+        return [output for output, owner in self._driven_by.items() if owner == session_id]
+
+    async def settle(self) -> None:
+        """Wait until everything that must run has run; at once where nothing of the kind waits or is under way."""
+        if self.state != "closed" and (self._current or self._queue.must_wait):
+            last = Ticket(lambda _driver: None, Asker("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
+            await self.request(last).wait()
 
     def health(self) -> Mapping[str, Any]:
         """What an operator wants to know, as JSON."""
@@ -215,21 +228,38 @@ class Bus:
         self.state = "closed"
 
     def _down(self, error: BaseException) -> None:
-        self.state = "down"
-        self.reason = str(error) if isinstance(error, HearthError) else f"{type(error).__name__}"
-        if isinstance(error, trio.Cancelled):
-            self.state, self.reason = "closed", "the runtime is ending"
-        for ticket in self._queue.refuse_all(for_good=self.state == "closed"):
+        """Refuse everything: until the bus is reopened after a failure, for good after a cancellation."""
+        if isinstance(error, Exception):
+            while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]
+            self.state = "down"
+            self.reason = str(error) if isinstance(error, HearthError) else f"it crashed: {type(error).__name__}"
+        else:
+            self.state, self.reason = "closed", self.reason or "the runtime is ending"
+        self._crash = None
+        self._refuse_queued(for_good=self.state == "closed")
+
+    def _refuse_queued(self, *, for_good: bool = False) -> None:
+        for ticket in self._queue.refuse_all(for_good=for_good):
             self._finish(ticket, error=self.unavailable(ticket.asker))
 
     def abandon(self) -> None:
-        """The process must end now: stop waiting for transactions that have not returned; their effect is unknown."""
+        """The process must end now: stop waiting for transactions that have not returned; their effect is unknown.
+
+        Nothing begins on this bus any more, because what has not returned may still be moving the hardware. A bus on
+        which nothing is under way is left alone: it still has outputs to bring to their safe state.
+        """
+        if not self._current:
+            return
         self._abandoned = True
+        self.state, self.reason = "closed", "the runtime ended before its last transaction returned"
+        self._refuse_queued(for_good=True)
         for scope in self._waits:
             scope.cancel()
         for worker in self._workers:
             worker.abandon()
 
+    @trio.lowlevel.enable_ki_protection
     async def _serve(self, worker: Worker | None) -> None:
         """One lane: take the next ticket, run it whole, answer it."""
         take = self._queue.take
@@ -240,6 +270,9 @@ class Bus:
                 if self._crash is not None:
                     error, self._crash = self._crash, None
                     raise error
+                if worker is not None:
+                    # Waiting for a transaction is shielded, so this is where the end of a busy bus arrives.
+                    await trio.lowlevel.checkpoint_if_cancelled()
                 ticket = take()
                 if ticket is None:
                     await self._wait_for_ticket()
@@ -308,7 +341,7 @@ class Bus:
         if await self._returned(outcome, deadline=ticket.begun_at + ticket.limit):
             return await outcome.get()
         self._overdue += 1
-        if self._overdue >= self.driver.width:
+        if self._overdue >= self.driver.width and not self._abandoned:
             self._wedge(ticket)
         try:
             if not await self._returned(outcome):
@@ -352,12 +385,14 @@ class Bus:
             session_id=ticket.asker.session_id,
             task_id=ticket.asker.task_id,
         )
-        for waiting in self._queue.refuse_all():
-            self._finish(waiting, error=self.unavailable(waiting.asker))
+        self._refuse_queued()
 
     def _finish(self, ticket: Ticket, value: Any = None, *, error: RpcError | None = None) -> None:
         ticket.state = State.DONE
         if error is None:
+            if type(ticket) is StandingTicket:
+                for output in self._outputs_of(ticket.asker.session_id):
+                    del self._driven_by[output]
             ticket.fill(value)
             return
         data = error.data = dict(error.data or {})

@@ -1,9 +1,9 @@
 """The connection actor: one carrier connection of one principal (design §3).
 
 A reader feeds the sans-IO protocol and hands each call to the session it names; one writer sends what is due,
-coalesced. It owns no session and knows no task: it translates bytes to messages and answers to bytes, bounds how much
-one client can have under way, and tells the sessions it was used for when it ends. A client that does not read is cut
-off after a bound, and nobody else notices.
+coalesced. It owns no session and knows no task: it translates bytes to messages and answers to bytes, bounds
+how much one client can have under way, and tells the sessions it was used for when it ends. A client that
+does not read is cut off after a bound, and nobody else notices.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 import trio
 
+from hearth.actors.asks import Ask, Gone
 from hearth.actors.carrier import Carrier, PeerGone
 from hearth.actors.outbox import HIGH_WATER, Outbox
-from hearth.actors.session import Ask, Gone, Session
 from hearth.errors import InternalError, RpcError
 from hearth.protocol.methods import METHODS, Params, SessionOpen, read_session_id
 from hearth.protocol.server import Answer, Call, ServerProtocol
 
 if TYPE_CHECKING:
+    from hearth.actors.session import Session
     from hearth.policy.principal import Principal
 
 LINGER = 5.0
@@ -160,12 +161,11 @@ class Connection:
 
     def _dispatch(self, call: Call) -> None:
         """Hand a call to whom it concerns; what is wrong with it is answered here."""
-        if call.id is not None:
-            self._in_flight += 1
-            if call.batch is not None and call.batch is not self._batch:
-                # The calls of a batch come one after the other, so the last one seen is all there is to remember.
-                self._batch = call.batch
-                self.outbox.hold()
+        self._in_flight += 1
+        if call.id is not None and call.batch is not None and call.batch is not self._batch:
+            # The calls of a batch come one after the other, so the last one seen is all there is to remember.
+            self._batch = call.batch
+            self.outbox.hold()
         try:
             if call.method == "session.open":
                 self._open(call)
@@ -199,8 +199,6 @@ class Connection:
         self._answered(call, self._protocol.error(call, error))
 
     def _answered(self, call: Call, line: bytes | None) -> None:
-        if call.id is None:
-            return
         self._in_flight -= 1
         if line is not None and not self.outbox.gone:
             self.outbox.push(line)

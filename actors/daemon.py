@@ -33,7 +33,7 @@ from hearth.actors.service import activated_socket, notify
 from hearth.actors.supervisor import contain
 from hearth.config import Config, default_socket, load_config
 from hearth.errors import ConfigError
-from hearth.policy.rules import default_policy
+from hearth.policy.rules import default_policy, idle_patterns
 
 if TYPE_CHECKING:
     import socket
@@ -156,6 +156,8 @@ def _check(config: Config) -> None:
     for tool in parts.registry.values():
         Draft202012Validator.check_schema(tool.params_schema)
         Draft202012Validator.check_schema(tool.result_schema)
+    for warning in idle_patterns(parts.policy, parts.registry):
+        sys.stdout.write(f"hearthd: warning: {warning}\n")
     sys.stdout.write(
         f"hearthd: configuration is good: board {parts.board.name}, {len(parts.registry)} tools, "
         f"{len(parts.drivers)} buses, {len(parts.policy)} policy entries\n"

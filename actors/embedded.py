@@ -26,7 +26,7 @@ from hearth.drivers.boards import Board
 from hearth.errors import InvalidParams, RpcError
 from hearth.facade import Link, SessionFace
 from hearth.groups import unwrapped
-from hearth.policy.principal import Principal
+from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.client import read_event
 from hearth.protocol.methods import METHODS, Params, SessionOpen
@@ -34,9 +34,11 @@ from hearth.protocol.methods import METHODS, Params, SessionOpen
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from hearth.actors.session import Follower, Session
+    from hearth.actors.asks import Follower
+    from hearth.actors.session import Session
     from hearth.api import TaskEvent
     from hearth.drivers.base import Style
+    from hearth.policy.principal import Principal
 
 log = logging.getLogger("hearth.journal")
 
@@ -221,4 +223,4 @@ async def open_runtime(
     for note in parts.journal.open():
         log.warning("%s", note)
     async with unwrapped() as body, Runtime(parts).serve() as runtime, body.watched():
-        yield EmbeddedRuntime(runtime, Principal(kind="embedded"))
+        yield EmbeddedRuntime(runtime, embedded())

@@ -20,18 +20,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.audit import AuditSettings, keys
-from hearth.audit.chain import Head
-from hearth.audit.disk import Disk
 from hearth.audit.log import AuditLog, Stamped
 from hearth.audit.record import timestamp
 from hearth.audit.writer import LogFailed
 from hearth.errors import AuditUnavailable, ConfigError
+
+if TYPE_CHECKING:
+    from hearth.audit.chain import Head
+    from hearth.audit.disk import Disk
 
 MOST_KEPT: Final = 10_000
 """How many records are kept in memory while the log cannot be written; beyond that the oldest are dropped."""
@@ -344,7 +346,7 @@ class Journal:
 
 
 def _unavailable(reason: str) -> AuditUnavailable:
-    return AuditUnavailable(f"the audit log cannot be written: {reason}", data={"reason": reason})
+    return AuditUnavailable(f"the audit log cannot be written: {reason}", data={"reason": reason, "effect": "none"})
 
 
 async def _in_time(work: Callable[[], T]) -> T:

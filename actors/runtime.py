@@ -18,8 +18,9 @@ import trio
 from attrs import frozen
 
 from hearth.actors.alarms import Alarms
+from hearth.actors.asks import NUDGE, Ask, End
 from hearth.actors.bus import Bus
-from hearth.actors.session import NUDGE, Ask, End, Session, SessionLimits, SessionServices
+from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.submission import Checks
 from hearth.actors.supervisor import contain, keep_open
 from hearth.actors.task import TaskServices
@@ -226,6 +227,7 @@ class Runtime:
                     outer.cancel_scope.cancel()
         finally:
             self.closing = True
+            self.parts.paths.close()
 
     async def _start_buses(self, outer: trio.Nursery) -> None:
         opened = {bus_id: trio.Event() for bus_id in self.buses}

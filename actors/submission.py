@@ -7,13 +7,13 @@ buckets, which are its session's own. Nothing here touches hardware, so a refuse
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import frozen
 
 from hearth.actors.task import StepRun
 from hearth.audit.record import args_hash
-from hearth.errors import InvalidParams, PermissionDenied, RateLimited, RpcError, ToolNotFound
+from hearth.errors import InvalidParams, PermissionDenied, RpcError, ToolNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import StepSpec, TaskSubmit
     from hearth.schema import Validator
-    from hearth.tools import PathGuard, ToolRegistry
+    from hearth.tools import PathGuard, PathUse, ToolRegistry
 
 
 @frozen(eq=False)
@@ -37,10 +37,25 @@ class Checks:
     max_steps: int
 
 
-def check(submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float) -> list[StepRun]:
-    """The steps of an acceptable submission, ready to run.
+Looked: TypeAlias = "Mapping[PathUse, PermissionDenied | None]"
+"""What the guard said of paths that had to be looked up in a thread."""
 
-    Raises InvalidParams, ToolNotFound, PermissionDenied or RateLimited; `data` names the step and the reason.
+
+class NotLooked(Exception):
+    """Some path has to be looked up in a thread; the check is then made again with the answers."""
+
+    def __init__(self, uses: list[PathUse]) -> None:
+        super().__init__(uses)
+        self.uses = uses
+
+
+def check(
+    submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float, looked: Looked
+) -> tuple[list[StepRun], dict[str, int]]:
+    """The steps of an acceptable submission, ready to run, and the tokens it took from the rate limits.
+
+    Raises InvalidParams, ToolNotFound, PermissionDenied or RateLimited; `data` names the step and the reason. Raises
+    NotLooked for paths that are neither in `looked` nor at the kernel's hand.
     """
     specs = submit.steps
     if len(specs) > checks.max_steps:
@@ -62,11 +77,33 @@ def check(submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, n
     for index, step in enumerate(steps):
         for use in step.tool.paths(step.args):
             try:
-                checks.paths.check(use.path, use.access)
+                _look(use, steps, checks.paths, looked)
             except PermissionDenied as error:
                 raise _at_step(error, index, step.tool.name) from None
-    _check_rates(steps, rates, now)
-    return steps
+    return steps, _take_tokens(steps, rates, now)
+
+
+def _look(use: PathUse, steps: list[StepRun], paths: PathGuard, looked: Looked) -> None:
+    """Hold a path against the guard, without waiting for a disk. Raises PermissionDenied or NotLooked."""
+    if use in looked:
+        denied = looked[use]
+        if denied is not None:
+            raise denied
+    elif not paths.check_nowait(use.path, use.access):
+        raise NotLooked([use for step in steps for use in step.tool.paths(step.args)])
+
+
+def look_in_thread(uses: list[PathUse], paths: PathGuard) -> Looked:
+    """What the guard says of paths that the kernel does not have at hand; blocks for as long as a disk takes."""
+    looked: dict[PathUse, PermissionDenied | None] = {}
+    for use in uses:
+        try:
+            paths.check(use.path, use.access)
+        except PermissionDenied as error:
+            looked[use] = error
+        else:
+            looked[use] = None
+    return looked
 
 
 def _resolve(index: int, spec: StepSpec, checks: Checks) -> StepRun:
@@ -86,19 +123,15 @@ def _resolve(index: int, spec: StepSpec, checks: Checks) -> StepRun:
     return StepRun(tool, spec.args, args_hash(spec.args), checks.buses[bus_id])
 
 
-def _check_rates(steps: list[StepRun], rates: RateLimits, now: float) -> None:
+def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[str, int]:
     counts: dict[str, int] = {}
     for step in steps:
         name = step.tool.name
         counts[name] = counts.get(name, 0) + 1
     refused = rates.check(counts, now)
     if refused is not None:
-        tool, retry_after = refused
-        milliseconds = max(1, round(retry_after * 1000))
-        raise RateLimited(
-            f"Rate limited: {tool}: retry after {milliseconds} ms",
-            data={"tool": tool, "retry_after_ms": milliseconds},
-        )
+        raise rates.refusal(*refused)
+    return counts
 
 
 def _denied(index: int, spec: StepSpec, reason: str) -> PermissionDenied:

@@ -1,10 +1,10 @@
-"""The task actor: runs one task's steps in order and brings it to exactly one terminal status (draft §3.4–§3.6, §5).
+"""The task actor: runs one task's steps in order and brings it to exactly one terminal status (draft §3.4–3.6, §5).
 
-It owns the task's status, its event history, its deadline and its leases. Cancelling (by request, by deadline, by the
-end of its session) cancels the Trio scope its steps run in, and nothing more is needed: whatever waits there stops
-waiting, and a transaction that has begun cannot be reached (see `tickets`). What is written to the audit log is
-always written before it is done or told: the submission before its acknowledgement, a step's start before the step,
-its finish before the event.
+It owns the task's status, its event history, its deadline and its leases. Cancelling (by request, by
+deadline, by the end of its session) cancels the Trio scope its steps run in, and nothing more is needed:
+whatever waits there stops waiting, and a transaction that has begun cannot be reached (see `tickets`). What
+is written to the audit log is always written before it is done or told: the submission before its
+acknowledgement, a step's start before the step, its finish before the event.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hearth.actors.supervisor import contain
 from hearth.actors.tickets import Asker, Ticket
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, RpcError, TimedOut
+from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
 from hearth.tools import Done, PathGuard, Tool, Undo
 
@@ -90,9 +91,10 @@ class StepRun:
         if self.latency_ms is not None:
             wire["latency_ms"] = self.latency_ms
         if self.error is not None:
-            wire["error"] = self.error.message
-            wire["error_code"] = self.error.code
-            wire["error_data"] = self.error.data
+            error = sendable_error(self.error)
+            wire["error"] = error["message"]
+            wire["error_code"] = error["code"]
+            wire["error_data"] = error.get("data")
         if self.rolled_back is not None:
             wire["rolled_back"] = self.rolled_back
         return wire
@@ -313,7 +315,8 @@ class TaskActor:
     async def _commit(self) -> AuditUnavailable | None:
         """Write the pending records, then tell: acknowledge the submission if that is still to do, publish the events.
 
-        Returns why the records could not be written, for the caller to weigh against the risk of what comes next.
+        Returns why the records could not be written, for the caller to weigh against the risk of what comes
+        next.
         """
         records, self._records = self._records, []
         events, self._events = self._events, []
@@ -362,9 +365,12 @@ class TaskActor:
             record["error_code"] = self._error.code
         self._records.append(record)
         self._events.append(("task_finish", members))
-        snapshot = orjson.dumps(self.describe(status), default=repr)
+        snapshot = orjson.dumps(self.describe(status))
         await self._commit()
         self.status, self.snapshot = status, snapshot
+        for step in self.steps:
+            # A way back that nobody can take any more may hold a file's whole former content.
+            step.undo = None
         self._on_end(self)
 
     def _verdict(self) -> Status:

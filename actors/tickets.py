@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -95,7 +95,8 @@ class TicketQueue:
     """The tickets that wait for one bus.
 
     Order: `must_run` tickets first (they take a started effect back, so neither bound nor lease holds them up); then,
-    while the bus is leased, only its holder's; else by priority, then first come.
+    while the bus is leased, only its holder's, which the bound does not hold up either: those who wait for the end of
+    the lease must not keep its holder out; else by priority, then first come.
     """
 
     __slots__ = ("_bound", "_heap", "_holders", "_must", "_order", "depth", "lease")
@@ -120,16 +121,26 @@ class TicketQueue:
         if ticket.must_run:
             self._must.append(ticket)
         else:
-            if self.depth >= self._bound:
+            holds = self.lease is not None and self.lease.asker is ticket.asker
+            if self.depth >= self._bound and not holds:
                 raise ResourceBusy("the bus's queue is full", data={"reason": "queue full", "queued": self.depth})
             self._order += 1
             ticket.order = self._order
-            if self.lease is not None and self.lease.asker is ticket.asker:
+            if holds:
                 self._holders.append(ticket)
             else:
+                if len(self._heap) > 2 * self._bound:
+                    # Withdrawn tickets are passed over when their turn comes, which behind a long lease is never.
+                    self._heap = [waiting for waiting in self._heap if waiting.state is State.QUEUED]
+                    heapify(self._heap)
                 heappush(self._heap, ticket)
             self.depth += 1
         ticket.queue = self
+
+    @property
+    def must_wait(self) -> bool:
+        """True while a ticket waits that must run."""
+        return bool(self._must)
 
     def would_begin(self, ticket: Ticket) -> bool:
         """True when nothing is in the way of a ticket: nobody waits, and the bus is not somebody else's."""

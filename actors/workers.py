@@ -55,17 +55,20 @@ class TaskWorker:
     def submit(self, call: Callable[[], Any]) -> Slot[Any]:
         """Begin the coroutine in a task of its own."""
         slot: Slot[Any] = Slot()
-        self._nursery.start_soon(self._run, call, slot)
+        self._scope = trio.CancelScope(shield=True)
+        self._nursery.start_soon(self._run, call, slot, self._scope)
         return slot
 
-    async def _run(self, call: Callable[[], Any], slot: Slot[Any]) -> None:
+    async def _run(self, call: Callable[[], Any], slot: Slot[Any], scope: trio.CancelScope) -> None:
         async def whole() -> Any:
             value = call()
             return await value if iscoroutine(value) else value
 
-        self._scope = trio.CancelScope(shield=True)
-        with self._scope:
-            _answer(slot, await outcome.acapture(whole))
+        with scope:
+            result = await outcome.acapture(whole)
+            if not scope.cancel_called:
+                # What was abandoned is not answered: nobody waits for it any more.
+                _answer(slot, result)
 
     def close(self) -> None:
         """The nursery outlives the lane's last transaction."""

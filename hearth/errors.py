@@ -221,9 +221,15 @@ ERROR_TABLE: Mapping[int, type[RpcError]] = {
 
 
 def effect_of(error: RpcError) -> Effect:
-    """What became of the world, as far as `error` knows: an error raised before any device was touched says "none"."""
-    effect = (error.data or {}).get("effect", "none")
-    return effect if effect in ("done", "unknown") else "none"
+    """What became of the world, as far as `error` knows.
+
+    A refusal that says nothing came before any device was touched; a bug, or a code this release does not know, can say
+    nothing about it.
+    """
+    effect: Effect | None = (error.data or {}).get("effect")
+    if effect in ("none", "done", "unknown"):
+        return effect
+    return "unknown" if isinstance(error, InternalError) or error.code not in ERROR_TABLE else "none"
 
 
 def from_wire(error: Mapping[str, Any]) -> RpcError:

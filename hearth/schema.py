@@ -22,6 +22,10 @@ else:
     _rs = _fast
 
 
+LONGEST_REASON = 300
+"""Characters of a reason: it may quote the refused value, which may be a megabyte."""
+
+
 class Validator:
     """One schema, compiled once."""
 
@@ -54,7 +58,7 @@ class Validator:
         if error is None:
             return "", "the value does not fit the schema"
         pointer = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in error.absolute_path)
-        return pointer, error.message
+        return pointer, error.message if len(error.message) <= LONGEST_REASON else f"{error.message[:LONGEST_REASON]} …"
 
 
 def check_schema(schema: Mapping[str, Any], where: str) -> None:

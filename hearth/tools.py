@@ -57,6 +57,10 @@ class Done:
 class PathGuard(Protocol):
     """The view of `hearth.policy.paths.PathGuard` that file tools use; raises PermissionDenied on a miss."""
 
+    def check_nowait(self, path: str, access: Literal["read", "write"]) -> bool:
+        """`check` for one who must not wait: True if that was all, False if a thread has to call `check`."""
+        ...
+
     def check(self, path: str, access: Literal["read", "write"]) -> None:
         """Refuse a path that is not beneath an allowed root."""
 

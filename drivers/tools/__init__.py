@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from importlib.metadata import EntryPoint
 
+    from hearth.config import ExecTemplate
     from hearth.drivers.boards import Board
 
 ENTRY_POINTS = "hearth.tools"
-"""The entry point group of vendors' tools:
-
-each is a callable that takes the Board and returns an iterable of Tool.
-"""
+"""The entry point group of vendors' tools: each is a callable that takes the Board and returns an iterable of Tool."""
 
 _KINDS = ("gpio", "i2c", "uart")
 
@@ -31,7 +29,7 @@ def build_tools(
     *,
     enable: Sequence[str] = (),
     disable: Sequence[str] = (),
-    exec_templates: Mapping[str, Sequence[str]] | None = None,
+    exec_templates: Mapping[str, ExecTemplate | Sequence[str]] | None = None,
 ) -> list[Tool]:
     """The tools that this process offers, in the order of design §4, vendors' last.
 
@@ -63,7 +61,7 @@ def build_tools(
     ]
 
 
-def _default_tools(board: Board, exec_templates: Mapping[str, Sequence[str]]) -> list[Tool]:
+def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Sequence[str]]) -> list[Tool]:
     from hearth.drivers.tools.files import file_tools
     from hearth.drivers.tools.gpio import gpio_tools
     from hearth.drivers.tools.hardware import hardware_tools

@@ -17,14 +17,30 @@ if TYPE_CHECKING:
     from hearth.drivers.gpio import GpioDriver, Level, LineState
 
 
-class Pulse:
-    """Pulses under way on one line: the state before the first, which the last one to end restores."""
+class _Pulsed:
+    """A line with pulses under way: the state before the first, which the last one to end restores."""
 
     __slots__ = ("count", "rest")
 
     def __init__(self, rest: LineState) -> None:
         self.rest: LineState = rest
         self.count = 0
+
+
+class Pulse:
+    """One pulse; `begun` once the line has been driven, also when whoever asked for it was not told so."""
+
+    __slots__ = ("line", "offset", "value")
+
+    def __init__(self, offset: int, value: Level) -> None:
+        self.offset = offset
+        self.value: Level = value
+        self.line: _Pulsed | None = None
+
+    @property
+    def begun(self) -> bool:
+        """True once the line has been driven: then `Chip.end_pulse` is owed."""
+        return self.line is not None
 
 
 class Chip:
@@ -37,15 +53,14 @@ class Chip:
         self.bus = board.gpio_bus(label)
         self.readable = board.readable[label]
         self.drivable = board.drivable[label]
-        self._pulses: dict[int, Pulse] = {}
+        self._pulses: dict[int, _Pulsed] = {}
         self._sets: dict[tuple[int, LineState], Callable[[GpioDriver], LineState]] = {}
         self._undos: dict[tuple[int, LineState], Undo] = {}
 
     def set(self, offset: int, state: LineState) -> Callable[[GpioDriver], LineState]:
         """The transaction that sets a line; it returns the state to go back to.
 
-        It takes the line away from pulses under way, which then leave it alone: whoever set it last has the
-        say.
+        It takes the line away from pulses under way, which then leave it alone: whoever set it last has the say.
         """
         known = self._sets.get((offset, state))
         if known is not None:
@@ -55,9 +70,9 @@ class Chip:
         def op(driver: GpioDriver) -> LineState:
             former = driver.set(offset, state)
             if pulses:
-                pulse = pulses.pop(offset, None)
-                if pulse is not None:
-                    return pulse.rest
+                line = pulses.pop(offset, None)
+                if line is not None:
+                    return line.rest
             return former
 
         self._sets[offset, state] = op
@@ -72,31 +87,32 @@ class Chip:
             self._undos[offset, former] = undo
         return undo
 
-    def begin_pulse(self, offset: int, value: Level) -> Callable[[GpioDriver], Pulse]:
+    def begin_pulse(self, pulse: Pulse) -> Callable[[GpioDriver], None]:
         """The transaction that begins a pulse."""
 
-        def op(driver: GpioDriver) -> Pulse:
-            former = driver.set(offset, value)
-            pulse = self._pulses.get(offset)
-            if pulse is None:
-                pulse = self._pulses[offset] = Pulse(former)
-            pulse.count += 1
-            return pulse
+        def op(driver: GpioDriver) -> None:
+            former = driver.set(pulse.offset, pulse.value)
+            line = self._pulses.get(pulse.offset)
+            if line is None:
+                line = self._pulses[pulse.offset] = _Pulsed(former)
+            line.count += 1
+            pulse.line = line
 
         return op
 
-    def end_pulse(self, offset: int, pulse: Pulse) -> Callable[[GpioDriver], bool]:
+    def end_pulse(self, pulse: Pulse) -> Callable[[GpioDriver], bool]:
         """The transaction that ends a pulse; True if it brought the line back."""
 
         def op(driver: GpioDriver) -> bool:
-            if self._pulses.get(offset) is not pulse:
+            line = self._pulses.get(pulse.offset)
+            if line is None or line is not pulse.line:
                 return False
-            pulse.count -= 1
-            if pulse.count:
+            line.count -= 1
+            if line.count:
                 return False
-            # Forgotten only once the line is back: a driver that fails now is asked for the same rest state later.
-            driver.set(offset, pulse.rest)
-            del self._pulses[offset]
+            # Forgotten only once the line is back: if the driver fails now, the next pulse still knows the state.
+            driver.set(pulse.offset, line.rest)
+            del self._pulses[pulse.offset]
             return True
 
         return op

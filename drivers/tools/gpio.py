@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from hearth.drivers.tools import schemas
-from hearth.drivers.tools.chips import Chip
+from hearth.drivers.tools.chips import Chip, Pulse
 from hearth.tools import Args, Done, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hearth.drivers.boards import Board
-    from hearth.drivers.gpio import EdgeKind, Level
+    from hearth.drivers.gpio import EdgeKind, GpioDriver, Level, Watch
 
 _LIMIT_MS = 1_000.0
 MAX_PULSE_MS = 60_000
@@ -72,25 +72,36 @@ class _Gpio:
     async def pulse(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """gpio.pulse."""
         chip, offset = self._find(args, drive=True)
-        value: Level = 1 if args["value"] else 0
         duration_ms = int(args["duration_ms"])
-        pulse = await ctx.transact(chip.begin_pulse(offset, value), limit_ms=_LIMIT_MS, drives=offset)
+        pulse = Pulse(offset, 1 if args["value"] else 0)
         restored = False
         try:
+            await ctx.transact(chip.begin_pulse(pulse), limit_ms=_LIMIT_MS, drives=offset)
             await trio.sleep(duration_ms / 1000)
         finally:
-            with trio.CancelScope(shield=True):
-                restored = await ctx.transact(chip.end_pulse(offset, pulse), limit_ms=_LIMIT_MS, must_run=True)
-        return _echo(args, offset, {"value": value, "duration_ms": duration_ms, "restored": restored})
+            # Not "if transact returned": one that took longer than its limit raises, and has driven the line.
+            if pulse.begun:
+                with trio.CancelScope(shield=True):
+                    restored = await ctx.transact(chip.end_pulse(pulse), limit_ms=_LIMIT_MS, must_run=True)
+        return _echo(args, offset, {"value": pulse.value, "duration_ms": duration_ms, "restored": restored})
 
     async def watch(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """gpio.watch."""
         chip, offset = self._find(args, drive=False)
         edge: EdgeKind = args.get("edge", "both")
         count = int(args.get("count", 1))
-        watch = await ctx.transact(lambda driver: driver.watch(offset, edge), limit_ms=_LIMIT_MS)
+        begun: list[Watch] = []
+
+        def begin(driver: GpioDriver) -> Watch:
+            begun.append(driver.watch(offset, edge))
+            return begun[0]
+
+        def end(driver: GpioDriver) -> None:
+            driver.unwatch(begun[0])
+
         edges: list[dict[str, Any]] = []
         try:
+            watch: Watch = await ctx.transact(begin, limit_ms=_LIMIT_MS)
             with trio.move_on_after(int(args.get("timeout_ms", 10_000)) / 1000):
                 while len(edges) < count:
                     seen = await watch.receive()
@@ -98,8 +109,9 @@ class _Gpio:
                     edges.append(entry)
                     ctx.progress(_echo(args, offset, entry))
         finally:
-            with trio.CancelScope(shield=True):
-                await ctx.transact(lambda driver: driver.unwatch(watch), limit_ms=_LIMIT_MS, must_run=True)
+            if begun:
+                with trio.CancelScope(shield=True):
+                    await ctx.transact(end, limit_ms=_LIMIT_MS, must_run=True)
         answer = {"edges": edges, "timed_out": len(edges) < count, "dropped": watch.dropped}
         return {**_echo(args, offset, answer), "chip": chip.label}
 

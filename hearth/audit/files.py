@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 
-from hearth.audit.chain import Head
 from hearth.audit.record import Record, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hearth.audit.chain import Head
 
 CHUNK = 256 * 1024
 

@@ -14,13 +14,14 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")

@@ -10,9 +10,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from hearth.audit import keys
 from hearth.audit.chain import GENESIS, Head
@@ -20,9 +18,14 @@ from hearth.audit.disk import Disk
 from hearth.audit.files import real, rotated_files, rotated_name
 from hearth.audit.record import Record, timestamp
 from hearth.audit.recovery import Recovery, recover
-from hearth.audit.settings import AuditSettings
 from hearth.audit.writer import LogFailed, Writer
 from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hearth.audit.settings import AuditSettings
 
 Stamped: TypeAlias = tuple[float, Record]
 """A record and when it was reported, in epoch seconds."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
@@ -19,6 +17,10 @@ from hearth.audit.chain import GENESIS, Head
 from hearth.audit.files import CHUNK, backward, first_seq, head_of, parse, read_exactly, rotated_files
 from hearth.audit.record import Record, timestamp
 from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 WINDOW = 128 * 1024 * 1024
 """How far back recovery reads, in bytes, over the current file and the one rotated last."""

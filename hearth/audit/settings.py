@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import Attribute, field, frozen
 
 from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Durability: TypeAlias = Literal["os", "fsync", "relaxed"]
 """What has become of a record when its receipt is answered: in the kernel, on the disk, or merely accepted."""

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import orjson
 from attrs import define, field, frozen
@@ -22,7 +21,11 @@ from attrs import define, field, frozen
 from hearth.audit import keys
 from hearth.audit.chain import GENESIS, Head
 from hearth.audit.files import backward, first_seq, head_of, is_aside, parse, real, rotated_files, rotated_seq
-from hearth.audit.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from hearth.audit.record import Record
 
 PathLike: TypeAlias = str | os.PathLike[str]
 

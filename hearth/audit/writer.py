@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hearth.audit.chain import Chain, Head
-from hearth.audit.disk import Disk
 from hearth.audit.record import digest
 from hearth.errors import HearthError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hearth.audit.disk import Disk
 
 
 class LogFailed(HearthError):

@@ -292,4 +292,5 @@ def _shown(path: str) -> str:
 
 def _refusal(path: str, reason: str, data: Mapping[str, Any] | None = None) -> PermissionDenied:
     shown = _shown(path)
-    return PermissionDenied(f"{shown}: {reason}", data={"path": shown, "reason": reason, **(data or {})})
+    what = {"path": shown, "reason": reason, **(data or {})}
+    return PermissionDenied(f"Permission denied: {shown}: {reason}", data=what)

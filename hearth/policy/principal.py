@@ -37,10 +37,10 @@ _SHORT = {
     "organizationName": "O",
     "organizationalUnitName": "OU",
     "stateOrProvinceName": "ST",
-    "streetAddress": "STREET",
+    "streetAddress": "street",
     "userId": "UID",
 }
-"""RFC 4514 §3: the attribute types that have a short name; others keep the long one."""
+"""The attribute types that RFC 4514 §3 and OpenSSL shorten; others keep their long names."""
 
 
 class _Socket(Protocol):

@@ -115,6 +115,16 @@ def dump_error(id_: Id | None, error: RpcError) -> bytes:
         return orjson.dumps({"jsonrpc": "2.0", "id": id_, "error": _sendable(wire)}, option=_NEWLINE)
 
 
+def sendable_error(error: RpcError) -> dict[str, Any]:
+    """An error object that orjson is sure to take: what JSON cannot say in it is written as text, or left out."""
+    wire = error.to_wire()
+    try:
+        orjson.dumps(wire)
+    except TypeError:
+        return _sendable(wire)
+    return wire
+
+
 def _sendable(wire: dict[str, Any]) -> dict[str, Any]:
     """An error object of which each member of `data` that orjson refuses is replaced by a note."""
     kept = {"code": wire["code"], "message": _utf8(wire["message"])}

@@ -25,6 +25,8 @@ PRIORITIES: Mapping[str, int] = {"low": 0, "normal": 1, "high": 2, "urgent": 3}
 
 SUPPORTED_MAJOR = 0
 SUPPORTED = "0.1.0"
+MOST_STEPS = 4096
+"""Steps that are read at all: a server's own limit is lower, and reading must not take it long to refuse."""
 MAX_SAFE = (1 << 53) - 1
 """Integers beyond this do not survive a peer that reads numbers as doubles (draft §2.4)."""
 
@@ -245,6 +247,8 @@ def _read_submit(params: Mapping[str, Any]) -> TaskSubmit:
         raise _wrong("/task/steps", "an array", steps)
     if not steps:
         raise _wrong("/task/steps", "at least one step", None)
+    if len(steps) > MOST_STEPS:
+        raise _wrong("/task/steps", f"at most {MOST_STEPS} steps", None)
     key = _optional_text(task, "idempotency_key", "/task")
     if key == "":
         # Whoever fills in every member would otherwise get the first task's answer for every other one.

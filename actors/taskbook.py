@@ -1,0 +1,169 @@
+"""A session's tasks: those that live, those that have ended, and the idempotency keys that stand for them.
+
+It belongs to one session and is as single-threaded as that. A task that ends puts itself into a box here; the
+session files it on its own next turn. Ended tasks are kept as the bytes of their last state, up to the
+history's bound; keys are never forgotten, because forgetting one could actuate twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from attrs import define
+
+from hearth.audit.record import args_hash
+from hearth.errors import InvalidParams, QueueFull, TaskNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hearth.actors.events import EventLog
+    from hearth.actors.task import TaskActor
+    from hearth.protocol.methods import TaskSubmit
+
+MAX_KEYS = 10_000
+"""Idempotency keys a session may use."""
+
+
+@define(slots=True, eq=False)
+class Finished:
+    """What is kept of a task that has ended."""
+
+    status: str
+    snapshot: bytes
+    log: EventLog
+
+
+@define(slots=True, eq=False)
+class Remembered:
+    """An idempotency key's first submission."""
+
+    task_id: str
+    digest: bytes
+    status: str
+
+
+class TaskBook:
+    """One session's tasks."""
+
+    __slots__ = ("_ended", "_history", "_keys", "_live", "_max_history", "_max_live")
+
+    def __init__(self, max_live: int, max_history: int) -> None:
+        self._max_live = max_live
+        self._max_history = max_history
+        self._live: dict[str, TaskActor] = {}
+        self._history: dict[str, Finished] = {}
+        self._ended: list[TaskActor] = []
+        self._keys: dict[str, Remembered] = {}
+
+    # --- coming and going ---------------------------------------------------------------------------------------
+
+    def check_room(self, submit: TaskSubmit) -> None:
+        """Refuse what there is no room for. Raises QueueFull."""
+        if len(self._live) >= self._max_live:
+            raise QueueFull(
+                f"Queue full: the session has {len(self._live)} live tasks",
+                data={"max_tasks_per_session": self._max_live},
+            )
+        if submit.idempotency_key is not None and len(self._keys) >= MAX_KEYS:
+            raise QueueFull("Queue full: the session has used up its idempotency keys", data={"max_keys": MAX_KEYS})
+
+    def enter(self, task: TaskActor, submit: TaskSubmit) -> None:
+        """A task has been accepted."""
+        self._live[task.task_id] = task
+        if submit.idempotency_key is not None:
+            self._keys[submit.idempotency_key] = Remembered(task.task_id, digest(submit), "QUEUED")
+
+    def withdraw_key(self, submit: TaskSubmit) -> None:
+        """The submission came to nothing after all: its key stands for nothing."""
+        if submit.idempotency_key is not None:
+            self._keys.pop(submit.idempotency_key, None)
+
+    def ended(self, task: TaskActor) -> None:
+        """Called by the task as its last act, in its own turn: a letter in a box."""
+        self._ended.append(task)
+
+    def sweep(self) -> None:
+        """File the tasks that have ended since the last turn."""
+        if not self._ended:
+            return
+        ended, self._ended = self._ended, []
+        for task in ended:
+            assert task.snapshot is not None
+            del self._live[task.task_id]
+            self._history[task.task_id] = Finished(task.status, task.snapshot, task.log)
+        while len(self._history) > self._max_history:
+            del self._history[next(iter(self._history))]
+
+    # --- looking up ---------------------------------------------------------------------------------------------
+
+    def repeat(self, submit: TaskSubmit) -> dict[str, Any] | None:
+        """The answer to a submission that repeats an earlier one, or None for a new one.
+
+        Raises InvalidParams for a key that stands for another task.
+        """
+        key = submit.idempotency_key
+        known = None if key is None else self._keys.get(key)
+        if known is None:
+            return None
+        if known.digest != digest(submit):
+            reason = f"idempotency_key {key!r} was used in this session for another task"
+            raise InvalidParams(
+                f"Invalid params: {reason}",
+                data={"path": "/task/idempotency_key", "reason": reason, "task_id": known.task_id},
+            )
+        live, finished = self._live.get(known.task_id), self._history.get(known.task_id)
+        if live is not None:
+            known.status = live.status
+        elif finished is not None:
+            known.status = finished.status
+        return {"task_id": known.task_id, "status": known.status, "repeated": True}
+
+    def get(self, task_id: str) -> Any:
+        """The result of task.get. Raises TaskNotFound."""
+        finished = self._history.get(task_id)
+        return self.live(task_id).describe() if finished is None else orjson.Fragment(finished.snapshot)
+
+    def cancel(self, task_id: str) -> dict[str, Any]:
+        """Cancel a task; the result of task.cancel: a task that has ended says how. Raises TaskNotFound."""
+        finished = self._history.get(task_id)
+        if finished is not None:
+            return {"task_id": task_id, "status": finished.status}
+        task = self.live(task_id)
+        if task.verdict is not None:
+            return {"task_id": task_id, "status": task.verdict}
+        task.cancel("cancelled")
+        return {"task_id": task_id, "status": "CANCELLING"}
+
+    def live(self, task_id: str) -> TaskActor:
+        """A task that lives. Raises TaskNotFound."""
+        task = self._live.get(task_id)
+        if task is None:
+            raise TaskNotFound(data={"task_id": task_id[:64]})
+        return task
+
+    def log_of(self, task_id: str) -> EventLog:
+        """A task's history. Raises TaskNotFound."""
+        finished = self._history.get(task_id)
+        return self.live(task_id).log if finished is None else finished.log
+
+    def logs(self) -> Iterator[EventLog]:
+        """The histories of all tasks, oldest first."""
+        for finished in self._history.values():
+            yield finished.log
+        for task in self._live.values():
+            yield task.log
+
+    def all_live(self) -> list[TaskActor]:
+        """The tasks that live."""
+        return list(self._live.values())
+
+
+def digest(submit: TaskSubmit) -> bytes:
+    """What makes two submissions the same: intent, steps and constraints."""
+    parts = [submit.intent, repr(submit.constraints)]
+    for step in submit.steps:
+        parts += [step.tool, args_hash(step.args)]
+    return hashlib.sha256("\0".join(parts).encode()).digest()

@@ -1,0 +1,61 @@
+"""The benchmarks run and produce every row. No figure is judged here: that is for a quiet machine and a person."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BOUND = 300
+"""Seconds after which a run counts as hung, not as slow."""
+
+pytestmark = pytest.mark.slow
+
+
+def benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=BOUND)
+
+
+def listed() -> list[str]:
+    return [line.split()[0] for line in benchmarks("--list").stdout.splitlines()]
+
+
+def test_a_tiny_run_produces_every_row_with_a_figure(tmp_path: Path) -> None:
+    target = tmp_path / "figures.json"
+    done = benchmarks("--quick", "--rounds", "1", "--seconds", "0.05", "--json", str(target))
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads(target.read_text())
+    names = [row["name"] for row in written["rows"]]
+    assert names == listed()
+    assert len(names) == len(set(names)) >= 20
+    for row in written["rows"]:
+        assert row["figure"] > 0, row
+        assert (row["goal"] is None) == (row["met"] is None), row
+        assert row["what"] in done.stdout
+    assert written["machine"]["trio"]
+    assert str(target) in done.stdout
+
+
+def test_a_prefix_and_a_pattern_choose_measures() -> None:
+    chosen = [line.split()[0] for line in benchmarks("--list", "get", "start-*").stdout.splitlines()]
+    assert chosen == ["get-1", "get-16", "start-hearthd", "start-config", "start-cli"]
+
+
+def test_a_measure_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    done = benchmarks("--quick", "no-such")
+    assert done.returncode != 0
+    assert "no-such" in done.stderr
+    assert all(name in done.stderr for name in listed())
+
+
+@pytest.mark.parametrize("how", [(), ("--cprofile",)])
+def test_a_profile_shows_where_the_time_goes(how: tuple[str, ...]) -> None:
+    done = benchmarks("--profile", "task-1", "--seconds", "0.2", "--top", "200", *how)
+    assert done.returncode == 0, done.stderr
+    assert "session.py" in done.stdout
+    assert "saved as" in done.stdout

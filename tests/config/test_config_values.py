@@ -1,0 +1,331 @@
+"""What a configuration holds: defaults, the same rules for Python as for TOML, and a way back to TOML."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import given, strategies as st
+
+from hearth.audit.settings import AuditSettings
+from hearth.config import (
+    AuditConfig,
+    BoardConfig,
+    Config,
+    FilesConfig,
+    LimitsConfig,
+    PolicyConfig,
+    ServerConfig,
+    ToolsConfig,
+    default_socket,
+    default_state_dir,
+    load_config,
+)
+from hearth.config_exec import ExecParam, ExecTemplate
+from hearth.config_kinds import (
+    AbsolutePath,
+    Choice,
+    Flag,
+    Integer,
+    Kind,
+    ListOf,
+    Mode,
+    Number,
+    OneOrMore,
+    Secret,
+    TableOf,
+    Text,
+    kind_of,
+)
+from hearth.config_toml import dump_value, show
+from hearth.errors import ConfigError
+from hearth.policy.rate import Rate
+from hearth.policy.rules import PolicyEntry
+
+# --- the way back: a Config as TOML loads back equal -------------------------------------------------------------
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+PATHS = TEXT.map(lambda text: Path("/" + text))
+RATES = st.from_regex(r"[1-9][0-9]{0,5}/([1-9][0-9]{0,5})?[smh]", fullmatch=True)
+DIGESTS = st.from_regex("[0-9a-fA-F]{64}", fullmatch=True)
+ENV_NAMES = TEXT.map(lambda text: text.replace("=", "_"))
+MATCHES = st.one_of(
+    st.just({"any": True}),
+    st.fixed_dictionaries(
+        {"uid": st.integers(0, 2**32 - 2)},
+        optional={"group": TEXT, "cert_subject": TEXT, "token_sha256": DIGESTS},
+    ),
+)
+# Kinds whose values must have a certain form, where random text would seldom fit.
+SPECIAL = {
+    ("PolicyConfig", "match"): st.one_of(MATCHES, st.lists(MATCHES, min_size=1, max_size=3).map(tuple)),
+    ("PolicyConfig", "rate"): st.dictionaries(TEXT, RATES, max_size=3),
+    ("PolicyConfig", "max_risk"): st.integers(0, 2),
+    ("PolicyConfig", "max_risk_ceiling"): st.none() | st.integers(2, 3),
+    ("ServerConfig", "socket"): st.none() | PATHS,
+    ("ExecTemplate", "env"): st.dictionaries(ENV_NAMES, st.just("") | TEXT, max_size=2),
+}
+
+
+def values_of(kind):
+    """A strategy for the values of a kind."""
+    match kind:
+        case Flag():
+            return st.booleans()
+        case Integer():
+            return st.integers(kind._ge, kind._le)
+        case Number():
+            least = kind._above if kind._above is not None else kind._least
+            numbers = st.floats(least, kind._le, exclude_min=kind._above is not None)
+            return numbers | st.integers(int(least) + 1, int(kind._le))
+        case Choice():
+            return st.sampled_from(kind._words)
+        case AbsolutePath():
+            return PATHS
+        case Mode():
+            return st.integers(0, 0o777)
+        case ListOf():
+            return st.lists(values_of(kind.item), min_size=kind._least, max_size=3).map(tuple)
+        case Text():
+            return TEXT
+    raise AssertionError(f"no strategy for {kind}")
+
+
+def sections(cls, **given):
+    """A strategy for the instances of a section."""
+    fields = {}
+    for field in attrs.fields(cls):
+        kind = kind_of(field.type)
+        if field.name in given:
+            fields[field.name] = given[field.name]
+        elif (special := SPECIAL.get((cls.__name__, field.name))) is not None:
+            fields[field.name] = special
+        else:
+            values = values_of(kind)
+            fields[field.name] = st.none() | values if field.default is None else values
+    return st.builds(cls, **fields)
+
+
+@st.composite
+def templates(draw):
+    names = draw(st.lists(st.from_regex("[a-z][a-z0-9_]{0,5}", fullmatch=True), unique=True, max_size=3))
+    argv = [draw(PATHS.map(str).filter(lambda text: not set(text) & set("{}")))]
+    argv += [f"-{draw(TEXT).replace('{', '{{').replace('}', '}}')}{{{name}}}" for name in names]
+    rules = st.builds(ExecParam, pattern=st.just("[a-z]+"), description=TEXT) | st.builds(
+        ExecParam, enum=st.lists(TEXT, min_size=1, max_size=3).map(tuple)
+    )
+    params = {name: draw(rules) for name in names}
+    return draw(sections(ExecTemplate, argv=st.just(tuple(argv)), params=st.just(params)))
+
+
+@st.composite
+def configs(draw):
+    names = st.from_regex("[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)
+    exec_templates = st.dictionaries(names, templates(), max_size=2)
+    entries = draw(st.lists(sections(PolicyConfig), max_size=3, unique_by=lambda entry: entry.name))
+    return Config(
+        server=draw(sections(ServerConfig)),
+        board=draw(sections(BoardConfig)),
+        audit=draw(sections(AuditConfig)),
+        files=draw(sections(FilesConfig)),
+        tools=draw(sections(ToolsConfig, exec=exec_templates, disable=st.just(()))),
+        limits=draw(sections(LimitsConfig)),
+        policy=tuple(entries),
+    )
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return tmp_path_factory.mktemp("config") / "hearth.toml"
+
+
+@given(config=configs())
+def test_what_is_printed_loads_back_equal(file, config):
+    file.write_bytes(config.to_toml().encode())
+    assert load_config(file) == config
+
+
+def test_the_defaults_are_printed_whole_and_load_back_equal(file):
+    text = Config().to_toml()
+    file.write_text(text)
+    assert load_config(file) == Config()
+    for section in attrs.fields(Config):
+        if section.name != "policy":
+            assert f"[{section.name}]" in text
+    assert "\nidle_ttl_s = 300\n" in text
+    assert "\n# socket is not set\n" in text
+
+
+def test_loaded_values_have_the_types_that_python_code_relies_on(file):
+    file.write_text(
+        "[server]\nsocket = '/run/x'\nsocket_mode = '0600'\n[files]\nread = ['/srv']\n"
+        "[tools.exec]\na = ['/bin/true']\n[[policy]]\nname = 'p'\nmatch = [{ uid = 0 }]\n"
+    )
+    config = load_config(file)
+    assert config.server.socket == Path("/run/x")
+    assert config.server.socket_mode == 0o600
+    assert config.files.read == (Path("/srv"),)
+    assert config.tools.exec == {"a": ExecTemplate(argv=("/bin/true",))}
+    assert config.policy == (PolicyConfig(name="p", match=({"uid": 0},)),)
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+ANY_VALUE = st.recursive(
+    st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=ANY_VALUE)
+def test_any_value_that_toml_can_hold_reads_back_as_it_was(value):
+    import tomllib
+
+    read = tomllib.loads(f"x = {dump_value(value)}")["x"]
+    assert repr(read) == repr(value)
+
+
+def test_what_toml_cannot_hold_is_refused_by_the_writer():
+    with pytest.raises(TypeError, match="no notation for NoneType"):
+        dump_value([None])
+    with pytest.raises(UnicodeEncodeError):
+        dump_value("\ud800")
+
+
+def test_a_wrong_value_is_shown_on_one_line():
+    assert show("a\nb") == '"a\\nb"'
+    assert show({"a": 1}) == "a table"
+    assert show("\ud800") == "\ud800"
+
+
+# --- Python code keeps the rules of the file ---------------------------------------------------------------------
+
+WRONG = [
+    (lambda: LimitsConfig(max_batch=0), "LimitsConfig.max_batch: expected an integer ≥ 1, got 0"),
+    (lambda: LimitsConfig(idle_ttl_s="5"), 'LimitsConfig.idle_ttl_s: expected a number > 0, got "5"'),
+    (lambda: FilesConfig(read=[Path("/a")]), "FilesConfig.read: expected an array as tuple, got [PosixPath"),
+    (lambda: FilesConfig(read=("/a",)), "FilesConfig.read: expected an array as tuple, got ('/a',)"),
+    (lambda: FilesConfig(write=(Path("a"), Path("b"))), "FilesConfig.write[1]: expected an absolute path, got"),
+    (lambda: ServerConfig(socket_mode="0660"), "ServerConfig.socket_mode: expected a string of octal digits"),
+    (lambda: ServerConfig(socket_mode=0o1777), 'such as "0660", got "1777"'),
+    (lambda: ServerConfig(socket_mode=True), 'such as "0660", got true'),
+    (lambda: BoardConfig(profile=None), "BoardConfig.profile: expected a non-empty string, got None"),
+    (lambda: PolicyConfig("a", {}), "PolicyConfig.match: expected a table with at least one of uid, gid"),
+    (lambda: PolicyConfig("a", [{"uid": 1}]), "PolicyConfig.match: expected a table"),
+    (lambda: PolicyConfig("a", {"uid": 1}, rate={"a": 5}), "PolicyConfig.rate.a: expected a rate"),
+    (lambda: PolicyConfig("a", {"uid": 1}, rate=5), "PolicyConfig.rate: expected a table, got 5"),
+    (lambda: ToolsConfig(exec={"": ExecTemplate(argv=("/a",))}), "exec: expected a name of letters"),
+]
+
+
+@pytest.mark.parametrize(("build", "told"), WRONG, ids=[told[:40] for _, told in WRONG])
+def test_a_configuration_built_in_python_keeps_the_same_rules(build, told):
+    with pytest.raises(ConfigError) as caught:
+        build()
+    assert told in str(caught.value)
+
+
+def test_none_is_allowed_where_it_is_the_default():
+    assert ServerConfig(socket=None, socket_group=None) == ServerConfig()
+
+
+def test_a_kind_must_say_how_it_reads():
+    with pytest.raises(NotImplementedError):
+        Kind().read(1)
+
+
+def test_one_or_more_tells_alternatives_by_their_number():
+    with pytest.raises(ValueError, match=r"\[1\]: expected"):
+        OneOrMore(Integer(0)).read([1, "x"])
+
+
+def test_a_table_with_a_wrong_key_is_told_by_the_key():
+    with pytest.raises(ValueError, match='key "A": expected lower case'):
+        TableOf(Integer(0), Text("lower case", "[a-z]+")).read({"A": 1})
+
+
+def test_a_secret_is_not_shown():
+    with pytest.raises(ValueError, match="expected digits, got something else"):
+        Secret("digits", "[0-9]+").read("hunter2")
+
+
+# --- agreement with the modules that take the values over --------------------------------------------------------
+
+
+def test_the_audit_defaults_are_those_of_the_audit_log():
+    ours = AuditConfig()
+    settings = AuditSettings(path=Path("/a"), key=Path("/k"))
+    for name in ("durability", "rotate_bytes", "checkpoint_every"):
+        assert getattr(ours, name) == getattr(settings, name)
+
+
+@given(entry=sections(PolicyConfig))
+def test_a_policy_entry_that_loads_is_one_that_the_policy_takes(entry):
+    given = {name: value for name, value in attrs.asdict(entry, recurse=False).items() if value is not None}
+    taken = PolicyEntry(**given)
+    assert (taken.name, taken.max_risk, taken.tools) == (entry.name, entry.max_risk, entry.tools)
+
+
+@given(text=st.text("0123456789/smh ", max_size=9))
+def test_a_rate_loads_exactly_when_the_policy_can_read_it(text):
+    def accepts(read):
+        try:
+            read()
+        except ConfigError:
+            return False
+        return True
+
+    assert accepts(lambda: PolicyConfig("a", {"uid": 1}, rate={"x": text})) == accepts(lambda: Rate.parse(text))
+
+
+# --- where things are by default ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "uid", "path"),
+    [
+        ({}, 0, "/run/hearth/hearth.sock"),
+        ({}, 1000, "/tmp/hearth/hearth.sock"),
+        ({"RUNTIME_DIRECTORY": "/run/robot"}, 1000, "/run/robot/hearth.sock"),
+        ({"RUNTIME_DIRECTORY": "/run/a:/run/b"}, 0, "/run/a/hearth.sock"),
+        ({"RUNTIME_DIRECTORY": "relative"}, 0, "/run/hearth/hearth.sock"),
+    ],
+)
+def test_the_socket_is_where_the_draft_says(environ, uid, path):
+    assert default_socket(environ, uid) == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("environ", "uid", "path"),
+    [
+        ({"STATE_DIRECTORY": "/var/lib/robot", "HOME": "/root"}, 0, "/var/lib/robot"),
+        ({"HOME": "/root"}, 0, "/var/lib/hearth"),
+        ({"XDG_STATE_HOME": "/home/eve/state", "HOME": "/home/eve"}, 1000, "/home/eve/state/hearth"),
+        ({"XDG_STATE_HOME": "state", "HOME": "/home/eve"}, 1000, "/home/eve/.local/state/hearth"),
+        ({"HOME": "/home/eve"}, 1000, "/home/eve/.local/state/hearth"),
+    ],
+)
+def test_the_audit_log_is_kept_where_its_user_keeps_state(environ, uid, path):
+    assert default_state_dir(environ, uid) == Path(path)
+
+
+def test_a_user_without_a_home_is_told_what_to_set():
+    with pytest.raises(ConfigError, match=r"uid 1000 has no HOME .* set \[audit\] path and key"):
+        default_state_dir({}, 1000)
+
+
+# --- start-up cost -----------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_load_no_toml_parser_and_no_cattrs():
+    code = """
+    import sys
+    before = set(sys.modules)  # a coverage run has loaded things already
+    from hearth.config import load_config
+    load_config(None)
+    loaded = {"cattrs", "tomllib", "difflib"} & (sys.modules.keys() - before)
+    assert not loaded, loaded
+    """
+    subprocess.run([sys.executable, "-c", inspect.cleandoc(code)], check=True, timeout=30)

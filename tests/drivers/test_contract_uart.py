@@ -1,0 +1,149 @@
+"""The contract of every UART driver; `uart_bench` is an open port whose far end echoes lines and answers *IDN?."""
+
+import json
+
+import pytest
+import trio
+import trio.testing
+
+from hearth.errors import DeviceError
+
+
+async def received(driver, transact, length=None, until=None):
+    """Wait off the bus, then take: what a reader does."""
+    with trio.fail_after(10):
+        taken = await transact(driver, lambda d: d.take(length, until))
+        while not taken.complete:
+            await taken.inbox.wait(length, until)
+            taken = await transact(driver, lambda d: d.take(length, until))
+    return taken.data
+
+
+async def write(driver, transact, data):
+    return await transact(driver, lambda d: d.write(data, timeout_s=10))
+
+
+async def test_a_line_that_is_written_comes_back(uart_bench, transact):
+    assert await write(uart_bench, transact, b"hello\n") == 6
+    assert await received(uart_bench, transact, until=b"\n") == b"hello\n"
+
+
+async def test_every_byte_value_passes_unchanged(uart_bench, transact):
+    data = bytes(n for n in range(256) if n != 0x0A) + b"\n"
+    await write(uart_bench, transact, data)
+    assert await received(uart_bench, transact, length=len(data)) == data
+
+
+async def test_taking_ends_at_the_text_or_at_the_length_whichever_is_first(uart_bench, transact):
+    await write(uart_bench, transact, b"one;two;three\n")
+    assert await received(uart_bench, transact, until=b";") == b"one;"
+    assert await received(uart_bench, transact, length=2, until=b";") == b"tw"
+    assert await received(uart_bench, transact, length=50, until=b";") == b"o;"
+    assert await received(uart_bench, transact, until=b"\n") == b"three\n"
+
+
+async def test_what_is_not_complete_stays_until_it_is_asked_for(uart_bench, transact):
+    await write(uart_bench, transact, b"abc\n")
+    assert await received(uart_bench, transact, length=3) == b"abc"
+    with trio.fail_after(10):
+        await uart_bench._inbox.wait(None, None)
+    none = await transact(uart_bench, lambda d: d.take(10, None))
+    assert (none.data, none.complete) == (b"", False)
+    some = await transact(uart_bench, lambda d: d.take(10, None, partial=True))
+    assert (some.data, some.complete) == (b"\n", False)
+
+
+async def test_a_reader_that_waits_does_not_keep_others_from_writing(uart_bench, transact):
+    lines = []
+
+    async def read():
+        lines.append(await received(uart_bench, transact, until=b"\n"))
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            await write(uart_bench, transact, b"ping\n")
+    assert lines == [b"ping\n"]
+
+
+async def test_a_reader_that_is_cancelled_takes_nothing(uart_bench, transact):
+    with trio.move_on_after(0):
+        await received(uart_bench, transact, until=b"\n")
+    await write(uart_bench, transact, b"whole\n")
+    assert await received(uart_bench, transact, until=b"\n") == b"whole\n"
+
+
+async def test_an_exchange_returns_the_reply_to_its_own_command(uart_bench, transact):
+    await write(uart_bench, transact, b"stale\n")
+    with trio.fail_after(10):
+        await uart_bench._inbox.wait(None, b"\n")
+    reply = await transact(uart_bench, lambda d: d.exchange(b"*IDN?\n", length=None, until=b"\n", timeout_s=10))
+    assert reply.complete
+    assert reply.data == b"HEARTH,SIM-UART,0,1\n"
+    assert reply.discarded == 6
+
+
+async def test_an_exchange_without_a_reply_ends_with_what_there_is_of_one(uart_bench, transact):
+    with trio.fail_after(10):
+        reply = await transact(
+            uart_bench, lambda d: d.exchange(b"QUIET\n", length=4, until=None, timeout_s=0.01)
+        )
+    assert (reply.data, reply.complete) == (b"", False)
+
+
+async def test_data_longer_than_any_buffer_passes_both_ways(uart_bench, transact):
+    line = bytes(range(0x30, 0x3A)) * 300 + b"\n"
+    got = bytearray()
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+
+            async def write_all():
+                for _ in range(20):
+                    await transact(uart_bench, lambda d: d.write(line, timeout_s=20))
+
+            nursery.start_soon(write_all)
+            while len(got) < 20 * len(line):
+                got += await received(uart_bench, transact)
+    assert bytes(got) == line * 20
+
+
+async def test_closing_the_port_ends_its_readers_and_its_pump(uart_bench, transact):
+    with trio.fail_after(10), pytest.RaisesGroup(pytest.RaisesExc(DeviceError, match="closed")):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(received, uart_bench, transact, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            uart_bench.close()
+
+
+async def test_a_port_that_is_not_open_is_refused_without_effect(uart_bench, transact):
+    for _ in range(2):
+        uart_bench.close()
+    for op in (
+        lambda d: d.write(b"x", timeout_s=1),
+        lambda d: d.take(1, None),
+        lambda d: d.exchange(b"x", length=1, until=None, timeout_s=1),
+    ):
+        with pytest.raises(DeviceError, match="not open") as caught:
+            await transact(uart_bench, op)
+        assert caught.value.data["effect"] == "none"
+    with trio.fail_after(10):
+        await uart_bench.pump()  # nothing to feed
+
+
+async def test_a_port_works_again_when_it_is_reopened(uart_bench, transact, nursery):
+    uart_bench.close()
+    uart_bench.open()
+    nursery.start_soon(uart_bench.pump)
+    await write(uart_bench, transact, b"again\n")
+    assert await received(uart_bench, transact, until=b"\n") == b"again\n"
+
+
+async def test_describe_is_json_whether_the_port_is_open_or_not(uart_bench):
+    assert json.loads(json.dumps(uart_bench.describe()))["kind"] == "uart"
+    uart_bench.close()
+    assert json.loads(json.dumps(uart_bench.describe()))["kind"] == "uart"
+
+
+async def test_there_are_no_outputs_to_bring_to_a_safe_state(uart_bench):
+    assert uart_bench.make_safe([1]) == []

@@ -1,0 +1,165 @@
+"""What the simulated chip adds to the contract: electricity, faults, and a world outside."""
+
+import pytest
+import trio
+
+from hearth.drivers.gpio import LineSpec, Watch
+from hearth.drivers.sim.gpio import SimGpio
+from hearth.errors import DeviceError
+
+
+@pytest.fixture
+def make_chip():
+    chips = []
+
+    def make(*specs, wires=(), **more):
+        lines = specs or [LineSpec(n, f"GPIO{n}") for n in range(6)]
+        chip = SimGpio("sim", lines, wires=wires, **more)
+        chip.open()
+        chips.append(chip)
+        return chip
+
+    yield make
+    for chip in chips:
+        chip.close()
+
+
+def test_what_is_driven_on_one_end_of_a_wire_is_seen_on_the_other(make_chip):
+    chip = make_chip(wires=[(1, 2)])
+    chip.set(1, 1)
+    assert (chip.get(2), chip.get(3)) == (1, 0)
+    chip.set(1, 0)
+    assert chip.get(2) == 0
+
+
+def test_wires_join_into_one_net(make_chip):
+    chip = make_chip(wires=[(0, 1), (2, 3), (1, 2), (0, 3)])
+    chip.set(3, 1)
+    assert [chip.get(line) for line in range(5)] == [1, 1, 1, 1, 0]
+    assert chip.describe()["wires"] == [[0, 1, 2, 3]]
+
+
+async def test_an_edge_is_seen_at_the_far_end_of_a_wire_with_the_clock_it_was_given(make_chip):
+    chip = make_chip(wires=[(1, 2)], clock_ns=lambda: 12345)
+    watch = chip.watch(2, "both")
+    chip.set(1, 1)
+    with trio.fail_after(10):
+        edge = await watch.receive()
+    assert (edge.line, edge.value, edge.timestamp_ns) == (2, 1, 12345)
+
+
+def test_low_wins_over_high_and_is_counted_as_a_short(make_chip):
+    chip = make_chip(wires=[(1, 2)])
+    chip.set(1, 1)
+    assert chip.shorts == 0
+    chip.set(2, 0)
+    assert (chip.get(1), chip.shorts) == (0, 1)
+    chip.set(2, "input")
+    assert (chip.get(1), chip.shorts) == (1, 1)
+
+
+def test_a_pull_decides_only_where_nobody_drives(make_chip):
+    chip = make_chip(LineSpec(0, "A", pull="up"), LineSpec(1, "B", pull="down"), LineSpec(2, "C"), wires=[(1, 2)])
+    assert [chip.get(line) for line in range(3)] == [1, 0, 0]
+    chip.set(0, 0)
+    chip.push(1, 1)
+    assert [chip.get(line) for line in range(3)] == [0, 1, 1]
+    chip.set(0, "input")
+    chip.let_go(1)
+    assert [chip.get(line) for line in range(3)] == [1, 0, 0]
+
+
+def test_pulls_against_each_other_read_low(make_chip):
+    chip = make_chip(LineSpec(0, "A", pull="up"), LineSpec(1, "B", pull="down"), wires=[(0, 1)])
+    assert chip.get(0) == 0
+
+
+async def test_a_button_is_pushed_from_outside(make_chip):
+    chip = make_chip(LineSpec(4, "BUTTON", pull="up"))
+    watch = chip.watch(4, "falling")
+    chip.push(4, 0)
+    chip.push(4, 0)
+    chip.let_go(4)
+    chip.push(4, 0)
+    with trio.fail_after(10):
+        assert [(await watch.receive()).seq for _ in range(2)] == [1, 2]
+
+
+def test_setting_the_same_value_again_is_no_edge(make_chip):
+    chip = make_chip()
+    watch = chip.watch(1, "both")
+    for value in (1, 1, 0, "input"):
+        chip.set(1, value)
+    assert [edge.value for edge in watch._edges] == [1, 0]
+
+
+async def test_a_slow_watcher_loses_the_oldest_edges_and_is_told_how_many():
+    watch = Watch(7, "both", capacity=3)
+    for n in range(5):
+        watch.feed(1 - n % 2, n)
+    assert watch.dropped == 2
+    with trio.fail_after(10):
+        assert [(await watch.receive()).seq for _ in range(3)] == [3, 4, 5]
+
+
+async def test_edges_that_the_kernel_dropped_show_as_a_gap():
+    watch = Watch(7, "both")
+    watch.lost(4)
+    watch.feed(1, 0)
+    with trio.fail_after(10):
+        assert (await watch.receive()).seq == 5
+    assert watch.dropped == 4
+
+
+def test_a_closed_watch_keeps_its_first_reason_and_takes_no_more_edges():
+    watch = Watch(7, "both")
+    watch.close("first")
+    watch.close("second")
+    watch.feed(1, 0)
+    assert watch._closed == "first"
+    assert not watch._edges
+
+
+def test_outputs_keep_their_level_while_the_chip_is_closed(make_chip):
+    chip = make_chip()
+    chip.set(1, 1)
+    chip.close()
+    assert (chip.level(1), chip.state(1)) == (1, 1)
+    chip.open()
+    assert chip.get(1) == 1
+
+
+def test_a_state_that_does_not_exist_is_refused(make_chip):
+    chip = make_chip()
+    with pytest.raises(DeviceError, match="no such state"):
+        chip.set(1, 2)
+    assert chip.state(1) == "input"
+
+
+@pytest.mark.parametrize("op", [lambda c: c.get(1), lambda c: c.set(1, 1), lambda c: c.watch(1, "both")])
+def test_injected_faults_hit_as_often_as_asked_and_change_nothing(make_chip, op):
+    chip = make_chip()
+    chip.fail(2)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="injected") as caught:
+            op(chip)
+        assert caught.value.data["effect"] == "none"
+    assert chip.state(1) == "input"
+    op(chip)
+
+
+def test_one_line_that_fails_does_not_keep_the_others_from_their_safe_state(make_chip):
+    chip = make_chip(LineSpec(0, "A", safe=0), LineSpec(1, "B", safe=0))
+    chip.set(0, 1)
+    chip.set(1, 1)
+    chip.fail(1)
+    reports = chip.make_safe([0, 1, "no line", 77])
+    assert "injected" in reports[0]["error"]
+    assert reports[1] == {"line": 1, "name": "B", "safe": 0}
+    assert (chip.state(0), chip.state(1)) == (1, 0)
+
+
+def test_ending_a_watch_of_another_chip_is_harmless(make_chip):
+    watch = Watch(99, "both")
+    make_chip().unwatch(watch)
+    assert watch._closed is not None

@@ -1,0 +1,200 @@
+"""What the simulated adapter adds to the contract: a bus's pace, injected faults, and a log byte by byte."""
+
+import pytest
+import trio
+import trio.testing
+
+from hearth.drivers.base import Style, finish_now
+from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, MAX_LENGTH, Read, Write, limit_ms
+from hearth.drivers.sim.devices import Eeprom
+from hearth.drivers.sim.i2c import SimI2c, clock_for
+from hearth.errors import DeviceError, TimedOut
+
+BYTE_S = 9 / 100_000
+WRITE = [Write(b"\x00ABCD")]
+
+
+@pytest.fixture(params=list(Style), ids=lambda style: style.value)
+def bus(request):
+    return make_bus(request.param)
+
+
+def make_bus(style):
+    driver = SimI2c(1, {0x50: Eeprom(clock_for(style))}, style=style)
+    driver.open()
+    return driver
+
+
+async def test_in_virtual_time_a_transfer_takes_as_long_as_its_bytes_take_on_the_wire(autojump_clock):
+    driver = make_bus(Style.ASYNC)
+    start = trio.current_time()
+    await driver.transfer(0x50, [Write(b"\x00"), Read(97)])  # two addresses, a register, 97 bytes
+    assert trio.current_time() - start == pytest.approx(100 * BYTE_S)
+
+
+async def test_in_virtual_time_a_scan_takes_one_byte_for_each_address(autojump_clock):
+    driver = make_bus(Style.ASYNC)
+    start = trio.current_time()
+    await driver.scan()
+    assert trio.current_time() - start == pytest.approx((LAST_ADDR - FIRST_ADDR + 1) * BYTE_S)
+
+
+def test_in_a_thread_a_transfer_really_blocks_for_as_long():
+    driver = make_bus(Style.THREAD)
+    now = [0.0]
+
+    def block(seconds):
+        now[0] += seconds
+
+    driver._clock, driver._block = lambda: now[0], block
+    finish_now(driver.transfer(0x50, [Write(b"\x00"), Read(97)]))
+    assert now[0] == pytest.approx(100 * BYTE_S)
+
+
+def test_delays_of_the_system_do_not_add_up_over_a_transfer():
+    driver = make_bus(Style.THREAD)
+    now, naps = [0.0], []
+
+    def block(seconds):
+        naps.append(seconds)
+        now[0] += seconds + BYTE_S / 2  # every nap is half a byte too long
+
+    driver._clock, driver._block = lambda: now[0], block
+    finish_now(driver.transfer(0x50, [Read(99)]))
+    assert now[0] == pytest.approx(100.5 * BYTE_S)
+
+
+def test_inline_a_transfer_takes_no_time_whatever_is_injected():
+    driver = make_bus(Style.INLINE)
+    driver._block = None
+    driver.faults.latency_s = 60.0
+    assert driver.transfer(0x50, [Read(2)]) == b"\xff\xff"
+    driver.faults.timeout(seconds=60.0)
+    with pytest.raises(TimedOut):
+        driver.transfer(0x50, [Read(2)])
+
+
+async def test_latency_is_added_to_every_transaction(autojump_clock):
+    driver = make_bus(Style.ASYNC)
+    driver.faults.latency_s = 2.0
+    start = trio.current_time()
+    await driver.transfer(0x50, [Read(1)])
+    await driver.scan()
+    assert trio.current_time() - start == pytest.approx(4.0, abs=0.1)
+    driver.faults.clear()
+    await driver.transfer(0x50, [Read(1)])
+    assert trio.current_time() - start < 4.1
+
+
+@pytest.mark.parametrize(
+    ("after", "data"),
+    [
+        (0, {"effect": "none", "addr": 0x50, "errno": "ENXIO"}),
+        (3, {"effect": "unknown", "addr": 0x50, "errno": "EREMOTEIO", "taken": 3}),
+    ],
+)
+async def test_an_injected_nack_says_how_much_was_taken(bus, transact, after, data):
+    bus.faults.nack(after=after)
+    with trio.fail_after(10), pytest.raises(DeviceError) as caught:
+        await transact(bus, lambda d: d.transfer(0x50, WRITE))
+    assert caught.value.data == data
+    assert await transact(bus, lambda d: d.transfer(0x50, WRITE)) == b""
+
+
+async def test_a_device_that_refuses_a_byte_stops_the_transfer_there(bus, transact):
+    class Full(Eeprom):
+        def write(self, byte):
+            return byte != ord("C") and super().write(byte)
+
+    bus.devices[0x50] = Full(lambda: 0.0)
+    with trio.fail_after(10), pytest.raises(DeviceError) as caught:
+        await transact(bus, lambda d: d.transfer(0x50, WRITE))
+    assert caught.value.data["taken"] == 3
+    assert bytes(bus.log[-1].written) == b"\x00AB"
+
+
+async def test_an_injected_timeout_leaves_the_effect_unknown(bus, transact):
+    bus.faults.timeout(times=2, seconds=0.001, after=2)
+    for _ in range(2):
+        with trio.fail_after(10), pytest.raises(TimedOut) as caught:
+            await transact(bus, lambda d: d.transfer(0x50, WRITE))
+        assert caught.value.data["effect"] == "unknown"
+        assert caught.value.data["taken"] == 2
+    assert await transact(bus, lambda d: d.transfer(0x50, WRITE)) == b""
+
+
+async def test_a_fault_for_one_address_spares_the_others(bus, transact):
+    bus.devices[0x51] = Eeprom(lambda: 0.0)
+    bus.faults.nack(addr=0x51)
+    assert await transact(bus, lambda d: d.transfer(0x50, [Read(1)])) == b"\xff"
+    with pytest.raises(DeviceError):
+        await transact(bus, lambda d: d.transfer(0x51, [Read(1)]))
+
+
+async def test_a_fault_may_hit_a_scan(bus, transact):
+    bus.faults.nack()
+    with pytest.raises(DeviceError):
+        await transact(bus, lambda d: d.scan())
+    assert await transact(bus, lambda d: d.scan()) == [0x50]
+
+
+@pytest.mark.parametrize("style", [Style.THREAD, Style.ASYNC], ids=lambda style: style.value)
+async def test_a_wedged_transaction_hangs_until_it_is_released_and_then_completes(style, transact):
+    bus = make_bus(style)
+    bus.faults.wedge(after=2)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transact, bus, lambda d: d.transfer(0x50, WRITE))
+            await bus.faults.wait_held()
+            assert bus.faults.held == 1
+            assert not bus.log[-1].complete
+            assert bytes(bus.log[-1].written) == b"\x00A"
+            nursery.cancel_scope.cancel()  # cannot reach it
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            assert bus.faults.held == 1
+            bus.faults.release()
+    assert bus.log[-1].complete
+    assert bytes(bus.devices[0x50].memory[:4]) == b"ABCD"
+    assert bus.faults.held == 0
+
+
+def test_an_inline_bus_cannot_be_wedged():
+    with pytest.raises(ValueError, match="INLINE"):
+        make_bus(Style.INLINE).faults.wedge()
+
+
+async def test_a_transaction_that_is_torn_shows_in_the_log_and_in_the_memory():
+    bus = make_bus(Style.ASYNC)
+    bus.faults.wedge(after=3)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bus.transfer, 0x50, WRITE)  # not shielded: a bus that breaks its contract
+            await bus.faults.wait_held()
+            nursery.cancel_scope.cancel()
+    assert not bus.log[-1].complete
+    assert bytes(bus.log[-1].written) == b"\x00AB"
+    assert bytes(bus.devices[0x50].memory[:4]) == b"AB\xff\xff"
+
+
+async def test_the_log_shows_each_transaction_byte_by_byte(bus, transact):
+    await transact(bus, lambda d: d.transfer(0x50, WRITE))
+    await transact(bus, lambda d: d.transfer(0x50, [Write(b"\x01"), Read(2)]))
+    assert [(t.addr, bytes(t.written), bytes(t.read), t.complete) for t in bus.log] == [
+        (0x50, b"\x00ABCD", b"", True),
+        (0x50, b"\x01", b"BC", True),
+    ]
+    assert bus.overlaps == 0
+
+
+async def test_transactions_that_overlap_are_counted(autojump_clock):
+    driver = make_bus(Style.ASYNC)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(driver.transfer, 0x50, [Read(4)])
+    assert driver.overlaps == 1
+
+
+def test_the_limit_grows_with_the_bytes_and_allows_for_the_kernels_own_timeout():
+    assert limit_ms([Read(1)]) > 1000
+    assert limit_ms([Write(b"ab"), Read(10)]) == limit_ms([Read(12)])
+    assert limit_ms([Read(MAX_LENGTH)]) - limit_ms([Read(0)]) > MAX_LENGTH * BYTE_S * 1000 * 2

@@ -1,0 +1,160 @@
+"""i2c.* and hw.* on the simulated board."""
+
+import base64
+
+import pytest
+import trio
+
+from hearth.drivers.boards.sensors import decode_tmp102
+from hearth.drivers.i2c import Read, Write, limit_ms
+from hearth.errors import DeviceError, InvalidParams
+
+
+def b64(data):
+    return base64.b64encode(data).decode()
+
+
+@pytest.fixture
+def i2c(bench):
+    return bench.driver("i2c:1")
+
+
+@pytest.mark.parametrize(("addr", "reg"), [(0x50, 0x10), ("0x50", "0x10"), ("0X50", "0X10"), (80.0, 16.0)])
+async def test_what_is_written_is_read_back_however_the_numbers_are_written(bench, i2c, addr, reg, autojump_clock):
+    assert await bench.run("i2c.write", bus=1, addr=addr, reg=reg, data=b64(b"hello")) == {"written": 5}
+    assert i2c.devices[0x50].memory[0x10:0x15] == b"hello"
+    assert await bench.run("i2c.read", bus=1, addr=addr, reg=reg, len=5) == {"data": b64(b"hello")}
+    assert len(i2c.log) == 2  # one transaction each: the register and the bytes
+
+
+async def test_without_a_register_the_bytes_are_all_there_is(bench, i2c, autojump_clock):
+    await bench.run("i2c.write", bus=1, addr=0x50, data=b64(b"\x20AB"))
+    await bench.run("i2c.write", bus=1, addr=0x50, data=b64(b"\x20"))
+    assert await bench.run("i2c.read", bus=1, addr=0x50, len=2) == {"data": b64(b"AB")}
+
+
+async def test_a_transfer_writes_and_then_reads_in_one_transaction(bench, i2c, autojump_clock):
+    await bench.run("i2c.transfer", bus=1, addr=0x50, write=b64(b"\x05XY"), read_len=0)
+    assert await bench.run("i2c.transfer", bus=1, addr=0x50, write=b64(b"\x05"), read_len=2) == {"data": b64(b"XY")}
+    assert await bench.run("i2c.transfer", bus=1, addr=0x50, write=b64(b"\x05")) == {"data": ""}
+    assert len(i2c.log) == 3
+
+
+async def test_a_scan_lists_the_addresses_as_numbers_and_as_text(bench, autojump_clock):
+    assert await bench.run("i2c.scan", bus=1) == {"bus": 1, "addresses": [72, 80], "hex": ["0x48", "0x50"]}
+
+
+async def test_nobody_at_the_address_is_a_device_error_without_effect(bench, autojump_clock):
+    with pytest.raises(DeviceError) as caught:
+        await bench.run("i2c.read", bus=1, addr="0x23", reg=0, len=1)
+    assert caught.value.data == {"effect": "none", "addr": 0x23, "errno": "ENXIO"}
+
+
+@pytest.mark.parametrize("tool", ["i2c.read", "i2c.write", "i2c.transfer", "i2c.scan"])
+async def test_a_bus_that_is_not_there_is_refused_before_anything_runs(bench, tool):
+    assert bench.tools[tool].bus({"bus": 1}) == "i2c:1"
+    with pytest.raises(InvalidParams, match="it has: 1"):
+        bench.tools[tool].bus({"bus": 7})
+
+
+async def test_the_limit_of_a_transaction_comes_from_its_length(bench, i2c, make_context, autojump_clock):
+    context = make_context(i2c)
+    await bench.run("i2c.read", context=context, bus=1, addr=0x50, reg=0, len=100)
+    await bench.run("i2c.write", context=context, bus=1, addr=0x50, data=b64(b"\0" * 7))
+    await bench.run("hw.sensor.read", context=context, sensor="temperature")
+    assert context.limits == [limit_ms([Read(101)]), limit_ms([Write(b"\0" * 7)]), limit_ms([Read(3)])]
+
+
+async def test_the_longest_read_and_write_fit_their_schemas(bench, autojump_clock):
+    bench.driver("i2c:1")._byte_s = 0.0  # thousands of naps in virtual time take a second of ours
+    data = await bench.run("i2c.read", bus=1, addr=0x50, reg=0, len=4096)
+    await bench.run("i2c.write", bus=1, addr=0x50, data=data["data"])
+
+
+async def test_a_byte_too_many_that_the_schema_cannot_see_is_refused_before_it_is_sent(bench, i2c):
+    with pytest.raises(InvalidParams, match="at most 4096"):
+        await bench.run("i2c.write", bus=1, addr=0x50, data=b64(b"x" * 4097))
+    assert not i2c.log
+
+
+async def test_a_write_under_way_is_not_torn_by_a_cancel(bench, i2c):
+    i2c.faults.wedge(after=3)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: bench.run("i2c.write", bus=1, addr=0x50, reg=0, data=b64(b"WHOLE")))
+            await i2c.faults.wait_held()
+            nursery.cancel_scope.cancel()
+            i2c.faults.release()
+    assert i2c.log[-1].complete
+    assert i2c.devices[0x50].memory[:5] == b"WHOLE"
+
+
+async def test_a_sensor_is_read_by_its_name_with_a_unit(bench, autojump_clock):
+    result = await bench.run("hw.sensor.read", sensor="temperature")
+    assert result["unit"] == "celsius"
+    assert 15 < result["value"] < 30
+    raw = await bench.run("i2c.read", bus=1, addr="0x48", reg="0x00", len=2)
+    assert decode_tmp102(base64.b64decode(raw["data"])) == pytest.approx(result["value"], abs=0.125)
+    assert bench.tools["hw.sensor.read"].bus({"sensor": "temperature"}) == "i2c:1"
+    with pytest.raises(InvalidParams, match="it has: temperature"):
+        bench.tools["hw.sensor.read"].bus({"sensor": "humidity"})
+
+
+async def test_the_board_tells_what_it_has_without_touching_it(bench, i2c):
+    board = await bench.run("hw.board")
+    assert board["name"] == "sim"
+    assert [bus["id"] for bus in board["buses"]] == ["gpio:sim", "i2c:1", "uart:uart0"]
+    assert board["health"] == {"audit": "ok"}
+    (chip,) = (await bench.run("hw.gpio.list"))["chips"]
+    lines = {line["line"]: line for line in chip["lines"]}
+    assert (chip["chip"], len(lines)) == ("sim", 32)
+    assert lines[17] == {
+        "line": 17,
+        "name": "GPIO17",
+        "direction": "any",
+        "safe": 0,
+        "hold": "release",
+        "aliases": ["LED"],
+        "note": "a LED; wired to GPIO27",
+    }
+    (bus,) = (await bench.run("hw.i2c.list"))["buses"]
+    assert [(device["hex"], device["kind"]) for device in bus["devices"]] == [("0x48", "tmp102"), ("0x50", "24c02")]
+    (port,) = (await bench.run("hw.uart.list"))["ports"]
+    assert port["port"] == "uart0"
+    assert port["path"].startswith("/dev/pts/")
+    assert (await bench.run("hw.sensor.list"))["sensors"] == [
+        {
+            "sensor": "temperature",
+            "kind": "tmp102",
+            "unit": "celsius",
+            "bus": "i2c:1",
+            "description": "room temperature",
+        }
+    ]
+    assert not i2c.log
+
+
+async def test_what_is_not_driven_and_what_is_reserved_is_listed_with_the_reason(make_board_bench):
+    bench = make_board_bench(
+        {
+            "name": "mixed",
+            "description": "mixed",
+            "gpio": [
+                {"label": "a", "driver": "sim", "names": ["X"], "lines": {"X": {"reserved": "not yours"}}},
+                {"label": "b", "driver": "gpiod", "names": ["Y"]},
+            ],
+            "i2c": [{"bus": 1, "driver": "sim", "device": [{"addr": 80, "kind": "24c02"}]}],
+            "uart": [{"port": "gps", "driver": "serial", "path": "/dev/ttyAMA0"}],
+            "sensors": {"t": {"kind": "tmp102", "bus": 1, "addr": 0x48}},
+        }
+    )
+    gpio = await bench.run("hw.gpio.list")
+    assert gpio["chips"][0]["lines"][0]["reserved"] == "not yours"
+    assert [(entry["name"], entry["driven"]) for entry in gpio["undriven"]] == [("b", False)]
+    uart = await bench.run("hw.uart.list")
+    assert uart["ports"] == []
+    assert uart["undriven"][0]["path"] == "/dev/ttyAMA0"
+    assert "not driven in this release" in uart["undriven"][0]["reason"]
+    assert len((await bench.run("hw.board"))["undriven"]) == 2
+    assert "note" not in (await bench.run("hw.i2c.list"))["buses"][0]["devices"][0]
+    assert "description" not in (await bench.run("hw.sensor.list"))["sensors"][0]

@@ -1,0 +1,103 @@
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from hearth.drivers.wakeup import Wakeup
+
+
+async def test_a_condition_that_holds_already_needs_no_waiting():
+    with trio.testing.assert_no_checkpoints():
+        await Wakeup().until(lambda: True)
+
+
+async def test_every_waiter_looks_again_and_those_whose_wish_is_not_met_go_on_waiting():
+    wakeup, level, met = Wakeup(), [0], []
+
+    async def wait_for(wanted):
+        await wakeup.until(lambda: level[0] >= wanted)
+        met.append(wanted)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            for wanted in (1, 2):
+                nursery.start_soon(wait_for, wanted)
+            await trio.testing.wait_all_tasks_blocked()
+            level[0] = 1
+            wakeup.wake()
+            await trio.testing.wait_all_tasks_blocked()
+            assert met == [1]
+            level[0] = 2
+            wakeup.wake()
+    assert met == [1, 2]
+
+
+async def test_a_ring_from_another_thread_is_heard():
+    wakeup, rung = Wakeup(), []
+
+    def ring():
+        rung.append(1)
+        wakeup.wake()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wakeup.until, lambda: rung)
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.to_thread.run_sync(ring)
+
+
+async def test_a_change_that_comes_while_the_waiter_lies_down_is_not_missed():
+    wakeup, looks = Wakeup(), []
+
+    def ready():
+        looks.append(1)
+        return len(looks) > 1  # it becomes true between the first look and the wait
+
+    with trio.fail_after(10):
+        await wakeup.until(ready)
+    assert len(looks) == 2
+
+
+async def test_a_cancelled_waiter_leaves_nothing_behind():
+    wakeup = Wakeup()
+    with trio.move_on_after(0) as scope:
+        await wakeup.until(lambda: False)
+    assert scope.cancelled_caught
+    wakeup.wake()
+
+
+def test_a_ring_after_the_run_has_ended_is_of_no_consequence():
+    wakeup = Wakeup()
+
+    async def main():
+        with trio.move_on_after(0):
+            await wakeup.until(lambda: False)
+
+    trio.run(main)
+    ringer = threading.Thread(target=wakeup.wake)
+    ringer.start()
+    ringer.join(10)
+    assert not ringer.is_alive()
+
+
+def test_nobody_waiting_costs_nothing_and_needs_no_trio():
+    Wakeup().wake()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_wakeup_serves_again_and_again(count):
+    wakeup, heard = Wakeup(), []
+
+    async def wait_for(wanted):
+        while len(heard) < wanted:
+            seen = len(heard)
+            await wakeup.until(lambda: len(heard) > seen)  # noqa: B023
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for, count)
+            for _ in range(count):
+                await trio.testing.wait_all_tasks_blocked()
+                heard.append(1)
+                wakeup.wake()

@@ -1,0 +1,119 @@
+"""Every example runs, against the real thing, and says what it should."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(script: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def start_daemon(directory: Path, config: str = "", env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    (directory / "hearth.toml").write_text(
+        f'[server]\nsocket = "{directory}/hearth.sock"\n[audit]\npath = "{directory}/audit.log"\n{config}'
+    )
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "hearth.actors.daemon", "--config", str(directory / "hearth.toml")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+    assert daemon.stderr is not None
+    said = daemon.stderr.readline()
+    assert said.startswith("hearthd: ready"), said + daemon.stderr.read()
+    return daemon
+
+
+def stop(daemon: subprocess.Popen[str]) -> None:
+    daemon.send_signal(signal.SIGTERM)
+    daemon.communicate(timeout=30)
+    assert daemon.returncode == 0
+
+
+def test_the_control_loop_switches_and_leaves_its_line_safe() -> None:
+    said = run(EXAMPLES / "control_loop.py", "3").splitlines()
+    assert len(said) == 4
+    assert said[0].startswith("round 0: ")
+    assert said[-1] == "the fan's line is now 0"
+
+
+def test_the_agent_discovers_plans_runs_and_is_told_what_went_wrong(tmp_path: Path) -> None:
+    daemon = start_daemon(tmp_path)
+    try:
+        said = run(EXAMPLES / "agent.py", env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
+    finally:
+        stop(daemon)
+    assert "would run 2: gpio.set on gpio:sim" in said
+    assert "task_finish" in said
+    assert "refused: " in said
+    assert "effect: none" in said
+
+
+def test_a_vendors_tool_is_installed_enabled_by_name_and_runs(tmp_path: Path) -> None:
+    site, source = tmp_path / "site", tmp_path / "source"
+    # A copy: building leaves things beside the source.
+    shutil.copytree(EXAMPLES / "acme_blink", source)
+    installed = subprocess.run(
+        [sys.executable, *["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"], site, source],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if installed.returncode:
+        pytest.skip(f"pip cannot build the example here (a package index is needed): {installed.stderr[-300:]}")
+    daemon = start_daemon(tmp_path, '[tools]\nenable = ["com.acme"]\n', {"PYTHONPATH": str(site)})
+    try:
+        script = tmp_path / "blink.py"
+        script.write_text(
+            "import trio, hearth\n"
+            "async def main():\n"
+            "    async with hearth.connect() as client, client.open_session() as session:\n"
+            "        plan = [hearth.step('com.acme.blink', line=17, times=2, period_ms=10)]\n"
+            "        task = await session.submit('blink', plan)\n"
+            "        async for event in task.events():\n"
+            "            print(event.phase, dict(event.data))\n"
+            "trio.run(main)\n"
+        )
+        said = run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
+    finally:
+        stop(daemon)
+    assert "progress {'data': {'blinked': 2}}" in said
+    assert "'status': 'SUCCESS'" in said
+
+
+def test_a_vendors_tool_that_nobody_enabled_does_not_exist(tmp_path: Path) -> None:
+    daemon = start_daemon(tmp_path)
+    try:
+        script = tmp_path / "ask.py"
+        script.write_text(
+            "import trio, hearth\n"
+            "async def main():\n"
+            "    async with hearth.connect() as client, client.open_session() as session:\n"
+            "        print([tool['name'] for tool in await session.tools()])\n"
+            "trio.run(main)\n"
+        )
+        assert "com.acme" not in run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
+    finally:
+        stop(daemon)

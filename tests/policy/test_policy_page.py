@@ -1,0 +1,55 @@
+"""What docs/reference/policy.md says, executed."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hearth.policy import PolicyEntry, Principal, decide
+from hearth.policy.principal import from_token
+from hearth.tools import ToolRegistry
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "policy.md").read_text(encoding="utf-8")
+
+
+def example():
+    (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    return tomllib.loads(block)["policy"]
+
+
+def test_the_example_is_a_policy_and_its_entries_match_whom_they_should():
+    entries = [PolicyEntry(**table) for table in example()]
+    registry = ToolRegistry([])
+    arm = Principal("unix", uid=1000, gid=1000, user="arm", group_names=frozenset(("arm", "gpio")))
+    not_in_the_group = Principal("unix", uid=1000, gid=1000, user="arm", group_names=frozenset(("arm",)))
+    grafana = Principal("tls", cert_subject="CN=grafana,O=Acme")
+    assert decide(entries, arm, registry).policy == "arm"
+    assert decide(entries, arm, registry).max_risk_ceiling == 3
+    assert decide(entries, not_in_the_group, registry) is None
+    assert decide(entries, grafana, registry).policy == "monitoring"
+    assert decide(entries, Principal("unix", uid=990), registry).max_risk == 0
+
+
+def test_the_example_is_what_a_configuration_file_takes(tmp_path):
+    from hearth.config import load_config
+
+    (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "hearth.toml").write_text(block, encoding="utf-8")
+    assert [entry.name for entry in load_config(tmp_path / "hearth.toml").policy] == ["arm", "monitoring"]
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="sha256sum is not installed")
+def test_the_command_for_a_tokens_digest_prints_it():
+    (command,) = re.findall(r"`(printf %s .*?)`", PAGE)
+    done = subprocess.run(
+        ["sh", "-c", command.replace("\\|", "|")],
+        env={"TOKEN": "s3 cret", "PATH": "/usr/bin:/bin"},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split()[0] == from_token("s3 cret").token_sha256

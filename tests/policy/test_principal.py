@@ -1,0 +1,229 @@
+"""Principals: the identity that the carrier proved, and the key that owns sessions."""
+
+import datetime as dt
+import errno
+import grp
+import hashlib
+import os
+import pwd
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from hearth.errors import PermissionDenied
+from hearth.policy.principal import (
+    Principal,
+    embedded,
+    from_certificate,
+    from_peercred,
+    from_token,
+)
+
+
+class FakeSocket:
+    """What the kernel would say about a peer."""
+
+    def __init__(self, pid, uid, gid, groups):
+        self._credentials = struct.pack("=iII", pid, uid, gid)
+        self._groups = groups
+
+    def getsockopt(self, level, optname, buflen, /):
+        assert level == socket.SOL_SOCKET
+        if optname == socket.SO_PEERCRED:
+            return self._credentials
+        if isinstance(self._groups, OSError):
+            raise self._groups
+        return struct.pack(f"={len(self._groups)}I", *self._groups)
+
+
+@pytest.fixture
+def no_names(monkeypatch):
+    def nobody(_id):
+        raise KeyError("not found")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(grp, "getgrgid", nobody)
+
+
+def test_the_peer_of_a_socket_pair_is_this_process():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        who = from_peercred(ours)
+    assert (who.kind, who.uid, who.gid, who.pid) == ("unix", os.geteuid(), os.getegid(), os.getpid())
+    assert who.groups == frozenset(os.getgroups())
+    assert who.key == f"uid:{os.geteuid()}"
+
+
+async def test_a_trio_socket_does_as_well():
+    import trio
+
+    ours, theirs = trio.socket.socketpair()
+    with ours, theirs:
+        assert from_peercred(ours).pid == os.getpid()
+
+
+def test_a_socket_without_a_peer_is_refused():
+    with socket.socket(socket.AF_UNIX) as lonely, pytest.raises(PermissionDenied) as refused:
+        from_peercred(lonely)
+    assert "no peer" in refused.value.data["reason"]
+
+
+def test_large_ids_are_not_negative(no_names):
+    who = from_peercred(FakeSocket(1, 4_000_000_000, 4_000_000_001, [4_000_000_002]))
+    assert (who.uid, who.gid, who.groups) == (4_000_000_000, 4_000_000_001, {4_000_000_002})
+    assert who.key == "uid:4000000000"
+
+
+def test_a_user_and_groups_without_names_are_still_a_principal(no_names):
+    who = from_peercred(FakeSocket(1, 1000, 1001, [1002]))
+    assert (who.user, who.group_names) == (None, frozenset())
+
+
+def test_names_come_from_the_user_database_and_include_the_primary_group(monkeypatch):
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("ada", "x", uid, 0, "", "/", "")))
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((f"group{gid}", "x", gid, [])))
+    who = from_peercred(FakeSocket(7, 1000, 1001, [1002, 1003]))
+    assert who.user == "ada"
+    assert who.group_names == {"group1001", "group1002", "group1003"}
+
+
+def test_a_kernel_without_peer_groups_gets_those_of_the_user_database(monkeypatch):
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("ada", "x", uid, 0, "", "/", "")))
+    monkeypatch.setattr(os, "getgrouplist", lambda user, gid: [gid, 77] if user == "ada" else [])
+    who = from_peercred(FakeSocket(7, 1000, 1001, OSError(errno.ENOPROTOOPT, "no")))
+    assert who.groups == {1001, 77}
+
+
+def test_an_unknown_user_on_such_a_kernel_has_no_supplementary_groups(no_names):
+    assert from_peercred(FakeSocket(7, 1000, 1001, OSError(errno.ENOPROTOOPT, "no"))).groups == frozenset()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take on another user")
+def test_a_group_that_the_peer_gave_up_is_not_counted(tmp_path):
+    """Root is in root's groups by the user database; a process that dropped them is not."""
+    address = str(tmp_path / "socket")
+    program = (
+        "import os, socket, sys\n"
+        "os.setgroups([54321]); os.setgid(54322); os.setuid(54323)\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(1)"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        os.chmod(address, 0o666)
+        for folder in (tmp_path, *tmp_path.parents):
+            if os.stat(folder).st_uid == os.geteuid() and str(folder).startswith("/tmp/"):
+                os.chmod(folder, 0o755)
+        listener.listen()
+        listener.settimeout(10)
+        with subprocess.Popen([sys.executable, "-S", "-c", program, address]) as peer:
+            connected, _ = listener.accept()
+            with connected:
+                who = from_peercred(connected)
+        assert peer.returncode == 0
+    assert (who.uid, who.gid, who.groups, who.pid) == (54323, 54322, {54321}, peer.pid)
+
+
+def test_an_embedded_program_has_its_own_ids_and_one_key():
+    who = embedded()
+    assert (who.kind, who.uid, who.gid, who.pid) == ("embedded", os.geteuid(), os.getegid(), os.getpid())
+    assert who.key == "embedded"
+
+
+def test_keys_tell_kinds_apart_and_never_hold_a_pid():
+    keys = [
+        Principal("unix", uid=1000, pid=4711).key,
+        Principal("tls", cert_subject="CN=arm-7").key,
+        Principal("token", token_sha256="ab" * 32).key,
+        Principal("embedded", uid=1000, pid=4711).key,
+    ]
+    assert keys == ["uid:1000", "cert:CN=arm-7", "token:" + "ab" * 32, "embedded"]
+    assert Principal("unix", uid=1000, pid=1).key == Principal("unix", uid=1000, pid=2).key
+
+
+@pytest.mark.parametrize("kind", ["unix", "tls", "token"])
+def test_a_principal_without_what_its_kind_needs_cannot_be_made(kind):
+    with pytest.raises(ValueError, match="needs its"):
+        Principal(kind)
+
+
+def test_an_empty_subject_is_no_identity():
+    with pytest.raises(ValueError, match="needs its cert"):
+        Principal("tls", cert_subject="")
+
+
+def test_the_audit_record_has_what_is_known_and_nothing_else():
+    assert Principal("unix", uid=0, gid=0, pid=7, user="root", groups=frozenset((1, 2))).to_audit() == {
+        "kind": "unix",
+        "key": "uid:0",
+        "uid": 0,
+        "gid": 0,
+        "pid": 7,
+        "user": "root",
+    }
+    assert Principal("tls", cert_subject="CN=a").to_audit() == {"kind": "tls", "key": "cert:CN=a"}
+
+
+def test_a_token_is_known_by_its_digest_only():
+    who = from_token("s3cret")
+    assert who.token_sha256 == hashlib.sha256(b"s3cret").hexdigest()
+    assert who == from_token(b"s3cret")
+    assert "s3cret" not in repr(who)
+
+
+def test_a_certificate_subject_is_written_most_specific_part_first():
+    subject = ((("countryName", "DE"),), (("organizationName", "Acme"),), (("commonName", "arm-7"),))
+    who = from_certificate(subject)
+    assert (who.kind, who.cert_subject, who.key) == ("tls", "CN=arm-7,O=Acme,C=DE", "cert:CN=arm-7,O=Acme,C=DE")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("x,O=Acme", r"x\,O=Acme"),
+        ("a+b", r"a\+b"),
+        (' "q" ', r"\ \"q\"\ "),
+        ("#1", r"\#1"),
+        ("back\\slash", r"back\\slash"),
+        ("nul\0", r"nul\00"),
+        (" ", r"\ "),
+        ("", ""),
+    ],
+)
+def test_a_name_in_a_certificate_cannot_pass_for_another_part_of_the_subject(value, written):
+    assert from_certificate(((("commonName", value),),)).cert_subject == f"CN={written}"
+
+
+def test_parts_with_several_values_and_unusual_types_keep_their_names():
+    subject = ((("commonName", "a"), ("userId", "b")), (("emailAddress", "c@d"),))
+    assert from_certificate(subject).cert_subject == "emailAddress=c@d,CN=a+UID=b"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command is not installed")
+def test_a_subject_is_written_as_the_openssl_command_prints_it(tmp_path):
+    oids = x509.NameOID
+    kinds = [oids.COUNTRY_NAME, oids.DOMAIN_COMPONENT, oids.STATE_OR_PROVINCE_NAME, oids.LOCALITY_NAME]
+    kinds += [oids.STREET_ADDRESS, oids.ORGANIZATION_NAME, oids.ORGANIZATIONAL_UNIT_NAME, oids.USER_ID]
+    kinds += [oids.EMAIL_ADDRESS, oids.SERIAL_NUMBER, oids.COMMON_NAME]
+    values = ["DE", "example", "B;y", "<M>", "#1", ' "Acme", Inc ', "a+b", "back\\slash", "a@b", "7", "Ärm=7"]
+    name = x509.Name([x509.NameAttribute(kind, value) for kind, value in zip(kinds, values, strict=True)])
+    key, now = ed25519.Ed25519PrivateKey.generate(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + dt.timedelta(days=1))
+    (tmp_path / "cert.pem").write_bytes(builder.sign(key, None).public_bytes(serialization.Encoding.PEM))
+    command = ["openssl", "x509", "-noout", "-subject", "-nameopt", "RFC2253,-esc_msb", "-in", tmp_path / "cert.pem"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8", timeout=60).stdout
+    subject = ssl._ssl._test_decode_cert(str(tmp_path / "cert.pem"))["subject"]
+    assert f"subject={from_certificate(subject).cert_subject}" == printed.rstrip("\n").replace("subject= ", "subject=")
+
+
+def test_a_certificate_that_names_nobody_is_refused():
+    with pytest.raises(PermissionDenied):
+        from_certificate(())

@@ -1,0 +1,413 @@
+"""A whole runtime in memory: bench drivers, small tools, connections without sockets, under whatever clock there is.
+
+`World` is the runtime that `hearth.actors.build` would make, from doubles; `RawClient` speaks JSON-RPC lines to it.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import trio
+from attrs import evolve
+
+from hearth.actors.carrier import PeerGone
+from hearth.actors.connection import Connection
+from hearth.actors.runtime import Runtime, RuntimeParts
+from hearth.client import Client
+from hearth.config import LimitsConfig
+from hearth.drivers.base import Style
+from hearth.errors import DeviceError, InvalidParams, from_wire
+from hearth.policy.principal import Principal
+from hearth.policy.rules import Match, PolicyEntry
+from hearth.tools import Done, PathUse, Tool, ToolRegistry, Undo
+from support.doubles import AllowedPaths, BenchDriver, Gate, MemoryCarrier, MemoryJournal, MemoryStream, Observer, Op, Pipe
+
+ALICE = Principal(kind="unix", uid=1001, gid=1001)
+BOB = Principal(kind="unix", uid=1002, gid=1002)
+OPEN = PolicyEntry(name="bench", match=Match(any=True), max_risk=2, max_risk_ceiling=3)
+NOON = 1_776_638_881.0
+
+_ANY = {"type": "object"}
+_ARGS = {
+    "type": "object",
+    "properties": {
+        "bus": {"type": "string"},
+        "tag": {"type": "string"},
+        "ms": {"type": "number"},
+        "limit_ms": {"type": "number"},
+        "gate": {"type": "string"},
+        "line": {"type": "integer"},
+        "value": {"type": "integer", "minimum": 0, "maximum": 1},
+        "n": {"type": "integer"},
+    },
+}
+
+
+class BenchTools:
+    """Small tools that make a bench driver do something worth watching."""
+
+    def __init__(self, world):
+        self._world = world
+
+    def _bus(self, args):
+        bus = args.get("bus", next(iter(self._world.drivers)))
+        if bus not in self._world.drivers:
+            raise InvalidParams(f"there is no bus {bus!r}", data={"path": "/bus", "reason": "no such bus"})
+        return bus
+
+    def _op(self, args, label, **more):
+        gate = self._world.gate(args["gate"]) if "gate" in args else None
+        return Op(args.get("tag", label), seconds=args.get("ms", 0) / 1000, gate=gate, **more)
+
+    async def read(self, ctx, args):
+        tag = await ctx.transact(self._op(args, "read"), limit_ms=args.get("limit_ms"))
+        return {"tag": tag}
+
+    async def set(self, ctx, args):
+        line, value = args["line"], args["value"]
+
+        def do(driver):
+            former = driver.levels.get(line)
+            driver.levels[line] = value
+            return former
+
+        former = await ctx.transact(self._op(args, "set", do=do), limit_ms=args.get("limit_ms"), drives=line)
+
+        def undo(driver):
+            driver.levels[line] = former
+
+        back = Op(f"undo {args.get('tag', 'set')}", do=undo)
+        return Done({"line": line, "value": value}, Undo(back, f"line {line} back to {former}", drives=line))
+
+    async def fail(self, ctx, args):
+        error = DeviceError("the device said no", effect=args.get("effect", "none"))
+        await ctx.transact(self._op(args, "fail", raises=error))
+        raise AssertionError
+
+    async def crash(self, ctx, args):
+        await ctx.transact(self._op(args, "crash", raises=RuntimeError("a bug in the driver")))
+        raise AssertionError
+
+    async def bug(self, _ctx, _args):
+        await trio.lowlevel.checkpoint()
+        return {}["a bug in the tool"]
+
+    async def wait(self, _ctx, args):
+        event = self._world.event(args.get("tag", "wait"))
+        await event.wait()
+        return {"waited": True}
+
+    async def children(self, _ctx, _args):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(trio.sleep_forever)
+        raise AssertionError
+
+    async def many(self, ctx, args):
+        count = 0
+        while count < args["n"]:
+            await ctx.transact(self._op({**args, "tag": f"{args.get('tag', 'many')}.{count}"}, ""))
+            count += 1
+        return {"count": count}
+
+    async def progress(self, ctx, args):
+        for number in range(args.get("n", 1)):
+            ctx.progress({"number": number})
+        if "tag" in args:
+            await self._world.event(args["tag"]).wait()
+        return {"published": args.get("n", 1)}
+
+    async def unsayable(self, ctx, args):
+        """Says things that JSON cannot, the way that `tag` names."""
+        await trio.lowlevel.checkpoint()
+        if args["tag"] == "result":
+            return {"value": object()}
+        if args["tag"] == "progress":
+            ctx.progress({"value": object()})
+        if args["tag"] == "surrogate":
+            raise DeviceError("no file \udcff", effect="none", data={"path": "\udcff"})
+        raise DeviceError("bytes", effect="done", data={"value": b"\xff", "big": 1 << 70})
+
+    def all(self):
+        def tool(name, run, risk=0, **more):
+            return Tool(
+                **{
+                    "name": f"bench.{name}",
+                    "risk_level": risk,
+                    "timeout_ms": 1000,
+                    "description": f"bench.{name}",
+                    "params_schema": _ARGS,
+                    "result_schema": _ANY,
+                    "capability": "CAP_GPIO_READ" if risk == 0 else "CAP_GPIO_RW",
+                    "bus": self._bus,
+                    "run": run,
+                    **more,
+                }
+            )
+
+        line = {**_ARGS, "required": ["line", "value"]}
+        path = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+        return [
+            tool("read", self.read),
+            tool("set", self.set, 2, params_schema=line, supports_rollback=True),
+            tool("fail", self.fail, 1),
+            tool("crash", self.crash, 1),
+            tool("bug", self.bug),
+            tool("wait", self.wait),
+            tool("children", self.children),
+            tool("many", self.many),
+            tool("progress", self.progress),
+            tool("unsayable", self.unsayable),
+            tool("danger", self.read, 3),
+            tool("limited", self.read, default_rate="2/m"),
+            tool("rates", self.read, 1, default_rate="1/m"),
+            tool("file", self.read, params_schema=path, paths=lambda args: [PathUse(args["path"], "read")]),
+            tool("riskyfile", self.read, 3, params_schema=path, paths=lambda args: [PathUse(args["path"], "read")]),
+            tool("badbus", self.read, bus=lambda args: {}["a bug in the tool's bus"]),
+        ]
+
+
+class World:
+    """A runtime over bench drivers. Use `async with world(...) as w`."""
+
+    def __init__(self, *, buses=None, widths=None, policy=(OPEN,), durability="os", keep=(), **limits):
+        self.observer = Observer()
+        self.drivers = {
+            name: BenchDriver(name, self.observer, style=style, width=(widths or {}).get(name, 1), keep=keep)
+            for name, style in (buses or {"a": Style.ASYNC, "b": Style.ASYNC}).items()
+        }
+        self.journal = MemoryJournal(self.observer, durability=durability)
+        self.limits = evolve(LimitsConfig(), **limits)
+        self.parts = RuntimeParts(
+            board=SimpleNamespace(name="bench"),
+            drivers=self.drivers,
+            registry=ToolRegistry(BenchTools(self).all()),
+            policy=policy,
+            paths=AllowedPaths(),
+            journal=self.journal,
+            limits=self.limits,
+            clock=lambda: NOON + trio.current_time(),
+        )
+        self.runtime = None
+        self.nursery = None
+        self.carriers = []
+        self._gates = {}
+        self._events = {}
+
+    def gate(self, name):
+        """The gate of this name: made when it is first spoken of."""
+        if name not in self._gates:
+            self._gates[name] = Gate()
+        return self._gates[name]
+
+    def event(self, name):
+        return self._events.setdefault(name, trio.Event())
+
+    def open_everything(self):
+        for gate in self._gates.values():
+            gate.open()
+        for driver in self.drivers.values():
+            driver.open_gates()
+        for event in self._events.values():
+            event.set()
+        self.journal.release()
+
+    @property
+    def driver(self):
+        return next(iter(self.drivers.values()))
+
+    @property
+    def bus(self):
+        return next(iter(self.runtime.buses.values()))
+
+    def pipes(self, principal=ALICE, *, room=float("inf"), send_timeout=30.0):
+        """A connection: start its actor, and return the client's stream."""
+        to_server, to_client = Pipe(), Pipe(room)
+        carrier = MemoryCarrier(to_server, to_client, PeerGone, send_timeout)
+        limits = self.limits
+        connection = Connection(
+            carrier,
+            principal,
+            self.runtime,
+            max_outstanding=limits.max_outstanding,
+            max_document_bytes=limits.max_document_bytes,
+            max_batch=limits.max_batch,
+        )
+        carrier.connection = connection
+        self.carriers.append(carrier)
+        self.nursery.start_soon(connection.run)
+        return MemoryStream(to_server, to_client)
+
+    def connect(self, principal=ALICE, **more):
+        """A raw client with a reader of its own."""
+        client = RawClient(self.pipes(principal, **more))
+        self.nursery.start_soon(client.run)
+        return client
+
+    @asynccontextmanager
+    async def client(self, principal=ALICE):
+        """The real client over a memory connection."""
+        stream = self.pipes(principal)
+        async with trio.open_nursery() as nursery:
+            client = Client(stream)
+            nursery.start_soon(client._write)
+            nursery.start_soon(client._read)
+            yield client
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running(world, *, open_at_end=True):
+    """Run a world; on the way out every gate is opened, so that what a failed test left behind can end."""
+    async with Runtime(world.parts).serve() as runtime:
+        world.runtime = runtime
+        async with trio.open_nursery() as nursery:
+            world.nursery = nursery
+            try:
+                yield world
+            finally:
+                if open_at_end:
+                    world.open_everything()
+                nursery.cancel_scope.cancel()
+
+
+class RawClient:
+    """JSON-RPC lines over a stream: what is sent is exactly what is given, what comes is kept in its order."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.documents = []
+        self.ended = False
+        self._ids = 0
+        self._changed = trio.Event()
+
+    async def run(self):
+        rest = b""
+        try:
+            while data := await self.stream.receive_some():
+                *lines, rest = (rest + data).split(b"\n")
+                self.documents += [json.loads(line) for line in lines if line]
+                self._wake()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        self.ended = True
+        self._wake()
+
+    def _wake(self):
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def until(self, ready):
+        """Wait until `ready()` is true; it is looked at after everything that comes."""
+        while not ready():
+            if self.ended:
+                raise EOFError(f"the connection ended; it said {self.documents}")
+            await self._changed.wait()
+
+    async def until_ended(self):
+        while not self.ended:
+            await self._changed.wait()
+
+    async def send(self, *documents):
+        """Send documents as one piece of bytes: lists are batches, bytes go as they are."""
+        lines = [document if isinstance(document, bytes) else json.dumps(document).encode() for document in documents]
+        await self.stream.send_all(b"".join(line + b"\n" for line in lines))
+
+    def request(self, method, params, id_=None):
+        if id_ is None:
+            self._ids += 1
+            id_ = self._ids
+        return {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+
+    def answers(self, id_):
+        flat = [one for document in self.documents for one in (document if isinstance(document, list) else [document])]
+        return [one for one in flat if "method" not in one and one.get("id") == id_]
+
+    async def ask(self, method, params):
+        """Send a request; return its answer, result or error."""
+        request = self.request(method, params)
+        await self.send(request)
+        await self.until(lambda: self.answers(request["id"]))
+        return self.answers(request["id"])[0]
+
+    async def call(self, method, **params):
+        """Send a request; return its result, or raise the error it was answered with."""
+        answer = await self.ask(method, params)
+        if "error" in answer:
+            raise from_wire(answer["error"])
+        return answer["result"]
+
+    @property
+    def events(self):
+        """The params of every task.event so far."""
+        return [document["params"] for document in self.documents if isinstance(document, dict) and "method" in document]
+
+    def events_of(self, task_id):
+        return [event for event in self.events if event["task_id"] == task_id]
+
+    async def finished(self, task_id):
+        """Wait for a task's task_finish event; return all events of the task."""
+        await self.until(lambda: any(event["phase"] == "task_finish" for event in self.events_of(task_id)))
+        return self.events_of(task_id)
+
+    async def open(self, **params):
+        """session.open; returns a RawSession."""
+        return RawSession(self, (await self.call("session.open", **params))["session_id"])
+
+    async def close(self):
+        await self.stream.aclose()
+
+
+class RawSession:
+    """One session of a raw client."""
+
+    def __init__(self, client, session_id):
+        self.client = client
+        self.session_id = session_id
+
+    async def call(self, method, **params):
+        return await self.client.call(method, session_id=self.session_id, **params)
+
+    def submission(self, steps, *, intent="test", key=None, subscribe=None, **constraints):
+        task = {"intent": intent, "steps": [{"tool": f"bench.{tool}", "args": args} for tool, args in steps]}
+        if constraints:
+            task["constraints"] = constraints
+        if key is not None:
+            task["idempotency_key"] = key
+        params = {"session_id": self.session_id, "task": task}
+        if subscribe is not None:
+            params["subscribe"] = subscribe
+        return params
+
+    async def submit(self, *steps, **more):
+        """Submit steps such as ("read", {"tag": "x"}); returns the answer's result."""
+        return await self.client.call("task.submit", **self.submission(steps, **more))
+
+    async def start(self, *steps, **more):
+        """Submit; returns the task_id."""
+        return (await self.submit(*steps, **more))["task_id"]
+
+    async def get(self, task_id):
+        return await self.call("task.get", task_id=task_id)
+
+    async def cancel(self, task_id):
+        return (await self.call("task.cancel", task_id=task_id))["status"]
+
+    async def subscribe(self, task_id=None, **more):
+        params = more if task_id is None else {"task_id": task_id, **more}
+        return await self.call("task.events.subscribe", **params)
+
+    async def wait(self, task_id):
+        """Follow the task to its end; return it as task.get shows it."""
+        await self.subscribe(task_id)
+        await self.client.finished(task_id)
+        return await self.get(task_id)
+
+    async def run(self, *steps, **more):
+        """Submit and wait."""
+        return await self.wait(await self.start(*steps, **more))
+
+    async def close(self):
+        return await self.call("session.close")
