@@ -38,20 +38,24 @@ class Reader(Protocol):
 class EventLog:
     """The history of one task, as the JSON of each event's `params`, numbered from 1."""
 
-    __slots__ = ("_kept", "_progress", "_readers", "ended", "last_seq", "task_id")
+    __slots__ = ("_kept", "_progress", "_readers", "ended", "last_seq", "task_id", "was_followed")
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
         self.last_seq = 0
         self.ended = False
+        self.was_followed = False
+        """True if somebody was following when the history ended."""
         self._kept: list[tuple[int, bytes]] = []
         self._progress: deque[tuple[int, bytes]] | None = None
         self._readers: list[Reader] = []
 
     def publish(self, phase: str, ts: str, members: Mapping[str, Any]) -> None:
         """Add an event and tell the readers. After `task_finish` the history has ended."""
-        seq = self.last_seq = self.last_seq + 1
+        seq = self.last_seq + 1
         entry = (seq, orjson.dumps({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members}))
+        # Only now: what is not JSON has raised, and must leave no hole in the numbers.
+        self.last_seq = seq
         if phase == "progress":
             if self._progress is None:
                 self._progress = deque(maxlen=PROGRESS_KEPT)
@@ -62,6 +66,7 @@ class EventLog:
         for reader in self._readers:
             reader.poke()
         if self.ended:
+            self.was_followed = self.followed
             self._readers = []
 
     def attach(self, reader: Reader) -> None:

@@ -210,7 +210,6 @@ class Journal:
                         self._key_loading = True
                         nursery.start_soon(self._load_key)
                 await self._commit(self._mailbox.drain())
-            await self._commit(self._mailbox.drain())  # a key that came meanwhile signs the checkpoint that is due
         if self._hung:
             self._refuse(self._mailbox.drain(), self._failure)
         outer.cancel()

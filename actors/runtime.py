@@ -19,7 +19,7 @@ from attrs import frozen
 
 from hearth.actors.alarms import Alarms
 from hearth.actors.asks import NUDGE, Ask, End
-from hearth.actors.bus import Bus
+from hearth.actors.bus import SAFE_STATE_LIMIT, Bus
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.submission import Checks
 from hearth.actors.supervisor import contain, keep_open
@@ -219,11 +219,10 @@ class Runtime:
                                 await self.end_sessions()
                 finally:
                     self._nursery = None
-                    self.audit("daemon.stop")
                     with trio.CancelScope(shield=True):
+                        await self._settle_buses()
+                        self.audit("daemon.stop")
                         await journal.aclose()
-                    for bus in self.buses.values():
-                        bus.abandon()
                     outer.cancel_scope.cancel()
         finally:
             self.closing = True
@@ -235,6 +234,15 @@ class Runtime:
             outer.start_soon(keep_open, bus, self.audit, opened[bus_id].set)
         for event in opened.values():
             await event.wait()
+
+    async def _settle_buses(self) -> None:
+        """Let what sessions no longer wait for come to its end: outputs on their way to their safe state."""
+        with trio.move_on_after(SAFE_STATE_LIMIT):
+            async with trio.open_nursery() as nursery:
+                for bus in self.buses.values():
+                    nursery.start_soon(bus.settle)
+        for bus in self.buses.values():
+            bus.abandon()
 
     async def end_sessions(self) -> None:
         """Ask every session to end and wait for the grace; then stop waiting for what cannot be waited for."""

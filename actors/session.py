@@ -74,10 +74,12 @@ class Session:
 
     __slots__ = (
         "_book",
+        "_closers",
         "_followers",
         "_grant",
         "_handling",
         "_inbox",
+        "_last_followed",
         "_last_heard",
         "_lookups",
         "_nursery",
@@ -103,8 +105,9 @@ class Session:
         self._rates = RateLimits(grant)
         self._followers: list[Follower] = []
         self._lookups: set[trio.CancelScope] = set()
-        self._last_heard = trio.current_time()
+        self._last_heard = self._last_followed = trio.current_time()
         self._handling: Ask | None = None
+        self._closers: list[Ask] = []
         self._reason: str | None = None
         self._nursery: trio.Nursery | None = None
         self._winding_up = False
@@ -123,24 +126,26 @@ class Session:
     async def run(self, opener: Ask) -> None:
         """Open, serve until something ends the session, and leave nothing moving behind."""
         self._opener = opener.follower
+        self._handling = opener
         try:
             await self._record("session.open", client_name=self._opening.client_name, policy=self._grant.policy)
+            self._handling = None
             opener.result(self._opened())
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                self._schedule()
-                closers = await self._serve()
+                self._check_silence()
+                await self._serve()
                 self._services.forget(self)
-                await self._wind_up(closers)
+                await self._wind_up()
         finally:
             self._services.forget(self)
             if self._handling is not None:
                 self._handling.error(InternalError())
-            for message in self._inbox.drain():
+            for message in (*self._closers, *self._inbox.drain()):
                 refuse(message, SessionInvalid())
             # Once more and whatever happened above: tasks that were still yielding may have driven outputs since.
             with trio.CancelScope(shield=True):
-                await self._make_safe()
+                await self._make_safe(trio.current_time() + self._services.limits.close_grace)
 
     def _opened(self) -> dict[str, Any]:
         return {
@@ -149,29 +154,44 @@ class Session:
             "protocol_version": SUPPORTED,
         }
 
-    async def _serve(self) -> list[Ask]:
-        """Answer messages until the session is to close; returns the requests that asked for it."""
-        closers: list[Ask] = []
+    async def _serve(self) -> None:
+        """Answer messages until the session is to close."""
         while self._reason is None:
-            for message in await self._inbox.batch():
-                if isinstance(message, (End, Gone, Nudge)):
-                    self._notice(message)
-                elif self._reason is not None:
+            messages = iter(await self._inbox.batch())
+            try:
+                for message in messages:
+                    self._take(message)
+            except BaseException:
+                # A bug, which the supervisor will contain once the tasks have yielded; nobody must wait for that.
+                self._services.forget(self)
+                if self._handling is not None:
+                    handling, self._handling = self._handling, None
+                    handling.error(InternalError())
+                for message in messages:
                     refuse(message, SessionInvalid())
-                elif isinstance(message, PathsLooked):
-                    self._handle(message.ask, message.looked)
-                elif isinstance(message.params, SessionClose):
-                    self._reason = "closed by the client"
-                    closers.append(message)
-                else:
-                    self._last_heard = trio.current_time()
-                    self._handle(message, {})
-        return closers
+                for task in self._book.all_live():
+                    task.cancel("session crashed")
+                raise
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, (End, Gone, Nudge)):
+            self._notice(message)
+        elif self._reason is not None:
+            refuse(message, SessionInvalid())
+        elif isinstance(message, PathsLooked):
+            self._handle(message.ask, message.looked)
+        elif isinstance(message.params, SessionClose):
+            self._reason = "closed by the client"
+            self._closers.append(message)
+        else:
+            self._last_heard = trio.current_time()
+            self._handle(message, {})
 
     def _notice(self, message: Notice) -> None:
         if isinstance(message, End):
             self._reason = self._reason or message.reason
         elif isinstance(message, Gone):
+            self._last_followed = trio.current_time()
             self._followers = [follower for follower in self._followers if follower is not message.follower]
             if message.follower is self._opener and self._opening.on_disconnect == "close":
                 self._reason = self._reason or "its client disconnected"
@@ -206,6 +226,8 @@ class Session:
         first = self._book.repeat(submit)
         if first is not None:
             ask.result(first)
+            if submit.subscribe and ask.follower is not None and self._book.has(first["task_id"]):
+                ask.follower.follow(self._book.log_of(first["task_id"]), 1)
             return
         assert self._nursery is not None
         try:
@@ -264,13 +286,17 @@ class Session:
     async def _look_up(self, ask: Ask, submit: TaskSubmit, question: NotLooked) -> None:
         """Look paths up in a thread, because a disk may take its time, then have the submission checked again."""
         paths = self._services.checks.paths
+        answer: PathsLooked | None = None
         with trio.CancelScope() as scope:
             self._lookups.add(scope)
-            looked = await trio.to_thread.run_sync(look_in_thread, question.uses, paths, abandon_on_cancel=True)
-            self._inbox.post(PathsLooked(ask, submit, looked))
-        self._lookups.discard(scope)
-        if scope.cancelled_caught:
-            ask.error(SessionInvalid())
+            try:
+                looked = await trio.to_thread.run_sync(look_in_thread, question.uses, paths, abandon_on_cancel=True)
+                answer = PathsLooked(ask, submit, looked)
+                self._inbox.post(answer)
+            finally:
+                self._lookups.discard(scope)
+                if answer is None:
+                    ask.error(SessionInvalid())
 
     def _audit_rejection(self, submit: TaskSubmit, error: RpcError) -> None:
         """A refusal is on record too; nobody waits for it, since nothing was done."""
@@ -285,6 +311,8 @@ class Session:
         self._services.tasks.journal.post(record)
 
     def _task_ended(self, task: TaskActor) -> None:
+        if task.log.was_followed:
+            self._last_followed = trio.current_time()
         self._book.ended(task)
         if self._winding_up:
             self._inbox.post(NUDGE)
@@ -301,8 +329,8 @@ class Session:
             follower.follow(log, params.from_seq)
             return
         ask.result({"ok": True})
-        if follower not in self._followers:
-            self._followers.append(follower)
+        self._followers = [other for other in self._followers if other is not follower and not other.gone]
+        self._followers.append(follower)
         for log in self._book.logs():
             follower.follow(log, 1)
 
@@ -319,33 +347,26 @@ class Session:
 
     # --- silence ------------------------------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
-        self._services.wake_at(self.session_id, self._last_heard + self._patience())
-
-    def _patience(self) -> float:
-        """Seconds without a request after which something must happen."""
-        ttl = self._services.limits.idle_ttl
-        heartbeat = self._opening.heartbeat_ms
-        return ttl if heartbeat is None else min(ttl, heartbeat / 1000)
-
     def _check_silence(self) -> None:
         """Close a session that has been silent for too long; otherwise ask to be woken when it would be.
 
-        The deadman counts requests only. The idle time-to-live is also kept off by a live subscription,
-        because somebody is listening; a running task alone does not keep a session (design §8).
+        The deadman counts requests only. The idle time-to-live also counts from the end of the last subscription,
+        because until then somebody was listening; a running task alone does not keep a session (design §8).
         """
         now = trio.current_time()
-        silent = now - self._last_heard
+        ttl = self._services.limits.idle_ttl
         heartbeat = self._opening.heartbeat_ms
-        if heartbeat is not None and silent >= heartbeat / 1000:
+        due = self._last_heard + ttl if heartbeat is None else self._last_heard + heartbeat / 1000
+        if heartbeat is not None and now >= due:
             self._reason = f"no heartbeat within {heartbeat} ms"
             return
-        if silent >= self._services.limits.idle_ttl:
-            if not self._is_followed():
-                self._reason = "idle"
-                return
-            self._last_heard = now if heartbeat is None else self._last_heard
-        self._services.wake_at(self.session_id, max(self._last_heard + self._patience(), now + 0.001))
+        if self._is_followed():
+            self._last_followed = now
+        idle_at = max(self._last_heard, self._last_followed) + ttl
+        if now >= idle_at:
+            self._reason = "idle"
+            return
+        self._services.wake_at(self.session_id, idle_at if heartbeat is None else min(due, idle_at))
 
     def _is_followed(self) -> bool:
         return any(not follower.gone for follower in self._followers) or any(
@@ -354,34 +375,39 @@ class Session:
 
     # --- the end ------------------------------------------------------------------------------------------------
 
-    async def _wind_up(self, closers: list[Ask]) -> None:
-        """Cancel what runs, wait a little for it to yield, make outputs safe, record the end, answer who asked."""
+    async def _wind_up(self) -> None:
+        """Cancel what runs, wait a little for it to yield, make outputs safe, record the end, answer who asked.
+
+        All of that together takes no longer than the grace, whatever the buses are doing.
+        """
         self._winding_up = True
+        until = trio.current_time() + self._services.limits.close_grace
         for scope in self._lookups:
             scope.cancel()
         for task in self._book.all_live():
             task.cancel("shutting down" if self._reason == "shutting down" else "session closed")
-        with trio.move_on_after(self._services.limits.close_grace):
+        with trio.move_on_at(until):
             self._book.sweep()
             while self._book.all_live():
                 for message in await self._inbox.batch():
                     refuse(message, SessionInvalid())
                 self._book.sweep()
         yielding = len(self._book.all_live())
-        safe = await self._make_safe()
+        safe = await self._make_safe(until)
         await self._record("session.close", reason=self._reason, yielding=yielding or None, safe=safe or None)
+        closers, self._closers = self._closers, []
         for ask in closers:
             ask.result({"ok": True, "yielding": yielding} if yielding else {"ok": True})
 
-    async def _make_safe(self) -> list[Any]:
+    async def _make_safe(self, until: float) -> list[Any]:
         """Bring every output this session drove to its safe state; what was done, for the record.
 
-        Waits at most the grace for a bus that does not come free; its turn then comes when it does.
+        Waits no longer than `until` for a bus that does not come free; its turn then comes when it does.
         """
         done: list[Any] = []
         buses = self._services.checks.buses.values()
         tickets = [ticket for bus in buses if (ticket := bus.make_safe(self.session_id)) is not None]
-        with trio.move_on_after(self._services.limits.close_grace):
+        with trio.move_on_at(until):
             for ticket in tickets:
                 await ticket.wait()
         for ticket in tickets:

@@ -54,8 +54,14 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
                     audit("bus.reopened", bus=bus.bus_id, attempts=failures)
                 started()
         except Exception as error:
-            reason = _describe(error)
-            log.error("bus %s: %s", bus.bus_id, reason, exc_info=None if reason.startswith("cannot") else error)
+            _log_failure(bus, error)
+        except BaseExceptionGroup as group:
+            # It crashed while it was being cancelled: the one is ours to contain, the other is not.
+            crash, rest = group.split(Exception)
+            if crash is None or rest is None:
+                raise
+            _log_failure(bus, crash)
+            raise rest from None
         else:
             return
         started()
@@ -64,6 +70,11 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
         failures += 1
         await trio.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _log_failure(bus: Bus, error: BaseException) -> None:
+    reason = _describe(error)
+    log.error("bus %s: %s", bus.bus_id, reason, exc_info=None if reason.startswith("cannot") else error)
 
 
 def _describe(error: BaseException) -> str:

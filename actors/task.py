@@ -10,6 +10,7 @@ acknowledgement, a step's start before the step, its finish before the event.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import orjson
@@ -20,7 +21,7 @@ from hearth.actors.events import EventLog
 from hearth.actors.supervisor import contain
 from hearth.actors.tickets import Asker, Ticket
 from hearth.audit.record import timestamp
-from hearth.errors import AuditUnavailable, InternalError, RpcError, TimedOut
+from hearth.errors import AuditUnavailable, InternalError, RpcError, ShuttingDown, TimedOut
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
 from hearth.tools import Done, PathGuard, Tool, Undo
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hearth.task")
 
-CancelReason = Literal["cancelled", "session closed", "shutting down"]
+CancelReason = Literal["cancelled", "session closed", "session crashed", "shutting down"]
+
+LAST_WORDS = 2.0
+"""Seconds that the end of a task which is torn down may wait for the audit log."""
 
 
 class Receipt(Protocol):
@@ -185,6 +189,7 @@ class TaskActor:
         if self._error is not None:
             wire["error"] = self._error.message
             wire["error_code"] = self._error.code
+            wire["error_data"] = self._error.data
         return wire
 
     # --- the actor ----------------------------------------------------------------------------------------------
@@ -247,9 +252,6 @@ class TaskActor:
         except RpcError as error:
             self._finish_step(index, error=error)
             return not self._constraints.abort_on_step_failure
-        except trio.Cancelled:
-            self._finish_step(index)
-            raise
         self._finish_step(index, value=value)
         return True
 
@@ -265,7 +267,7 @@ class TaskActor:
             step.result = orjson.dumps(value)
             step.status = "SUCCESS"
         elif error is not None:
-            step.error = error
+            step.error = _sayable(error)
             step.status = "FAILED"
         else:
             step.status = "CANCELLED"
@@ -319,7 +321,6 @@ class TaskActor:
         next.
         """
         records, self._records = self._records, []
-        events, self._events = self._events, []
         unrecorded = None
         try:
             await self._services.journal.post(*records).get()
@@ -331,16 +332,38 @@ class TaskActor:
                 acknowledge(unrecorded)
                 raise _CannotStart(unrecorded)
             acknowledge(None)
-        if events:
-            ts = timestamp(self._services.clock())
-            for phase, members in events:
-                self.log.publish(phase, ts, members)
+        if self._events:
+            self._publish()
         return unrecorded
+
+    def _publish(self) -> None:
+        """Tell what is on record. Until then events wait here, also for a task that is cancelled in between."""
+        events, self._events = self._events, []
+        ts = timestamp(self._services.clock())
+        for phase, members in events:
+            self.log.publish(phase, ts, members)
+
+    async def _commit_last(self) -> None:
+        """As `_commit`, for the end of the task, which is told whatever happens around it."""
+        try:
+            await self._commit()
+        except _CannotStart:
+            self._publish()
+        except trio.Cancelled:
+            # The session around the task is being torn down. What was posted is waited for a little longer.
+            with trio.move_on_after(LAST_WORDS, shield=True), suppress(_CannotStart):
+                await self._commit()
+            if self._acknowledge is not None:
+                self._acknowledge(ShuttingDown())
+            self._publish()
+            raise
 
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
         """Reach the terminal status: undo if asked, release, record, tell. Waits only for what cannot be cut short."""
+        if self._current is not None and self.steps[self._current].status == "RUNNING":
+            self._finish_step(self._current)
         status = self.verdict = self._verdict()
         if status != "SUCCESS" and self._constraints.rollback_on_failure:
             # A scope of its own: the task may be ending because it was cancelled.
@@ -362,16 +385,19 @@ class TaskActor:
         if self._error is not None:
             members["error"] = self._error.message
             members["error_code"] = self._error.code
+            members["error_data"] = self._error.data
             record["error_code"] = self._error.code
         self._records.append(record)
         self._events.append(("task_finish", members))
         snapshot = orjson.dumps(self.describe(status))
-        await self._commit()
-        self.status, self.snapshot = status, snapshot
-        for step in self.steps:
-            # A way back that nobody can take any more may hold a file's whole former content.
-            step.undo = None
-        self._on_end(self)
+        try:
+            await self._commit_last()
+        finally:
+            self.status, self.snapshot = status, snapshot
+            for step in self.steps:
+                # A way back that nobody can take any more may hold a file's whole former content.
+                step.undo = None
+            self._on_end(self)
 
     def _verdict(self) -> Status:
         if self._reason is not None:
@@ -396,7 +422,8 @@ class TaskActor:
         """Undo the completed steps that can be undone, last first; each is recorded before it begins."""
         for index in range(len(self.steps) - 1, -1, -1):
             step = self.steps[index]
-            if step.undo is None or step.status != "SUCCESS":
+            # A step whose result could not be told has failed, and has had its effect all the same.
+            if step.undo is None:
                 continue
             record = self._record("task.step.rollback", index)
             record["undo"] = step.undo.describe
@@ -446,15 +473,38 @@ class _CannotStart(Exception):
         self.cause = cause
 
 
+def _sayable(error: RpcError) -> RpcError:
+    """The error in a form that JSON can say: a driver may put anything into its data, and file names into its text."""
+    try:
+        orjson.dumps((error.message, error.data))
+    except TypeError:
+        error.message = _utf8(error.message)
+        error.data = {_utf8(str(name)): _json_or_text(value) for name, value in (error.data or {}).items()}
+    return error
+
+
+def _json_or_text(value: Any) -> Any:
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return ascii(value)
+    return value
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class StepScope:
     """The `StepContext` of one running step: its only door to hardware."""
 
-    __slots__ = ("_index", "_step", "_task")
+    __slots__ = ("_index", "_step", "_task", "_transacted")
 
     def __init__(self, task: TaskActor, index: int, step: StepRun) -> None:
         self._task = task
         self._index = index
         self._step = step
+        self._transacted = False
 
     @property
     def session_id(self) -> str:
@@ -479,6 +529,14 @@ class StepScope:
         must_run: bool = False,
     ) -> Any:
         """See StepContext."""
+        if not must_run:
+            # A transaction may run in place, which gives nobody a turn: who has been cancelled must not begin one, and
+            # who makes many must not keep everybody else waiting.
+            if self._transacted:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._transacted = True
+                await trio.lowlevel.checkpoint_if_cancelled()
         constraints = self._task._constraints
         step = self._step
         ticket = Ticket(

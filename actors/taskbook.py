@@ -149,6 +149,10 @@ class TaskBook:
         finished = self._history.get(task_id)
         return self.live(task_id).log if finished is None else finished.log
 
+    def has(self, task_id: str) -> bool:
+        """True while the task lives or is remembered."""
+        return task_id in self._live or task_id in self._history
+
     def logs(self) -> Iterator[EventLog]:
         """The histories of all tasks, oldest first."""
         for finished in self._history.values():

@@ -23,7 +23,6 @@ RESERVED = ("seq", "ts", "prev")
 
 _SCALARS = frozenset((str, int, bool, type(None)))
 _CONTAINERS = frozenset((dict, list))
-_CANONICAL = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _DEEPEST = 64
 _LONGEST_INT_BITS = 64
 
@@ -107,8 +106,8 @@ def canonical(args: Any) -> bytes:
     """
     if _is_plain(args):
         try:
-            return orjson.dumps(args, option=_CANONICAL)
-        except orjson.JSONEncodeError:  # an integer too large, a lone surrogate, nested too deep
+            return orjson.dumps(args, option=orjson.OPT_SORT_KEYS)
+        except orjson.JSONEncodeError:  # an integer beyond 64 bits, a lone surrogate, nested too deep
             return _extended(args)
     return _canonical_by_library(args)
 

@@ -139,7 +139,6 @@ class Writer:
         if self._must_sync:
             self.size, self._written = self._synced
             self.chain.seq, self.chain.prev = self._written
-            self._unsynced = 0
             self._cut()
 
     def _cut(self) -> None:

@@ -178,7 +178,7 @@ def record_line(record: Mapping[str, Any]) -> str:
         if name not in _SHOWN_FIRST and name not in _CHAIN and value is not None
     )
     seq, ts, event = (render.clean(str(record.get(name, "-"))) for name in _SHOWN_FIRST)
-    return f"{seq:>6}  {ts}  {click.style(event.ljust(18), bold=True)}  {render.clean(rest)}".rstrip()
+    return f"{seq:>6}  {ts}  {event.ljust(18)}  {render.clean(rest)}".rstrip()
 
 
 def _brief(value: Any) -> str:

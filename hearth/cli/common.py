@@ -82,13 +82,19 @@ def standard(work: Callable[..., int | None]) -> Callable[..., None]:
         options = _options(context, socket, as_json=as_json)
         try:
             code = work(options, **arguments)
+        except BrokenPipeError:
+            code = nobody_reads()
         except (HearthError, OSError) as error:
-            if isinstance(error, BrokenPipeError):
-                raise
             code = report(options, error)
         context.exit(code or DONE)
 
     return run
+
+
+def nobody_reads() -> int:
+    """Whoever read our output has gone, as in `hearth tools | head -1`: be silent; returns the exit code for it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 128 + signal.SIGPIPE
 
 
 def report(options: Options, error: HearthError | OSError) -> int:

@@ -92,17 +92,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     color = False if os.environ.get("NO_COLOR") else None
     try:
         code = cli.main(argv, prog_name="hearth", standalone_mode=False, color=color)
-        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         code = error.exit_code
     except click.Abort:
         code = 130
-    except BrokenPipeError:
-        # Whoever read our output has gone, as in `hearth tools | head -1`: nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 141
-    sys.exit(code)
+    sys.exit(code or 0)
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -7,7 +7,6 @@ tool's answer and no file's content can move the cursor or retitle the window.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import shutil
 import sys
@@ -52,6 +51,7 @@ def width() -> int | None:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
     """Aligned columns under bold headers. The last column wraps at the terminal's edge; nothing is cut off."""
+    headers = [clean(header) for header in headers]
     cells = [[clean(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max([len(header), *(len(row[i]) for row in cells)]) for i, header in enumerate(headers)]
     before = len(indent) + sum(size + 2 for size in widths[:-1])
@@ -77,7 +77,7 @@ def fields(values: Mapping[str, Any], *, binary: frozenset[str] = frozenset(), i
     `binary` names the members that are base64: they are shown as the bytes they stand for.
     """
     lines: list[str] = []
-    longest = max((len(name) for name, value in values.items() if _rows(value) is None), default=0)
+    longest = max((len(clean(name)) for name, value in values.items() if _rows(value) is None), default=0)
     for name, value in values.items():
         label = indent + click.style(clean(name), bold=True)
         rows = _rows(value)
@@ -89,7 +89,7 @@ def fields(values: Mapping[str, Any], *, binary: frozenset[str] = frozenset(), i
             lines += [label, *fields(value, indent=indent + "  ")]
         else:
             first, *more = shown_bytes(value) if name in binary and isinstance(value, str) else [clean(scalar(value))]
-            lines.append(f"{label}{' ' * (longest - len(name))}  {first}")
+            lines.append(f"{label}{' ' * (longest - len(clean(name)))}  {first}")
             lines += [f"{indent}  {line}" for line in more]
     return lines
 
@@ -97,7 +97,7 @@ def fields(values: Mapping[str, Any], *, binary: frozenset[str] = frozenset(), i
 def _rows(value: Any) -> list[Mapping[str, Any]] | None:
     """A value as the rows of a table; [] for an object that is none, to be shown as fields; None for one line."""
     if isinstance(value, list):
-        return value if value and all(isinstance(item, Mapping) for item in value) else None
+        return value if any(value) and all(isinstance(item, Mapping) for item in value) else None
     if not isinstance(value, Mapping) or not value:
         return None
     if len(value) > 1 and all(isinstance(item, Mapping) and item for item in value.values()):
@@ -122,7 +122,7 @@ def shown_bytes(data: str) -> list[str]:
     """The bytes that base64 stands for: text as text, anything else in hex; the first line says how many there are."""
     try:
         content = base64.b64decode(data, validate=True)
-    except binascii.Error:
+    except ValueError:  # binascii.Error is one
         return [clean(data)]
     count = f"{len(content)} byte{'' if len(content) == 1 else 's'}"
     text = _as_text(content)

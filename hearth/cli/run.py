@@ -45,7 +45,7 @@ def run(options: Options, tool: str, args: Sequence[str], constraints: Sequence[
 
 
 def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
-    """The words `key=value` as an object. Raises click.UsageError for other words, and for a key that is there twice."""
+    """The words `key=value` as an object. Raises click.UsageError for other words and for a repeated key."""
     values: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")

@@ -301,6 +301,20 @@ def test_a_failed_sync_takes_back_what_may_not_have_reached_the_disk(bench, even
     assert verify(bench.path, keys.public_path(bench.key)).signed_to == 4
 
 
+def test_a_checkpoint_whose_sync_failed_is_still_due(bench, events):
+    disk = FaultyDisk()
+    log = bench.log(disk=disk, durability="fsync", checkpoint_every=3)
+    bench.append(log, *events(4))
+    log.signer = keys.load_or_create(bench.key)
+    disk.sync_error = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(LogFailed):
+        log.append([], bench.now)
+    disk.sync_error = None
+    log.append([], bench.now)
+    log.close()
+    assert [record["event"] for record in bench.records()] == ["test.event"] * 4 + ["audit.checkpoint"]
+
+
 def test_a_new_file_is_synced_together_with_its_name(bench, events, monkeypatch):
     synced = []
     fsync = os.fsync
@@ -367,9 +381,10 @@ def test_a_file_that_has_the_rotated_name_already_is_never_overwritten(bench, ev
     assert "cannot be rotated: " in log.warning
     assert len(bench.lines()) == 30
     taken.unlink()
-    bench.append(log, *events(5, pad="x" * 100))
+    bench.append(log, *events(30, pad="x" * 100))
     log.close()
     assert taken.exists()
+    assert all(file.stat().st_size < 1024 + 300 for file in bench.files()[1:])
     bench.assert_chained()
 
 

@@ -1,6 +1,7 @@
 """What a crash leaves behind is found, kept and named when the log is opened again."""
 
 import json
+import os
 
 import pytest
 from hypothesis import given, settings as limits, strategies as st
@@ -106,6 +107,17 @@ def test_a_long_torn_end_is_moved_whole(bench, events):
         file.write(tail)
     assert reopened(bench).torn.read_bytes() == tail
     assert len(bench.lines()) == 1
+
+
+def test_torn_bytes_are_on_the_disk_before_they_are_cut_off(bench, events, monkeypatch):
+    bench.write(*events(2))
+    bench.path.write_bytes(bench.path.read_bytes()[:-5])
+    calls = []
+    for name in ("fsync", "ftruncate"):
+        call = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, name=name, call=call: calls.append(name) or call(*args))
+    reopened(bench)
+    assert calls == ["fsync", "ftruncate"]
 
 
 def test_nothing_is_cut_off_that_could_not_be_kept(bench, events):
@@ -338,6 +350,19 @@ def test_a_rotated_file_that_cannot_be_read_is_named(bench):
 
 
 # --- reading backwards
+
+
+def test_a_line_that_is_very_long_is_read_in_few_calls(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "CHUNK", 16)
+    path = tmp_path / "file"
+    path.write_bytes(b"first\n" + b"x" * 100_000 + b"\nlast\n")
+    calls = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *args: calls.append(args) or pread(*args))
+    with path.open("rb") as file:
+        lines = [line for _, line in backward(file.fileno(), path.stat().st_size)]
+    assert [len(line) for line in lines] == [5, 100_001, 6]
+    assert len(calls) < 30
 
 
 @given(

@@ -1,6 +1,5 @@
 """Verification: every change is found, at the place where it is."""
 
-import itertools
 import json
 import os
 import pathlib
@@ -497,7 +496,6 @@ def test_script_and_verify_come_to_the_same_verdict(tmp_path_factory, bench_clas
     report = verify(bench.path)
     code, said = script([bench.path])
     assert (code == 0) is report.ok
-    untouched = lines == list(itertools.islice(bench.lines(), 9)) and move in ("none", "swap") and index == other
-    assert report.ok or not untouched
+    assert report.ok or move != "none"
     if not report.ok:
         assert f"line {report.first_bad.line}:" in said

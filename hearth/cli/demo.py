@@ -1,0 +1,166 @@
+"""`hearth demo`: what hearth is, played by a real hearthd and real clients on a simulated board, in under a minute.
+
+It owns the order of the scenes and the last of them, the audit log. Every claim is checked before it is made; the
+first that does not hold ends the demo with exit code 1.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+import trio
+
+from hearth.cli import render
+from hearth.cli.audit import record_line
+from hearth.cli.common import DONE, FAILED, Options, interruptible, standard
+from hearth.cli.demo_daemon import SAFE_LINE, DaemonProcess, Place, make_place, run_daemon
+from hearth.cli.demo_faults import a_busy_bus, a_cancelled_write, a_dead_controller
+from hearth.cli.demo_scenes import REFUSALS, a_task, the_guards, the_machine, what_there_is
+from hearth.cli.demo_stage import Stage, make_stage
+from hearth.client import connect
+from hearth.errors import HearthError, PermissionDenied, ResourceBusy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LONG_IDS = ("session_id", "task_id")
+SCENE_LIMIT = 40.0
+"""Seconds after which a scene counts as failed; the longest takes three, and some more to be read."""
+SCENES = (what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller)
+SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-audit.sh"
+"""Where it is in a source tree; an installed package does not have it."""
+
+
+@click.command()
+@click.option("--fast", is_flag=True, help="No pauses to read in; there are none when piped either.")
+@standard
+def demo(options: Options, fast: bool) -> int:
+    """See what hearth is: a real daemon, a real client, a simulated board.
+
+    Needs no hardware, no root and no configuration, and leaves nothing behind. Whatever it says, it has checked; if
+    something is not so, it says that and exits with 1.
+    """
+    if options.named_by == "--socket":
+        raise click.UsageError("the demo starts a daemon of its own; leave --socket out")
+    stage = make_stage(as_json=options.json, terminal=sys.stdout.isatty(), fast=fast)
+    return interruptible(lambda: perform(stage, as_json=options.json))
+
+
+async def perform(stage: Stage, *, as_json: bool) -> int:
+    """Play everything and say how it went; returns the exit code."""
+    began = time.monotonic()
+    error = None
+    try:
+        with make_place() as place:
+            await _play(stage, place)
+    except HearthError as failure:
+        error = str(failure)
+    except trio.TooSlowError:
+        error = f"{stage.scenes[-1]['title']!r} was not done after {SCENE_LIMIT:g} s"
+    took = time.monotonic() - began
+    if as_json:
+        click.echo(render.compact({**stage.transcript(error), "seconds": round(took, 3)}))
+    elif error is not None:
+        click.echo(f"\nhearth: the demo has failed: {render.clean(error)}", err=True)
+    else:
+        click.secho(f"\n{stage.claims} claims, each checked, in {took:.1f} s.", bold=True)
+        click.echo("Next: `hearthd --board sim` in one terminal, `hearth tools` in another.")
+    return DONE if error is None else FAILED
+
+
+async def _play(stage: Stage, place: Place) -> None:
+    stage.scene("A daemon owns the hardware")
+    await stage.say(
+        "hearthd is the one process that touches the hardware. Agents and programs reach it over a Unix socket; it "
+        "decides what they may do, keeps them apart, and writes down what it did."
+    )
+    async with run_daemon(place) as daemon:
+        stage.happened(f"hearthd (pid {daemon.pid}) is ready on {place.socket}")
+        async with connect(place.socket) as client:
+            for scene in SCENES:
+                with trio.fail_after(SCENE_LIMIT):
+                    await scene(stage, client, place)
+                    await stage.pause()
+        with trio.fail_after(SCENE_LIMIT):
+            await _the_record(stage, place, daemon)
+
+
+async def _the_record(stage: Stage, place: Place, daemon: DaemonProcess) -> None:
+    """The daemon ends in good order; what it wrote down is complete, unbroken, and shows if it is changed."""
+    from hearth.audit.verify import verify
+
+    stage.scene("All of it is on record, and the record cannot be quietly changed")
+    await stage.say("The daemon is asked to end. Every line of its audit log carries the hash of the line before it:")
+    code = await daemon.stop()
+    stage.claim("SIGTERM: the daemon ended in good order", code == 0, f"exit status {code}")
+    records = [orjson.loads(line) for line in place.log.read_bytes().splitlines()]
+    for record in _telling(records):
+        stage.happened(record_line({name: value for name, value in record.items() if name not in LONG_IDS}))
+    starts, finishes = _count(records, "task.step.start"), _count(records, "task.step.finish")
+    stage.claim(
+        "no effect without a record: every step that began has its beginning and its end there",
+        starts == finishes > 0,
+        f"{starts} steps",
+    )
+    refused = sorted(record["error_code"] for record in records if record["event"] == "task.reject")
+    expected = sorted([PermissionDenied.code] * REFUSALS + [ResourceBusy.code])
+    stage.claim(f"so are the {REFUSALS} refusals and the busy bus", refused == expected)
+    deaths = [record for record in records if record.get("reason") == "its client disconnected"]
+    stage.claim(
+        "so is the death of the controller, with the line that was made safe",
+        len(deaths) == 1 and [entry.get("line") for entry in deaths[0].get("safe", ())] == [SAFE_LINE],
+    )
+    report = verify(place.log, place.public_key)
+    stage.claim(
+        "hearth audit verify: unbroken from the first record to the last",
+        report.ok and report.records == len(records) and report.signed_to > 0,
+        f"{report.records} records, signed up to record {report.signed_to}",
+    )
+    await _verify_by_shell(stage, place)
+    _tamper(stage, place)
+
+
+def _count(records: Sequence[dict[str, Any]], event: str) -> int:
+    return sum(record["event"] == event for record in records)
+
+
+def _telling(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A few records that say most: how the controller's session began, what it did, how it ended; and the last one."""
+    ended = next((record for record in records if record.get("reason") == "its client disconnected"), {})
+    of_it = [record for record in records if record.get("session_id") == ended.get("session_id", "")]
+    wanted = ("session.open", "task.submit", "task.step.start", "session.close")
+    return [next(record for record in of_it if record["event"] == event) for event in wanted if of_it] + [records[-1]]
+
+
+async def _verify_by_shell(stage: Stage, place: Place) -> None:
+    """The same without hearth: a shell script and sha256sum, where this is a source tree that has the script."""
+    shell = shutil.which("sh")
+    if shell is None or shutil.which("sha256sum") is None or not SCRIPT.exists():
+        await stage.say("(docs/verify-audit.sh checks the same with sha256sum alone; it or sha256sum is not here.)")
+        return
+    command = [shell, str(SCRIPT), str(place.log)]
+    checked = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False)
+    told = checked.stdout.decode("utf-8", "replace").strip().partition(", its hash")[0]
+    stage.claim("a shell script with nothing but sha256sum comes to the same result", checked.returncode == 0, told)
+
+
+def _tamper(stage: Stage, place: Place) -> None:
+    """Change one word in a copy: the verifier must find it."""
+    from hearth.audit.verify import verify
+
+    lines = place.log.read_bytes().splitlines(keepends=True)
+    number = next(n for n, line in enumerate(lines, 1) if b'"event":"task.reject"' in line)
+    changed = lines[number - 1].replace(b"task.reject", b"task.submit")
+    copy = place.folder / "tampered.log"
+    copy.write_bytes(b"".join([*lines[: number - 1], changed, *lines[number:]]))
+    bad = verify(copy).first_bad
+    found = bad is not None and bad.line in (number, number + 1)
+    where = "nothing found" if bad is None else f"line {bad.line} does not follow from the one before it"
+    stage.claim(f"one word changed in line {number} of a copy is found", found, where)

@@ -1,0 +1,39 @@
+"""A robot's controller for the demo, run as a process of its own: it drives a line, gives signs of life, and is killed.
+
+    python -m hearth.cli.demo_controller SOCKET LINE
+
+It prints `driving` once the line is high. If nobody kills it, it ends by itself after a minute.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import trio
+
+from hearth.client import connect
+
+HEARTBEAT_MS = 5_000
+LIFETIME = 60.0
+
+
+async def control(socket: str, line: int) -> None:
+    """Drive the line, and tell the daemon often enough that we are alive."""
+    async with connect(socket) as client:
+        opening = client.open_session(client_name="controller", on_disconnect="close", heartbeat_ms=HEARTBEAT_MS)
+        async with opening as session:
+            await session.run("gpio.set", line=line, value=1)
+            print("driving", flush=True)
+            with trio.move_on_after(LIFETIME):
+                while True:
+                    await trio.sleep(HEARTBEAT_MS / 1000 / 10)
+                    await session.run("gpio.get", line=line)
+
+
+def main() -> None:
+    """Run the controller."""
+    trio.run(control, sys.argv[1], int(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,768 @@
+"""The journal: records in the order of posts, receipts that tell the truth, a log that recovers when the disk does."""
+
+import errno
+import gc
+import json
+import os
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from hearth.actors import journal as module
+from hearth.actors.journal import Journal, Receipt
+from hearth.audit import AuditSettings, keys
+from hearth.audit.disk import FaultyDisk
+from hearth.audit.verify import head, verify
+from hearth.errors import AuditUnavailable, ConfigError
+
+LIMIT_S = 20
+LINE = 170  # a little more than one of the records below takes
+
+
+class Clock:
+    now = 1_776_638_881.0
+
+    def __call__(self):
+        return self.now
+
+
+class Desk:
+    """A journal's surroundings."""
+
+    def __init__(self, directory):
+        self.path = directory / "audit.log"
+        self.key = directory / "audit.key"
+        self.clock = Clock()
+
+    def journal(self, disk=None, **changes):
+        settings = AuditSettings(**{"path": self.path, "key": self.key, "checkpoint_every": 10**9, **changes})
+        return Journal(settings, clock=self.clock, disk=disk)
+
+    def records(self):
+        files = [*sorted(self.path.parent.glob("audit.log.0*")), self.path]
+        return [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+
+    def numbers(self):
+        return [record["n"] for record in self.records() if "n" in record]
+
+    def events(self):
+        return [record["event"] for record in self.records()]
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path)
+
+
+def record(n, **fields):
+    return {"event": "test.event", "n": n, **fields}
+
+
+def no_space():
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Running:
+    """The journal open and running; afterwards cancelled and closed."""
+
+    def __init__(self, journal):
+        self.journal = journal
+        self.manager = trio.open_nursery()
+
+    async def __aenter__(self):
+        self.notes = self.journal.open()
+        self.nursery = await self.manager.__aenter__()
+        await self.nursery.start(self.journal.run)
+        return self.journal
+
+    async def __aexit__(self, *exc_info):
+        self.nursery.cancel_scope.cancel()
+        await self.manager.__aexit__(*exc_info)
+        with trio.fail_after(LIMIT_S):
+            await self.journal.aclose()
+        gc.collect()
+
+
+async def refused(receipt, match="No space left"):
+    with trio.fail_after(LIMIT_S), pytest.raises(AuditUnavailable, match=match) as caught:
+        await receipt.get()
+    assert caught.value.data["reason"] in caught.value.message
+    return caught.value
+
+
+DURABILITIES = pytest.mark.parametrize("durability", ["os", "fsync", "relaxed"])
+
+
+# --- posting
+
+
+@DURABILITIES
+async def test_records_are_written_in_the_order_of_the_posts(desk, durability):
+    async with Running(desk.journal(durability=durability)) as journal:
+        with trio.fail_after(LIMIT_S):
+            receipts = [journal.post(record(2 * n), record(2 * n + 1)) for n in range(50)]
+            for receipt in receipts:
+                assert isinstance(receipt, Receipt)
+                assert await receipt.get() is None
+            await journal.write(record(100))
+    assert desk.numbers() == list(range(101))
+    assert verify(desk.path).ok
+    assert journal.head == head(desk.path) == (101, verify(desk.path).head[1])
+    assert journal.failure is None
+    assert journal.warning is None
+
+
+async def test_a_receipt_is_answered_once_the_record_can_be_read_by_others(desk):
+    async with Running(desk.journal()) as journal:
+        with trio.fail_after(LIMIT_S):
+            for n in range(20):
+                await journal.write(record(n))
+                assert desk.numbers() == list(range(n + 1))
+
+
+async def test_what_is_posted_together_is_one_write(desk):
+    disk = FaultyDisk()
+    async with Running(desk.journal(disk)) as journal:
+        with trio.fail_after(LIMIT_S):
+            for receipt in [journal.post(record(n)) for n in range(64)]:
+                await receipt.get()
+        assert disk.writes == 1
+    assert len(desk.records()) == 64
+
+
+async def test_receipts_are_answered_in_the_order_of_the_posts(desk):
+    answered = []
+
+    async def ask(receipt, n):
+        await receipt.get()
+        answered.append(n)
+
+    async with Running(desk.journal()) as journal:
+        with trio.fail_after(LIMIT_S):
+            async with trio.open_nursery() as nursery:
+                for n in range(20):
+                    nursery.start_soon(ask, journal.post(record(n)), n)
+    assert sorted(answered) == list(range(20))
+
+
+async def test_an_asker_that_is_cancelled_does_not_withdraw_its_record(desk):
+    async with Running(desk.journal()) as journal:
+        receipt = journal.post(record(1))
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await receipt.get()
+        assert scope.cancelled_caught
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(2))
+    assert desk.numbers() == [1, 2]
+
+
+async def test_a_post_of_nothing_is_a_barrier(desk):
+    async with Running(desk.journal()) as journal:
+        journal.post(record(1))
+        with trio.fail_after(LIMIT_S):
+            await journal.write()
+        assert desk.numbers() == [1]
+
+
+async def test_a_record_carries_the_time_of_its_post(desk):
+    journal = desk.journal()
+    journal.open()
+    journal.post(record(1))
+    desk.clock.now += 5
+    journal.post(record(2))
+    desk.clock.now += 5
+    await journal.aclose()
+    assert [r["ts"][17:19] for r in desk.records()] == ["01", "06"]
+
+
+async def test_records_posted_before_run_are_written_first(desk):
+    journal = desk.journal()
+    journal.open()
+    early = journal.post(record(1))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(2))
+        assert early.filled
+        nursery.cancel_scope.cancel()
+    await journal.aclose()
+    assert desk.numbers() == [1, 2]
+
+
+# --- durability
+
+
+async def test_relaxed_receipts_are_answered_at_the_post(desk):
+    async with Running(desk.journal(durability="relaxed")) as journal:
+        receipt = journal.post(record(1))
+        assert receipt.filled
+        with trio.fail_after(LIMIT_S):
+            await receipt.get()
+        assert desk.records() == []
+    assert desk.numbers() == [1]
+
+
+async def test_os_receipts_wait_for_the_write_and_nothing_is_synced(desk):
+    disk = FaultyDisk()
+    async with Running(desk.journal(disk)) as journal:
+        receipt = journal.post(record(1))
+        assert not receipt.filled
+        with trio.fail_after(LIMIT_S):
+            await receipt.get()
+        assert (disk.writes, disk.syncs) == (1, 0)
+    assert disk.syncs == 1  # at the end
+
+
+async def test_while_a_sync_runs_what_arrives_forms_the_next_commit(desk):
+    disk = FaultyDisk()
+    async with Running(desk.journal(disk, durability="fsync")) as journal:
+        disk.gate.clear()
+        with trio.fail_after(LIMIT_S):
+            first = journal.post(record(0))
+            await trio.to_thread.run_sync(disk.syncing.wait)
+            later = [journal.post(record(n)) for n in range(1, 100)]
+            await trio.testing.wait_all_tasks_blocked()
+            assert not any(receipt.filled for receipt in [first, *later])
+            disk.gate.set()
+            for receipt in [first, *later]:
+                await receipt.get()
+        assert (disk.writes, disk.syncs) == (2, 2)
+    assert desk.numbers() == list(range(100))
+
+
+async def test_the_event_loop_goes_on_while_a_sync_hangs(desk):
+    disk = FaultyDisk()
+    async with Running(desk.journal(disk, durability="fsync")) as journal:
+        disk.gate.clear()
+        receipt = journal.post(record(0))
+        with trio.fail_after(LIMIT_S):
+            await trio.to_thread.run_sync(disk.syncing.wait)
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+            assert journal.post(record(1)).filled is False
+            disk.gate.set()
+            await receipt.get()
+
+
+# --- when the log cannot be written
+
+
+@DURABILITIES
+async def test_a_full_disk_refuses_and_what_was_posted_is_written_later_behind_a_resume_record(desk, durability):
+    disk = FaultyDisk()
+    async with Running(desk.journal(disk, durability=durability)) as journal:
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(0))
+            await trio.testing.wait_all_tasks_blocked()
+            disk.room = 0
+            first = journal.post(record(1))
+            if durability == "relaxed":  # accepted before anybody could know
+                await trio.testing.wait_all_tasks_blocked()
+                assert first.filled
+            else:
+                error = await refused(first)
+                assert error.code == -32011
+            assert journal.failure == f"audit log {desk.path}: No space left on device"
+            desk.clock.now += 3
+            await refused(journal.post(record(2), record(3)))
+            disk.room = None
+            desk.clock.now += 3
+            await journal.write(record(4))
+        assert journal.failure is None
+    assert verify(desk.path).ok
+    assert desk.numbers() == [0, 1, 2, 3, 4]
+    resume = desk.records()[1]
+    del resume["prev"]
+    assert resume == {
+        "seq": 2,
+        "ts": "2026-04-19T22:48:07.000Z",
+        "event": "audit.resume",
+        "reason": f"audit log {desk.path}: No space left on device",
+        "since": "2026-04-19T22:48:01.000Z",
+        "kept": 3,
+        "dropped": 0,
+    }
+    assert [r.get("late") for r in desk.records()] == [None, None, True, True, True, None]
+    assert [r["ts"][17:19] for r in desk.records() if "n" in r] == ["01", "01", "04", "04", "07"]
+
+
+async def test_a_receipt_that_failed_stays_failed(desk):
+    disk = FaultyDisk(room=0)
+    async with Running(desk.journal(disk)) as journal:
+        receipt = journal.post(record(1))
+        await refused(receipt)
+        disk.room = None
+        with trio.fail_after(LIMIT_S):
+            await journal.write()
+        await refused(receipt)
+        assert desk.numbers() == [1]
+
+
+async def test_of_a_batch_that_was_written_in_part_only_the_rest_is_refused(desk):
+    disk = FaultyDisk()
+    async with Running(desk.journal(disk)) as journal:
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(0))
+            disk.room = desk.path.stat().st_size * 3 + 20
+            posts = [journal.post(record(1)), journal.post(record(2), record(3), record(4)), journal.post(record(5))]
+            await posts[0].get()
+            await refused(posts[1])
+            await refused(posts[2])
+            assert desk.numbers() == [0, 1, 2, 3]
+            disk.room = None
+            await journal.write()
+    assert desk.numbers() == [0, 1, 2, 3, 4, 5]
+    assert [r["n"] for r in desk.records() if r.get("late")] == [4, 5]
+    assert [r["kept"] for r in desk.records() if "kept" in r] == [2]
+
+
+async def test_the_log_is_tried_again_by_itself(desk, autojump_clock):
+    disk = FaultyDisk(room=0)
+    async with Running(desk.journal(disk)) as journal:
+        await refused(journal.post(record(1)))
+        await trio.sleep(10 * module.RETRY_S)
+        assert journal.failure is not None
+        disk.room = None
+        await trio.sleep(2 * module.RETRY_S)
+        assert journal.failure is None
+        assert desk.events() == ["audit.resume", "test.event"]
+
+
+async def test_only_so_many_records_are_kept_and_the_dropped_ones_are_counted(desk, monkeypatch):
+    monkeypatch.setattr(module, "MOST_KEPT", 10)
+    disk = FaultyDisk(room=0)
+    async with Running(desk.journal(disk)) as journal:
+        for n in range(25):
+            await refused(journal.post(record(n)))
+        disk.room = None
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(25))
+    assert desk.numbers() == [*range(15, 26)]
+    resume = desk.records()[0]
+    assert (resume["kept"], resume["dropped"]) == (10, 15)
+
+
+async def test_thousands_of_kept_records_are_written_in_pieces_and_in_order(desk):
+    disk = FaultyDisk(room=0)
+    async with Running(desk.journal(disk)) as journal:
+        await refused(journal.post(*(record(n) for n in range(3500))))
+        disk.room = None
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(3500))
+        assert disk.writes == 6  # resume and the first 64, 1000, 1000, 1000, the rest, the new one
+    assert desk.numbers() == list(range(3501))
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+async def test_a_disk_that_fills_up_again_while_catching_up_loses_nothing(desk, durability):
+    disk = FaultyDisk(room=0)
+    async with Running(desk.journal(disk, durability=durability)) as journal:
+        await refused(journal.post(*(record(n) for n in range(300))))
+        late = 300
+        for n in range(300, 330):
+            disk.room = (n % 7) * 900
+            try:
+                with trio.fail_after(LIMIT_S):
+                    await journal.write(record(n))
+            except AuditUnavailable:
+                late += 1
+                assert journal.failure is not None
+        assert late > 310
+        disk.room = None
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(330))
+    assert desk.numbers() == list(range(331))
+    assert verify(desk.path).ok
+    assert sum(r.get("late", False) for r in desk.records()) == late
+    assert all(r["dropped"] == 0 for r in desk.records() if r["event"] == "audit.resume")
+
+
+async def test_dropped_records_are_told_once(desk, monkeypatch):
+    monkeypatch.setattr(module, "MOST_KEPT", 3)
+    disk = FaultyDisk(room=0)
+    async with Running(desk.journal(disk)) as journal:
+        await refused(journal.post(*(record(n) for n in range(5))))
+        disk.room = 420  # the resume record, and not much more
+        await refused(journal.post(record(5)))
+        disk.room = None
+        with trio.fail_after(LIMIT_S):
+            await journal.write()
+    resumes = [r for r in desk.records() if r["event"] == "audit.resume"]
+    assert len(resumes) == 2
+    assert sum(r["dropped"] for r in resumes) + len(desk.numbers()) == 6
+    assert desk.numbers()[-1] == 5
+
+
+async def test_a_failed_sync_refuses_and_the_records_are_written_once(desk):
+    disk = FaultyDisk()
+    async with Running(desk.journal(disk, durability="fsync")) as journal:
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(0))
+            disk.sync_error = OSError(errno.EIO, "Input/output error")
+            await refused(journal.post(record(1)), "Input/output error")
+            disk.sync_error = None
+            await journal.write(record(2))
+    assert desk.numbers() == [0, 1, 2]
+    assert verify(desk.path).ok
+
+
+async def test_a_checkpoint_that_cannot_be_written_refuses_nobody_but_is_a_failure(desk, autojump_clock):
+    """The records before it are in the log; what comes next would not be, and is told so."""
+    keys.load_or_create(desk.key)
+    disk = FaultyDisk()
+    journal = desk.journal(disk, checkpoint_every=2)
+    journal._log.signer = keys.load_or_create(desk.key)
+    async with Running(journal):
+        await journal.write(record(0))
+        disk.room = desk.path.stat().st_size + 10
+        await journal.write(record(1))
+        assert "No space left" in journal.failure
+        disk.room = None
+        await trio.sleep(2 * module.RETRY_S)
+        assert journal.failure is None
+    assert desk.events() == ["test.event", "test.event", "audit.resume", "audit.checkpoint"]
+    assert verify(desk.path, keys.public_path(desk.key)).ok
+
+
+async def test_records_that_cannot_be_written_until_the_end_are_counted_in_the_failure(desk):
+    disk = FaultyDisk(room=0)
+    async with Running(desk.journal(disk)) as journal:
+        receipt = journal.post(record(1))
+        await refused(receipt)
+        late = journal.post(record(2))
+    await refused(late)
+    assert journal.failure == f"audit log {desk.path}: No space left on device; 2 records were never written"
+    assert desk.records() == []
+
+
+# --- ending
+
+
+@DURABILITIES
+async def test_what_was_posted_when_the_journal_is_cancelled_is_written(desk, durability):
+    journal = desk.journal(durability=durability)
+    journal.open()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        receipts = [journal.post(record(n)) for n in range(10)]
+        nursery.cancel_scope.cancel()
+    assert all(receipt.filled for receipt in receipts)
+    assert desk.numbers() == list(range(10))
+    late = journal.post(record(10))
+    with trio.fail_after(LIMIT_S):
+        await journal.aclose()
+        await late.get()
+    assert desk.numbers() == list(range(11))
+
+
+async def test_what_is_posted_during_the_last_sync_is_written_too(desk):
+    disk = FaultyDisk()
+    journal = desk.journal(disk, durability="fsync")
+    journal.open()
+
+    async def open_the_gate():
+        await trio.testing.wait_all_tasks_blocked()
+        disk.gate.set()
+
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as helpers:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(journal.run)
+                disk.gate.clear()
+                first = journal.post(record(0))
+                await trio.to_thread.run_sync(disk.syncing.wait)
+                second = journal.post(record(1))
+                helpers.start_soon(open_the_gate)
+                nursery.cancel_scope.cancel()
+            assert first.filled
+            assert second.filled
+            assert desk.numbers() == [0, 1]
+        await journal.aclose()
+
+
+async def test_aclose_ends_a_journal_that_runs_and_writes_what_was_posted(desk):
+    journal = desk.journal()
+    journal.open()
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            receipt = journal.post(record(1))
+            await journal.aclose()
+            assert receipt.filled
+    assert desk.numbers() == [1]
+
+
+async def test_aclose_needs_no_run_is_idempotent_and_is_not_cut_short(desk):
+    journal = desk.journal()
+    journal.open()
+    receipt = journal.post(record(1))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await journal.aclose()
+    assert receipt.filled
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.aclose)
+        nursery.start_soon(journal.aclose)
+    assert desk.numbers() == [1]
+    reopened = desk.journal()
+    reopened.open()
+    await reopened.aclose()
+
+
+async def test_two_that_close_at_once_close_once(desk):
+    disk = FaultyDisk()
+    journal = desk.journal(disk)
+    journal.open()
+    journal.post(record(1))
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal.aclose)
+            nursery.start_soon(journal.aclose)
+    assert disk.syncs == 1
+
+
+async def test_a_closed_journal_refuses_at_once(desk):
+    journal = desk.journal()
+    journal.open()
+    await journal.aclose()
+    receipt = journal.post(record(1))
+    assert receipt.filled
+    await refused(receipt, "closed")
+    assert desk.records() == []
+
+
+async def test_a_journal_that_was_never_opened_closes_and_refuses(desk):
+    journal = desk.journal()
+    receipt = journal.post(record(1))
+    await journal.aclose()
+    await refused(receipt, "closed")
+    assert not desk.path.exists()
+
+
+async def test_a_journal_runs_again_after_it_ended(desk):
+    journal = desk.journal()
+    journal.open()
+    for n in range(3):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            with trio.fail_after(LIMIT_S):
+                await journal.write(record(n))
+            nursery.cancel_scope.cancel()
+    await journal.aclose()
+    assert desk.numbers() == [0, 1, 2]
+
+
+async def test_a_bug_refuses_the_receipts_and_is_raised(desk, monkeypatch):
+    journal = desk.journal()
+    journal.open()
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            monkeypatch.setattr(journal._log, "append", lambda *_: 1 / 0)
+            receipt = journal.post(record(1))
+            await trio.sleep_forever()
+    await refused(receipt, "ended before the record was safe")
+    monkeypatch.undo()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(2))
+        nursery.cancel_scope.cancel()
+    await journal.aclose()
+    assert desk.numbers() == [2]
+
+
+async def test_a_disk_that_hangs_does_not_keep_the_process(desk, monkeypatch):
+    monkeypatch.setattr(module, "FLUSH_LIMIT_S", 0.05)
+    disk = FaultyDisk()
+    journal = desk.journal(disk, durability="fsync")
+    journal.open()
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            disk.gate.clear()
+            stuck = journal.post(record(1))
+            await trio.to_thread.run_sync(disk.syncing.wait)
+            waiting = journal.post(record(2))
+            nursery.cancel_scope.cancel()
+        await refused(stuck, "ended before the record was safe")
+        await refused(waiting, "the disk does not answer")
+        await refused(journal.post(record(3)), "the disk does not answer")
+        await journal.aclose()
+    assert journal.failure == f"audit log {desk.path}: the disk does not answer"
+    disk.gate.set()
+
+
+async def test_a_disk_that_hangs_when_the_log_is_closed_is_left_to_itself(desk, monkeypatch):
+    monkeypatch.setattr(module, "FLUSH_LIMIT_S", 0.05)
+    disk = FaultyDisk()
+    disk.gate.clear()
+    journal = desk.journal(disk)
+    journal.open()
+    receipt = journal.post(record(1))
+    with trio.fail_after(LIMIT_S):
+        await journal.aclose()
+        await receipt.get()
+    assert "the disk does not answer" in journal.failure
+    disk.gate.set()
+
+
+async def test_a_disk_that_hangs_in_the_last_commit_of_aclose_is_left_to_itself(desk, monkeypatch):
+    monkeypatch.setattr(module, "FLUSH_LIMIT_S", 0.05)
+    disk = FaultyDisk()
+    disk.gate.clear()
+    journal = desk.journal(disk, durability="fsync")
+    journal.open()
+    receipt = journal.post(record(1))
+    with trio.fail_after(LIMIT_S):
+        await journal.aclose()
+        await refused(receipt, "ended before the record was safe")
+    disk.gate.set()
+
+
+async def test_a_sync_that_fails_at_the_end_is_a_failure(desk):
+    disk = FaultyDisk()
+    journal = desk.journal(disk)
+    journal.open()
+    disk.sync_error = OSError(errno.EIO, "Input/output error")
+    await journal.aclose()
+    assert journal.failure == f"audit log {desk.path}: Input/output error"
+
+
+# --- recovery
+
+
+async def test_a_crash_is_the_first_thing_the_next_run_records(desk):
+    journal = desk.journal()
+    journal.open()
+    journal.post({"event": "daemon.start"}, {"event": "task.submit", "session_id": "s", "task_id": "t"})
+    await journal.aclose()
+    with desk.path.open("ab") as file:
+        file.write(b'{"seq":3,"ts":"')
+    async with Running(desk.journal()) as journal:
+        with trio.fail_after(LIMIT_S):
+            await journal.write({"event": "daemon.start"})
+    recover, start = desk.records()[2:]
+    assert recover["event"] == "daemon.recover"
+    assert recover["in_flight"] == [{"session_id": "s", "task_id": "t", "steps": []}]
+    assert (desk.path.parent / recover["torn"]["file"]).read_bytes() == b'{"seq":3,"ts":"'
+    assert start["event"] == "daemon.start"
+    assert verify(desk.path).ok
+
+
+async def test_open_tells_a_person_what_it_found(desk):
+    desk.path.write_bytes(b"\0")
+    journal = desk.journal()
+    (note,) = journal.open()
+    assert note.startswith("the audit log ended in 1 bytes that are no record; moved to ")
+    await journal.aclose()
+    assert desk.events() == ["daemon.recover"]
+
+
+async def test_a_log_in_use_is_refused(desk):
+    first = desk.journal()
+    first.open()
+    second = desk.journal()
+    with pytest.raises(ConfigError, match="another process is writing it"):
+        second.open()
+    await second.aclose()
+    await first.aclose()
+
+
+# --- checkpoints and the key
+
+
+async def test_the_key_is_made_when_the_first_checkpoint_is_due_and_not_before(desk):
+    async with Running(desk.journal(checkpoint_every=10)) as journal:
+        with trio.fail_after(LIMIT_S):
+            for n in range(9):
+                await journal.write(record(n))
+            assert not desk.key.exists()
+            await journal.write(record(9))
+    report = verify(desk.path, keys.public_path(desk.key))
+    assert report.ok
+    assert report.signed_to >= 10
+    assert desk.key.stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_checkpoint_comes_by_itself_once_the_key_is_there(desk, monkeypatch):
+    made = threading.Event()
+    load = keys.load_or_create
+    monkeypatch.setattr(keys, "load_or_create", lambda path: made.wait(LIMIT_S) and load(path))
+    async with Running(desk.journal(checkpoint_every=3)) as journal:
+        with trio.fail_after(LIMIT_S):
+            for n in range(8):
+                await journal.write(record(n))
+            made.set()
+            while journal.head[0] < 9:
+                await trio.lowlevel.checkpoint()
+    assert desk.events() == ["test.event"] * 8 + ["audit.checkpoint"]
+
+
+async def test_a_checkpoint_that_is_due_at_the_end_is_written_at_the_end(desk):
+    journal = desk.journal(checkpoint_every=2)
+    journal.open()
+    journal.post(record(0), record(1))
+    with trio.fail_after(LIMIT_S):
+        await journal.aclose()
+    assert desk.events() == ["test.event", "test.event", "audit.checkpoint"]
+
+
+async def test_a_key_that_cannot_be_made_is_a_warning_and_is_tried_at_the_next_checkpoint(desk):
+    desk.key.mkdir()
+    journal = desk.journal(checkpoint_every=5)
+    (desk.key / "x").touch()
+    tries = []
+    load = keys.load_or_create
+
+    def counted(path):
+        tries.append(path)
+        return load(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "load_or_create", counted)
+        patch.setattr(keys, "inspect", lambda path: path.is_file())
+        async with Running(journal):
+            with trio.fail_after(LIMIT_S):
+                for n in range(5):
+                    await journal.write(record(n))
+                while journal.warning is None:
+                    await trio.lowlevel.checkpoint()
+                assert journal.warning.startswith("audit checkpoints are not signed: ")
+                assert journal.failure is None
+                for n in range(5, 9):
+                    await journal.write(record(n))
+                assert len(tries) == 1
+                (desk.key / "x").unlink()
+                desk.key.rmdir()
+                await journal.write(record(9))
+                while journal.warning is not None:
+                    await trio.lowlevel.checkpoint()
+    assert len(tries) == 2
+    assert verify(desk.path, keys.public_path(desk.key)).signed_to == 10
+
+
+async def test_a_log_removed_under_the_journal_is_a_warning(desk):
+    async with Running(desk.journal()) as journal:
+        with trio.fail_after(LIMIT_S):
+            await journal.write(record(0))
+            desk.path.unlink()
+            desk.clock.now += 2
+            await journal.write(record(1))
+            assert "removed by somebody else" in journal.warning
+            assert journal.failure is None
+    assert desk.events()[:2] == ["audit.rotate", "test.event"]
+
+
+async def test_rotation_goes_on_under_the_actor(desk):
+    async with Running(desk.journal(rotate_bytes=1024, checkpoint_every=7)) as journal:
+        with trio.fail_after(LIMIT_S):
+            for n in range(60):
+                await journal.write(record(n, pad="x" * (n % 50)))
+    report = verify(desk.path, keys.public_path(desk.key))
+    assert report.ok
+    assert len(report.files) > 4
+    assert desk.numbers() == list(range(60))

@@ -1,0 +1,252 @@
+"""`hearth demo`: it plays to the end, claims nothing that is not so, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+import trio
+from rich.console import Console
+
+from hearth.cli import demo, demo_daemon, demo_faults
+from hearth.cli.demo_daemon import Place, make_place, run_daemon
+from hearth.cli.demo_scenes import EXAMPLE, _told
+from hearth.cli.demo_stage import DemoFailed, PlainStage, RichStage, Stage, make_stage
+from hearth.errors import PermissionDenied
+
+
+# --- the whole ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary(tmp_path_factory, monkeypatch):
+    """A directory for temporary files that is short enough for a socket, and must be empty in the end."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@pytest.mark.slow
+def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
+    answer = cli("demo", "--fast")
+    assert answer.code == 0, answer.out + answer.err
+    assert "✗" not in answer.out
+    assert answer.err == ""
+    titles = [line for line in answer.out.splitlines() if line[:1].isdigit() and line[1:2] == "."]
+    assert len(titles) == 8
+    for said in (
+        "i2c.read  SUCCESS",
+        "°C",
+        "refused at once",
+        "task.cancel: CANCELLING",
+        "page 2: 12 12 12 12 12 12 12 12",
+        "went to its safe state without it",
+        "unbroken from the first record to the last",
+        "of a copy is found",
+    ):
+        assert said in answer.out
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_demo_as_json_is_a_transcript_of_checked_claims(cli):
+    answer = cli("demo", "--json")
+    assert answer.code == 0, answer.out
+    transcript = answer.json
+    assert transcript["ok"] is True
+    claims = [claim for scene in transcript["scenes"] for claim in scene["claims"]]
+    assert transcript["claims"] == len(claims) >= 28
+    assert all(claim["holds"] for claim in claims)
+    assert all(scene["said"] and scene["happened"] for scene in transcript["scenes"])
+
+
+@pytest.mark.slow
+def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
+    monkeypatch.setattr(demo_daemon, "BOARD", demo_daemon.BOARD.replace('wires = [["GPIO17", "GPIO27"]]', ""))
+    answer = cli("demo", "--fast")
+    assert answer.code == 1
+    assert "✗ line 17 is on" in answer.out
+    assert "the demo has failed: not so: line 17 is on" in answer.err
+    as_json = cli("--json", "demo")
+    assert as_json.code == 1
+    assert as_json.json["ok"] is False
+    assert as_json.json["error"].startswith("not so: line 17 is on")
+    assert as_json.json["scenes"][-1]["claims"][-1]["holds"] is False
+
+
+@pytest.mark.slow
+def test_a_daemon_that_does_not_start_ends_the_demo_with_what_it_said(cli, monkeypatch):
+    monkeypatch.setattr(demo_daemon, "BOARD", "nonsense")
+    answer = cli("demo")
+    assert answer.code == 1
+    assert "hearthd did not become ready; it said: hearthd: " in answer.err
+
+
+@pytest.mark.slow
+def test_a_daemon_that_says_nothing_is_not_waited_for_for_ever(cli, monkeypatch):
+    monkeypatch.setattr(demo_daemon, "START_PATIENCE", 0.0)
+    answer = cli("demo")
+    assert answer.code == 1
+    assert "it said: nothing" in answer.err
+
+
+@pytest.mark.slow
+def test_a_scene_that_takes_too_long_ends_the_demo(cli, monkeypatch):
+    monkeypatch.setattr(demo, "SCENE_LIMIT", 0.0)
+    answer = cli("demo")
+    assert answer.code == 1
+    assert "'A daemon owns the hardware' was not done after 0 s" in answer.err
+
+
+@pytest.mark.slow
+def test_a_machine_without_sha256sum_is_told_so_and_the_rest_is_claimed(cli, monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "SCRIPT", tmp_path / "none.sh")
+    answer = cli("demo", "--json")
+    assert answer.code == 0, answer.out
+    assert any("is not here" in said for said in answer.json["scenes"][-1]["said"])
+
+
+@pytest.mark.slow
+def test_a_cancel_that_never_comes_within_a_write_is_no_claim(cli, monkeypatch):
+    async def too_late(_stage, task):
+        await task.wait()
+        return "SUCCESS", None
+
+    monkeypatch.setattr(demo_faults, "_cancel_within", too_late)
+    answer = cli("demo", "--json")
+    assert answer.code == 1
+    assert "this machine is too busy" in answer.json["error"]
+
+
+@pytest.mark.slow
+def test_a_controller_that_does_not_come_up_ends_the_demo(cli, monkeypatch):
+    monkeypatch.setattr(demo_faults, "SAFE_LINE", 99)
+    answer = cli("demo", "--json")
+    assert answer.code == 1
+    assert "the controller process did not come up" in answer.json["error"]
+
+
+def test_the_demo_has_a_daemon_of_its_own(cli, tmp_path):
+    answer = cli("demo", "--socket", tmp_path / "x")
+    assert answer.code == 2
+    assert "leave --socket out" in answer.err
+
+
+# --- its daemon -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_the_daemon_does_not_outlive_the_demo():
+    with make_place() as place:
+        async with run_daemon(place) as daemon:
+            os.kill(daemon.pid, 0)
+        with pytest.raises(ProcessLookupError):
+            os.kill(daemon.pid, 0)
+    assert not place.folder.exists()
+
+
+@pytest.mark.slow
+async def test_a_daemon_that_does_not_end_is_an_error(monkeypatch):
+    monkeypatch.setattr(demo_daemon, "STOP_PATIENCE", 0.0)
+    with make_place() as place:
+        with pytest.raises(DemoFailed, match="has not ended 0 s after SIGTERM"):
+            async with run_daemon(place) as daemon:
+                os.kill(daemon.pid, signal.SIGSTOP)
+                await daemon.stop()
+        with pytest.raises(ProcessLookupError):
+            os.kill(daemon.pid, 0)
+
+
+def test_a_socket_path_that_would_be_too_long_is_avoided(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with make_place() as place:
+        assert len(bytes(place.socket)) <= 107
+
+
+def test_the_configuration_survives_a_path_with_quotes():
+    import tomllib
+
+    place = Place(Path('/tmp/a "b" \\c/ä'))
+    config = tomllib.loads(place.config())
+    assert config["server"]["socket"] == str(place.socket)
+    assert config["files"] == {"read": [str(place.shared)], "write": [str(place.shared)]}
+
+
+def test_the_example_is_the_drafts_own():
+    assert [step["tool"] for step in EXAMPLE["steps"]] == ["i2c.read", "gpio.set"]
+    assert EXAMPLE["intent"] == "Read sensor and toggle status LED"
+
+
+# --- its stage ------------------------------------------------------------------------------------------------------
+
+
+async def play(stage):
+    stage.scene("A scene")
+    await stage.say("What is going to happen.")
+    stage.happened("something \x1b[2J SUCCESS")
+    stage.claim("so it is", holds=True, detail="seen")
+    with pytest.raises(DemoFailed, match=r"not so: it is not \(seen\)"):
+        stage.claim("it is not", holds=False, detail="seen")
+    with pytest.raises(DemoFailed, match="not so: nor this$"):
+        stage.claim("nor this", holds=False)
+
+
+async def test_a_pipe_gets_plain_lines(capsys):
+    await play(PlainStage())
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "1. A scene",
+        "   What is going to happen.",
+        "     | something \\x1b[2J SUCCESS",
+        "   ✓ so it is  (seen)",
+        "   ✗ it is not  (seen)",
+        "   ✗ nor this",
+    ]
+
+
+async def test_a_transcript_keeps_what_held_and_what_did_not(capsys):
+    stage = Stage()
+    await play(stage)
+    await stage.pause()
+    assert capsys.readouterr().out == ""
+    transcript = stage.transcript("not so")
+    assert (transcript["ok"], transcript["claims"], transcript["error"]) == (False, 1, "not so")
+    assert [claim["holds"] for claim in transcript["scenes"][0]["claims"]] == [True, False, False]
+    assert "error" not in stage.transcript()
+
+
+async def test_a_terminal_gets_time_to_read(autojump_clock):
+    console = Console(file=io.StringIO(), force_terminal=True, width=50)
+    stage = RichStage(console)
+    await play(stage)
+    before = trio.current_time()
+    await stage.pause()
+    assert trio.current_time() > before
+    shown = console.file.getvalue()
+    assert "A scene" in shown
+    assert "✗" in shown
+    assert "[2J" not in shown.replace("\\x1b[2J", "")
+
+
+async def test_who_is_in_a_hurry_is_not_kept(autojump_clock):
+    stage = RichStage(Console(file=io.StringIO()), fast=True)
+    await play(stage)
+    await stage.pause()
+    assert trio.current_time() == 0
+
+
+def test_the_stage_suits_who_is_looking():
+    assert type(make_stage(as_json=True, terminal=True, fast=False)) is Stage
+    assert type(make_stage(as_json=False, terminal=False, fast=False)) is PlainStage
+    assert type(make_stage(as_json=False, terminal=True, fast=False)) is RichStage
+
+
+def test_what_was_not_refused_is_not_told_as_a_refusal():
+    assert _told(None) == "was allowed"
+    assert _told(PermissionDenied(data={"reason": "r"})) == "-32003 Permission denied: r"

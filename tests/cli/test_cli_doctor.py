@@ -1,0 +1,254 @@
+"""`hearth doctor`: what it finds, what it advises, what it exits with."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+import click
+import pytest
+
+from hearth.audit.chain import Chain
+from hearth.cli import checks, doctor
+from hearth.cli.checks import Check, check_log, check_socket, check_state
+
+AT = 1_800_000_000.0
+
+
+@pytest.fixture
+def listening(tmp_path):
+    with socket.socket(socket.AF_UNIX) as bound:
+        path = tmp_path / "hearth.sock"
+        bound.bind(str(path))
+        path.chmod(0o660)
+        yield path
+
+
+def states(found):
+    return [check.state for check in found]
+
+
+# --- the socket as a file -------------------------------------------------------------------------------------------
+
+
+def test_a_socket_one_may_connect_to_is_ok_with_its_owner_and_mode(listening):
+    (found,) = check_socket(listening, "--socket")
+    assert found.state == "OK"
+    assert f"{listening} (from --socket), mode 0660, user " in found.finding
+
+
+def test_a_socket_that_is_not_there_is_a_warning(tmp_path):
+    (found,) = check_socket(tmp_path / "none", "default")
+    assert (found.state, found.cure) == ("WARN", "a daemon makes it when it starts")
+    assert "(the default) does not exist" in found.finding
+
+
+def test_a_path_that_leads_nowhere_fails_with_a_command_that_shows_why(tmp_path):
+    (tmp_path / "file").touch()
+    (found,) = check_socket(tmp_path / "file/hearth.sock", "HEARTH_SOCKET")
+    assert found.state == "FAIL"
+    assert found.cure.startswith("`namei -l ")
+
+
+def test_a_file_that_is_no_socket_fails(tmp_path):
+    (tmp_path / "file").touch()
+    (found,) = check_socket(tmp_path / "file", "--socket")
+    assert (found.state, found.cure) == ("FAIL", "name the daemon's socket with --socket")
+
+
+def test_a_socket_of_another_group_names_the_group_and_the_command_to_join_it(listening, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_args, **_options: False)
+    monkeypatch.setattr(checks, "_group", lambda _gid: "hearth")
+    monkeypatch.setattr(checks, "_user", lambda _uid: "ada")
+    assert checks._joining("hearth", 990) == "join its group: sudo usermod -aG hearth ada, then log in again"
+    (found,) = check_socket(listening, "default")
+    assert found.state == "FAIL"
+    assert found.finding.endswith("you may not connect")
+
+
+def test_a_socket_of_roots_group_wants_a_group_of_its_own():
+    assert "[server] socket_group" in checks._joining("root", 0)
+
+
+def test_a_socket_that_is_open_to_everybody_is_a_warning(listening):
+    listening.chmod(0o666)
+    ok, warning = check_socket(listening, "default")
+    assert (ok.state, warning.state) == ("OK", "WARN")
+    assert "0660" in warning.cure
+
+
+def test_ids_without_a_name_are_shown_as_numbers():
+    assert (checks._user(4_000_000_000), checks._group(4_000_000_000)) == ("4000000000", "4000000000")
+
+
+# --- the state directory and the log --------------------------------------------------------------------------------
+
+
+def test_a_state_directory_that_can_be_made_is_ok(tmp_path):
+    assert check_state(tmp_path) == Check("OK", "state", f"{tmp_path} can be written")
+    assert check_state(tmp_path / "a/b").finding == f"{tmp_path}/a/b can be written (hearthd makes it)"
+
+
+def test_a_state_directory_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_args, **_options: False)
+    found = check_state(tmp_path)
+    assert found.state == "WARN"
+    assert "[audit] path" in found.cure
+
+
+@pytest.fixture
+def log(tmp_path):
+    chain = Chain()
+    path = tmp_path / "audit.log"
+    path.write_bytes(b"".join(chain.seal({"event": "x", "n": n}, AT) for n in range(5)))
+    return path
+
+
+def test_a_log_whose_last_records_are_chained_is_ok(log, monkeypatch):
+    assert check_log(log, expected=True).finding == f"{log}: the last 5 records are chained"
+    monkeypatch.setattr(checks, "LAST_RECORDS", 2)
+    assert check_log(log, expected=True).finding == f"{log}: the last 2 records are chained"
+
+
+def test_a_changed_record_fails_and_names_the_one_after_it(log):
+    log.write_bytes(log.read_bytes().replace(b'"n":2', b'"n":9'))
+    found = check_log(log, expected=True)
+    assert (found.state, found.cure) == ("FAIL", f"`hearth audit verify {log}` says more; keep the file as it is")
+    assert "record 4 does not follow" in found.finding
+
+
+def test_a_missing_record_fails(log):
+    content = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(content[:2] + content[3:]))
+    assert check_log(log, expected=True).state == "FAIL"
+
+
+def test_a_line_that_is_no_record_fails(log):
+    log.write_bytes(log.read_bytes() + b"hello\n")
+    assert "a line among the last 1 is no record" in check_log(log, expected=True).finding
+
+
+def test_a_line_that_is_being_written_is_left_alone(log):
+    log.write_bytes(log.read_bytes() + b'{"seq":6,"ts":')
+    assert check_log(log, expected=True) == Check("OK", "log", f"{log}: the last 5 records are chained")
+
+
+def test_a_log_that_is_not_there_is_a_warning_only_where_one_is_expected(tmp_path):
+    assert check_log(tmp_path / "none", expected=True).state == "WARN"
+    assert check_log(tmp_path / "none", expected=False).state == "OK"
+
+
+def test_a_log_that_may_not_be_read_is_a_warning(tmp_path):
+    found = check_log(tmp_path, expected=True)  # a directory: opening it fails, for root too
+    assert (found.state, found.finding) == ("WARN", f"{tmp_path}: Is a directory")
+
+
+# --- what the daemon tells ------------------------------------------------------------------------------------------
+
+
+def test_a_wedged_and_a_missing_bus_fail_with_what_to_look_at():
+    board = {
+        "name": "b",
+        "health": {
+            "ok": False,
+            "buses": {"i2c:1": {"state": "wedged", "reason": "slow"}, "gpio:x": {"state": "down"}},
+            "audit": {"ok": False, "reason": "disk full"},
+        },
+        "undriven": [{"kind": "i2c", "name": "7", "reason": "no driver"}],
+    }
+    found = list(doctor.board_checks(board))
+    assert states(found) == ["OK", "FAIL", "FAIL", "WARN", "FAIL"]
+    assert found[1].finding == "i2c:1 is wedged: slow"
+    assert "wiring" in found[1].cure
+    assert found[2].finding == "gpio:x is down: no reason given"
+    assert "permissions" in found[2].cure
+    assert found[3].finding == "i2c 7: no driver"
+    assert found[4].finding == "the log cannot be written: disk full"
+
+
+def test_findings_are_aligned_and_their_cures_below_them():
+    shown = [click.unstyle(line) for line in doctor.lines([Check("OK", "a", "x"), Check("FAIL", "bcd", "y\x1b", "do z")])]
+    assert shown == ["OK    a    x", "FAIL  bcd  y\\x1b", "           → do z"]
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_daemon_and_without_a_name_it_warns_and_exits_with_0(cli):
+    answer = cli("doctor")
+    assert answer.code == 0
+    assert "WARN  daemon" in answer.out
+    assert "systemctl status hearthd" in answer.out
+
+
+@pytest.mark.parametrize("how", ["option", "environment", "config"])
+def test_without_a_daemon_at_a_named_socket_it_exits_with_3(cli, tmp_path, monkeypatch, how):
+    args = []
+    if how == "option":
+        args = ["--socket", tmp_path / "none"]
+    elif how == "environment":
+        monkeypatch.setenv("HEARTH_SOCKET", str(tmp_path / "none"))
+    else:
+        (tmp_path / "hearth.toml").write_text(f'[server]\nsocket = "{tmp_path}/none"\n')
+        args = ["--config", tmp_path / "hearth.toml"]
+    answer = cli("doctor", *args)
+    assert answer.code == 3
+    assert "FAIL  daemon" in answer.out
+    assert f"{tmp_path}/none" in answer.out
+
+
+def test_a_config_without_a_socket_means_the_default_one(cli, tmp_path):
+    (tmp_path / "hearth.toml").write_text("")
+    answer = cli("doctor", "--config", tmp_path / "hearth.toml")
+    assert answer.code == 3
+    assert "nowhere/hearth.sock (from --config)" in answer.out
+
+
+def test_a_config_that_cannot_be_used_is_a_usage_error(cli, tmp_path):
+    answer = cli("doctor", "--config", tmp_path / "none.toml")
+    assert answer.code == 2
+    assert "none.toml" in answer.err
+
+
+def test_a_broken_log_makes_it_exit_with_1(cli, tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/audit.log").write_bytes(b"nonsense\n")
+    answer = cli("doctor", "--json")
+    assert answer.code == 1
+    assert answer.json["ok"] is False
+    assert [check for check in answer.json["checks"] if check["name"] == "log"][0]["state"] == "FAIL"
+
+
+@pytest.mark.slow
+def test_with_a_healthy_daemon_all_is_ok(cli, house):
+    answer = cli("doctor", "--config", house.config)
+    assert answer.code == 0
+    assert {line.split()[0] for line in answer.out.splitlines()} == {"OK"}
+    for said in ("board   sim:", "i2c:1 is ready", "records are written (durability os)", "records are chained"):
+        assert said in answer.out
+    assert stat.S_ISSOCK(house.socket.stat().st_mode)
+
+
+@pytest.mark.slow
+def test_as_json_it_is_a_list_of_checks(at_home):
+    answer = at_home("--json", "doctor").json
+    assert answer["ok"] is True
+    assert set(answer["checks"][0]) == {"state", "name", "finding", "cure"}
+
+
+@pytest.mark.slow
+def test_a_policy_that_refuses_us_fails_with_where_to_look(cli, own_house):
+    house = own_house('[[policy]]\nname = "others"\nmatch = { uid = 65533 }\n')
+    answer = cli("--socket", house.socket, "doctor")
+    assert answer.code == 1
+    assert "FAIL  session" in answer.out
+    assert "[[policy]]" in answer.out
+
+
+@pytest.mark.slow
+def test_a_policy_that_hides_the_board_is_a_warning(cli, own_house):
+    house = own_house('[[policy]]\nname = "few"\nmatch = { any = true }\ntools = ["gpio.*"]\n')
+    answer = cli("--socket", house.socket, "doctor")
+    assert answer.code == 0
+    assert "WARN  board" in answer.out
