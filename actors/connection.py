@@ -36,7 +36,7 @@ class Directory(Protocol):
         ...
 
     def find_session(self, session_id: str, principal: str) -> Session:
-        """The session, if it is this principal's. Raises SessionInvalid or ShuttingDown."""
+        """The session, if it is this principal's. Raises SessionInvalid."""
         ...
 
 

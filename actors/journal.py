@@ -1,10 +1,11 @@
 """The journal actor: sole writer of the audit log. It commits what has arrived, together, and answers in order.
 
-`post` never waits. The journal takes every record that is there in one wake-up, seals and writes them
+`post` never waits. With durability "os" it hands the records to the kernel there and then. Otherwise, and whenever
+something is in the way, the actor takes every record that is there in one wake-up, seals and writes them
 together, and answers; while a sync runs in its thread, what arrives forms the next commit. It never waits for
 more to come, and it interprets no record.
 
-When the log cannot be written, receipts fail and the records are kept, at most `MOST_KEPT` of them. They are
+When the log cannot be written, receipts fail and the records are kept, as many as memory allows them. They are
 written later, in their order, behind an `audit.resume` record and with `"late": true`: a record that tells of
 a step whose start was refused is the truth about an attempt, and what has happened stays told. A receipt that
 failed stays failed.
@@ -27,7 +28,7 @@ import trio
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.audit import AuditSettings, keys
 from hearth.audit.log import AuditLog, Stamped
-from hearth.audit.record import timestamp
+from hearth.audit.record import encode, timestamp
 from hearth.audit.writer import LogFailed
 from hearth.errors import AuditUnavailable, ConfigError
 
@@ -37,10 +38,13 @@ if TYPE_CHECKING:
 
 MOST_KEPT: Final = 10_000
 """How many records are kept in memory while the log cannot be written; beyond that the oldest are dropped."""
+MOST_KEPT_BYTES: Final = 16 * 1024 * 1024
+"""The same in bytes, as lines of the log: a caller may make its records long."""
 RETRY_S: Final = 1.0
 """How often a log that cannot be written is tried again when nothing is posted."""
 FLUSH_LIMIT_S: Final = 5.0
 """How long the last commits may take once the journal is told to end; a disk that hangs must not keep the process."""
+_ENDED: Final = "the journal ended before the record was safe"
 _PROBE: Final = 64
 """How many kept records are tried first: a full disk must not cost the sealing of all of them at every attempt."""
 _SILENT: Final = "the disk does not answer"
@@ -80,8 +84,12 @@ class Journal:
         self._relaxed = settings.durability == "relaxed"
         self._limiter = trio.CapacityLimiter(1)
         self._mailbox: Mailbox[_Post] = Mailbox()
+        self._queued = 0
+        """Posts in the mailbox: while there are any, later ones queue behind them."""
+        self._in_place = False
+        self._bug: Exception | None = None
         self._kept: deque[Stamped] = deque()
-        self._dropped = 0
+        self._kept_bytes = self._dropped = 0
         self._failure: str | None = None
         self._failed_at = 0.0
         self._key_trouble: str | None = None
@@ -113,14 +121,42 @@ class Journal:
         if self._closed or self._hung:
             receipt.fail(_unavailable(self._failure or f"audit log {self._log.path}: closed"))
             return receipt
+        at = self._clock()
+        if self._in_place and not self._queued and self._failure is None:
+            self._write_now(at, records, receipt)
+            return receipt
         if self._relaxed and self._failure is None:
             receipt.fill(None)
-        self._mailbox.post((self._clock(), records, receipt))
+        self._queued += 1
+        self._mailbox.post((at, records, receipt))
         return receipt
 
+    def _write_now(self, at: float, records: tuple[Mapping[str, Any], ...], receipt: Receipt) -> None:
+        """With durability "os" a record is where it has to be as soon as the kernel has it: nobody needs to wait.
+
+        What the log cannot take, or wants besides (a key), is the actor's business.
+        """
+        try:
+            self._log.append([(at, record) for record in records], at)
+        except LogFailed as failed:
+            self._fail([(at, records, receipt)], failed)
+            self._wake()
+            return
+        except Exception as bug:  # noqa: BLE001  the actor must end on it, not whoever happened to post
+            receipt.fail(_unavailable(f"audit log {self._log.path}: {_ENDED}"))
+            self._in_place, self._bug = False, bug
+            self._wake()
+            return
+        receipt.fill(None)
+        if self._log.checkpoint_due and self._wants_key():
+            self._wake()
+
     async def write(self, *records: Mapping[str, Any]) -> None:
-        """Post records and wait for the receipt. Raises AuditUnavailable."""
-        await self.post(*records).get()
+        """Post records and wait for the receipt; always a checkpoint. Raises AuditUnavailable."""
+        receipt = self.post(*records)
+        if receipt.filled:
+            await trio.lowlevel.checkpoint()
+        await receipt.get()
 
     @property
     def settings(self) -> AuditSettings:
@@ -151,6 +187,7 @@ class Journal:
         """
         running = self._running = trio.Event()
         self._stopping = False
+        self._in_place, self._bug = self._settings.durability == "os", None
         guard = trio.CancelScope(shield=True)
         try:
             async with trio.open_nursery() as nursery:
@@ -195,6 +232,7 @@ class Journal:
 
     def _stop(self) -> None:
         self._stopping = True
+        self._in_place = False
         self._wake()
 
     def _wake(self) -> None:
@@ -206,6 +244,9 @@ class Journal:
             async with trio.open_nursery() as nursery:
                 while not self._stopping:
                     await self._commit(await self._next())
+                    if self._bug is not None:
+                        bug, self._bug = self._bug, None
+                        raise bug
                     if self._wants_key():
                         self._key_loading = True
                         nursery.start_soon(self._load_key)
@@ -235,6 +276,7 @@ class Journal:
 
     async def _commit(self, posts: list[_Post]) -> None:
         """Write the records of `posts` and answer their receipts, whatever happens."""
+        self._queued -= sum(receipt is not None for _, _, receipt in posts)
         records = [(at, record) for at, group, _ in posts for record in group]
         try:
             if self._failure is not None:
@@ -243,7 +285,7 @@ class Journal:
         except LogFailed as failed:
             self._fail(posts, failed)
         except BaseException:
-            self._refuse(posts, f"audit log {self._log.path}: the journal ended before the record was safe")
+            self._refuse(posts, f"audit log {self._log.path}: {_ENDED}")
             raise
         else:
             self._failure = None
@@ -295,7 +337,7 @@ class Journal:
         if first and written:
             self._dropped = 0
         for _ in range(written - len(first)):
-            self._kept.popleft()
+            self._release_oldest()
 
     def _fail(self, posts: list[_Post], failed: LogFailed) -> None:
         """Answer the posts that were written whole, refuse the others, and keep their records for later."""
@@ -306,15 +348,20 @@ class Journal:
         for at, group, receipt in posts:
             missing = group[written:]
             written = max(0, written - len(group))
-            self._kept.extend((at, {**record, "late": True}) for record in missing)
+            for record in missing:
+                self._kept.append((at, {**record, "late": True}))
+                self._kept_bytes += _weight(self._kept[-1])
             if receipt is not None and not receipt.filled:
                 if missing:
                     receipt.fail(_unavailable(failed.reason))
                 else:
                     receipt.fill(None)
-        while len(self._kept) > MOST_KEPT:
-            self._kept.popleft()
+        while len(self._kept) > MOST_KEPT or self._kept_bytes > MOST_KEPT_BYTES:
+            self._release_oldest()
             self._dropped += 1
+
+    def _release_oldest(self) -> None:
+        self._kept_bytes -= _weight(self._kept.popleft())
 
     def _refuse(self, posts: list[_Post], reason: str | None) -> None:
         for _, _, receipt in posts:
@@ -337,11 +384,15 @@ class Journal:
             self._log.signer = await _in_time(functools.partial(keys.load_or_create, self._settings.key))
             self._key_trouble = None
         except (OSError, ConfigError) as error:
-            self._key_trouble = f"audit checkpoints are not signed: {error}"
+            self._key_trouble = f"audit checkpoints are not signed: {str(error) or _SILENT}"
             self._key_retry_at = self._log.head[0] + self._settings.checkpoint_every
         finally:
             self._key_loading = False
         self._wake()
+
+
+def _weight(stamped: Stamped) -> int:
+    return len(encode(0, "", stamped[1], ""))
 
 
 def _unavailable(reason: str) -> AuditUnavailable:

@@ -128,7 +128,7 @@ class Runtime:
         """A session by its id, if it is this principal's: another's is not told apart from none (design §6)."""
         session = self._sessions.get(session_id)
         if session is None or session.principal != principal:
-            raise ShuttingDown if self.closing else SessionInvalid
+            raise SessionInvalid
         return session
 
     @property

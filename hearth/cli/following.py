@@ -6,6 +6,7 @@ It owns the references SESSION/TASK by which a later command finds a task. It su
 from __future__ import annotations
 
 import sys
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -65,23 +66,21 @@ async def get_task(client: Client, task: Reference) -> Mapping[str, Any]:
     return await client.call("task.get", task.params)
 
 
-async def follow(client: Client, task: Reference) -> AsyncIterator[TaskEvent]:
+@asynccontextmanager
+async def follow(client: Client, task: Reference) -> AsyncIterator[AsyncIterator[TaskEvent]]:
     """The task's events from its beginning to its end."""
-    async with client.follow(task.session_id, task.task_id, 1) as events:
-        async for event in events:
-            yield event
+    async with client.follow(task.session_id, task.task_id, 1) as events, aclosing(events):  # type: ignore[type-var]
+        yield events
 
 
 async def watch(client: Client, task: Reference, plan: Mapping[str, Any] | None, *, as_json: bool) -> None:
     """Show the task's events as they come, in the form that suits stdout, until it has ended."""
-    if as_json:
-        async for event in follow(client, task):
-            click.echo(render.compact(event_json(event)))
-    elif sys.stdout.isatty():
-        await _watch_live(client, task, plan)
-    else:
-        async for event in follow(client, task):
-            click.echo(taskview.event_line(event))
+    async with follow(client, task) as events:
+        if sys.stdout.isatty() and not as_json:
+            await _watch_live(events, plan)
+            return
+        async for event in events:
+            click.echo(render.compact(event_json(event)) if as_json else taskview.event_line(event))
 
 
 def event_json(event: TaskEvent) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def event_json(event: TaskEvent) -> dict[str, Any]:
     return {**members, **event.data}
 
 
-async def _watch_live(client: Client, task: Reference, plan: Mapping[str, Any] | None) -> None:
+async def _watch_live(events: AsyncIterator[TaskEvent], plan: Mapping[str, Any] | None) -> None:
     # Only now: rich takes 100 ms to import, and only who watches on a terminal needs it.
     from rich.live import Live
     from rich.spinner import Spinner
@@ -114,7 +113,7 @@ async def _watch_live(client: Client, task: Reference, plan: Mapping[str, Any] |
         return grid
 
     with Live(shown(), refresh_per_second=_FRAMES_PER_SECOND) as live:
-        async for event in follow(client, task):
+        async for event in events:
             taskview.enter(rows, event)
             live.update(shown())
 

@@ -80,10 +80,11 @@ async def _run(
             submission["constraints"] = constraints
         answer = await client.call("task.submit", {"session_id": opened.session_id, "task": submission})
         task = Reference(opened.session_id, answer["task_id"])
-        async for event in follow(client, task):
-            if event.phase == "progress" and not options.json:
-                # Beside the result, not in it: stdout is for whoever wants to use that.
-                click.echo(taskview.event_line(event), err=True)
+        async with follow(client, task) as events:
+            async for event in events:
+                if event.phase == "progress" and not options.json:
+                    # Beside the result, not in it: stdout is for whoever wants to use that.
+                    click.echo(taskview.event_line(event), err=True)
         done = await get_task(client, task)
         error = _error(done)
         if error is not None:

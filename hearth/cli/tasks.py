@@ -70,8 +70,9 @@ async def _submit(options: Options, plan: Mapping[str, Any], *, live: bool, seco
         if live:
             await show_events(client, task, plan, as_json=options.json)
         else:
-            async for _event in follow(client, task):
-                pass
+            async with follow(client, task) as events:
+                async for _event in events:
+                    pass
         done = await _show(client, task, options, steps=not live)
         if seconds is not None:
             await hold(client, task, seconds)

@@ -36,7 +36,7 @@ PREAMBLE = """
 WRITER = """
     async def ask(journal, numbers):
         for n in numbers:
-            await journal.post({"event": "test.event", "n": n}, {"event": "test.more", "n": n}).get()
+            await journal.write({"event": "test.event", "n": n}, {"event": "test.more", "n": n})
             os.write(1, b"%d\\n" % n)
 
     async def main():

@@ -80,11 +80,14 @@ async def test_a_command_that_is_killed_leaves_nothing_moving(house, hearth_proc
     async with connect(house.socket) as client, client.open_session(client_name="witness") as session:
         falling = step("gpio.watch", line=27, edge="falling", timeout_ms=PATIENCE * 1000)
         watch = await session.submit("see it stop", [falling])
-        await anext(watch.events())
+        events = watch.events()
+        await anext(events)
         await session.run("gpio.get", line=27)
         process.kill()
         with trio.fail_after(PATIENCE):
-            done = await watch.wait()
+            async for _event in events:
+                pass
+        done = await watch.get()
     running.__exit__(None, None, None)
     assert [edge["value"] for edge in done.steps[0].result["edges"]] == [0]
 

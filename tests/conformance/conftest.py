@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conformance.daemon import Hearthd
+from conformance.vendor import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ profile = "{board}"
 [files]
 read = ["{files}"]
 write = ["{files}"]
+[tools]
+enable = ["com.example"]
 [limits]
 max_sessions_per_principal = 10000
 [[policy]]
@@ -31,6 +34,7 @@ rate = {{ "i2c.scan" = "2/h" }}
 
 BOARD = """
 name = "slow-sim"
+description = "A simulated board with a slow I2C bus."
 [[gpio]]
 label = "sim"
 driver = "sim"
@@ -72,9 +76,11 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hearthd]:
     directory = tmp_path_factory.mktemp("hearthd")
     (directory / "board.toml").write_text(BOARD)
     (directory / "files").mkdir()
+    (directory / "site").mkdir()
+    install(directory / "site")
     running = Hearthd(directory, CONFIG.format(board=directory / "board.toml", files=directory / "files"))
     try:
-        yield running.start()
+        yield running.start(env={"PYTHONPATH": str(directory / "site")})
     finally:
         running.end()
 

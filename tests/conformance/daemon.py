@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -161,9 +160,8 @@ class Peer:
         return int(self.value(session_id, "hw.board")["health"]["buses"][bus]["transactions"])
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._reader.close()
-            self.socket.close()
+        self._reader.close()
+        self.socket.close()
 
 
 class Hearthd:
@@ -213,19 +211,20 @@ class Hearthd:
         self.process.send_signal(signal.SIGTERM)
         _, rest = self.process.communicate(timeout=BOUND)
         self.said += rest or ""
-        return self.process.returncode
+        return int(self.process.returncode)
 
     def end(self) -> None:
         """Whatever state it is in: leave nothing behind."""
         self.hang_up()
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.communicate(timeout=BOUND)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.communicate(timeout=BOUND)
-                raise
+        if self.process is None or self.process.stderr is None or self.process.stderr.closed:
+            return
+        self.process.terminate()
+        try:
+            self.process.communicate(timeout=BOUND)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise
 
     def records(self, **like: Any) -> list[dict[str, Any]]:
         """The audit records with these members; a line that is being written is left out."""

@@ -58,20 +58,18 @@ def run_with_act(scenario, at, *, seed=0):
     return stepper.count, result
 
 
-def at_every_step(scenario, check, *, seed=0):
-    """Run the scenario with its act at no step, then at each; `check(result)` after every run. Returns the runs."""
+def at_every_step(scenario, check, *, seed=0, stride=1):
+    """Run the scenario with its act at no step, then at each (or each `stride`th); `check(result)` after every run.
+
+    Returns how many steps there were.
+    """
     steps, result = run_with_act(scenario, 0, seed=seed)
     check(result)
     assert steps > 3, "the scenario is too short to be interrupted"
-    at = 0
-    while at < steps:
-        at += 1
+    for at in range(1, steps + 1, stride):
         try:
-            count, result = run_with_act(scenario, at, seed=seed)
-            check(result)
+            check(run_with_act(scenario, at, seed=seed)[1])
         except BaseException as error:
             error.add_note(f"the act came before task step {at} of {steps}, seed {seed}")
             raise
-        # Acting may lengthen the run: then the later steps are interrupted too.
-        del count
-    return at
+    return steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import grp
 import json
 import os
@@ -68,9 +69,7 @@ def test_sigterm_a_transaction_that_has_begun_is_never_interrupted(hearthd) -> N
     running = hearthd().start()
     peer = running.peer()
     session = peer.open()
-    whole = bytes(range(8)) * 8
-    import base64
-
+    page = base64.b64encode(bytes(range(8))).decode()
     # 64 bytes to the EEPROM at 100 kHz: some 6 ms on the wire, and the page write cycles on top.
     peer.call(
         "task.submit",
@@ -80,7 +79,7 @@ def test_sigterm_a_transaction_that_has_begun_is_never_interrupted(hearthd) -> N
             "task": {
                 "intent": "write while the daemon is told to end",
                 "steps": [
-                    {"tool": "i2c.write", "args": {"bus": 1, "addr": 0x50, "reg": 0, "data": base64.b64encode(whole[:8]).decode()}}
+                    {"tool": "i2c.write", "args": {"bus": 1, "addr": 0x50, "reg": 0, "data": page}}
                 ]
                 * 20,
             },

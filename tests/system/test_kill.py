@@ -67,7 +67,8 @@ class Load(threading.Thread):
 def test_after_kill_9_no_acknowledged_task_is_missing_and_nothing_ran_unrecorded(hearthd, durability: str) -> None:
     rng = random.Random(9)
     running = hearthd("[limits]\nmax_sessions_per_principal = 1000\n")
-    running.config.write_text(running.config.read_text().replace("[audit]\n", f'[audit]\ndurability = "{durability}"\n'))
+    config = running.config.read_text().replace("[audit]\n", f'[audit]\ndurability = "{durability}"\n')
+    running.config.write_text(config)
     told: list[Load] = []
     for _ in range(ROUNDS):
         running.start()

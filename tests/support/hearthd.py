@@ -1,0 +1,207 @@
+"""A real hearthd as a process, on a socket of its own, and a client that is not ours: bytes on a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def submission(session_id: str, *steps: tuple[str, dict[str, Any]], **constraints: Any) -> dict[str, Any]:
+    """The params of a task.submit."""
+    asked = [{"tool": tool, "args": args} for tool, args in steps]
+    return {"session_id": session_id, "task": {"intent": "test", "steps": asked, "constraints": constraints}}
+
+
+def request(id_: Any, method: str, params: Any = None) -> bytes:
+    """One line."""
+    return json.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params or {}}).encode() + b"\n"
+
+
+class Peer:
+    """A client that is not ours: bytes on a socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(20)
+        self.socket.connect(str(path))
+        self._lines = self.socket.makefile("rb")
+        self._last_id = 0
+
+    def send(self, *documents: bytes) -> None:
+        self.socket.sendall(b"".join(documents))
+
+    def line(self) -> Any:
+        """The next line, read; None when the server has closed."""
+        text = self._lines.readline()
+        assert not text or text.endswith(b"\n"), "the server closed in the middle of a line"
+        return json.loads(text) if text else None
+
+    def start(self, method: str, params: Any = None, **members: Any) -> int:
+        self._last_id += 1
+        request = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params or {}, **members}
+        self.send(json.dumps(request).encode() + b"\n")
+        return self._last_id
+
+    def call(self, method: str, params: Any = None) -> Any:
+        """Call and return the whole answer, passing over notifications."""
+        id_ = self.start(method, params)
+        while True:
+            answer = self.line()
+            assert answer is not None, f"the server closed before it answered {method}"
+            if answer.get("id") == id_:
+                return answer
+
+    def open(self, **params: Any) -> str:
+        return str(self.call("session.open", params)["result"]["session_id"])
+
+    def submit(self, session_id: str, *steps: tuple[str, dict[str, Any]], **constraints: Any) -> str:
+        answer = self.call("task.submit", submission(session_id, *steps, **constraints))
+        assert "result" in answer, answer
+        return str(answer["result"]["task_id"])
+
+    def refusal(self, method: str, params: Any = None) -> Any:
+        """Call what must be refused; returns the error object."""
+        answer = self.call(method, params)
+        assert "error" in answer, f"{method} was not refused: {str(answer)[:200]}"
+        return answer["error"]
+
+    def wait(self, session_id: str, task_id: str) -> Any:
+        """Follow a task to its end; returns it as task.get shows it."""
+        here = {"session_id": session_id, "task_id": task_id}
+        answer = self.call("task.events.subscribe", here)
+        assert "result" in answer, answer
+        while True:
+            said = self.line()
+            assert said is not None, "the server closed before the task ended"
+            params = said.get("params", {})
+            if params.get("task_id") == task_id and params.get("phase") == "task_finish":
+                return self.call("task.get", here)["result"]
+
+    def run(self, session_id: str, tool: str, /, **args: Any) -> Any:
+        """Run one step; returns it as task.get shows it."""
+        return self.wait(session_id, self.submit(session_id, (tool, args)))["steps"][0]
+
+    def health(self) -> Any:
+        """What hw.board says of the daemon, asked in a session that is closed again."""
+        session = self.open()
+        health = self.run(session, "hw.board")["result"]["health"]
+        self.call("session.close", {"session_id": session})
+        return health
+
+    def finish_sending(self) -> None:
+        """Half-close: nothing more will be sent, everything is still read."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def rest(self) -> list[Any]:
+        """All that is said until the server closes; an abrupt close counts as one."""
+        said = []
+        with contextlib.suppress(ConnectionResetError):
+            while (document := self.line()) is not None:
+                said.append(document)
+        return said
+
+    def close(self) -> None:
+        self._lines.close()
+        self.socket.close()
+
+
+class Hearthd:
+    """The daemon under test."""
+
+    def __init__(self, directory: Path, config: str = "", env: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.socket = directory / "hearth.sock"
+        self.audit = directory / "audit.log"
+        self.config = directory / "hearth.toml"
+        self.config.write_text(
+            f'[server]\nsocket = "{self.socket}"\n[audit]\npath = "{self.audit}"\ncheckpoint_every = 50\n{config}'
+        )
+        self.env = {**os.environ, **(env or {})}
+        self.process: subprocess.Popen[str] | None = None
+        self.said = ""
+        self.peers: list[Peer] = []
+
+    def start(self, *arguments: str, prefix: Sequence[str] = ()) -> Hearthd:
+        """Start it and wait until it is ready; `prefix` is a command that runs it (prlimit, nohup …)."""
+        self.said = ""
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "hearth.actors.daemon", "--config", str(self.config), *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.env,
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said += line
+            if line.startswith("hearthd: ready on "):
+                # Nobody must be able to stop it by not reading what it says, but that is one test's business.
+                self._listener = threading.Thread(target=self._listen, args=[self.process.stderr], daemon=True)
+                self._listener.start()
+                return self
+        raise AssertionError(f"hearthd did not start:\n{self.said}")
+
+    def _listen(self, stderr: IO[str]) -> None:
+        with stderr:
+            for line in stderr:
+                self.said += line
+
+    def peer(self) -> Peer:
+        self.peers.append(Peer(self.socket))
+        return self.peers[-1]
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for the end; returns the exit status."""
+        assert self.process is not None
+        status = self.process.wait(timeout=30)
+        self._listener.join(timeout=30)
+        return status
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.audit.read_text().splitlines()]
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so that the daemon does in its own time; fail after a generous bound."""
+        limit = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < limit, "it has not come about"
+            time.sleep(0.005)
+
+    def memory(self) -> int:
+        """Resident memory, in MiB."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) // 1024
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/task"))
