@@ -20,6 +20,7 @@ from hearth.actors.tickets import Asker, StandingTicket, State, Ticket, TicketQu
 from hearth.actors.workers import Worker, open_worker
 from hearth.drivers.base import Driver, Style
 from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, RpcError, TimedOut, effect_of
+from hearth.groups import sole
 
 if TYPE_CHECKING:
     from hearth.actors.mailbox import Slot
@@ -230,10 +231,9 @@ class Bus:
     def _down(self, error: BaseException) -> None:
         """Refuse everything: until the bus is reopened after a failure, for good after a cancellation."""
         if isinstance(error, Exception):
-            while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-                error = error.exceptions[0]
+            cause = sole(error)
             self.state = "down"
-            self.reason = str(error) if isinstance(error, HearthError) else f"it crashed: {type(error).__name__}"
+            self.reason = str(cause) if isinstance(cause, HearthError) else f"it crashed: {type(cause).__name__}"
         else:
             self.state, self.reason = "closed", self.reason or "the runtime is ending"
         self._crash = None

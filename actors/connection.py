@@ -16,7 +16,7 @@ import trio
 from hearth.actors.asks import Ask, Gone
 from hearth.actors.carrier import Carrier, PeerGone
 from hearth.actors.outbox import HIGH_WATER, Outbox
-from hearth.errors import InternalError, RpcError
+from hearth.errors import InternalError, QueueFull, RpcError
 from hearth.protocol.methods import METHODS, Params, SessionOpen, read_session_id
 from hearth.protocol.server import Answer, Call, ServerProtocol
 
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 LINGER = 5.0
 """Seconds that a client which has finished sending may still wait for its answers."""
+WEIGHTY = frozenset(("task.get", "tool.list"))
+"""Methods whose answers may be long: megabytes for a few bytes of request."""
+WEIGHTY_AT_ONCE = 8
+"""How many of them may be under way on one connection, so that a client which does not read costs few of them."""
+BATCH_BYTES = 16 << 20
+"""Bytes of answers that a batch may hold before further weighty calls in it are refused."""
 
 
 class Directory(Protocol):
@@ -77,6 +83,7 @@ class Connection:
         "_principal",
         "_protocol",
         "_settled",
+        "_weighty",
         "outbox",
     )
 
@@ -97,6 +104,7 @@ class Connection:
         self._max_outstanding = max_outstanding
         self._in_flight = 0
         self._batch: object = None
+        self._weighty = 0
         self._settled: trio.Event | None = None
         self._opened: list[Session] = []
         self.outbox = Outbox()
@@ -143,20 +151,33 @@ class Connection:
             if not data:
                 return
             for event in parse(data):
+                if self.outbox.size > HIGH_WATER:
+                    await self.outbox.room()
                 if isinstance(event, Call):
                     if self._in_flight >= self._max_outstanding:
                         await self._fewer_than(self._max_outstanding)
+                    if event.method in WEIGHTY:
+                        await self._weighty_turn()
                     self._dispatch(event)
                 elif isinstance(event, Answer):
                     self.outbox.push(event.data)
-            if self.outbox.size > HIGH_WATER:
-                await self.outbox.room()
 
     async def _fewer_than(self, bound: int) -> None:
         """Wait until fewer than `bound` requests are under way."""
         while self._in_flight >= bound:
-            self._settled = trio.Event()
-            await self._settled.wait()
+            await self._one_settled()
+
+    async def _weighty_turn(self) -> None:
+        """Wait until another weighty call may be under way, and count it."""
+        while self._weighty >= WEIGHTY_AT_ONCE:
+            await self._one_settled()
+        if self.outbox.size > HIGH_WATER:
+            await self.outbox.room()
+        self._weighty += 1
+
+    async def _one_settled(self) -> None:
+        self._settled = trio.Event()
+        await self._settled.wait()
         self._settled = None
 
     def _dispatch(self, call: Call) -> None:
@@ -187,6 +208,11 @@ class Connection:
 
     def answer(self, call: Call, value: Any) -> None:
         """Send a call's result."""
+        if call.batch is not None and call.method in WEIGHTY and sum(map(len, call.batch.lines)) > BATCH_BYTES:
+            # One line answers a batch, so nothing of it can be sent before all of it is there.
+            reason = f"the answers of this batch are longer than {BATCH_BYTES} bytes; ask for fewer at once"
+            self.refuse(call, QueueFull(f"Queue full: {reason}", data={"reason": reason}))
+            return
         try:
             line = self._protocol.result(call, value)
         except orjson.JSONEncodeError as error:
@@ -200,6 +226,8 @@ class Connection:
 
     def _answered(self, call: Call, line: bytes | None) -> None:
         self._in_flight -= 1
+        if call.method in WEIGHTY:
+            self._weighty -= 1
         if line is not None and not self.outbox.gone:
             self.outbox.push(line)
             if call.batch is not None:

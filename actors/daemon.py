@@ -14,6 +14,7 @@ import argparse
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from functools import partial
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hearth.daemon")
 
+OWN_DESCRIPTORS = 64
+"""Descriptors that the daemon itself may need: devices, roots of the path guard, the audit log, Trio's own."""
 FLUSH_PATIENCE = 1.0
 """Seconds that connections get, once all sessions have ended, to take what is due to them."""
 
@@ -164,7 +167,22 @@ def _check(config: Config) -> None:
     )
 
 
+def _allow_descriptors(connections: int) -> None:
+    """Ask for as many descriptors as the configuration's connections need: 1,024 is what a shell or systemd grants."""
+    wanted = connections + unix.RESERVED + OWN_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < wanted:
+            log.warning(
+                "only %d descriptors are allowed, too few for [limits] max_connections = %d: raise LimitNOFILE= to %d",
+                allowed, connections, wanted,
+            )  # fmt: skip
+
+
 def _serve(config: Config) -> None:
+    _allow_descriptors(config.limits.max_connections)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
     listening = activated_socket(os.environ)
     ours = listening is None

@@ -14,21 +14,20 @@ failed stays failed.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
+from hearth.actors.backlog import Backlog
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.audit import AuditSettings, keys
 from hearth.audit.log import AuditLog, Stamped
-from hearth.audit.record import encode, timestamp
+from hearth.audit.record import timestamp
 from hearth.audit.writer import LogFailed
 from hearth.errors import AuditUnavailable, ConfigError
 
@@ -36,10 +35,6 @@ if TYPE_CHECKING:
     from hearth.audit.chain import Head
     from hearth.audit.disk import Disk
 
-MOST_KEPT: Final = 10_000
-"""How many records are kept in memory while the log cannot be written; beyond that the oldest are dropped."""
-MOST_KEPT_BYTES: Final = 16 * 1024 * 1024
-"""The same in bytes, as lines of the log: a caller may make its records long."""
 RETRY_S: Final = 1.0
 """How often a log that cannot be written is tried again when nothing is posted."""
 FLUSH_LIMIT_S: Final = 5.0
@@ -88,8 +83,7 @@ class Journal:
         """Posts in the mailbox: while there are any, later ones queue behind them."""
         self._in_place = False
         self._bug: Exception | None = None
-        self._kept: deque[Stamped] = deque()
-        self._kept_bytes = self._dropped = 0
+        self._backlog = Backlog()
         self._failure: str | None = None
         self._failed_at = 0.0
         self._key_trouble: str | None = None
@@ -220,8 +214,8 @@ class Journal:
             self._closed = True
             self._refuse(self._mailbox.drain(), self._failure or f"audit log {self._log.path}: closed")
             self._mailbox.close()
-            if self._kept:
-                self._failure = f"{self._failure}; {len(self._kept) + self._dropped} records were never written"
+            if self._backlog:
+                self._failure = f"{self._failure}; {self._backlog.lost} records were never written"
             if not self._hung:
                 try:
                     await _in_time(self._log.close)
@@ -315,13 +309,13 @@ class Journal:
             "event": "audit.resume",
             "reason": self._failure,
             "since": timestamp(self._failed_at),
-            "kept": len(self._kept),
-            "dropped": self._dropped,
+            "kept": len(self._backlog),
+            "dropped": self._backlog.dropped,
         }
         first: list[Stamped] = [(self._clock(), resume)]
         size = _PROBE
-        while first or self._kept:
-            chunk = list(itertools.islice(self._kept, size))
+        while first or self._backlog:
+            chunk = self._backlog.oldest(size)
             try:
                 await self._append(first + chunk)
             except LogFailed as failed:
@@ -335,9 +329,8 @@ class Journal:
     def _forget(self, written: int, first: list[Stamped]) -> None:
         """Let go of what has been written at last: the resume record, if it was in `first`, and kept ones."""
         if first and written:
-            self._dropped = 0
-        for _ in range(written - len(first)):
-            self._release_oldest()
+            self._backlog.dropped = 0
+        self._backlog.release(max(0, written - len(first)))
 
     def _fail(self, posts: list[_Post], failed: LogFailed) -> None:
         """Answer the posts that were written whole, refuse the others, and keep their records for later."""
@@ -349,19 +342,12 @@ class Journal:
             missing = group[written:]
             written = max(0, written - len(group))
             for record in missing:
-                self._kept.append((at, {**record, "late": True}))
-                self._kept_bytes += _weight(self._kept[-1])
+                self._backlog.keep(at, record)
             if receipt is not None and not receipt.filled:
                 if missing:
                     receipt.fail(_unavailable(failed.reason))
                 else:
                     receipt.fill(None)
-        while len(self._kept) > MOST_KEPT or self._kept_bytes > MOST_KEPT_BYTES:
-            self._release_oldest()
-            self._dropped += 1
-
-    def _release_oldest(self) -> None:
-        self._kept_bytes -= _weight(self._kept.popleft())
 
     def _refuse(self, posts: list[_Post], reason: str | None) -> None:
         for _, _, receipt in posts:
@@ -389,10 +375,6 @@ class Journal:
         finally:
             self._key_loading = False
         self._wake()
-
-
-def _weight(stamped: Stamped) -> int:
-    return len(encode(0, "", stamped[1], ""))
 
 
 def _unavailable(reason: str) -> AuditUnavailable:

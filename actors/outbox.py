@@ -21,6 +21,9 @@ CHUNK = 1 << 16
 HIGH_WATER = 1 << 20
 """Bytes of unsent answers past which the connection reads no more requests."""
 
+MOST_EVENTS = 64
+"""Events of one history to send at once."""
+
 _HEAD = b'{"jsonrpc":"2.0","method":"task.event","params":'
 _TAIL = b"}\n"
 
@@ -48,7 +51,13 @@ class Feed:
 
     def take(self) -> tuple[list[bytes], bool]:
         """The next events as lines, and whether there are more by now."""
-        found, self._next = self._log.read(self._next)
+        most = MOST_EVENTS
+        found, after = self._log.read(self._next, most)
+        while most > 1 and sum(map(len, found)) > CHUNK:
+            # Rarely: events with results of many bytes. What is not taken now costs nothing until it is.
+            most //= 4
+            found, after = self._log.read(self._next, most)
+        self._next = after
         more = self._next <= self._log.last_seq
         if self._log.ended and not more:
             self._outbox.finished(self._log)
@@ -130,11 +139,18 @@ class Outbox:
 
     async def batch(self) -> bytes:
         """Wait until something is due; return as much as fits one send. b"" means: closing, and all is sent."""
-        while not self._items:
-            if self.closing:
-                return b""
-            self._writer = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
+        while True:
+            while not self._items:
+                if self.closing:
+                    return b""
+                self._writer = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
+            parts = self._take()
+            if parts:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _take(self) -> list[bytes]:
+        """What is due, up to some CHUNK; nothing, where histories have nothing new for who follows them."""
         parts: list[bytes] = []
         size = 0
         items = self._items
@@ -154,9 +170,7 @@ class Outbox:
                 self.size -= len(item)
         if self._room is not None and self.size <= HIGH_WATER:
             self._room.set()
-        if not parts:
-            return await self.batch()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return parts
 
     def _abort_wait(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
         self._writer = None

@@ -144,7 +144,7 @@ class Runtime:
             else:
                 del self._per_principal[session.principal]
 
-    def _session_crashed(self, session: Session, error: Exception) -> None:
+    def _session_crashed(self, session: Session, error: BaseException) -> None:
         self.audit(
             "session.close",
             session_id=session.session_id,
@@ -189,6 +189,8 @@ class Runtime:
         audit: dict[str, Any] = {"ok": failure is None, "durability": self.parts.journal.settings.durability}
         if failure is not None:
             audit["reason"] = failure
+        if self.parts.journal.warning is not None:
+            audit["warning"] = self.parts.journal.warning
         buses = {bus_id: bus.health() for bus_id, bus in self.buses.items()}
         ok = failure is None and all(bus.state == "ready" for bus in self.buses.values())
         return {"ok": ok, "sessions": len(self._sessions), "audit": audit, "buses": buses}

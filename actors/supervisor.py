@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from hearth.errors import HearthError
+from hearth.groups import sole
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,13 +28,13 @@ STABLE_AFTER = 60.0
 """A bus that served this many seconds starts again with the first pause."""
 
 
-async def contain(name: str, actor: Callable[[], Awaitable[None]], on_crash: Callable[[Exception], None]) -> None:
+async def contain(name: str, actor: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]) -> None:
     """Run an actor; if it raises, log it, tell `on_crash`, and return as if it had ended well."""
     try:
         await actor()
     except Exception as error:
         log.error("%s crashed", name, exc_info=error)
-        on_crash(error)
+        on_crash(sole(error))
 
 
 async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], None]) -> None:
@@ -54,13 +55,13 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
                     audit("bus.reopened", bus=bus.bus_id, attempts=failures)
                 started()
         except Exception as error:
-            _log_failure(bus, error)
+            log.error("bus %s: %s", bus.bus_id, _describe(error), exc_info=_traced(error))
         except BaseExceptionGroup as group:
             # It crashed while it was being cancelled: the one is ours to contain, the other is not.
             crash, rest = group.split(Exception)
             if crash is None or rest is None:
                 raise
-            _log_failure(bus, crash)
+            log.error("bus %s: %s", bus.bus_id, _describe(crash), exc_info=_traced(crash))
             raise rest from None
         else:
             return
@@ -72,13 +73,12 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-def _log_failure(bus: Bus, error: BaseException) -> None:
-    reason = _describe(error)
-    log.error("bus %s: %s", bus.bus_id, reason, exc_info=None if reason.startswith("cannot") else error)
+def _traced(error: BaseException) -> BaseException | None:
+    """What is logged with its traceback: a device that says no is not a crash."""
+    return None if isinstance(sole(error), HearthError) else error
 
 
 def _describe(error: BaseException) -> str:
-    """One line for the log; a device that says no is not a crash."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    """One line for the log."""
+    error = sole(error)
     return f"cannot be used: {error}" if isinstance(error, HearthError) else f"crashed: {error!r}"

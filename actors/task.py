@@ -21,7 +21,8 @@ from hearth.actors.events import EventLog
 from hearth.actors.supervisor import contain
 from hearth.actors.tickets import Asker, Ticket
 from hearth.audit.record import timestamp
-from hearth.errors import AuditUnavailable, InternalError, RpcError, ShuttingDown, TimedOut
+from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
+from hearth.groups import sole
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
 from hearth.tools import Done, PathGuard, Tool, Undo
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("hearth.task")
 
 CancelReason = Literal["cancelled", "session closed", "session crashed", "shutting down"]
+
+MOST_RESULT_BYTES = 4 << 20
+"""Bytes of JSON that the results of one task may have: they are kept, told and answered more than once each."""
 
 LAST_WORDS = 2.0
 """Seconds that the end of a task which is torn down may wait for the audit log."""
@@ -118,6 +122,7 @@ class TaskActor:
         "_on_end",
         "_reason",
         "_records",
+        "_result_bytes",
         "_scope",
         "_services",
         "_started_at",
@@ -165,6 +170,7 @@ class TaskActor:
         self._started_at = now
         self._mark = now
         """When the last thing ended that the task did: the next step's time begins there."""
+        self._result_bytes = 0
         self._records: list[Mapping[str, Any]] = []
         self._events: list[tuple[str, dict[str, Any]]] = []
 
@@ -252,8 +258,15 @@ class TaskActor:
         except RpcError as error:
             self._finish_step(index, error=error)
             return not self._constraints.abort_on_step_failure
+        except ExceptionGroup as group:
+            # A tool with a nursery of its own.
+            cause = sole(group)
+            if not isinstance(cause, RpcError):
+                raise
+            self._finish_step(index, error=cause)
+            return not self._constraints.abort_on_step_failure
         self._finish_step(index, value=value)
-        return True
+        return step.error is None or not self._constraints.abort_on_step_failure
 
     def _finish_step(
         self, index: int, *, value: Mapping[str, Any] | Done | None = None, error: RpcError | None = None
@@ -264,12 +277,17 @@ class TaskActor:
             if isinstance(value, Done):
                 step.undo = value.undo
                 value = value.result
-            step.result = orjson.dumps(value)
-            step.status = "SUCCESS"
-        elif error is not None:
+            result = orjson.dumps(value)
+            if self._result_bytes + len(result) <= MOST_RESULT_BYTES:
+                self._result_bytes += len(result)
+                step.result = result
+                step.status = "SUCCESS"
+            else:
+                error = _too_long(step, len(result))
+        if error is not None:
             step.error = _sayable(error)
             step.status = "FAILED"
-        else:
+        elif value is None:
             step.status = "CANCELLED"
         self._mark = trio.current_time()
         step.latency_ms = round((self._mark - step.started_at) * 1000, 3)
@@ -306,7 +324,7 @@ class TaskActor:
                 raise _CannotStart(error) from None
         self._mark = trio.current_time()
 
-    def _crashed(self, error: Exception) -> None:
+    def _crashed(self, error: BaseException) -> None:
         """A bug in a tool or here, contained by the supervisor: the task fails, and says so."""
         internal = InternalError(f"internal error: {type(error).__name__}", data={"effect": "unknown"})
         self._error = internal
@@ -463,6 +481,12 @@ class TaskActor:
             record["bus"] = step.bus.bus_id
             record["args_hash"] = step.args_hash
         return record
+
+
+def _too_long(step: StepRun, size: int) -> QueueFull:
+    reason = f"the results of one task may have {MOST_RESULT_BYTES} bytes, and this one has {size} more; use more tasks"
+    effect = "done" if step.tool.risk_level else "none"
+    return QueueFull(f"Queue full: {reason}", data={"reason": reason, "effect": effect})
 
 
 class _CannotStart(Exception):

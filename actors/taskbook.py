@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_KEYS = 10_000
 """Idempotency keys a session may use."""
+MOST_HISTORY_BYTES = 32 << 20
+"""Bytes of snapshots that a session keeps, however few tasks they are: results may be long."""
 
 
 @define(slots=True, eq=False)
@@ -43,20 +45,24 @@ class Remembered:
     task_id: str
     digest: bytes
     status: str
+    """How the task has ended, once it has."""
 
 
 class TaskBook:
     """One session's tasks."""
 
-    __slots__ = ("_ended", "_history", "_keys", "_live", "_max_history", "_max_live")
+    __slots__ = ("_ended", "_history", "_history_bytes", "_keyed", "_keys", "_live", "_max_history", "_max_live")
 
     def __init__(self, max_live: int, max_history: int) -> None:
         self._max_live = max_live
         self._max_history = max_history
         self._live: dict[str, TaskActor] = {}
         self._history: dict[str, Finished] = {}
+        self._history_bytes = 0
         self._ended: list[TaskActor] = []
         self._keys: dict[str, Remembered] = {}
+        self._keyed: dict[str, Remembered] = {}
+        """Of the live tasks, those that a key stands for."""
 
     # --- coming and going ---------------------------------------------------------------------------------------
 
@@ -74,7 +80,8 @@ class TaskBook:
         """A task has been accepted."""
         self._live[task.task_id] = task
         if submit.idempotency_key is not None:
-            self._keys[submit.idempotency_key] = Remembered(task.task_id, digest(submit), "QUEUED")
+            remembered = Remembered(task.task_id, digest(submit), "QUEUED")
+            self._keys[submit.idempotency_key] = self._keyed[task.task_id] = remembered
 
     def withdraw_key(self, submit: TaskSubmit) -> None:
         """The submission came to nothing after all: its key stands for nothing."""
@@ -94,8 +101,13 @@ class TaskBook:
             assert task.snapshot is not None
             del self._live[task.task_id]
             self._history[task.task_id] = Finished(task.status, task.snapshot, task.log)
-        while len(self._history) > self._max_history:
-            del self._history[next(iter(self._history))]
+            remembered = self._keyed.pop(task.task_id, None)
+            if remembered is not None:
+                remembered.status = task.status
+            self._history_bytes += len(task.snapshot)
+        while len(self._history) > self._max_history or self._history_bytes > MOST_HISTORY_BYTES:
+            oldest = self._history.pop(next(iter(self._history)))
+            self._history_bytes -= len(oldest.snapshot)
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -114,12 +126,9 @@ class TaskBook:
                 f"Invalid params: {reason}",
                 data={"path": "/task/idempotency_key", "reason": reason, "task_id": known.task_id},
             )
-        live, finished = self._live.get(known.task_id), self._history.get(known.task_id)
-        if live is not None:
-            known.status = live.status
-        elif finished is not None:
-            known.status = finished.status
-        return {"task_id": known.task_id, "status": known.status, "repeated": True}
+        live = self._live.get(known.task_id)
+        status = known.status if live is None else live.status
+        return {"task_id": known.task_id, "status": status, "repeated": True}
 
     def get(self, task_id: str) -> Any:
         """The result of task.get. Raises TaskNotFound."""

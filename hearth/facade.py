@@ -53,7 +53,10 @@ class TaskFace:
 
     async def events(self, *, from_seq: int = 1) -> AsyncIterator[TaskEvent]:
         """See hearth.api.Task."""
-        async with self._link.follow(self._session_id, self._task_id, from_seq) as events:
+        async with (
+            self._link.follow(self._session_id, self._task_id, from_seq) as events,
+            aclosing(events),  # type: ignore[type-var]  # both links give a generator
+        ):
             async for event in events:
                 yield event
 

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
+def sole(error: BaseException) -> BaseException:
+    """The one exception that groups are wrapped around, or `error` as it is: a nursery wraps even a single one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
 class Body:
     """Remembers what the body of a context manager raised; see `unwrapped`."""
 
@@ -36,9 +43,7 @@ async def unwrapped() -> AsyncIterator[Body]:
     try:
         yield body
     except BaseExceptionGroup as group:
-        only: BaseException = group
-        while isinstance(only, BaseExceptionGroup) and len(only.exceptions) == 1:
-            only = only.exceptions[0]
+        only = sole(group)
         if only is group or (only is not body.raised and not _ours(only)):
             raise
         raise only from only.__cause__

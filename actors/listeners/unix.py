@@ -10,6 +10,7 @@ import errno
 import grp
 import logging
 import os
+import resource
 import socket
 import stat
 from typing import TYPE_CHECKING, TypeAlias
@@ -31,6 +32,8 @@ log = logging.getLogger("hearth.unix")
 BACKLOG = 128
 NO_DESCRIPTORS_PAUSE = 0.1
 """Seconds to wait for descriptors to come free when the process or the machine has none left."""
+RESERVED = 32
+"""Descriptors that connections leave free: the audit log must rotate and tools must open files whoever connects."""
 
 Serve: TypeAlias = "Callable[[socket.socket, Principal], Awaitable[None]]"
 
@@ -111,7 +114,13 @@ def _remove_stale(path: Path) -> None:
 
 
 async def accept_all(listening: socket.socket, nursery: trio.Nursery, serve: Serve, *, max_connections: int) -> None:
-    """Accept until cancelled; each connection is served in a task of `nursery`."""
+    """Accept until cancelled; each connection is served in a task of `nursery`, which has no others.
+
+    The kernel gives out the lowest number that is free, so a connection whose number is high says that few are left.
+    """
+    most_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    last = most_descriptors - min(RESERVED, most_descriptors // 4)
+    starved = False
     while True:
         await trio.lowlevel.wait_readable(listening)
         try:
@@ -120,20 +129,27 @@ async def accept_all(listening: socket.socket, nursery: trio.Nursery, serve: Ser
             continue
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                log.error("cannot accept a connection: %s", error.strerror)
+                if not starved:
+                    # Once: whoever causes this must not fill a disk with complaints about it.
+                    log.error("cannot accept connections at the moment: %s", error.strerror)
+                starved = True
                 await trio.sleep(NO_DESCRIPTORS_PAUSE)
                 continue
             if error.errno in (errno.ECONNABORTED, errno.EPERM):
                 continue
             raise
-        if len(nursery.child_tasks) > max_connections:
-            _turn_away(connected, max_connections)
-            continue
-        nursery.start_soon(serve, connected, from_peercred(connected))
+        starved = False
+        count = len(nursery.child_tasks)
+        if count >= max_connections:
+            _turn_away(connected, count, {"max_connections": max_connections})
+        elif connected.fileno() >= last:
+            _turn_away(connected, count, {"reason": f"of {most_descriptors} descriptors the others are in use"})
+        else:
+            nursery.start_soon(serve, connected, from_peercred(connected))
 
 
-def _turn_away(connected: socket.socket, most: int) -> None:
-    refusal = QueueFull(f"Queue full: {most} connections are open", data={"max_connections": most})
+def _turn_away(connected: socket.socket, count: int, data: dict[str, object]) -> None:
+    refusal = QueueFull(f"Queue full: {count} connections are open", data=data)
     with connected:
         connected.setblocking(False)
         try:

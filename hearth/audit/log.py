@@ -167,6 +167,9 @@ class AuditLog:
                 self.checkpoint_due = True  # the checkpoint was taken back
             failed.written = writer.kept
             raise
+        except BaseException:
+            writer.restore()
+            raise
         finally:
             self.head = chain.head
 

@@ -118,6 +118,11 @@ class Writer:
         self._unsynced = 0
         self._synced = (self.size, self._written)
 
+    def restore(self) -> None:
+        """Forget lines that were sealed and not written: for an interruption (Ctrl-C, a bug) between the two."""
+        self.chain.seq, self.chain.prev = self._written
+        self._cut()
+
     def failed(self, error: OSError) -> LogFailed:
         """The exception to raise for a system call that failed."""
         return LogFailed(f"audit log {self.path}: {error.strerror}")

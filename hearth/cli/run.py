@@ -114,8 +114,6 @@ def _error(done: Mapping[str, Any]) -> HearthError | None:
 
 async def _binary(opened: SessionFace, tool: str) -> frozenset[str]:
     """The members of the tool's result that are base64, by its schema."""
-    for entry in await opened.tools():
-        if entry["name"] == tool:
-            properties = entry.get("result_schema", {}).get("properties", {})
-            return frozenset(name for name, schema in properties.items() if schema.get("contentEncoding") == "base64")
-    return frozenset()
+    entry = next((entry for entry in await opened.tools() if entry["name"] == tool), {})
+    properties = entry.get("result_schema", {}).get("properties", {})
+    return frozenset(name for name, schema in properties.items() if schema.get("contentEncoding") == "base64")

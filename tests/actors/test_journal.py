@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.actors import journal as module
+from hearth.actors import backlog, journal as module
 from hearth.actors.journal import Journal, Receipt
 from hearth.audit import AuditSettings, keys
 from hearth.audit.disk import FaultyDisk
@@ -329,7 +329,7 @@ async def test_the_log_is_tried_again_by_itself(desk, autojump_clock):
 
 
 async def test_only_so_many_records_are_kept_and_the_dropped_ones_are_counted(desk, monkeypatch):
-    monkeypatch.setattr(module, "MOST_KEPT", 10)
+    monkeypatch.setattr(backlog, "MOST_KEPT", 10)
     disk = FaultyDisk(room=0)
     async with Running(desk.journal(disk)) as journal:
         for n in range(25):
@@ -343,7 +343,7 @@ async def test_only_so_many_records_are_kept_and_the_dropped_ones_are_counted(de
 
 
 async def test_long_records_are_kept_only_as_far_as_memory_allows(desk, monkeypatch):
-    monkeypatch.setattr(module, "MOST_KEPT_BYTES", 10_000)
+    monkeypatch.setattr(backlog, "MOST_KEPT_BYTES", 10_000)
     disk = FaultyDisk(room=0)
     async with Running(desk.journal(disk)) as journal:
         for n in range(30):
@@ -351,7 +351,7 @@ async def test_long_records_are_kept_only_as_far_as_memory_allows(desk, monkeypa
         disk.room = None
         with trio.fail_after(LIMIT_S):
             await journal.write()
-        assert journal._kept_bytes == 0
+        assert journal._backlog._bytes == 0
     resume = desk.records()[0]
     assert (resume["kept"], resume["dropped"]) == (10, 20)
     assert desk.numbers() == list(range(20, 30))
@@ -406,7 +406,7 @@ async def test_a_disk_that_fills_up_again_while_catching_up_loses_nothing(desk, 
 
 
 async def test_dropped_records_are_told_once(desk, monkeypatch):
-    monkeypatch.setattr(module, "MOST_KEPT", 3)
+    monkeypatch.setattr(backlog, "MOST_KEPT", 3)
     disk = FaultyDisk(room=0)
     async with Running(desk.journal(disk)) as journal:
         await refused(journal.post(*(record(n) for n in range(5))))
@@ -598,6 +598,25 @@ async def test_a_bug_refuses_the_receipts_and_is_raised(desk, monkeypatch):
         nursery.cancel_scope.cancel()
     await journal.aclose()
     assert desk.numbers() == [2]
+
+
+async def test_a_bug_that_does_not_come_again_ends_the_journal_all_the_same(desk, monkeypatch):
+    """Whoever posted is refused and goes on; the journal is the one that ends on it."""
+    journal = desk.journal()
+    journal.open()
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            with monkeypatch.context() as patch:
+                patch.setattr(journal._log, "append", lambda *_: 1 / 0)
+                receipt = journal.post(record(1))
+            await refused(receipt, "ended before the record was safe")
+            with trio.fail_after(LIMIT_S):
+                await trio.sleep_forever()
+    journal.post(record(2))
+    await journal.aclose()
+    assert desk.numbers() == [2]
+    assert verify(desk.path).ok
 
 
 async def test_a_disk_that_hangs_does_not_keep_the_process(desk, monkeypatch):

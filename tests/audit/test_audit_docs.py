@@ -108,9 +108,9 @@ def test_the_name_of_a_key_is_as_described(place):
 
 
 def test_the_numbers_on_the_page_are_those_of_the_code():
-    from hearth.actors import journal
+    from hearth.actors import backlog, journal
 
-    assert f"{journal.MOST_KEPT:,} records or {journal.MOST_KEPT_BYTES >> 20} MiB" in PAGE
+    assert f"{backlog.MOST_KEPT:,} records or {backlog.MOST_KEPT_BYTES >> 20} MiB" in PAGE
     assert f"At most {recovery.MOST_NAMED:,};" in PAGE
     assert f"never more than {recovery.WINDOW >> 20} MiB" in PAGE
     assert journal.RETRY_S == 1

@@ -241,6 +241,29 @@ def test_a_short_write_is_continued(bench, events, monkeypatch):
     assert len(bench.records()) == 5
 
 
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("written", [0, 40, 10_000])
+def test_an_interruption_at_the_write_leaves_a_chain(bench, events, monkeypatch, durability, written):
+    """Ctrl-C before the system call, or after it and before anybody noted what it did."""
+    log = bench.log(disk=FaultyDisk(), durability=durability)
+    bench.append(log, *events(2))
+    write = log._writer._disk.write
+
+    def interrupted(fd, data):
+        write(fd, data[:written])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log._writer._disk, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.append(log, *events(3))
+    assert log.head == head(bench.path)
+    bench.append(log, *events(2))
+    log.close()
+    bench.assert_chained()
+    assert len(bench.records()) == 4
+
+
 def test_a_disk_that_takes_nothing_counts_as_full(bench, events, monkeypatch):
     log = bench.log()
     sizes = iter([9, 0])

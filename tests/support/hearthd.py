@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -63,6 +64,12 @@ class Peer:
             if answer.get("id") == id_:
                 return answer
 
+    def answer_or_refusal(self, method: str) -> Any:
+        """Call as the first thing on a connection; also one that is turned away is answered."""
+        with contextlib.suppress(BrokenPipeError):
+            self.start(method)
+        return self.line()
+
     def open(self, **params: Any) -> str:
         return str(self.call("session.open", params)["result"]["session_id"])
 
@@ -111,6 +118,12 @@ class Peer:
             while (document := self.line()) is not None:
                 said.append(document)
         return said
+
+    def until_cut_off(self) -> None:
+        """Wait until the server closes the connection, without reading anything."""
+        poll = select.poll()
+        poll.register(self.socket, 0)
+        assert poll.poll(20_000), "the server keeps the connection"
 
     def close(self) -> None:
         self._lines.close()

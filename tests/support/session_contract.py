@@ -1,0 +1,511 @@
+"""What a user of `hearth.api.Session` may rely on, whatever carries the requests.
+
+Subclass `SessionContract` in a test module and give it a fixture `face`: an object with `open_session(**members)`, an
+async context manager as `EmbeddedRuntime` and `Client` have it, and `world`, the running `support.world.World` behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import aclosing
+
+import pytest
+import trio
+
+from hearth.api import step
+from hearth.errors import (
+    DeviceError,
+    InvalidParams,
+    PermissionDenied,
+    ResourceBusy,
+    SessionInvalid,
+    TaskFailed,
+    TaskNotFound,
+    TimedOut,
+    ToolNotFound,
+)
+
+PATIENCE = 20
+
+
+def shape(events):
+    """What a sequence of events is, without times and results."""
+    return [(event.phase, event.step_index) for event in events]
+
+
+async def finished(task):
+    with trio.fail_after(PATIENCE):
+        return await task.wait()
+
+
+async def at_gate(face, name):
+    with trio.fail_after(PATIENCE):
+        await face.world.gate(name).reached()
+
+
+async def event(task, phase, step_index):
+    """Wait for an event of a task."""
+    with trio.fail_after(PATIENCE):
+        async with aclosing(task.events()) as events:
+            async for one in events:
+                if (one.phase, one.step_index) == (phase, step_index):
+                    return one
+    raise AssertionError(f"the task ended without {phase} of step {step_index}")
+
+
+class SessionContract:
+    """The tests. Nothing in them looks at the carrier."""
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    async def test_a_session_has_a_fresh_identifier_and_capability_flags(self, face):
+        async with face.open_session(client_name="arm", client_version="1.2.3") as one, face.open_session() as other:
+            assert one.session_id != other.session_id
+            assert re.fullmatch(r"[0-9a-zA-Z_-]{1,64}", one.session_id)
+            assert {"CAP_GPIO_RW", "CAP_STREAMING_TASK_EVENTS", "CAP_ROLLBACK", "CAP_LEASE"} <= set(one.capabilities)
+
+    async def test_a_session_lists_its_tools_with_what_the_draft_asks_for(self, face):
+        async with face.open_session() as session:
+            tools = {tool["name"]: tool for tool in await session.tools()}
+        assert tools["bench.set"]["risk_level"] == 2
+        assert tools["bench.set"]["supports_rollback"] is True
+        assert tools["bench.set"]["params_schema"]["required"] == ["line", "value"]
+        assert {"name", "version", "timeout_ms", "description"} <= tools["bench.read"].keys()
+
+    # --- running a task -----------------------------------------------------------------------------------------
+
+    async def test_a_task_runs_its_steps_in_order_and_shows_their_results(self, face):
+        async with face.open_session() as session:
+            task = await session.submit(
+                "three",
+                [
+                    step("bench.read", tag="first"),
+                    {"tool": "bench.set", "args": {"line": 3, "value": 1, "tag": "second"}},
+                    step("bench.read", tag="third", bus="b"),
+                ],
+            )
+            done = await finished(task)
+        assert (done.status, done.intent, done.task_id) == ("SUCCESS", "three", task.task_id)
+        assert done.done
+        assert done.raise_for_status() is done
+        assert [step.tool for step in done.steps] == ["bench.read", "bench.set", "bench.read"]
+        assert [step.status for step in done.steps] == ["SUCCESS"] * 3
+        assert [step.result for step in done.steps] == [{"tag": "first"}, {"line": 3, "value": 1}, {"tag": "third"}]
+        assert all(step.latency_ms >= 0 for step in done.steps)
+        assert face.world.observer.labels("begin")[:3] == ["first", "second", "third"]
+
+    async def test_run_returns_the_result_of_one_step(self, face):
+        async with face.open_session() as session:
+            with trio.fail_after(PATIENCE):
+                assert await session.run("bench.read", tag="x") == {"tag": "x"}
+
+    async def test_run_raises_the_class_of_the_error_that_the_step_failed_with(self, face):
+        async with face.open_session() as session:
+            with trio.fail_after(PATIENCE), pytest.raises(DeviceError, match="the device said no") as failed:
+                await session.run("bench.fail", tag="x")
+            assert failed.value.data["effect"] == "none"
+
+    async def test_a_task_fails_fast_and_the_steps_behind_are_cancelled(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read"), step("bench.fail"), step("bench.read", tag="never")])
+            done = await finished(task)
+        assert done.status == "FAILED"
+        assert [step.status for step in done.steps] == ["SUCCESS", "FAILED", "CANCELLED"]
+        assert done.steps[1].error == "the device said no"
+        assert done.steps[1].error_code == -32009
+        assert done.steps[1].error_data["effect"] == "none"
+        assert "never" not in face.world.observer.labels("begin")
+        with pytest.raises(TaskFailed, match=r"step 1 \(bench.fail\): the device said no"):
+            done.raise_for_status()
+
+    async def test_with_abort_on_step_failure_false_all_steps_run_and_the_task_has_failed(self, face):
+        async with face.open_session() as session:
+            steps = [step("bench.fail"), step("bench.read", tag="still"), step("bench.fail")]
+            done = await finished(await session.submit("x", steps, abort_on_step_failure=False))
+        assert done.status == "FAILED"
+        assert [step.status for step in done.steps] == ["FAILED", "SUCCESS", "FAILED"]
+
+    async def test_a_bug_in_a_tool_fails_its_task_and_nothing_else(self, face):
+        async with face.open_session() as session:
+            done = await finished(await session.submit("x", [step("bench.bug"), step("bench.read")]))
+            assert done.status == "FAILED"
+            assert [step.status for step in done.steps] == ["FAILED", "CANCELLED"]
+            assert done.steps[0].error_code == -32603
+            assert "KeyError" in done.steps[0].error
+            assert "a bug in the tool" not in repr(done), "what the exception says is the operator's business"
+            assert (await finished(await session.submit("y", [step("bench.read")]))).status == "SUCCESS"
+
+    async def test_two_tasks_of_a_session_run_side_by_side(self, face):
+        async with face.open_session() as session:
+            held = await session.submit("held", [step("bench.read", gate="x")])
+            await at_gate(face, "x")
+            assert (await finished(await session.submit("free", [step("bench.read", bus="b")]))).status == "SUCCESS"
+            assert (await held.get()).status == "RUNNING"
+            face.world.gate("x").open()
+            assert (await finished(held)).status == "SUCCESS"
+
+    async def test_while_a_task_lives_only_the_steps_that_have_started_are_shown(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read"), step("bench.read", gate="x"), step("bench.read")])
+            await at_gate(face, "x")
+            shown = await task.get()
+            assert [step.status for step in shown.steps] == ["SUCCESS", "RUNNING"]
+            assert not shown.done
+            face.world.gate("x").open()
+            assert len((await finished(task)).steps) == 3
+
+    async def test_a_task_is_found_again_by_its_identifier(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read")])
+            again = await session.task(task.task_id)
+            assert (await finished(again)).task_id == task.task_id
+            with pytest.raises(TaskNotFound):
+                await session.task("01NOSUCHTASK")
+
+    async def test_another_sessions_task_is_not_found(self, face):
+        async with face.open_session() as one, face.open_session() as other:
+            task = await one.submit("x", [step("bench.read")])
+            with pytest.raises(TaskNotFound):
+                await other.task(task.task_id)
+
+    # --- refusals -----------------------------------------------------------------------------------------------
+
+    async def test_a_submission_that_is_wrong_is_refused_whole(self, face):
+        good = step("bench.set", line=1, value=1, tag="good")
+        async with face.open_session() as session:
+            with pytest.raises(ToolNotFound) as unknown:
+                await session.submit("x", [good, step("bench.none")])
+            assert unknown.value.data["step_index"] == 1
+            with pytest.raises(InvalidParams) as wrong:
+                await session.submit("x", [good, step("bench.set", line="one", value=1)])
+            assert wrong.value.data["step_index"] == 1
+            assert wrong.value.data["tool"] == "bench.set"
+            assert wrong.value.data["path"] == "/line"
+            with pytest.raises(PermissionDenied, match="max_risk_level=2 < tool=3"):
+                await session.submit("x", [good, step("bench.danger")])
+            with pytest.raises(InvalidParams):
+                await session.submit("x", [])
+        assert "good" not in face.world.observer.labels("begin")
+
+    async def test_a_task_may_lower_its_risk_and_raise_it_as_far_as_the_policy_lets_it(self, face):
+        async with face.open_session() as session:
+            with pytest.raises(PermissionDenied, match="max_risk_level=0 < tool=2"):
+                await session.submit("x", [step("bench.set", line=1, value=1)], max_risk_level=0)
+            done = await finished(await session.submit("x", [step("bench.danger")], max_risk_level=3))
+            assert done.status == "SUCCESS"
+
+    async def test_args_that_are_not_json_are_refused(self, face):
+        async with face.open_session() as session:
+            for value in (object(), float, b"bytes"):
+                with pytest.raises(InvalidParams):
+                    await session.submit("x", [step("bench.read", tag=value)])
+
+    async def test_what_the_caller_changes_after_submitting_changes_nothing(self, face):
+        async with face.open_session() as session:
+            args = {"tag": "as submitted", "gate": "x"}
+            task = await session.submit("x", [{"tool": "bench.read", "args": args}, {"tool": "bench.read", "args": args}])
+            await at_gate(face, "x")
+            args["tag"] = "changed"
+            face.world.gate("x").open()
+            done = await finished(task)
+        assert [step.result for step in done.steps] == [{"tag": "as submitted"}] * 2
+
+    # --- events -------------------------------------------------------------------------------------------------
+
+    async def test_events_tell_each_start_and_finish_in_order_and_end_with_the_task(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read", tag="a"), step("bench.fail")])
+            with trio.fail_after(PATIENCE):
+                events = [event async for event in task.events()]
+        assert shape(events) == [
+            ("start", 0),
+            ("finish", 0),
+            ("start", 1),
+            ("finish", 1),
+            ("task_finish", None),
+        ]
+        assert [event.seq for event in events] == [1, 2, 3, 4, 5]
+        assert {event.task_id for event in events} == {task.task_id}
+        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", event.ts) for event in events)
+        assert events[1].data["status"] == "SUCCESS"
+        assert events[1].data["result"] == {"tag": "a"}
+        assert events[3].data["error_code"] == -32009
+        assert events[4].data["status"] == "FAILED"
+
+    async def test_who_comes_late_sees_a_tasks_events_from_the_start(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read")])
+            await finished(task)
+            with trio.fail_after(PATIENCE):
+                assert shape([event async for event in task.events()]) == [
+                    ("start", 0),
+                    ("finish", 0),
+                    ("task_finish", None),
+                ]
+
+    @pytest.mark.parametrize("from_seq", [0, 1, 2, 5, 6, 100])
+    async def test_who_has_seen_some_events_asks_for_the_rest(self, face, from_seq):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read"), step("bench.read")])
+            await finished(task)
+            # A subscription to what is past the end says nothing, and a client cannot know that it will not.
+            with trio.move_on_after(0.2 if from_seq > 5 else PATIENCE):
+                seen = []
+                async for event in task.events(from_seq=from_seq):
+                    seen.append(event.seq)
+            assert seen == [seq for seq in (1, 2, 3, 4, 5) if seq >= from_seq]
+
+    async def test_any_number_of_readers_see_the_same_events(self, face):
+        seen = {}
+
+        async def follow(name, task):
+            seen[name] = [event.seq async for event in task.events()]
+
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read"), step("bench.progress", n=5), step("bench.read")])
+            with trio.fail_after(PATIENCE):
+                async with trio.open_nursery() as nursery:
+                    for name in range(4):
+                        nursery.start_soon(follow, name, task)
+        for name in range(4):
+            assert seen[name] == sorted(set(seen[name]))
+            assert seen[name][-1] == seen[0][-1]
+
+    async def test_a_reader_that_stops_early_disturbs_nobody(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read"), step("bench.read", gate="x")])
+            await event(task, "finish", 0)
+            await at_gate(face, "x")
+            face.world.gate("x").open()
+            assert (await finished(task)).status == "SUCCESS"
+            with trio.fail_after(PATIENCE):
+                assert [event.seq async for event in task.events()] == [1, 2, 3, 4, 5]
+
+    async def test_progress_is_told_while_a_step_runs(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.progress", n=2, tag="go on")])
+            numbers = []
+            with trio.fail_after(PATIENCE):
+                async for one in task.events():
+                    if one.phase == "progress":
+                        assert one.step_index == 0
+                        numbers.append(one.data["data"]["number"])
+                        if numbers == [0, 1]:
+                            face.world.event("go on").set()
+            assert numbers == [0, 1]
+
+    # --- cancelling, deadlines ----------------------------------------------------------------------------------
+
+    async def test_a_cancelled_task_waits_for_its_step_to_yield(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read", gate="x"), step("bench.read", tag="never")])
+            await at_gate(face, "x")
+            assert await task.cancel() == "CANCELLING"
+            assert await task.cancel() == "CANCELLING"
+            assert (await task.get()).status == "RUNNING"
+            face.world.gate("x").open()
+            done = await finished(task)
+        assert done.status == "CANCELLED"
+        assert [step.status for step in done.steps] == ["SUCCESS", "CANCELLED"]
+        assert "never" not in face.world.observer.labels("begin")
+
+    async def test_a_step_that_waits_off_its_bus_is_cancelled_at_once(self, face):
+        async with face.open_session() as session:
+            for tool in ("bench.wait", "bench.children"):
+                task = await session.submit("x", [step(tool)])
+                await event(task, "start", 0)
+                await task.cancel()
+                await finished(task)
+                done = await task.get()
+                assert done.status == "CANCELLED"
+                assert [step.status for step in done.steps] == ["CANCELLED"]
+
+    async def test_cancelling_a_task_that_has_ended_tells_how(self, face):
+        async with face.open_session() as session:
+            for tool, status in [("bench.read", "SUCCESS"), ("bench.fail", "FAILED")]:
+                task = await session.submit("x", [step(tool)])
+                await finished(task)
+                assert await task.cancel() == status
+                assert (await task.get()).status == status
+
+    async def test_a_task_past_its_max_duration_has_failed_and_says_so(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.wait"), step("bench.read")], max_duration_ms=20)
+            done = await finished(task)
+        assert done.status == "FAILED"
+        assert "max_duration_ms = 20" in done.error
+        assert [step.status for step in done.steps] == ["CANCELLED", "CANCELLED"]
+
+    # --- rollback, dry run, idempotency, leases -----------------------------------------------------------------
+
+    @pytest.mark.parametrize("how", ["fails", "times out", "is cancelled"])
+    async def test_a_task_that_ends_badly_takes_its_steps_back_in_reverse(self, face, how):
+        last = step("bench.fail") if how == "fails" else step("bench.wait")
+        limits = {"max_duration_ms": 50} if how == "times out" else {}
+        async with face.open_session() as session:
+            task = await session.submit(
+                "x",
+                [step("bench.set", line=1, value=1, tag="one"), step("bench.set", line=2, value=1, tag="two"), last],
+                rollback_on_failure=True,
+                **limits,
+            )
+            if how == "is cancelled":
+                await event(task, "start", 2)
+                await task.cancel()
+            done = await finished(task)
+            assert done.status == ("CANCELLED" if how == "is cancelled" else "FAILED")
+            assert [step.rolled_back for step in done.steps] == [True, True, None]
+            assert face.world.observer.labels("begin")[:2] == ["one", "two"]
+            assert face.world.observer.labels("begin")[-2:] == ["undo two", "undo one"]
+            assert face.world.driver.levels == {1: None, 2: None}
+
+    async def test_a_task_that_succeeds_takes_nothing_back(self, face):
+        async with face.open_session() as session:
+            done = await finished(
+                await session.submit("x", [step("bench.set", line=1, value=1)], rollback_on_failure=True)
+            )
+            assert done.steps[0].rolled_back is None
+            assert face.world.driver.levels == {1: 1}
+
+    async def test_a_dry_run_says_what_would_run_and_touches_nothing(self, face):
+        async with face.open_session() as session:
+            steps = [step("bench.set", line=1, value=1), step("bench.read", bus="b")]
+            done = await finished(await session.submit("x", steps, dry_run=True))
+            assert done.status == "SUCCESS"
+            assert [step.result["dry_run"] for step in done.steps] == [True, True]
+            assert [step.result["bus"] for step in done.steps] == ["a", "b"]
+            assert [step.result["risk_level"] for step in done.steps] == [2, 0]
+            with pytest.raises(PermissionDenied):
+                await session.submit("x", [step("bench.danger")], dry_run=True)
+        assert face.world.observer.labels("begin") == []
+
+    async def test_a_repeated_submission_never_actuates_twice(self, face):
+        async with face.open_session() as session:
+            steps = [step("bench.set", line=1, value=1, tag="once")]
+            first = await session.submit("x", steps, idempotency_key="k")
+            second = await session.submit("x", steps, idempotency_key="k")
+            assert first.task_id == second.task_id
+            await finished(first)
+            assert (await session.submit("x", steps, idempotency_key="k")).task_id == first.task_id
+            with pytest.raises(InvalidParams) as other:
+                await session.submit("x", [step("bench.set", line=1, value=0)], idempotency_key="k")
+            assert other.value.data["path"] == "/task/idempotency_key"
+            assert (await session.submit("x", steps, idempotency_key="another")).task_id != first.task_id
+
+    async def test_an_exclusive_task_has_its_buses_to_itself_from_first_to_last_step(self, face):
+        async with face.open_session() as session:
+            alone = await session.submit(
+                "alone", [step("bench.read", tag="1"), step("bench.wait", tag="x"), step("bench.read", tag="2")],
+                exclusive=True,
+            )
+            await event(alone, "start", 1)
+            other = await session.submit("other", [step("bench.read", tag="other")], priority="urgent")
+            with pytest.raises(ResourceBusy) as busy:
+                await session.submit("third", [step("bench.read")], on_busy="fail")
+            assert busy.value.data["reason"] == "leased"
+            assert busy.value.data["holder_task"] == alone.task_id
+            face.world.event("x").set()
+            assert (await finished(alone)).status == "SUCCESS"
+            assert (await finished(other)).status == "SUCCESS"
+        assert face.world.observer.labels("begin") == ["1", "2", "other"]
+
+    async def test_with_on_busy_fail_a_step_does_not_wait_its_turn(self, face):
+        async with face.open_session() as session:
+            held = await session.submit("held", [step("bench.read", gate="x")])
+            await at_gate(face, "x")
+            done = await finished(await session.submit("x", [step("bench.read", tag="never")], on_busy="fail"))
+            assert done.status == "FAILED"
+            assert done.steps[0].error_code == -32004
+            assert done.steps[0].error_data["bus"] == "a"
+            assert done.steps[0].error_data["holder_task"] == held.task_id
+            face.world.gate("x").open()
+        assert "never" not in face.world.observer.labels("begin")
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    async def test_closing_answers_when_the_tasks_have_yielded_and_then_the_session_is_gone(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.wait")])
+            with trio.fail_after(PATIENCE):
+                assert await session.close() == 0
+            for request in (session.tools, session.close, task.get, task.cancel):
+                with pytest.raises(SessionInvalid):
+                    await request()
+            with pytest.raises(SessionInvalid):
+                await session.submit("x", [step("bench.read")])
+        finish = face.world.journal.of("task.finish", task_id=task.task_id)
+        assert [(record["status"], record["reason"]) for record in finish] == [("CANCELLED", "session closed")]
+
+    async def test_closing_says_how_many_tasks_are_still_yielding(self, face):
+        async with face.open_session() as session:
+            await session.submit("x", [step("bench.read", gate="x")])
+            await session.submit("y", [step("bench.wait")])
+            await at_gate(face, "x")
+            with trio.fail_after(PATIENCE):
+                assert await session.close() == 1
+            face.world.gate("x").open()
+
+    async def test_leaving_the_context_ends_its_tasks_and_brings_its_outputs_to_their_safe_state(self, face):
+        async with face.open_session() as session:
+            await session.run("bench.set", line=1, value=1)
+            await session.run("bench.set", line=31, value=1)
+            task = await session.submit("x", [step("bench.wait")])
+            assert face.world.driver.levels == {1: 1, 31: 1}
+        assert face.world.driver.levels == {1: 0, 31: 1}, "line 31 is to keep its level"
+        assert face.world.journal.of("task.finish", task_id=task.task_id)[0]["status"] == "CANCELLED"
+        (closed,) = face.world.journal.of("session.close", session_id=session.session_id)
+        assert closed["safe"] == [{"line": 1, "safe": 0}]
+
+    async def test_an_output_that_another_session_has_driven_since_is_left_to_that_session(self, face):
+        async with face.open_session() as late:
+            async with face.open_session() as early:
+                await early.run("bench.set", line=1, value=1)
+                await early.run("bench.set", line=2, value=1)
+                await late.run("bench.set", line=1, value=1)
+            assert face.world.driver.levels == {1: 1, 2: 0}
+        assert face.world.driver.levels == {1: 0, 2: 0}
+
+    async def test_an_exception_of_the_body_comes_out_as_it_is_and_the_outputs_are_safe(self, face):
+        with pytest.raises(ZeroDivisionError):
+            async with face.open_session() as session:
+                await session.run("bench.set", line=1, value=1)
+                raise ZeroDivisionError
+        assert face.world.driver.levels == {1: 0}
+
+    async def test_a_body_that_is_cancelled_still_leaves_its_outputs_safe(self, face):
+        with trio.CancelScope() as scope:
+            async with face.open_session() as session:
+                await session.run("bench.set", line=1, value=1)
+                await session.submit("x", [step("bench.wait")])
+                scope.cancel()
+                await trio.sleep_forever()
+        assert scope.cancelled_caught
+        assert face.world.driver.levels == {1: 0}
+        assert face.world.runtime.sessions == 0
+
+    async def test_a_session_that_sends_no_heartbeat_is_closed_and_leaves_its_outputs_safe(self, face):
+        async with face.open_session(heartbeat_ms=60) as session:
+            await session.submit("x", [step("bench.set", line=1, value=1), step("bench.wait")])
+            with trio.fail_after(PATIENCE):
+                while face.world.runtime.sessions:
+                    await trio.sleep(0.01)
+                while not face.world.journal.of("session.close", session_id=session.session_id):
+                    await trio.sleep(0.01)
+            with pytest.raises(SessionInvalid):
+                await session.tools()
+        assert face.world.driver.levels == {1: 0}
+        (closed,) = face.world.journal.of("session.close", session_id=session.session_id)
+        assert closed["reason"] == "no heartbeat within 60 ms"
+
+    async def test_a_task_that_timed_out_on_a_wedged_bus_says_what_became_of_the_world(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read", gate="x", limit_ms=20)])
+            await at_gate(face, "x")
+            with trio.fail_after(PATIENCE):
+                while face.world.bus.state != "wedged":
+                    await trio.sleep(0.01)
+            assert (await task.get()).status == "RUNNING"
+            face.world.gate("x").open()
+            done = await finished(task)
+        assert done.steps[0].error_code == TimedOut.code
+        assert done.steps[0].error_data["effect"] == "done"
