@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from hearth.protocol.client import read_event
 from hearth.protocol.methods import METHODS, Params, SessionOpen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from hearth.actors.asks import Follower
     from hearth.actors.session import Session
@@ -127,12 +127,13 @@ class LocalLink(Link):
         await self._ask("task.events.subscribe", params, follower)
         assert follower.reader is not None
         try:
-            yield _events(follower.reader)
+            async with aclosing(_events(follower.reader)) as stream:
+                yield stream
         finally:
             follower.close()
 
 
-async def _events(reader: EventReader) -> AsyncIterator[TaskEvent]:
+async def _events(reader: EventReader) -> AsyncGenerator[TaskEvent, None]:
     async for params in reader:
         yield read_event(params)
 

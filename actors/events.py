@@ -23,6 +23,14 @@ PROGRESS_KEPT = 64
 """How many progress events a history holds: enough for a burst between two wake-ups of a healthy reader."""
 
 
+def to_keep(value: Any) -> bytes:
+    """A value's JSON, to be held on to.
+
+    What orjson returns keeps the 4 KiB it was written into, however short it is; a copy has the size it has.
+    """
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)[:-1]
+
+
 class Reader(Protocol):
     """Someone who follows a history."""
 
@@ -53,7 +61,7 @@ class EventLog:
     def publish(self, phase: str, ts: str, members: Mapping[str, Any]) -> None:
         """Add an event and tell the readers. After `task_finish` the history has ended."""
         seq = self.last_seq + 1
-        entry = (seq, orjson.dumps({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members}))
+        entry = (seq, to_keep({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members}))
         # Only now: what is not JSON has raised, and must leave no hole in the numbers.
         self.last_seq = seq
         if phase == "progress":

@@ -17,6 +17,7 @@ import orjson
 import trio
 from attrs import frozen
 
+from hearth._version import __version__
 from hearth.actors.alarms import Alarms
 from hearth.actors.asks import NUDGE, Ask, End
 from hearth.actors.bus import SAFE_STATE_LIMIT, Bus
@@ -193,7 +194,7 @@ class Runtime:
             audit["warning"] = self.parts.journal.warning
         buses = {bus_id: bus.health() for bus_id, bus in self.buses.items()}
         ok = failure is None and all(bus.state == "ready" for bus in self.buses.values())
-        return {"ok": ok, "sessions": len(self._sessions), "audit": audit, "buses": buses}
+        return {"ok": ok, "version": __version__, "sessions": len(self._sessions), "audit": audit, "buses": buses}
 
     def audit(self, event: str, **fields: Any) -> None:
         """Record something that nobody waits for."""

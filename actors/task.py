@@ -17,7 +17,7 @@ import orjson
 import trio
 from attrs import define, frozen
 
-from hearth.actors.events import EventLog
+from hearth.actors.events import EventLog, to_keep
 from hearth.actors.supervisor import contain
 from hearth.actors.tickets import Asker, Ticket
 from hearth.audit.record import timestamp
@@ -277,7 +277,7 @@ class TaskActor:
             if isinstance(value, Done):
                 step.undo = value.undo
                 value = value.result
-            result = orjson.dumps(value)
+            result = to_keep(value)
             if self._result_bytes + len(result) <= MOST_RESULT_BYTES:
                 self._result_bytes += len(result)
                 step.result = result
@@ -305,7 +305,7 @@ class TaskActor:
         for step in self.steps:
             step.status = "SUCCESS"
             would = {"dry_run": True, "bus": step.bus.bus_id, "risk_level": step.tool.risk_level}
-            step.result = orjson.dumps(would)
+            step.result = to_keep(would)
 
     async def _take_leases(self) -> None:
         """Take every bus of the task exclusively, in one order for all tasks, so that no two can wait for each other.
@@ -407,7 +407,7 @@ class TaskActor:
             record["error_code"] = self._error.code
         self._records.append(record)
         self._events.append(("task_finish", members))
-        snapshot = orjson.dumps(self.describe(status))
+        snapshot = to_keep(self.describe(status))
         try:
             await self._commit_last()
         finally:

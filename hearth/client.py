@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
 from hearth.config import default_socket
-from hearth.errors import CarrierError, RpcError
+from hearth.errors import CarrierError, HearthError, RpcError
 from hearth.facade import Link, SessionFace
 from hearth.groups import unwrapped
-from hearth.protocol.client import Broken, ClientProtocol, Reply, TaskEventNotification
+from hearth.protocol.client import Broken, ClientProtocol, RefusedByServer, Reply, TaskEventNotification
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from hearth.api import TaskEvent
 
 RECEIVE_SIZE = 1 << 16
 EVENTS_KEPT = 4096
 """Events that wait for a follower who does not read; of progress, older ones beyond this are dropped."""
-CLOSE_PATIENCE = 5.0
-"""Seconds that leaving `open_session` waits for the daemon to confirm the close."""
+PATIENCE = 5.0
+"""Seconds that the daemon may take to open a session, or to confirm its close, when the caller is cancelled."""
 
 
 class _Pending:
@@ -86,12 +86,13 @@ class Client(Link):
         *,
         client_name: str | None = None,
         client_version: str | None = None,
-        on_disconnect: str | None = None,
+        on_disconnect: Literal["keep", "close"] = "close",
         heartbeat_ms: int | None = None,
     ) -> AsyncIterator[SessionFace]:
         """Open a session (draft §3.1); on the way out it is closed, which cancels its tasks.
 
-        Raises PermissionDenied, QueueFull, ShuttingDown or CarrierError.
+        Unlike on the wire, `on_disconnect` is "close" unless told otherwise: a program that dies in this block must
+        leave its outputs safe. Raises PermissionDenied, QueueFull, ShuttingDown or CarrierError.
         """
         members = {
             "client_name": client_name,
@@ -101,17 +102,23 @@ class Client(Link):
             "heartbeat_ms": heartbeat_ms,
         }
         params = {name: value for name, value in members.items() if value is not None}
-        session = SessionFace(self, await self.call("session.open", params))
+        session = SessionFace(self, await self._open_whole(params))
         try:
             yield session
         finally:
             await self._close_quietly(session)
 
+    async def _open_whole(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """session.open, out of reach of cancellation: a session that nobody knows could be closed by nobody."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
+            return await self.call("session.open", params)
+        raise CarrierError(f"the daemon did not answer session.open within {PATIENCE:g} s")
+
     async def _close_quietly(self, session: SessionFace) -> None:
         if session.closed or self._broken is not None:
             return
         # Shielded, because a cancelled program must still let go of the hardware; bounded, because it must end.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_PATIENCE):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
             try:
                 await session.close()
             except (RpcError, CarrierError):
@@ -126,7 +133,7 @@ class Client(Link):
     async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See Link."""
         if self._broken is not None:
-            raise CarrierError(f"the connection has ended: {self._broken}")
+            raise self._ended("before it was used")
         id_, line = self._protocol.request(method, params)
         pending = self._pending[id_] = _Pending()
         self._outgoing.send_nowait(line)
@@ -136,11 +143,17 @@ class Client(Link):
             del self._pending[id_]
         reply = pending.reply
         if reply is None:
-            raise CarrierError(f"the connection ended before {method} was answered: {self._broken}")
+            raise self._ended(f"before {method} was answered")
         if reply.error is not None:
             raise reply.error
         result: Mapping[str, Any] = reply.result
         return result
+
+    def _ended(self, when: str) -> HearthError:
+        """What to raise: the refusal that ended the connection, if it was one, else that it has ended."""
+        if isinstance(self._broken, RefusedByServer):
+            return self._broken.error
+        return CarrierError(f"the connection ended {when}: {self._broken}")
 
     @asynccontextmanager
     async def follow(self, session_id: str, task_id: str, from_seq: int) -> AsyncIterator[AsyncIterator[TaskEvent]]:
@@ -150,12 +163,12 @@ class Client(Link):
         params = {"session_id": session_id, "task_id": task_id}
         ended = False
 
-        async def events() -> AsyncIterator[TaskEvent]:
+        async def events() -> AsyncGenerator[TaskEvent, None]:
             nonlocal ended
             while not ended:
                 while not follower.events:
                     if self._broken is not None:
-                        raise CarrierError(f"the connection ended while {task_id} was followed: {self._broken}")
+                        raise self._ended(f"while {task_id} was followed")
                     follower.changed = trio.Event()
                     await follower.changed.wait()
                 event = follower.events.popleft()
@@ -164,7 +177,8 @@ class Client(Link):
 
         try:
             await self.call("task.events.subscribe", {**params, "from_seq": from_seq})
-            yield events()
+            async with aclosing(events()) as stream:
+                yield stream
         finally:
             others = self._followers[task_id]
             others.remove(follower)
@@ -175,6 +189,12 @@ class Client(Link):
                     self._outgoing.send_nowait(self._protocol.notify("task.events.unsubscribe", params))
 
     # --- the connection -----------------------------------------------------------------------------------------
+
+    async def _serve(self, background: trio.CancelScope) -> None:
+        with background:
+            async with trio.open_nursery() as both:
+                both.start_soon(self._write)
+                both.start_soon(self._read)
 
     async def _write(self) -> None:
         try:
@@ -224,11 +244,14 @@ async def connect(address: str | Path | None = None) -> AsyncIterator[Client]:
     stream = await _open(_socket_path(address))
     async with unwrapped() as body, stream, trio.open_nursery() as nursery:
         client = Client(stream)
-        nursery.start_soon(client._write)
-        nursery.start_soon(client._read)
-        async with body.watched():
-            yield client
-        nursery.cancel_scope.cancel()
+        # Shielded: when the body is cancelled from outside, it must still be able to close its sessions.
+        background = trio.CancelScope(shield=True)
+        nursery.start_soon(client._serve, background)
+        try:
+            async with body.watched():
+                yield client
+        finally:
+            background.cancel()
 
 
 def _socket_path(address: str | Path | None) -> Path:

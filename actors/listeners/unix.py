@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hearth.unix")
 
-BACKLOG = 128
+BACKLOG = 512
+"""Connections that may wait to be accepted; beyond them a client that does not wait gets EAGAIN."""
 NO_DESCRIPTORS_PAUSE = 0.1
 """Seconds to wait for descriptors to come free when the process or the machine has none left."""
 RESERVED = 32

@@ -21,7 +21,9 @@ MAX_DEPTH = 128
 """How many arrays and objects may stand inside each other in a document. orjson reads 1,024 levels but writes only
 254, and Python code that descends by recursion (RFC 8785, JSON Schema) ends at about 900: what is read must be safe
 for all of them, also when it is quoted in an error."""
-_NEWLINE = orjson.OPT_APPEND_NEWLINE
+_LF = b"\n"
+"""Added by concatenation, which copies: what orjson returns keeps the 4 KiB it was written into, however short it is,
+and a thousand answers that wait for a slow reader would weigh 4 MiB."""
 
 
 @define(slots=True, eq=False)
@@ -102,17 +104,17 @@ def kind_of(value: Any) -> str:
 
 def dump_result(id_: Id | None, result: Any) -> bytes:
     """A response line. `result` may hold `orjson.Fragment`s of JSON made earlier."""
-    return orjson.dumps({"jsonrpc": "2.0", "id": id_, "result": result}, option=_NEWLINE)
+    return orjson.dumps({"jsonrpc": "2.0", "id": id_, "result": result}) + _LF
 
 
 def dump_error(id_: Id | None, error: RpcError) -> bytes:
     """An error response line. Never fails: what JSON cannot say in `error` is written as text, or left out."""
     wire = error.to_wire()
     try:
-        return orjson.dumps({"jsonrpc": "2.0", "id": id_, "error": wire}, option=_NEWLINE, default=repr)
+        return orjson.dumps({"jsonrpc": "2.0", "id": id_, "error": wire}, default=repr) + _LF
     except TypeError:
         # A surrogate from a file name, an integer of more than 64 bits, a key that is not text, nesting without end.
-        return orjson.dumps({"jsonrpc": "2.0", "id": id_, "error": _sendable(wire)}, option=_NEWLINE)
+        return orjson.dumps({"jsonrpc": "2.0", "id": id_, "error": _sendable(wire)}) + _LF
 
 
 def sendable_error(error: RpcError) -> dict[str, Any]:
@@ -146,8 +148,8 @@ def _utf8(text: str) -> str:
 def dump_request(id_: Id | None, method: str, params: Any) -> bytes:
     """A request line; without an id, a notification."""
     if id_ is None:
-        return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params}, option=_NEWLINE)
-    return orjson.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}, option=_NEWLINE)
+        return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params}) + _LF
+    return orjson.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}) + _LF
 
 
 def join_batch(lines: list[bytes]) -> bytes:

@@ -55,7 +55,7 @@ def test_a_measure_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
 @pytest.mark.parametrize(
     ("how", "shows"),
-    [("sample", "hearth/actors/session.py"), ("cprofile", "session.py"), ("steps", "turns of the event loop")],
+    [("sample", "actors/session.py"), ("cprofile", "session.py"), ("steps", "turns of the event loop")],
 )
 def test_a_profile_shows_where_the_time_goes(how: str, shows: str) -> None:
     done = benchmarks("--profile", "task-1", "--seconds", "0.2", "--top", "200", "--how", how)

@@ -17,7 +17,8 @@ AT = 1_800_000_000.0
 
 def lines(count, chain=None):
     chain = chain or Chain()
-    return [chain.seal({"event": "task.finish", "task_id": f"T{n}", "principal": "uid:0"}, AT + n) for n in range(count)]
+    records = [{"event": "task.finish", "task_id": f"T{n}", "principal": "uid:0"} for n in range(count)]
+    return [chain.seal(record, AT + n) for n, record in enumerate(records)]
 
 
 @pytest.fixture

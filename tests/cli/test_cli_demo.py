@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import tempfile
 from pathlib import Path
@@ -17,7 +18,6 @@ from hearth.cli.demo_daemon import Place, make_place, run_daemon
 from hearth.cli.demo_scenes import EXAMPLE, _told
 from hearth.cli.demo_stage import DemoFailed, PlainStage, RichStage, Stage, make_stage
 from hearth.errors import PermissionDenied
-
 
 # --- the whole ------------------------------------------------------------------------------------------------------
 
@@ -130,6 +130,28 @@ def test_a_controller_that_does_not_come_up_ends_the_demo(cli, monkeypatch):
     assert "the controller process did not come up" in answer.json["error"]
 
 
+@pytest.mark.slow
+def test_a_secret_that_can_be_read_is_no_refusal(cli, monkeypatch):
+    config = Place.config
+    monkeypatch.setattr(Place, "config", lambda place: config(place).replace("/shared", ""))
+    answer = cli("demo")
+    assert answer.code == 1
+    assert "file.read by its path          was allowed" in answer.out
+    assert "not so: by its path: refused" in answer.err
+
+
+@pytest.mark.slow
+def test_a_controller_does_not_outlive_the_demo(cli, monkeypatch):
+    monkeypatch.setattr(demo_faults, "WIRED_TO", 26)
+    monkeypatch.setattr(demo, "SCENES", [demo_faults.a_dead_controller])
+    answer = cli("demo")
+    assert answer.code == 1
+    assert "not so: the line is on while it lives" in answer.err
+    pid = int(re.search(r"controller \(pid (\d+)\)", answer.out)[1])
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 def test_the_demo_has_a_daemon_of_its_own(cli, tmp_path):
     answer = cli("demo", "--socket", tmp_path / "x")
     assert answer.code == 2
@@ -153,9 +175,9 @@ async def test_the_daemon_does_not_outlive_the_demo():
 async def test_a_daemon_that_does_not_end_is_an_error(monkeypatch):
     monkeypatch.setattr(demo_daemon, "STOP_PATIENCE", 0.0)
     with make_place() as place:
-        with pytest.raises(DemoFailed, match="has not ended 0 s after SIGTERM"):
-            async with run_daemon(place) as daemon:
-                os.kill(daemon.pid, signal.SIGSTOP)
+        async with run_daemon(place) as daemon:
+            os.kill(daemon.pid, signal.SIGSTOP)
+            with pytest.raises(DemoFailed, match="has not ended 0 s after SIGTERM"):
                 await daemon.stop()
         with pytest.raises(ProcessLookupError):
             os.kill(daemon.pid, 0)
@@ -193,7 +215,7 @@ async def play(stage):
     stage.claim("so it is", holds=True, detail="seen")
     with pytest.raises(DemoFailed, match=r"not so: it is not \(seen\)"):
         stage.claim("it is not", holds=False, detail="seen")
-    with pytest.raises(DemoFailed, match="not so: nor this$"):
+    with pytest.raises(DemoFailed, match=r"not so: nor this$"):
         stage.claim("nor this", holds=False)
 
 

@@ -168,7 +168,8 @@ def test_a_wedged_and_a_missing_bus_fail_with_what_to_look_at():
 
 
 def test_findings_are_aligned_and_their_cures_below_them():
-    shown = [click.unstyle(line) for line in doctor.lines([Check("OK", "a", "x"), Check("FAIL", "bcd", "y\x1b", "do z")])]
+    found = [Check("OK", "a", "x"), Check("FAIL", "bcd", "y\x1b", "do z")]
+    shown = [click.unstyle(line) for line in doctor.lines(found)]
     assert shown == ["OK    a    x", "FAIL  bcd  y\\x1b", "           → do z"]
 
 
@@ -217,7 +218,7 @@ def test_a_broken_log_makes_it_exit_with_1(cli, tmp_path):
     answer = cli("doctor", "--json")
     assert answer.code == 1
     assert answer.json["ok"] is False
-    assert [check for check in answer.json["checks"] if check["name"] == "log"][0]["state"] == "FAIL"
+    assert next(check for check in answer.json["checks"] if check["name"] == "log")["state"] == "FAIL"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -47,7 +48,12 @@ def test_a_tab_imports_no_command(monkeypatch):
     code = "from hearth.cli.main import main; import sys\ntry: main()\nfinally: print('trio' in sys.modules)"
     environ = {"_HEARTH_COMPLETE": "bash_complete", "COMP_WORDS": "hearth a", "COMP_CWORD": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, "-c", code],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
     )
     assert done.stdout.splitlines() == ["plain,audit", "False"]
 
@@ -56,7 +62,12 @@ def test_a_tab_after_a_dash_completes_options():
     code = "from hearth.cli.main import main; main()"
     environ = {"_HEARTH_COMPLETE": "bash_complete", "COMP_WORDS": "hearth --js", "COMP_CWORD": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, "-c", code],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
     )
     assert done.stdout.splitlines() == ["plain,--json"]
 

@@ -9,7 +9,7 @@ import click
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.cli import render
+from hearth.cli import render, tools
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
@@ -24,7 +24,9 @@ def test_cleaned_text_holds_no_control_character_but_newline_and_tab(text):
     assert not [c for c in cleaned if unicodedata.category(c) == "Cc" and c not in "\n\t"]
 
 
-@pytest.mark.parametrize(("text", "shown"), [("\x1b[2J", "\\x1b[2J"), ("a\u202eb", "a\\u202eb"), ("°C — ok", "°C — ok")])
+@pytest.mark.parametrize(
+    ("text", "shown"), [("\x1b[2J", "\\x1b[2J"), ("a\u202eb", "a\\u202eb"), ("°C — ok", "°C — ok")]
+)
 def test_escapes_are_shown_and_letters_are_left_alone(text, shown):
     assert render.clean(text) == shown
 
@@ -138,3 +140,25 @@ def test_a_status_has_its_colour_and_an_unknown_one_has_none():
 def test_json_is_one_line_or_several():
     assert render.compact({"a": [1, 2]}) == '{"a":[1,2]}'
     assert render.pretty({"a": 1}) == '{\n  "a": 1\n}'
+
+
+def test_a_tool_that_declares_little_is_shown_with_what_there_is():
+    args = {"properties": {"a": {"type": ["integer", "null"]}}}
+    entry = {"name": "com.acme.x", "risk_level": 7, "params_schema": args}
+    shown = plain(tools.details(entry))
+    assert shown[:4] == ["com.acme.x", "", "", "risk        7"]
+    assert "a    integer | null" in shown
+    assert "result_schema" not in shown
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        ({}, "any"),
+        ({"type": "integer"}, "integer"),
+        ({"enum": [0, 1]}, "0 | 1"),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "integer | string"),
+    ],
+)
+def test_the_type_of_an_arg_is_a_word_or_two(schema, kind):
+    assert tools.kind(schema) == kind

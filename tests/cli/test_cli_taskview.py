@@ -25,7 +25,9 @@ def event(phase, step_index=None, **data):
             "22:48:01.234  finish       step 1  gpio.set  SUCCESS  1.2 ms  line=17 value=1",
         ),
         (
-            event("finish", 1, tool="x.y", status="FAILED", latency_ms=0, error="no\x1b", error_data={"effect": "none"}),
+            event(
+                "finish", 1, tool="x.y", status="FAILED", latency_ms=0, error="no\x1b", error_data={"effect": "none"}
+            ),
             "22:48:01.234  finish       step 1  x.y  FAILED  0.0 ms  no\\x1b (effect: none)",
         ),
         (event("progress", 0, data={"edge": "rising"}), "22:48:01.234  progress     step 0  edge=rising"),

@@ -64,7 +64,7 @@ def test_pairs_keep_their_order_and_split_at_the_first_equals():
 
 @pytest.mark.parametrize("word", ["line", "=1", ""])
 def test_a_word_that_is_no_pair_is_a_usage_error_with_an_example(word):
-    with pytest.raises(click.UsageError, match="expected KEY=VALUE, got .*; for example line=17"):
+    with pytest.raises(click.UsageError, match=r"expected KEY=VALUE, got .*; for example line=17"):
         parse_pairs([word])
 
 

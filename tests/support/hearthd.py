@@ -35,8 +35,9 @@ class Peer:
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
+        # Connected while it blocks: then it waits for its turn where many connect at once.
         self.socket.connect(str(path))
+        self.socket.settimeout(20)
         self._lines = self.socket.makefile("rb")
         self._last_id = 0
 

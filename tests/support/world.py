@@ -22,7 +22,17 @@ from hearth.errors import DeviceError, InvalidParams, from_wire
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Done, PathUse, Tool, ToolRegistry, Undo
-from support.doubles import AllowedPaths, BenchDriver, Gate, MemoryCarrier, MemoryJournal, MemoryStream, Observer, Op, Pipe
+from support.doubles import (
+    AllowedPaths,
+    BenchDriver,
+    Gate,
+    MemoryCarrier,
+    MemoryJournal,
+    MemoryStream,
+    Observer,
+    Op,
+    Pipe,
+)
 
 ALICE = Principal(kind="unix", uid=1001, gid=1001)
 BOB = Principal(kind="unix", uid=1002, gid=1002)
@@ -99,6 +109,10 @@ class BenchTools:
         await event.wait()
         return {"waited": True}
 
+    async def nap(self, _ctx, args):
+        await trio.sleep(args.get("ms", 0) / 1000)
+        return {"napped": True}
+
     async def children(self, _ctx, _args):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
@@ -156,6 +170,7 @@ class BenchTools:
             tool("crash", self.crash, 1),
             tool("bug", self.bug),
             tool("wait", self.wait),
+            tool("nap", self.nap),
             tool("children", self.children),
             tool("many", self.many),
             tool("progress", self.progress),
@@ -172,7 +187,7 @@ class BenchTools:
 class World:
     """A runtime over bench drivers. Use `async with world(...) as w`."""
 
-    def __init__(self, *, buses=None, widths=None, policy=(OPEN,), durability="os", keep=(), **limits):
+    def __init__(self, *, buses=None, widths=None, policy=(OPEN,), durability="os", keep=(), extra_tools=(), **limits):
         self.observer = Observer()
         self.drivers = {
             name: BenchDriver(name, self.observer, style=style, width=(widths or {}).get(name, 1), keep=keep)
@@ -183,7 +198,7 @@ class World:
         self.parts = RuntimeParts(
             board=SimpleNamespace(name="bench"),
             drivers=self.drivers,
-            registry=ToolRegistry(BenchTools(self).all()),
+            registry=ToolRegistry([*BenchTools(self).all(), *extra_tools]),
             policy=policy,
             paths=AllowedPaths(),
             journal=self.journal,
@@ -342,7 +357,8 @@ class RawClient:
     @property
     def events(self):
         """The params of every task.event so far."""
-        return [document["params"] for document in self.documents if isinstance(document, dict) and "method" in document]
+        single = [document for document in self.documents if isinstance(document, dict)]
+        return [document["params"] for document in single if "method" in document]
 
     def events_of(self, task_id):
         return [event for event in self.events if event["task_id"] == task_id]

@@ -67,7 +67,7 @@ def test_without_descriptors_accepting_pauses_and_recovers_while_the_others_go_o
     assert first.run(session, "sys.load")["status"] == "SUCCESS"
     for peer in crowd:
         peer.close()
-    assert running.peer().open()
+    running.until(lambda: "result" in running.peer().answer_or_refusal("session.open"))
     assert running.stop() == 0
     assert running.said.count("\n") < 20, running.said
 
@@ -218,6 +218,19 @@ def test_the_results_of_a_task_are_bounded_and_what_no_longer_fits_fails(big) ->
         assert failed["error_code"] == -32005
         assert failed["error_data"]["effect"] == "none"
     assert running.memory() <= memory + 128, "the history is bounded by what it weighs, too"
+
+
+def test_the_history_of_a_session_costs_what_it_weighs(hearthd) -> None:
+    running = hearthd().start()
+    peer = running.peer()
+    session = peer.open()
+    steps = [("gpio.get", {"line": 4})] * 64
+    peer.wait(session, peer.submit(session, *steps))
+    memory = running.memory()
+    for _ in range(150):
+        peer.wait(session, peer.submit(session, *steps))
+    # 150 tasks of 129 events of some 220 bytes each, and their snapshots.
+    assert running.memory() <= memory + 16
 
 
 def test_a_slow_reader_of_a_long_history_costs_a_cursor_and_is_cut_off(big) -> None:

@@ -1,0 +1,53 @@
+"""hearthd for measurements: `python -m benchmarks.hearthd [--style STYLE] [--profile FILE --how HOW] ARGUMENTS…`.
+
+It is the daemon's own `main`, with what no configuration can say: `--style thread` gives the simulated board's drivers
+threads of their own; `--profile` watches the daemon between SIGUSR1 (begin) and SIGUSR2 (end, and write FILE).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from hearth.actors import daemon
+from hearth.actors.build import build_parts
+from hearth.drivers.base import Style
+
+if TYPE_CHECKING:
+    from benchmarks.watchers import Watcher
+
+
+def main() -> None:
+    """Change what is asked for, then be hearthd."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--style", type=Style)
+    parser.add_argument("--profile", type=Path)
+    parser.add_argument("--how", default="sample")
+    options, arguments = parser.parse_known_args()
+    if options.profile is not None:
+        from benchmarks.watchers import WATCHERS
+
+        _on_signals(WATCHERS[options.how](), options.profile)
+    # As the daemon's own main calls it, with the style that tests of the runtime may give it.
+    with patch.object(daemon, "build_parts", functools.partial(build_parts, style=options.style)):
+        daemon.main(arguments)
+
+
+def _on_signals(watcher: Watcher, path: Path) -> None:
+    def end(*_: Any) -> None:
+        watcher.stop()
+        # Whoever waits for the file must find it whole.
+        draft = path.with_suffix(".draft")
+        watcher.write(draft)
+        draft.rename(path)
+
+    signal.signal(signal.SIGUSR1, lambda *_: watcher.start())
+    signal.signal(signal.SIGUSR2, end)
+
+
+if __name__ == "__main__":
+    main()

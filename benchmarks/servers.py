@@ -1,0 +1,181 @@
+"""The processes under test: started with a configuration of their own, watched from outside, ended for certain.
+
+A server is ready when it says so on stderr. CPU time and memory are the kernel's figures for the process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Self
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+ENDED_WITHIN = 30.0
+
+CONFIG = """\
+[server]
+socket = "{socket}"
+
+[audit]
+path = "{audit}"
+durability = "{durability}"
+
+[limits]
+idle_ttl_s = 100_000
+max_sessions_per_principal = 100_000
+max_tasks_per_session = 10_000
+max_connections = 100_000
+
+[[policy]]
+name = "benchmarks"
+match = {{ uid = {uid} }}
+max_risk = 2
+tools = ["hw.*", "gpio.*", "i2c.*", "uart.*", "sys.*"]
+rate = {{ "gpio.get" = "999999/s", "gpio.set" = "999999/s" }}
+"""
+"""Everything that guards a real daemon is on; only the numbers are out of the way of thousands of clients."""
+
+
+@frozen
+class Server:
+    """A running server."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self.process.pid
+
+    def cpu_seconds(self) -> float:
+        """The CPU time it has used, in user and kernel mode, all threads."""
+        # What clock_getcpuclockid(3) returns for a process: nanoseconds, unlike the ticks of /proc/PID/stat.
+        return time.clock_gettime((~self.pid << 3) | 2)
+
+    def memory(self) -> int:
+        """Bytes of anonymous memory, resident or swapped out: unlike PSS they do not depend on who else maps a file."""
+        size = 0
+        for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith(("Anonymous:", "Swap:")):
+                size += int(line.split()[1]) * 1024
+        return size
+
+
+class Servers:
+    """Starts what is asked for once, keeps it, and ends it all on leaving."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._kept: dict[str, Server] = {}
+
+    def __enter__(self) -> Self:
+        # Sockets need short paths. The audit log goes where the checkout is: to a disk, which /tmp may not be.
+        self._sockets = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hearth-bench-")))
+        RESULTS.mkdir(exist_ok=True)
+        self._state = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def floor(self, name: str) -> Server:
+        """Floor "a" or "b"."""
+        known = self._kept.get(name)
+        if known is None:
+            path = self._sockets / f"floor-{name}"
+            command = [sys.executable, "-m", "benchmarks.floors", name, str(path)]
+            known = self._kept[name] = self._stack.enter_context(started(command, str(path)))
+        return known
+
+    def hearthd(
+        self, name: str = "os", *, durability: str = "os", style: str | None = None, options: Sequence[str] = ()
+    ) -> Server:
+        """A daemon on the simulated board; the same `name` is the same daemon."""
+        known = self._kept.get(name)
+        if known is None:
+            config = self.config(name, durability)
+            if style is not None:
+                options = ["--style", style, *options]
+            command = [sys.executable, "-m", "benchmarks.hearthd", *options] if options else hearthd_command()
+            running = started([*command, "--config", str(config)], str(self._sockets / name))
+            known = self._kept[name] = self._stack.enter_context(running)
+        return known
+
+    def config(self, name: str, durability: str = "os") -> Path:
+        """Write a configuration file for a daemon called `name`."""
+        state = self._state / name
+        state.mkdir(exist_ok=True)
+        config = state / "hearth.toml"
+        config.write_text(
+            CONFIG.format(
+                socket=self._sockets / name, audit=state / "audit.log", durability=durability, uid=os.geteuid()
+            )
+        )
+        return config
+
+    def folder(self, name: str) -> Path:
+        """An empty directory with a short path."""
+        folder = self._sockets / name
+        folder.mkdir()
+        return folder
+
+
+def hearthd_command() -> list[str]:
+    """How to run the daemon as it is installed."""
+    return _script("hearthd", "from hearth.actors.daemon import main; main()")
+
+
+def hearth_command() -> list[str]:
+    """How to run the command line as it is installed."""
+    return _script("hearth", "from hearth.cli.main import main; main()")
+
+
+def _script(name: str, code: str) -> list[str]:
+    script = Path(sys.executable).with_name(name)
+    return [str(script)] if script.exists() else [sys.executable, "-c", code]
+
+
+@contextmanager
+def started(command: Sequence[str], address: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """Run a server from when it says that it is ready until leaving."""
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if b": ready on " in line:
+                break
+        else:
+            raise RuntimeError(f"{command} ended with {process.wait()}: {b''.join(said).decode()}")
+        # Whatever else it says is passed on, and a full pipe never holds it up.
+        threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()
+        yield Server(address, process)
+    finally:
+        process.terminate()
+        try:
+            process.wait(ENDED_WITHIN)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _pass_on(stream: IO[bytes]) -> None:
+    with stream:
+        for line in stream:
+            if not line.startswith(b"hearthd: INFO"):
+                sys.stderr.buffer.write(line)
+                sys.stderr.buffer.flush()
