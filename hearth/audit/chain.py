@@ -24,11 +24,12 @@ class Chain:
     `seq` and `prev` are those of the last record sealed: (0, GENESIS) for a new log.
     """
 
-    __slots__ = ("prev", "seq")
+    __slots__ = ("_at", "_ts", "prev", "seq")
 
     def __init__(self, seq: int = 0, prev: str = GENESIS) -> None:
         self.seq = seq
         self.prev = prev
+        self._at, self._ts = 0.0, timestamp(0.0)
 
     @property
     def head(self) -> Head:
@@ -38,7 +39,9 @@ class Chain:
     def seal(self, record: Record, at: float) -> bytes:
         """Return the next line, LF included, and make it the head. `at` is in epoch seconds. Never raises."""
         seq = self.seq + 1
-        line = encode(seq, timestamp(at), record, self.prev)
+        if at != self._at:  # records that are reported together share their moment
+            self._at, self._ts = at, timestamp(at)
+        line = encode(seq, self._ts, record, self.prev)
         self.seq = seq
         self.prev = "sha256:" + sha256(line).hexdigest()
         return line + b"\n"
