@@ -70,9 +70,10 @@ class End:
 
 @frozen(eq=False)
 class Gone:
-    """A follower's connection has ended."""
+    """A follower's connection has ended; `untold`: before the answer to session.open had left."""
 
     follower: Follower
+    untold: bool = False
 
 
 class Nudge:

@@ -80,9 +80,11 @@ class Connection:
         "_in_flight",
         "_max_outstanding",
         "_opened",
+        "_opening",
         "_principal",
         "_protocol",
         "_settled",
+        "_untold",
         "_weighty",
         "outbox",
     )
@@ -107,6 +109,8 @@ class Connection:
         self._weighty = 0
         self._settled: trio.Event | None = None
         self._opened: list[Session] = []
+        self._opening: dict[Call, Session] = {}
+        self._untold: list[Session] = []
         self.outbox = Outbox()
 
     # --- the actor ----------------------------------------------------------------------------------------------
@@ -122,8 +126,9 @@ class Connection:
                 self.outbox.finish()
         finally:
             self.outbox.abandon()
+            untold = {*self._opening.values(), *self._untold}
             for session in self._opened:
-                session.post(Gone(self.outbox))
+                session.post(Gone(self.outbox, session in untold))
             with trio.CancelScope(shield=True):
                 await self._carrier.aclose()
 
@@ -136,6 +141,8 @@ class Connection:
         try:
             while data := await batch():
                 await send(data)
+                if self._untold and not self.outbox.size:
+                    self._untold.clear()
         except PeerGone:
             pass
         # Either all is sent that ever will be, or nothing more can be.
@@ -203,6 +210,7 @@ class Connection:
         session = self._directory.open_session(self._principal, opening, WireAsk(self, call, opening))
         self._opened = [other for other in self._opened if not other.ended]
         self._opened.append(session)
+        self._opening[call] = session
 
     # --- answers, in the session's turn -------------------------------------------------------------------------
 
@@ -228,6 +236,8 @@ class Connection:
         self._in_flight -= 1
         if call.method in WEIGHTY:
             self._weighty -= 1
+        elif call.method == "session.open" and (session := self._opening.pop(call, None)) is not None:
+            self._untold.append(session)
         if line is not None and not self.outbox.gone:
             self.outbox.push(line)
             if call.batch is not None:

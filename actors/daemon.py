@@ -4,8 +4,8 @@
       connections (one task each)
         listener, signals
 
-On SIGTERM or SIGINT the listener stops, sessions end, transactions in flight finish, outputs go to their safe state,
-clients get what is due to them, the journal is flushed, and the process exits 0. A second signal stops waiting.
+On SIGTERM, SIGINT or SIGHUP the listener stops, sessions end, transactions in flight finish, outputs go to their safe
+state, clients get what is due to them, the journal is flushed, and the process exits 0. A second signal stops waiting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import gc
 import logging
 import os
 import resource
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -31,14 +30,16 @@ from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
 from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.service import activated_socket, notify
+from hearth.actors.signals import Signals
 from hearth.actors.supervisor import contain
+from hearth.actors.voice import Voice, keep_standard_descriptors
 from hearth.config import Config, default_socket, load_config
 from hearth.errors import ConfigError
 from hearth.policy.rules import default_policy, idle_patterns
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from hearth.policy.principal import Principal
 
@@ -53,8 +54,19 @@ FLUSH_PATIENCE = 1.0
 class Daemon:
     """One hearthd over one listening socket."""
 
-    def __init__(self, config: Config, listening: socket.socket, path: Path, parts: RuntimeParts) -> None:
+    def __init__(
+        self,
+        config: Config,
+        listening: socket.socket,
+        path: Path,
+        parts: RuntimeParts,
+        *,
+        signals: Signals,
+        say: Callable[[str], None],
+    ) -> None:
         self._config = config
+        self._signals = signals
+        self._say = say
         self._listening = listening
         self._path = path
         self._parts = parts
@@ -62,23 +74,21 @@ class Daemon:
 
     async def run(self) -> None:
         """Serve until a signal asks to end."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with Runtime(self._parts).serve() as runtime, trio.open_nursery() as connections:
-                async with trio.open_nursery() as accepting:
-                    accepting.start_soon(self._accept, runtime, connections)
-                    self._announce()
-                    name = signal.Signals(await anext(aiter(signals))).name
-                    log.info("%s: shutting down", name)
-                    accepting.cancel_scope.cancel()
-                self._listening.close()
-                notify(os.environ, "STOPPING=1")
-                async with trio.open_nursery() as ending:
-                    ending.start_soon(self._stop_waiting, signals, runtime)
-                    await runtime.end_sessions()
-                    ending.cancel_scope.cancel()
-                for connection in self._connections:
-                    connection.finish()
-                connections.cancel_scope.deadline = trio.current_time() + FLUSH_PATIENCE
+        async with Runtime(self._parts).serve() as runtime, trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                accepting.start_soon(self._accept, runtime, connections)
+                self._announce()
+                log.info("%s: shutting down", await self._signals.next())
+                accepting.cancel_scope.cancel()
+            self._listening.close()
+            notify(os.environ, "STOPPING=1")
+            async with trio.open_nursery() as ending:
+                ending.start_soon(self._stop_waiting, runtime)
+                await runtime.end_sessions()
+                ending.cancel_scope.cancel()
+            for connection in self._connections:
+                connection.finish()
+            connections.cancel_scope.deadline = trio.current_time() + FLUSH_PATIENCE
 
     async def _accept(self, runtime: Runtime, connections: trio.Nursery) -> None:
         limits = self._config.limits
@@ -101,10 +111,9 @@ class Daemon:
         finally:
             self._connections.discard(connection)
 
-    async def _stop_waiting(self, signals: AsyncIterator[int], runtime: Runtime) -> None:
-        async for number in signals:
-            log.warning("%s again: not waiting for transactions in flight", signal.Signals(number).name)
-            runtime.stop_waiting()
+    async def _stop_waiting(self, runtime: Runtime) -> None:
+        log.warning("%s again: not waiting for transactions in flight", await self._signals.next())
+        runtime.stop_waiting()
 
     def _announce(self) -> None:
         # What exists now lives as long as the process: keep the collector from walking it, and let it look at young
@@ -112,15 +121,16 @@ class Daemon:
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 50, 100)
-        sys.stderr.write(f"hearthd: ready on {self._path}\n")
-        sys.stderr.flush()
+        self._say(f"hearthd: ready on {self._path}")
         notify(os.environ, f"READY=1\nSTATUS=ready on {self._path}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The `hearthd` command. Exits 0 after a signal, 2 when the configuration cannot be used."""
+    keep_standard_descriptors()
     options = _options(argv)
-    logging.basicConfig(level=logging.INFO, format="hearthd: %(levelname)s: %(message)s", stream=sys.stderr)
+    voice = Voice()
+    logging.basicConfig(level=logging.INFO, format="hearthd: %(levelname)s: %(message)s", handlers=[voice])
     try:
         config = load_config(options.config)
         if options.board is not None:
@@ -133,14 +143,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.check:
             _check(config)
             return
-        _serve(config)
+        _serve(config, voice.say)
     except ConfigError as error:
-        sys.stderr.write("".join(f"hearthd: {line}\n" for line in str(error).splitlines()))
+        for line in str(error).splitlines():
+            voice.say(f"hearthd: {line}")
         raise SystemExit(2) from None
+    finally:
+        voice.end()
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("hearthd", description="The hearth daemon: hardware for agents, safe and audited.")
+    parser = argparse.ArgumentParser(
+        "hearthd",
+        description="The hearth daemon: hardware for agents, safe and audited.",
+        epilog="SIGTERM, SIGINT and SIGHUP end it: sessions are closed, transactions in flight finish, outputs go to "
+        "their safe state, and it exits 0; a second one stops waiting for transactions. There is nothing to reload: "
+        "restart it. Under nohup SIGHUP stays ignored. It exits 2 where the configuration cannot be used.",
+    )
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="a hearth.toml (default: all defaults)")
     add("--board", metavar="NAME", help="the board profile: a shipped name or a TOML file")
@@ -181,24 +200,29 @@ def _allow_descriptors(connections: int) -> None:
             )  # fmt: skip
 
 
-def _serve(config: Config) -> None:
+def _serve(config: Config, say: Callable[[str], None]) -> None:
+    signals = Signals()
     _allow_descriptors(config.limits.max_connections)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
     listening = activated_socket(os.environ)
-    ours = listening is None
+    bound = None
     if listening is None:
         listening = unix.bind(path, config.server.socket_mode, config.server.socket_group)
+        bound = path.lstat()
     else:
         path = Path(listening.getsockname())
     try:
         parts = build_parts(config, default_policy=default_policy(os.geteuid(), unix.socket_gid(path)))
         for note in parts.journal.open():
             log.warning("%s", note)
-        trio.run(Daemon(config, listening, path, parts).run)
+        daemon = Daemon(config, listening, path, parts, signals=signals, say=say)
+        signals.started()
+        trio.run(daemon.run)
     finally:
+        signals.over()
         listening.close()
-        if ours:
-            path.unlink(missing_ok=True)
+        if bound is not None:
+            unix.remove(path, bound)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ failed stays failed.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import threading
 import time
@@ -47,6 +48,8 @@ _CHUNK: Final = 1000
 """How many kept records are written at a time, so that catching up does not hold the event loop."""
 
 T = TypeVar("T")
+
+log = logging.getLogger("hearth.journal")
 
 
 class Receipt(Slot[None]):
@@ -86,6 +89,7 @@ class Journal:
         self._backlog = Backlog()
         self._failure: str | None = None
         self._failed_at = 0.0
+        self._told: str | None = None
         self._key_trouble: str | None = None
         self._key_retry_at = 0
         self._key_loading = False
@@ -142,6 +146,8 @@ class Journal:
             self._wake()
             return
         receipt.fill(None)
+        if self._log.warning is not self._told:
+            self._tell()
         if self._log.checkpoint_due and self._wants_key():
             self._wake()
 
@@ -283,6 +289,8 @@ class Journal:
             raise
         else:
             self._failure = None
+            if self._log.warning is not self._told:
+                self._tell()
             for _, _, receipt in posts:
                 if receipt is not None and not receipt.filled:
                     receipt.fill(None)
@@ -325,6 +333,7 @@ class Journal:
             first, size = [], _CHUNK
             await trio.lowlevel.checkpoint()
         self._failure = None
+        log.warning("audit log %s: is written again", self._log.path)
 
     def _forget(self, written: int, first: list[Stamped]) -> None:
         """Let go of what has been written at last: the resume record, if it was in `first`, and kept ones."""
@@ -336,6 +345,7 @@ class Journal:
         """Answer the posts that were written whole, refuse the others, and keep their records for later."""
         if self._failure is None:
             self._failed_at = self._clock()
+            log.error("%s; until it can be written nothing with an effect is done", failed.reason)
         self._failure = failed.reason
         written = failed.written
         for at, group, receipt in posts:
@@ -348,6 +358,11 @@ class Journal:
                     receipt.fail(_unavailable(failed.reason))
                 else:
                     receipt.fill(None)
+
+    def _tell(self) -> None:
+        """Tell the operator, too, what `warning` says: once."""
+        self._told = self._log.warning
+        log.warning("%s", self._told)
 
     def _refuse(self, posts: list[_Post], reason: str | None) -> None:
         for _, _, receipt in posts:

@@ -65,9 +65,11 @@ class Runtime:
         self.closing = False
         self._sessions: dict[str, Session] = {}
         self._per_principal: dict[str, int] = {}
+        self._grants: dict[str, Grant] = {}
         self._nursery: trio.Nursery | None = None
         self._running = 0
         self._one_ended = trio.Event()
+        self._over = trio.Event()
         self._alarms = Alarms(self._nudge)
         self._tool_lists: dict[str, bytes] = {}
         limits = parts.limits
@@ -105,6 +107,8 @@ class Runtime:
         if grant is None:
             self.audit("session.reject", principal=principal.key, reason="no policy entry matches")
             raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
+        # One grant for all sessions of a policy entry: it is the largest thing an idle session would hold.
+        grant = self._grants.setdefault(grant.policy, grant)
         count = self._per_principal.get(principal.key, 0)
         most = self.parts.limits.max_sessions_per_principal
         if count >= most:
@@ -122,6 +126,9 @@ class Runtime:
                 f"session {session.session_id}", partial(session.run, ask), partial(self._session_crashed, session)
             )
         finally:
+            if not session.end_recorded:
+                # It was torn down, because the process must end.
+                self._session_over(session, "shutting down")
             self._running -= 1
             self._one_ended.set()
 
@@ -146,12 +153,12 @@ class Runtime:
                 del self._per_principal[session.principal]
 
     def _session_crashed(self, session: Session, error: BaseException) -> None:
+        self._session_over(session, "internal error", error=type(error).__name__)
+
+    def _session_over(self, session: Session, reason: str, **details: Any) -> None:
+        session.end_recorded = True
         self.audit(
-            "session.close",
-            session_id=session.session_id,
-            principal=session.principal,
-            reason="internal error",
-            error=type(error).__name__,
+            "session.close", session_id=session.session_id, principal=session.principal, reason=reason, **details
         )
 
     def _nudge(self, session_id: str) -> None:
@@ -204,32 +211,46 @@ class Runtime:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[Runtime]:
-        """Start every actor, and on the way out end them in order: sessions, transactions, safe states, journal."""
-        journal = self.parts.journal
+        """Start every actor, and on the way out end them in order: sessions, transactions, safe states, journal.
+
+        That order also holds for a body that is cancelled from outside: what cancels it does not reach the actors.
+        """
         try:
-            async with trio.open_nursery() as outer:
-                await outer.start(journal.run)
-                await self._start_buses(outer)
-                self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses))
-                outer.start_soon(self._alarms.run)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._keep_house)
                 try:
-                    async with trio.open_nursery() as sessions:
-                        self._nursery = sessions
-                        try:
-                            yield self
-                        finally:
-                            with trio.CancelScope(shield=True):
-                                await self.end_sessions()
+                    yield self
                 finally:
-                    self._nursery = None
                     with trio.CancelScope(shield=True):
-                        await self._settle_buses()
-                        self.audit("daemon.stop")
-                        await journal.aclose()
-                    outer.cancel_scope.cancel()
+                        await self.end_sessions()
+                    self._over.set()
         finally:
             self.closing = True
             self.parts.paths.close()
+
+    async def _keep_house(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Run all actors until `_over`: journal, buses and alarms in the outer nursery, sessions in the inner one."""
+        journal = self.parts.journal
+        try:
+            with trio.CancelScope() as house:
+                async with trio.open_nursery() as outer:
+                    await outer.start(journal.run)
+                    await self._start_buses(outer)
+                    self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses))
+                    outer.start_soon(self._alarms.run)
+                    house.shield = True
+                    async with trio.open_nursery() as sessions:
+                        self._nursery = sessions
+                        task_status.started()
+                        await self._over.wait()
+                    self._nursery = None
+                    await self._settle_buses()
+                    self.audit("daemon.stop")
+                    await journal.aclose()
+                    outer.cancel_scope.cancel()
+        finally:
+            self._nursery = None
+            await journal.aclose()
 
     async def _start_buses(self, outer: trio.Nursery) -> None:
         opened = {bus_id: trio.Event() for bus_id in self.buses}

@@ -50,5 +50,9 @@ def activated_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
         raise ConfigError(f"LISTEN_FDS: descriptor 3 is not a socket: {error.strerror}") from None
     if not listening or passed.family != socket.AF_UNIX or passed.type != socket.SOCK_STREAM:
         raise ConfigError("LISTEN_FDS: descriptor 3 is not a listening Unix stream socket; use ListenStream=/path")
+    name = passed.getsockname()
+    if not isinstance(name, str) or not name.startswith("/"):
+        # An abstract name has no file, so no mode and no group: everybody on the machine could connect.
+        raise ConfigError("LISTEN_FDS: the socket has no path in the file system; use ListenStream=/path")
     passed.setblocking(False)
     return passed

@@ -83,12 +83,14 @@ class Session:
         "_last_heard",
         "_lookups",
         "_nursery",
+        "_opened_at",
         "_opener",
         "_opening",
         "_rates",
         "_reason",
         "_services",
         "_winding_up",
+        "end_recorded",
         "principal",
         "session_id",
     )
@@ -105,12 +107,14 @@ class Session:
         self._rates = RateLimits(grant)
         self._followers: list[Follower] = []
         self._lookups: set[trio.CancelScope] = set()
-        self._last_heard = self._last_followed = trio.current_time()
+        self._opened_at = self._last_heard = self._last_followed = trio.current_time()
         self._handling: Ask | None = None
         self._closers: list[Ask] = []
         self._reason: str | None = None
         self._nursery: trio.Nursery | None = None
         self._winding_up = False
+        self.end_recorded = False
+        """True once the record of the end has been handed to the journal."""
 
     def post(self, message: Message) -> None:
         """Leave a message."""
@@ -195,6 +199,9 @@ class Session:
             self._followers = [follower for follower in self._followers if follower is not message.follower]
             if message.follower is self._opener and self._opening.on_disconnect == "close":
                 self._reason = self._reason or "its client disconnected"
+            elif message.untold and self._last_heard == self._opened_at:
+                # Nobody will ever use it: clients that give up while they wait must not use up their principal's share.
+                self._reason = self._reason or "its client never learned of it"
         elif self._reason is None:
             self._check_silence()
 
@@ -394,6 +401,7 @@ class Session:
                 self._book.sweep()
         yielding = len(self._book.all_live())
         safe = await self._make_safe(until)
+        self.end_recorded = True
         await self._record("session.close", reason=self._reason, yielding=yielding or None, safe=safe or None)
         closers, self._closers = self._closers, []
         for ask in closers:

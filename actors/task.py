@@ -40,8 +40,8 @@ CancelReason = Literal["cancelled", "session closed", "session crashed", "shutti
 MOST_RESULT_BYTES = 4 << 20
 """Bytes of JSON that the results of one task may have: they are kept, told and answered more than once each."""
 
-LAST_WORDS = 2.0
-"""Seconds that the end of a task which is torn down may wait for the audit log."""
+LAST_WORDS = 5.0
+"""Seconds that a task may wait for the audit log, all in all, where nothing could cut its waiting short."""
 
 
 class Receipt(Protocol):
@@ -120,6 +120,7 @@ class TaskActor:
         "_leases",
         "_mark",
         "_on_end",
+        "_patience",
         "_reason",
         "_records",
         "_result_bytes",
@@ -171,6 +172,7 @@ class TaskActor:
         self._mark = now
         """When the last thing ended that the task did: the next step's time begins there."""
         self._result_bytes = 0
+        self._patience = LAST_WORDS
         self._records: list[Mapping[str, Any]] = []
         self._events: list[tuple[str, dict[str, Any]]] = []
 
@@ -361,6 +363,13 @@ class TaskActor:
         for phase, members in events:
             self.log.publish(phase, ts, members)
 
+    async def _commit_shielded(self) -> None:
+        """As `_commit`, out of reach of any cancellation, and so with a bound: a disk may never answer."""
+        began = trio.current_time()
+        with trio.move_on_after(self._patience, shield=True), suppress(_CannotStart):
+            await self._commit()
+        self._patience -= trio.current_time() - began
+
     async def _commit_last(self) -> None:
         """As `_commit`, for the end of the task, which is told whatever happens around it."""
         try:
@@ -369,8 +378,7 @@ class TaskActor:
             self._publish()
         except trio.Cancelled:
             # The session around the task is being torn down. What was posted is waited for a little longer.
-            with trio.move_on_after(LAST_WORDS, shield=True), suppress(_CannotStart):
-                await self._commit()
+            await self._commit_shielded()
             if self._acknowledge is not None:
                 self._acknowledge(ShuttingDown())
             self._publish()
@@ -446,7 +454,7 @@ class TaskActor:
             record = self._record("task.step.rollback", index)
             record["undo"] = step.undo.describe
             self._records.append(record)
-            await self._commit()
+            await self._commit_shielded()
             ticket = Ticket(
                 step.undo.op,
                 self.asker,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import asdict, field, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 @frozen
@@ -102,6 +103,7 @@ def machine() -> dict[str, Any]:
     import trio
 
     return {
+        "revision": _revision(),
         "python": sys.version.split()[0],
         "trio": trio.__version__,
         "orjson": orjson.__version__,
@@ -109,3 +111,15 @@ def machine() -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def _revision() -> str | None:
+    """What was measured, if git knows: the commit, with a + for changes on top of it."""
+    try:
+        told = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return told.stdout.strip()

@@ -112,7 +112,7 @@ class Client(Link):
         """session.open, out of reach of cancellation: a session that nobody knows could be closed by nobody."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
             return await self.call("session.open", params)
-        raise CarrierError(f"the daemon did not answer session.open within {PATIENCE:g} s")
+        raise CarrierError(f"no answer to session.open for {PATIENCE:g} s; is it hearthd that listens there?")
 
     async def _close_quietly(self, session: SessionFace) -> None:
         if session.closed or self._broken is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-from os import urandom
 
 from ulid.base32 import encode
 
@@ -12,4 +12,4 @@ def new_id() -> str:
     """A fresh identifier: 26 characters of Crockford's base32, sortable by the millisecond it was made in."""
     # The library's own constructor costs ten times this, on the path of every task, for an order within the millisecond
     # that nobody relies on.
-    return encode((time.time_ns() // 1_000_000).to_bytes(6, "big") + urandom(10))
+    return encode((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))

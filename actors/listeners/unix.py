@@ -6,6 +6,7 @@ replaced, a live one never. A connection past the limit is told so and closed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import logging
@@ -53,15 +54,23 @@ def bind(path: Path, mode: int = 0o660, group: str | None = None) -> socket.sock
             listening.bind(str(path))
         finally:
             os.umask(before)
+        # At once: between bind and listen another daemon that starts would take this socket for a stale one.
+        listening.listen(BACKLOG)
         if gid is not None:
             os.chown(path, -1, gid)
         path.chmod(mode)
-        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         raise ConfigError(f"[server] socket: cannot listen on {path}: {error.strerror or error}") from None
     listening.setblocking(False)
     return listening
+
+
+def remove(path: Path, bound: os.stat_result) -> None:
+    """Take the socket out of the file system, if it is still the one that was `bound` and not a successor's."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(path.lstat(), bound):
+            path.unlink()
 
 
 def socket_gid(path: Path) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from hearth.facade import SessionFace
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
-
-PATIENCE = 10.0
-"""Seconds that a daemon which has taken our connection may take to open a session."""
 
 CURES = {
     "RPC_SESSION_INVALID": "the session has ended (closed, or idle for too long), or it is another user's",
@@ -150,14 +147,10 @@ async def session(options: Options) -> AsyncIterator[tuple[Client, SessionFace]]
 
     Raises CarrierError (nobody there, or nobody who answers) and what session.open is answered with.
     """
-    async with connect(options.socket) as client, AsyncExitStack() as stack:
-        opened: SessionFace | None = None
-        with trio.move_on_after(PATIENCE):
-            opened = await stack.enter_async_context(
-                client.open_session(client_name="hearth", client_version=__version__, on_disconnect="close")
-            )
-        if opened is None:
-            raise CarrierError(f"no answer from {options.socket} for {PATIENCE:g} s; is it hearthd that listens there?")
+    async with (
+        connect(options.socket) as client,
+        client.open_session(client_name="hearth", client_version=__version__) as opened,
+    ):
         yield client, opened
 
 

@@ -13,7 +13,7 @@ import random
 import pytest
 import trio
 from support.doubles import args_hash
-from support.steps import seeded
+from support.steps import seeded, within_real_seconds
 from support.world import ALICE, BOB, World, running
 from trio.testing import MockClock
 
@@ -67,14 +67,19 @@ class Story:
     async def run(self):
         rng = self.rng
         self.agents = [Agent(self, number) for number in range(rng.randint(2, 4))]
-        async with running(self.world) as world:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._faults)
-                for agent in self.agents:
-                    nursery.start_soon(agent.run)
-            await trio.sleep(rng.choice([0, 0.05, 2]))
-            if rng.random() < 0.3:
-                await world.runtime.end_sessions()
+        with trio.CancelScope() as program:
+            if rng.random() < 0.25:
+                # The embedding program is cancelled from outside in the middle of it all.
+                program.deadline = trio.current_time() + rng.random() * 0.5
+            async with running(self.world) as world:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._faults)
+                    for agent in self.agents:
+                        nursery.start_soon(agent.run)
+                await trio.sleep(rng.choice([0, 0.05, 2]))
+                if rng.random() < 0.3:
+                    await world.runtime.end_sessions()
+        self.cancelled = program.cancelled_caught
         self.living = trio.lowlevel.current_statistics().tasks_living
 
     async def _faults(self):
@@ -135,7 +140,7 @@ class Story:
             constraints["abort_on_step_failure"] = False
         if rng.random() < 0.2:
             constraints["on_busy"] = "fail"
-        if rng.random() < 0.2:
+        if rng.random() < 0.2 or any(tool == "children" for tool, _ in steps):
             constraints["max_duration_ms"] = rng.randint(1, 60)
         if rng.random() < 0.05:
             constraints["max_risk_level"] = 1
@@ -232,12 +237,11 @@ class Story:
             assert events[-1]["phase"] == "task_finish"
             for phase in ("start", "finish"):
                 told = [event["step_index"] for event in events if event["phase"] == phase]
-                on_record = [
-                    r["step_index"] for r in records if r.get("task_id") == task_id and r["event"] == f"task.step.{phase}"
-                ]
+                of_task = [r for r in records if r.get("task_id") == task_id]
+                on_record = sorted(r["step_index"] for r in of_task if r["event"] == f"task.step.{phase}")
                 assert told == on_record, f"{phase} events {told}, records {on_record}"
         for watcher in self.watchers:
-            watcher.check(self.truth)
+            watcher.check(self.truth, cancelled=self.cancelled)
 
     def _check_end(self):
         runtime = self.world.runtime
@@ -249,7 +253,7 @@ class Story:
             assert not driver.is_open
             assert set(driver.levels.values()) <= {0, None}, f"{driver.name} was left at {driver.levels}"
         assert self.living <= 4, "tasks are left running"  # main, init and Trio's own
-        for agent in self.agents:
+        for agent in [] if self.cancelled else self.agents:
             for client in agent.clients:
                 if not client.ended_by_us:
                     for id_ in client.sent:
@@ -266,14 +270,14 @@ class Watcher:
         self.from_seq = from_seq
         self.left = False
 
-    def check(self, truth):
+    def check(self, truth, *, cancelled):
         """Who stayed has seen every start, finish and task_finish, once and in order."""
         ids = [self.task_id] if self.task_id is not None else sorted({event["task_id"] for event in self.client.events})
         for task_id in ids:
             events = self.client.events_of(task_id)
             numbers = [event["seq"] for event in events]
             assert numbers == sorted(set(numbers)), f"{numbers} is out of order"
-            if self.left or task_id not in truth:
+            if self.left or cancelled or task_id not in truth:
                 continue
             must = [e for e in truth[task_id] if e["phase"] != "progress" and e["seq"] >= self.from_seq]
             seen = [e for e in events if e["phase"] != "progress"]
@@ -497,7 +501,7 @@ def play(seed):
             await story.run()
 
     try:
-        with seeded(seed):
+        with within_real_seconds(60), seeded(seed):
             trio.run(main, clock=MockClock(autojump_threshold=0))
         story.check()
     except BaseException as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +12,6 @@ from conformance.vendor import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from conformance.daemon import Peer
 
@@ -29,7 +30,7 @@ name = "test"
 match = {{ any = true }}
 max_risk = 2
 max_risk_ceiling = 3
-rate = {{ "i2c.scan" = "2/h" }}
+rate = {{ "uart.write" = "2/h" }}
 """
 
 BOARD = """
@@ -93,11 +94,21 @@ def peer(daemon: Hearthd) -> Iterator[Peer]:
 
 
 @pytest.fixture
-def session(peer: Peer) -> Iterator[str]:
-    """A session on that connection."""
-    session_id = peer.open()
+def session(daemon: Hearthd, peer: Peer) -> Iterator[str]:
+    """A session on that connection, which ends before the next test begins."""
+    session_id = peer.open(on_disconnect="close")
     yield session_id
     peer.close()
+    daemon.recorded(event="session.close", session_id=session_id)
+
+
+@pytest.fixture
+def public_directory() -> Iterator[Path]:
+    """A directory that every user can reach, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="hearth-test-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory
 
 
 @pytest.fixture
@@ -105,9 +116,12 @@ def hearthd(tmp_path: Path) -> Iterator[Callable[..., Hearthd]]:
     """Starts daemons with configurations of their own."""
     made: list[Hearthd] = []
 
-    def start(config: str = "", *, server: str = "", audit: str = "", **more: object) -> Hearthd:
-        directory = tmp_path / f"daemon{len(made)}"
-        directory.mkdir()
+    def start(
+        config: str = "", *, server: str = "", audit: str = "", directory: Path | None = None, **more: object
+    ) -> Hearthd:
+        if directory is None:
+            directory = tmp_path / f"daemon{len(made)}"
+            directory.mkdir()
         made.append(Hearthd(directory, config, server=server, audit=audit))
         return made[-1].start(**more)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""A real hearthd as a process, and a client that is not ours: bytes on a socket. Shared by the conformance and docs tests."""
+"""A real hearthd as a process, and a client that is not ours: bytes on a socket."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 BOUND = 30
 """Seconds after which any wait here is a failure."""
@@ -164,6 +164,22 @@ class Peer:
         self.socket.close()
 
 
+AS_USER = """
+import os, sys
+from pathlib import Path
+import hearth.actors.daemon as daemon
+# An interpreter that is root's may be readable to nobody else: everything is imported once while it still is.
+import cryptography.hazmat.primitives.serialization, hearth.audit.keys, jsonschema
+user, *arguments = sys.argv[1:]
+config = daemon.load_config(Path(arguments[1]))
+daemon.build_parts(config, default_policy=()).paths.close()
+os.setgroups([])
+os.setresgid(int(user), int(user), int(user))
+os.setresuid(int(user), int(user), int(user))
+daemon.main(arguments)
+"""
+
+
 class Hearthd:
     """A daemon of its own in a directory of its own."""
 
@@ -180,12 +196,13 @@ class Hearthd:
         self._peers: list[Peer] = []
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None, user: int | None = None) -> Hearthd:
+        """Wait until it is ready. With `user`, root's interpreter becomes that user before the daemon begins."""
+        program = ["-m", "hearth.actors.daemon"] if user is None else ["-c", AS_USER, str(user)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hearth.actors.daemon", "--config", str(self.config), *arguments],
+            [sys.executable, *program, "--config", str(self.config), *arguments],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(env or {})},
-            **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
         )
         assert self.process.stderr is not None
         for line in self.process.stderr:

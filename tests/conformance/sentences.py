@@ -1,379 +1,228 @@
-"""What the HACP draft (draft-sunyi-hacp-protocol-00) asks for, sentence by sentence, and what the design decides beyond it.
+"""What the HACP draft asks for, sentence by sentence, and what the design decides beyond it.
 
-A copy, because the draft is not part of this repository. White space is folded; a row of a table is its cells
-joined by " | ". `level` is the key word of the sentence (one entry for each, where a sentence has two); sentences of
-sections 2 to 10 that state a rule in the present tense, without a key word, have the level "is". The tests that prove
-a sentence name it with `@pytest.mark.spec(section, level, sentence)`.
+A copy (of draft-sunyi-hacp-protocol-00), because the draft is not part of this repository. White space is folded; a row
+of a table is its cells joined by " | ". The level is the key word of the sentence, which is there once for each that
+it has; sentences that state a rule in the present tense, without a key word, have the level "is". A test names the
+sentence it proves with `@pytest.mark.spec(section, level, sentence)`, and a decision with
+`@pytest.mark.spec("design 8: POINT")`.
 """
 
-DRAFT = [
-    # 1.1 Conventions and definitions. (Its sentence about the key words themselves asks nothing of anybody.)
-    ("1.1", "is", "A task has exactly one identifier and one terminal status."),
-    (
-        "1.1",
-        "REQUIRED",
-        'A conformant server is one that implements the methods marked "Required" in Section 3 and obeys the framing, '
-        "error, and lifecycle rules in Section 2 and Section 5.",
-    ),
-    (
-        "1.1",
-        "REQUIRED",
-        "A conformant client is one that issues only well-formed requests per Section 2, honors the lifecycle in "
-        "Section 5, and treats unknown optional fields as defined in Section 2.5.",
-    ),
-    # 2 Wire format
-    ("2.1", "MUST", "HACP MUST use JSON-RPC 2.0 [JSONRPC] over UTF-8 encoded JSON [RFC8259]."),
-    ("2.1", "is", "Every request is a JSON object with at least:"),
-    ("2.1", "is", "Every response is either a result:"),
-    ("2.1", "is", "or an error (see Section 6):"),
-    (
-        "2.2",
-        "is",
-        "The default framing is line-delimited JSON: each request and response is a single JSON document followed by "
-        "exactly one LF (0x0A).",
-    ),
-    ("2.2", "MUST NOT", "Clients MUST NOT split a single document across multiple LF boundaries."),
-    ("2.2", "MUST", "Servers MUST accept arbitrary whitespace between documents."),
-    (
-        "2.2",
-        "MAY",
-        "Alternative framings (Content-Length headers, WebSocket frames) MAY be negotiated by transport binding "
-        "documents (see Section 10).",
-    ),
-    ("2.3", "MUST", "id — JSON-RPC request identifier; MUST be unique per connection while outstanding."),
-    (
-        "2.3",
-        "is",
-        "Strings, integers, or null are allowed; null indicates a notification (no response expected).",
-    ),
-    ("2.3", "is", "session_id — opaque server-generated string returned by session.open."),
-    ("2.3", "MUST", "MUST be at most 64 bytes drawn from [0-9a-zA-Z_-]."),
-    (
-        "2.3",
-        "is",
-        "task_id — opaque server-generated string returned by task.submit. Same constraints as session_id.",
-    ),
-    ("2.4", "is", "UTF-8 only."),
-    (
-        "2.4",
-        "is",
-        "Numbers fit in IEEE 754 double precision unless explicitly declared otherwise in a method's schema.",
-    ),
-    (
-        "2.4",
-        "MUST",
-        "Binary payloads (for example file.read contents) MUST be encoded using base64 as defined in [RFC4648].",
-    ),
-    ("2.5", "MUST", "Servers MUST ignore unknown fields in params."),
-    ("2.5", "MUST", "Clients MUST ignore unknown fields in result."),
-    ("2.5", "MUST", "New error codes MUST be additive (no re-purposing of existing numbers)."),
-    (
-        "2.5",
-        "SHOULD",
-        "Tool authors SHOULD version breaking-change tools by appending .v2 (for example gpio.set.v2) rather than "
-        "mutating the original.",
-    ),
-    # 3 Core methods
-    (
-        "3",
-        "MUST",
-        "The following methods make up the HACP Core and MUST be implemented by every conformant server.",
-    ),
-    ("3", "SHOULD", "task.events | SHOULD | Server-sent task progress (see Section 8)"),
-    ("3", "MAY", "attest.* | MAY | Device or agent attestation (see Section 11)"),
-    ("3", "MAY", "mcp.* | MAY | MCP-bridge introspection (see Section 10.1)"),
-    ("3.1", "MUST", "The server MUST allocate a fresh session_id and MAY advertise capability flags."),
-    ("3.1", "MAY", "The server MUST allocate a fresh session_id and MAY advertise capability flags."),
-    ("3.1", "SHOULD", 'client_name | string | SHOULD | Free-form e.g. "ai-shell"'),
-    ("3.1", "SHOULD", "client_version | string | SHOULD | Semantic version"),
-    ("3.1", "MAY", "protocol_version | string | MAY | Highest HACP version supported"),
-    (
-        "3.1",
-        "MAY",
-        "The server MAY reject session.open with RPC_PERMISSION_DENIED if authentication fails.",
-    ),
-    ("3.1", "is", "Authentication is transport-bound (see Section 10)."),
-    ("3.2", "is", 'Result: { "ok": true }'),
-    ("3.2", "MUST", "Closing a session MUST cancel any tasks still owned by it."),
-    ("3.3", "is", "risk_level is one of:"),
-    (
-        "3.3",
-        "MUST",
-        "Clients MUST treat unknown additional tool fields as opaque and preserve them when forwarding.",
-    ),
-    ("3.4", "is", "Steps run sequentially within a task."),
-    ("3.4", "MAY", "Two tasks in the same session MAY run concurrently if the server supports it."),
-    (
-        "3.4",
-        "MUST",
-        "The server MUST validate every step's tool name and argument schema before returning.",
-    ),
-    (
-        "3.4",
-        "is",
-        "If any step fails validation, the entire submission is rejected with RPC_INVALID_PARAMS and no step is executed.",
-    ),
-    (
-        "3.4",
-        "MUST",
-        "The server MUST reject any step whose tool's risk_level exceeds the session's permitted maximum (default 2; "
-        "configurable via constraints.max_risk_level only if the session is permitted to relax it).",
-    ),
-    ("3.5", "is", "Task status is one of: QUEUED, RUNNING, SUCCESS, FAILED, CANCELLED."),
-    ("3.5", "is", "Step status uses the same enum (without QUEUED)."),
-    ("3.5", "MUST", 'A failed step MUST include an "error" string.'),
-    ("3.5", "is", "The whole task fails fast unless abort_on_step_failure: false was set."),
-    ("3.6", "is", 'Result: { "task_id": "...", "status": "CANCELLING" }'),
-    (
-        "3.6",
-        "is",
-        "Steps in progress are signaled; the task moves to CANCELLED only after the current step yields.",
-    ),
-    (
-        "3.6",
-        "MUST NOT",
-        "Servers MUST NOT force-kill a step that has begun a hardware transaction (for example, an in-flight I2C "
-        "write) just because cancel arrived.",
-    ),
-    # 4 Capability namespaces
-    ("4", "is", "Tool names are dot-separated."),
-    (
-        "4",
-        "SHOULD",
-        "Vendors SHOULD prefix custom namespaces with their reverse-DNS, for example com.acme.modbus.read, to avoid "
-        "collisions.",
-    ),
-    # 5 Lifecycle
-    ("5", "is", "A session begins with session.open and ends with session.close or an idle timeout."),
-    ("5", "MAY", "While a session is active, an agent MAY submit any number of tasks."),
-    (
-        "5",
-        "is",
-        "Each task progresses through: QUEUED -> RUNNING -> { SUCCESS | FAILED | CANCELLED }",
-    ),
-    (
-        "5",
-        "SHOULD",
-        "Idle sessions SHOULD be reaped after a server-defined time-to-live (default 300 seconds);",
-    ),
-    ("5", "MUST", "reaping MUST run session.close semantics, including cancelling any in-flight tasks."),
-    (
-        "5",
-        "MUST",
-        "A server MUST reject any post-close request that uses the closed session identifier with RPC_SESSION_INVALID.",
-    ),
-    # 6 Error model
-    ("6", "is", "HACP reuses the JSON-RPC 2.0 standard codes:"),
-    ("6", "is", "Plus HACP-specific codes (range -32099 to -32000):"),
-    ("6", "MAY", "Implementations MAY add codes in -32099 to -32005."),
-    ("6", "MUST NOT", "They MUST NOT re-use the codes above with different meaning."),
-    ("6", "MAY", "The optional error.data field MAY carry a structured detail object:"),
-    # 7 Audit semantics
-    (
-        "7",
-        "MUST",
-        "Every accepted task.submit, every step start, every step finish, and every session.open and session.close "
-        "MUST generate an audit event.",
-    ),
-    ("7", "SHOULD", "Audit logs SHOULD be append-only and rotation-friendly (newline-delimited JSON)."),
-    (
-        "7",
-        "MAY",
-        "Implementations MAY chain consecutive records cryptographically (for example, by including the SHA-256 hash "
-        "of the previous record in the next record) to provide tamper evidence.",
-    ),
-    # 8 Streaming extension
-    (
-        "8",
-        "MAY",
-        "A server MAY advertise the CAP_STREAMING_TASK_EVENTS capability in session.open.",
-    ),
-    ("8", "MAY", "If present, clients MAY call:"),
-    ("8", "is", "The server then sends one or more notifications (JSON-RPC objects with no id):"),
-    ("8", "is", "Phases: start, progress, finish, task_finish."),
-    ("8", "is", "The subscription ends implicitly when the task reaches a terminal status."),
-    # 9 Versioning
-    ("9", "is", "The protocol uses Semantic Versioning [SEMVER] as MAJOR.MINOR.PATCH:"),
-    (
-        "9",
-        "MAY",
-        "Servers MAY support multiple majors side by side via protocol_version in session.open.",
-    ),
-    ("9", "MUST", "Servers MUST advertise their highest supported version in the session.open result."),
-    # 10 Transport bindings
-    (
-        "10.1",
-        "is",
-        "Default path: implementation-defined; the reference implementation uses /run/hearth/hearth.sock when started "
-        "as a system service or /tmp/hearth/hearth.sock for unprivileged use.",
-    ),
-    (
-        "10.1",
-        "is",
-        "Permissions: 0660 owned by the server's user, with a dedicated group. Adding a user to that group is the "
-        "authentication act.",
-    ),
-    ("10.1", "is", "Framing: line-delimited JSON."),
-    ("10.2", "MAY", "A small adapter MAY present a HACP server as an MCP server [MCP]."),
-    (
-        "10.3",
-        "MAY",
-        "For multi-host deployments, HACP MAY be served over TCP wrapped in mutual TLS.",
-    ),
-    # 12 Security considerations
-    ("12", "MUST", "A conformant server MUST: Allowlist tools at startup."),
-    (
-        "12",
-        "MUST",
-        "The set of registered tools is fixed per process; agents cannot install new tools at runtime over HACP.",
-    ),
-    ("12", "MUST", "A conformant server MUST: Path-guard every filesystem operation."),
-    (
-        "12",
-        "MUST",
-        "file.* and any tool that accepts a path MUST consult a configured read/write allowlist; reject with "
-        "RPC_PERMISSION_DENIED on miss.",
-    ),
-    ("12", "MUST", "A conformant server MUST: Enforce per-tool risk caps."),
-    (
-        "12",
-        "MUST NOT",
-        "A session MUST NOT execute a tool whose risk_level exceeds the session's configured maximum.",
-    ),
-    ("12", "MUST", "A conformant server MUST: Audit every accepted task (Section 7)."),
-    ("12", "MUST", "A conformant server MUST: Bound resource use."),
-    ("12", "MUST", "Server MUST reject task.submit when internal queues are full."),
-    (
-        "12",
-        "SHOULD",
-        "A conformant server SHOULD: Run as an unprivileged user, joining only the groups required for the buses it "
-        "exposes.",
-    ),
-    ("12", "SHOULD", "A conformant server SHOULD: Apply rate limits per (session_id, tool) pair."),
-    ("12", "SHOULD", "A conformant server SHOULD: Apply per-tool timeouts."),
-    (
-        "12",
-        "SHOULD",
-        "A conformant server SHOULD: Drop privileges and apply syscall filtering before serving.",
-    ),
-    (
-        "12",
-        "MUST NOT",
-        "Servers MUST NOT expose a proc.exec-style escape hatch in the default tool set.",
-    ),
-    (
-        "12",
-        "MUST",
-        "Operators that need shell access MUST opt in explicitly and MUST flag such tools as risk_level: 3.",
-    ),
-    (
-        "12",
-        "MUST",
-        "Operators deploying HACP over network transports MUST apply mutual TLS or an equivalent authentication "
-        "mechanism, as the JSON-RPC envelope itself carries no confidentiality or integrity protection.",
-    ),
-    (
-        "12",
-        "SHOULD",
-        "Operators SHOULD store audit logs on append-only media or use cryptographic chaining (Section 7) to detect "
-        "tampering after the fact.",
-    ),
-    # 13 Privacy considerations
-    (
-        "13",
-        "SHOULD",
-        "Operators SHOULD treat audit logs as sensitive: they may incidentally correlate hardware events with user "
-        "activity (for example, motion sensor reads taken at specific times).",
-    ),
-    (
-        "13",
-        "MUST",
-        "Implementations that expose tools returning personal data (for example, a microphone capture tool) MUST "
-        "classify those tools at an appropriate risk_level and SHOULD require explicit operator opt-in.",
-    ),
-    (
-        "13",
-        "SHOULD",
-        "Implementations that expose tools returning personal data (for example, a microphone capture tool) MUST "
-        "classify those tools at an appropriate risk_level and SHOULD require explicit operator opt-in.",
-    ),
-]
-"""(section, level, sentence), in the order of the draft."""
+from __future__ import annotations
 
-DESIGN = [
-    (
-        "notification",
-        "missing `id` or `id: null`: executed, never answered (parse and invalid-request errors are still answered, "
-        "with `id: null`)",
-    ),
-    ("batch", "array in, one array line out; empty → -32600; more than `max_batch` (64) → -32600"),
-    ("framing", "LF; CRLF, blank lines and surrounding white space accepted; one reply is one line"),
-    (
-        "too long a line",
-        "more than `max_document_bytes` (1 MiB): error -32600, reason in `data`, then the connection closes",
-    ),
-    (
-        "what is not JSON",
-        "invalid UTF-8, NaN, numbers beyond a double, lone surrogates, nesting past the limit: -32700, the connection "
-        "goes on; of duplicate keys the last wins, for the executor and the audit alike",
-    ),
-    ("id", "string or integer, else -32600; reuse while outstanding → -32600"),
-    ("params", "object; an array or scalar → -32602; unknown fields ignored at every level, tool args included"),
-    (
-        "submit checks, in order",
-        "session → shape (-32602) → tool exists (-32002) → allowed (-32003) → schema (-32602, with `step_index`, "
-        "`tool`, JSON pointer, reason) → risk (-32003) → paths (-32003) → rate (-32006, `retry_after_ms`) → capacity "
-        "(-32005)",
-    ),
-    (
-        "limits",
-        "steps 256 per task; 64 live tasks per session; 64 sessions per principal; 1,024 connections; 256 outstanding "
-        "requests per connection; bus queue 128; all in `[limits]`",
-    ),
-    (
-        "step list in task.get",
-        "steps that have started; once the task is terminal, the rest too, as CANCELLED",
-    ),
-    ("latency_ms", "a number of microsecond resolution"),
-    ("history", "256 terminal tasks per session, then -32001"),
-    ("cancel of a terminal task", "its status, no error"),
-    (
-        "failed steps with abort_on_step_failure: false",
-        "all steps run; the task is FAILED if any failed",
-    ),
-    ("step results", "a failed step has `error` (string), `error_code` and `error_data`"),
-    (
-        "task.events.subscribe",
-        "answers first, then replays from the start (or `from_seq`), then live; each event has `seq`; `task_finish` "
-        "carries the status and no `step_index`; without `task_id` all tasks of the session; "
-        "`task.events.unsubscribe` exists; `task.submit` takes `subscribe: true`",
-    ),
-    (
-        "back-pressure",
-        "`start`, `finish` and `task_finish` are never dropped; `progress` coalesces to the newest",
-    ),
-    (
-        "idle TTL",
-        "300 s without a request naming the session and without a live subscription; a running task alone does not "
-        "keep a session",
-    ),
-    (
-        "session.close",
-        'answers when its tasks have yielded, at the latest after 2 s, then with `"yielding": n`',
-    ),
-    (
-        "versions",
-        "we speak 0.1.0; a higher major from the client → -32008 with `supported`; malformed semver → -32602",
-    ),
-    ("ids", "ULIDs from a CSPRNG"),
-    ("max_risk_level", "lower always; higher only up to the policy's `max_risk_ceiling`, else -32003"),
-    (
-        "added codes",
-        "-32005 QUEUE_FULL, -32006 RATE_LIMITED, -32007 SHUTTING_DOWN, -32008 UNSUPPORTED_VERSION",
-    ),
-    ("capability flags", "what the session may really do, and nothing else"),
-]
-"""(point, decision): the wire decisions that go beyond the draft. Their tests have the section "design 8: POINT"."""
+from typing import NamedTuple
 
-DECIDED = [(f"design 8: {point}", "decided", decision) for point, decision in DESIGN]
-ALL = [*DRAFT, *DECIDED]
+
+class Sentence(NamedTuple):
+    """One thing to prove."""
+
+    section: str
+    level: str
+    text: str
+
+
+def _read(table: str) -> list[Sentence]:
+    """The rows "section | level | text": a row goes on in the indented lines after it; "#" begins a heading."""
+    rows: list[str] = []
+    for line in table.strip().splitlines():
+        if line.startswith("    "):
+            rows[-1] += " " + line.strip()
+        elif line and not line.startswith("#"):
+            rows.append(line)
+    return [Sentence(*row.split(" | ", 2)) for row in rows]
+
+
+DRAFT = _read(
+    """
+# 1 Introduction
+1.1 | is | A task has exactly one identifier and one terminal status.
+1.1 | REQUIRED | A conformant server is one that implements the methods marked "Required" in Section 3 and obeys the
+    framing, error, and lifecycle rules in Section 2 and Section 5.
+1.1 | REQUIRED | A conformant client is one that issues only well-formed requests per Section 2, honors the
+    lifecycle in Section 5, and treats unknown optional fields as defined in Section 2.5.
+
+# 2 Wire format
+2.1 | MUST | HACP MUST use JSON-RPC 2.0 [JSONRPC] over UTF-8 encoded JSON [RFC8259].
+2.1 | is | Every request is a JSON object with at least:
+2.1 | is | Every response is either a result:
+2.1 | is | or an error (see Section 6):
+2.2 | is | The default framing is line-delimited JSON: each request and response is a single JSON document followed
+    by exactly one LF (0x0A).
+2.2 | MUST NOT | Clients MUST NOT split a single document across multiple LF boundaries.
+2.2 | MUST | Servers MUST accept arbitrary whitespace between documents.
+2.2 | MAY | Alternative framings (Content-Length headers, WebSocket frames) MAY be negotiated by transport binding
+    documents (see Section 10).
+2.3 | MUST | id — JSON-RPC request identifier; MUST be unique per connection while outstanding.
+2.3 | is | Strings, integers, or null are allowed; null indicates a notification (no response expected).
+2.3 | is | session_id — opaque server-generated string returned by session.open.
+2.3 | MUST | MUST be at most 64 bytes drawn from [0-9a-zA-Z_-].
+2.3 | is | task_id — opaque server-generated string returned by task.submit. Same constraints as session_id.
+2.4 | is | UTF-8 only.
+2.4 | is | Numbers fit in IEEE 754 double precision unless explicitly declared otherwise in a method's schema.
+2.4 | MUST | Binary payloads (for example file.read contents) MUST be encoded using base64 as defined in [RFC4648].
+2.5 | MUST | Servers MUST ignore unknown fields in params.
+2.5 | MUST | Clients MUST ignore unknown fields in result.
+2.5 | MUST | New error codes MUST be additive (no re-purposing of existing numbers).
+2.5 | SHOULD | Tool authors SHOULD version breaking-change tools by appending .v2 (for example gpio.set.v2) rather
+    than mutating the original.
+
+# 3 Core methods
+3 | MUST | The following methods make up the HACP Core and MUST be implemented by every conformant server.
+3 | SHOULD | task.events | SHOULD | Server-sent task progress (see Section 8)
+3 | MAY | attest.* | MAY | Device or agent attestation (see Section 11)
+3 | MAY | mcp.* | MAY | MCP-bridge introspection (see Section 10.1)
+3.1 | MUST | The server MUST allocate a fresh session_id and MAY advertise capability flags.
+3.1 | MAY | The server MUST allocate a fresh session_id and MAY advertise capability flags.
+3.1 | SHOULD | client_name | string | SHOULD | Free-form e.g. "ai-shell"
+3.1 | SHOULD | client_version | string | SHOULD | Semantic version
+3.1 | MAY | protocol_version | string | MAY | Highest HACP version supported
+3.1 | MAY | The server MAY reject session.open with RPC_PERMISSION_DENIED if authentication fails.
+3.1 | is | Authentication is transport-bound (see Section 10).
+3.2 | is | Result: { "ok": true }
+3.2 | MUST | Closing a session MUST cancel any tasks still owned by it.
+3.3 | is | risk_level is one of:
+3.3 | MUST | Clients MUST treat unknown additional tool fields as opaque and preserve them when forwarding.
+3.4 | is | Steps run sequentially within a task.
+3.4 | MAY | Two tasks in the same session MAY run concurrently if the server supports it.
+3.4 | MUST | The server MUST validate every step's tool name and argument schema before returning.
+3.4 | is | If any step fails validation, the entire submission is rejected with RPC_INVALID_PARAMS and no step is
+    executed.
+3.4 | MUST | The server MUST reject any step whose tool's risk_level exceeds the session's permitted maximum
+    (default 2; configurable via constraints.max_risk_level only if the session is permitted to relax it).
+3.5 | is | Task status is one of: QUEUED, RUNNING, SUCCESS, FAILED, CANCELLED.
+3.5 | is | Step status uses the same enum (without QUEUED).
+3.5 | MUST | A failed step MUST include an "error" string.
+3.5 | is | The whole task fails fast unless abort_on_step_failure: false was set.
+3.6 | is | Result: { "task_id": "...", "status": "CANCELLING" }
+3.6 | is | Steps in progress are signaled; the task moves to CANCELLED only after the current step yields.
+3.6 | MUST NOT | Servers MUST NOT force-kill a step that has begun a hardware transaction (for example, an in-flight
+    I2C write) just because cancel arrived.
+
+# 4 Capability namespaces
+4 | is | Tool names are dot-separated.
+4 | SHOULD | Vendors SHOULD prefix custom namespaces with their reverse-DNS, for example com.acme.modbus.read, to
+    avoid collisions.
+
+# 5 Lifecycle
+5 | is | A session begins with session.open and ends with session.close or an idle timeout.
+5 | MAY | While a session is active, an agent MAY submit any number of tasks.
+5 | is | Each task progresses through: QUEUED -> RUNNING -> { SUCCESS | FAILED | CANCELLED }
+5 | SHOULD | Idle sessions SHOULD be reaped after a server-defined time-to-live (default 300 seconds);
+5 | MUST | reaping MUST run session.close semantics, including cancelling any in-flight tasks.
+5 | MUST | A server MUST reject any post-close request that uses the closed session identifier with
+    RPC_SESSION_INVALID.
+
+# 6 Error model
+6 | is | HACP reuses the JSON-RPC 2.0 standard codes:
+6 | is | Plus HACP-specific codes (range -32099 to -32000):
+6 | MAY | Implementations MAY add codes in -32099 to -32005.
+6 | MUST NOT | They MUST NOT re-use the codes above with different meaning.
+6 | MAY | The optional error.data field MAY carry a structured detail object:
+
+# 7 Audit semantics
+7 | MUST | Every accepted task.submit, every step start, every step finish, and every session.open and session.close
+    MUST generate an audit event.
+7 | SHOULD | Audit logs SHOULD be append-only and rotation-friendly (newline-delimited JSON).
+7 | MAY | Implementations MAY chain consecutive records cryptographically (for example, by including the SHA-256
+    hash of the previous record in the next record) to provide tamper evidence.
+
+# 8 Streaming extension
+8 | MAY | A server MAY advertise the CAP_STREAMING_TASK_EVENTS capability in session.open.
+8 | MAY | If present, clients MAY call:
+8 | is | The server then sends one or more notifications (JSON-RPC objects with no id):
+8 | is | Phases: start, progress, finish, task_finish.
+8 | is | The subscription ends implicitly when the task reaches a terminal status.
+
+# 9 Versioning
+9 | is | The protocol uses Semantic Versioning [SEMVER] as MAJOR.MINOR.PATCH:
+9 | MAY | Servers MAY support multiple majors side by side via protocol_version in session.open.
+9 | MUST | Servers MUST advertise their highest supported version in the session.open result.
+
+# 10 Transport bindings
+10.1 | is | Default path: implementation-defined; the reference implementation uses /run/hearth/hearth.sock when
+    started as a system service or /tmp/hearth/hearth.sock for unprivileged use.
+10.1 | is | Permissions: 0660 owned by the server's user, with a dedicated group. Adding a user to that group is the
+    authentication act.
+10.1 | is | Framing: line-delimited JSON.
+10.2 | MAY | A small adapter MAY present a HACP server as an MCP server [MCP].
+10.3 | MAY | For multi-host deployments, HACP MAY be served over TCP wrapped in mutual TLS.
+
+# 12 Security considerations
+12 | MUST | A conformant server MUST: Allowlist tools at startup.
+12 | MUST | The set of registered tools is fixed per process; agents cannot install new tools at runtime over HACP.
+12 | MUST | A conformant server MUST: Path-guard every filesystem operation.
+12 | MUST | file.* and any tool that accepts a path MUST consult a configured read/write allowlist; reject with
+    RPC_PERMISSION_DENIED on miss.
+12 | MUST | A conformant server MUST: Enforce per-tool risk caps.
+12 | MUST NOT | A session MUST NOT execute a tool whose risk_level exceeds the session's configured maximum.
+12 | MUST | A conformant server MUST: Audit every accepted task (Section 7).
+12 | MUST | A conformant server MUST: Bound resource use.
+12 | MUST | Server MUST reject task.submit when internal queues are full.
+12 | SHOULD | A conformant server SHOULD: Run as an unprivileged user, joining only the groups required for the
+    buses it exposes.
+12 | SHOULD | A conformant server SHOULD: Apply rate limits per (session_id, tool) pair.
+12 | SHOULD | A conformant server SHOULD: Apply per-tool timeouts.
+12 | SHOULD | A conformant server SHOULD: Drop privileges and apply syscall filtering before serving.
+12 | MUST NOT | Servers MUST NOT expose a proc.exec-style escape hatch in the default tool set.
+12 | MUST | Operators that need shell access MUST opt in explicitly and MUST flag such tools as risk_level: 3.
+12 | MUST | Operators deploying HACP over network transports MUST apply mutual TLS or an equivalent authentication
+    mechanism, as the JSON-RPC envelope itself carries no confidentiality or integrity protection.
+12 | SHOULD | Operators SHOULD store audit logs on append-only media or use cryptographic chaining (Section 7) to
+    detect tampering after the fact.
+
+# 13 Privacy considerations
+13 | SHOULD | Operators SHOULD treat audit logs as sensitive: they may incidentally correlate hardware events with
+    user activity (for example, motion sensor reads taken at specific times).
+13 | MUST | Implementations that expose tools returning personal data (for example, a microphone capture tool) MUST
+    classify those tools at an appropriate risk_level and SHOULD require explicit operator opt-in.
+13 | SHOULD | Implementations that expose tools returning personal data (for example, a microphone capture tool)
+    MUST classify those tools at an appropriate risk_level and SHOULD require explicit operator opt-in.
+"""
+)
+"""In the order of the draft. Section 1.1's sentence about the key words themselves asks nothing of anybody."""
+
+DESIGN = _read(
+    """
+design 8: notification | decided | missing `id` or `id: null`: executed, never answered (parse and invalid-request
+    errors are still answered, with `id: null`)
+design 8: batch | decided | array in, one array line out; empty → -32600; more than `max_batch` (64) → -32600
+design 8: framing | decided | LF; CRLF, blank lines and surrounding white space accepted; one reply is one line
+design 8: too long a line | decided | more than `max_document_bytes` (1 MiB): error -32600, reason in `data`, then
+    the connection closes
+design 8: what is not JSON | decided | invalid UTF-8, NaN, numbers beyond a double, lone surrogates, nesting past
+    the limit: -32700, the connection goes on; of duplicate keys the last wins, for the executor and the audit alike
+design 8: id | decided | string or integer, else -32600; reuse while outstanding → -32600
+design 8: params | decided | object; an array or scalar → -32602; unknown fields ignored at every level, tool args
+    included
+design 8: submit checks, in order | decided | session → shape (-32602) → tool exists (-32002) → allowed (-32003) →
+    schema (-32602, with `step_index`, `tool`, JSON pointer, reason) → risk (-32003) → paths (-32003) → rate
+    (-32006, `retry_after_ms`) → capacity (-32005)
+design 8: limits | decided | steps 256 per task; 64 live tasks per session; 64 sessions per principal; 1,024
+    connections; 256 outstanding requests per connection; bus queue 128; all in `[limits]`
+design 8: step list in task.get | decided | steps that have started; once the task is terminal, the rest too, as
+    CANCELLED
+design 8: latency_ms | decided | a number of microsecond resolution
+design 8: history | decided | 256 terminal tasks per session, then -32001
+design 8: cancel of a terminal task | decided | its status, no error
+design 8: failed steps with abort_on_step_failure: false | decided | all steps run; the task is FAILED if any failed
+design 8: step results | decided | a failed step has `error` (string), `error_code` and `error_data`
+design 8: task.events.subscribe | decided | answers first, then replays from the start (or `from_seq`), then live;
+    each event has `seq`; `task_finish` carries the status and no `step_index`; without `task_id` all tasks of the
+    session; `task.events.unsubscribe` exists; `task.submit` takes `subscribe: true`
+design 8: back-pressure | decided | `start`, `finish` and `task_finish` are never dropped; `progress` coalesces to
+    the newest
+design 8: idle TTL | decided | 300 s without a request naming the session and without a live subscription; a running
+    task alone does not keep a session
+design 8: session.close | decided | answers when its tasks have yielded, at the latest after 2 s, then with
+    `"yielding": n`
+design 8: versions | decided | we speak 0.1.0; a higher major from the client → -32008 with `supported`; malformed
+    semver → -32602
+design 8: ids | decided | ULIDs from a CSPRNG
+design 8: max_risk_level | decided | lower always; higher only up to the policy's `max_risk_ceiling`, else -32003
+design 8: added codes | decided | -32005 QUEUE_FULL, -32006 RATE_LIMITED, -32007 SHUTTING_DOWN, -32008
+    UNSUPPORTED_VERSION
+design 8: capability flags | decided | what the session may really do, and nothing else
+"""
+)
+"""The wire decisions that go beyond the draft."""
+
+ALL = [*DRAFT, *DESIGN]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 
 import pytest
@@ -78,7 +77,9 @@ def test_3_1_the_clients_name_is_on_record_and_not_required(peer, daemon) -> Non
     assert "client_name" not in daemon.recorded(event="session.open", session_id=nameless)
 
 
-@pytest.mark.spec("3.1", "MAY", "The server MAY reject session.open with RPC_PERMISSION_DENIED if authentication fails.")
+@pytest.mark.spec(
+    "3.1", "MAY", "The server MAY reject session.open with RPC_PERMISSION_DENIED if authentication fails."
+)
 def test_3_1_whom_no_policy_matches_is_refused_at_session_open_and_that_is_on_record(hearthd) -> None:
     running = hearthd('[[policy]]\nname = "somebody else"\nmatch = { uid = 4294967293 }')
     refused = running.peer().error("session.open")
@@ -164,7 +165,9 @@ def test_3_4_a_task_runs_to_its_end_while_another_of_the_session_is_running(peer
     assert peer.get(session, waiting)["status"] == "RUNNING"
 
 
-@pytest.mark.spec("3.4", "MUST", "The server MUST validate every step's tool name and argument schema before returning.")
+@pytest.mark.spec(
+    "3.4", "MUST", "The server MUST validate every step's tool name and argument schema before returning."
+)
 @pytest.mark.spec(
     "3.4",
     "is",
@@ -271,11 +274,7 @@ def test_3_5_a_task_fails_fast(peer, session) -> None:
 
 
 @pytest.mark.spec("3.5", "is", "The whole task fails fast unless abort_on_step_failure: false was set.")
-@pytest.mark.spec(
-    "design 8: failed steps with abort_on_step_failure: false",
-    "decided",
-    "all steps run; the task is FAILED if any failed",
-)
+@pytest.mark.spec("design 8: failed steps with abort_on_step_failure: false")
 def test_3_5_with_abort_on_step_failure_false_all_steps_run_and_the_task_failed(peer, session) -> None:
     task = peer.run(session, READ, NOBODY, READ, abort_on_step_failure=False)
     assert task["status"] == "FAILED"
@@ -319,13 +318,13 @@ def test_3_6_a_waiting_step_is_signaled_and_yields_before_the_task_is_cancelled(
     "3.6", "is", "Steps in progress are signaled; the task moves to CANCELLED only after the current step yields."
 )
 def test_3_6_a_task_whose_step_does_not_yield_is_not_cancelled_before_it_does(peer, session) -> None:
-    # 200 bytes at 9 ms each: the cancellation meets it in the middle, and has to wait for some 2 s.
-    task_id = in_flight(peer, session, ("i2c.read", {"bus": 1, "addr": "0x48", "reg": 0, "len": 200}))
+    # 100 bytes at 9 ms each: the cancellation meets it in the middle, and has to wait for the rest.
+    task_id = in_flight(peer, session, ("i2c.read", {"bus": 1, "addr": "0x48", "reg": 0, "len": 100}))
     assert peer.result("task.cancel", {"session_id": session, "task_id": task_id})["status"] == "CANCELLING"
     assert peer.get(session, task_id)["status"] == "RUNNING"
     finish, end = peer.events_until("task_finish")[-2:]
     assert (finish["phase"], finish["step_index"], finish["status"]) == ("finish", 0, "SUCCESS")
-    assert len(base64.b64decode(finish["result"]["data"])) == 200, "it yielded when it was done, not before"
+    assert len(base64.b64decode(finish["result"]["data"])) == 100, "it yielded when it was done, not before"
     assert end["status"] == "CANCELLED"
     assert [step["status"] for step in peer.get(session, task_id)["steps"]] == ["SUCCESS", "CANCELLED"]
 
@@ -356,9 +355,3 @@ def test_3_6_an_i2c_write_in_flight_is_never_cut_short(peer, daemon, how: str) -
     stored = observer.value(watching, "i2c.read", bus=1, addr="0x50", reg=0, len=8)["data"]
     assert base64.b64decode(stored) == data[-8:]
     assert len(daemon.records(event="task.step.start", task_id=task_id)) == 1, "and nothing began after it"
-
-
-def test_the_answers_of_this_file_are_json_objects() -> None:
-    """The steps that the tests above share are what they are taken for."""
-    for tool, args in (WATCH, READ, NOBODY):
-        assert json.loads(json.dumps({"tool": tool, "args": args}))["tool"] == tool

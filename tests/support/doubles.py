@@ -219,6 +219,7 @@ class MemoryJournal:
     def __init__(self, observer, *, durability="os"):
         self.settings = SimpleNamespace(durability=durability, path="memory")
         self.failure = None
+        self.warning = None
         self.records = []
         self.lost = []
         self.ended = False

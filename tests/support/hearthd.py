@@ -131,6 +131,35 @@ class Peer:
         self.socket.close()
 
 
+_STRANGER = """
+import os, socket, sys
+os.setgroups([int(group) for group in sys.argv[2].split()])
+os.setgid(65534)
+os.setuid(65534)
+peer = socket.socket(socket.AF_UNIX)
+peer.settimeout(20)
+peer.connect(sys.argv[1])
+peer.sendall(sys.stdin.buffer.read())
+peer.shutdown(socket.SHUT_WR)
+for line in peer.makefile("rb"):
+    sys.stdout.buffer.write(line)
+"""
+
+
+def as_nobody(path: Path, *documents: bytes, groups: Sequence[int] = ()) -> list[Any]:
+    """What a process of the user nobody, in these groups beside its own, is answered. Needs root."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _STRANGER, str(path), " ".join(map(str, groups))],
+        input=b"".join(documents),
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    if done.returncode:
+        raise PermissionError(done.stderr.decode())
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 class Hearthd:
     """The daemon under test."""
 
@@ -147,11 +176,13 @@ class Hearthd:
         self.said = ""
         self.peers: list[Peer] = []
 
-    def start(self, *arguments: str, prefix: Sequence[str] = ()) -> Hearthd:
-        """Start it and wait until it is ready; `prefix` is a command that runs it (prlimit, nohup …)."""
+    def start(
+        self, *arguments: str, prefix: Sequence[str] = (), program: Sequence[str] = ("-m", "hearth.actors.daemon")
+    ) -> Hearthd:
+        """Start it and wait until it is ready; `prefix` is a command that runs it (nohup …)."""
         self.said = ""
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "hearth.actors.daemon", "--config", str(self.config), *arguments],
+            [*prefix, sys.executable, *program, "--config", str(self.config), *arguments],
             stderr=subprocess.PIPE,
             text=True,
             env=self.env,

@@ -7,6 +7,7 @@ every state that the actors can be interrupted in. Scheduling is seeded: the run
 from __future__ import annotations
 
 import contextlib
+import signal
 
 import trio
 from trio.testing import MockClock
@@ -39,6 +40,22 @@ def seeded(seed):
         trio._core._run._r.setstate(state)
 
 
+@contextlib.contextmanager
+def within_real_seconds(seconds):
+    """Break a run off that does not end: under a virtual clock a deadlock without a deadline spins for ever."""
+
+    def stop(_number, _frame):
+        raise TimeoutError(f"not done within {seconds} s of real time: a deadlock, or an endless loop")
+
+    former = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
+
+
 def run_with_act(scenario, at, *, seed=0):
     """Run `scenario(arm)` under a virtual clock; after `arm(act)`, act() is called before task step number `at`.
 
@@ -53,7 +70,7 @@ def run_with_act(scenario, at, *, seed=0):
         with trio.fail_after(1000):
             return await scenario(arm)
 
-    with seeded(seed):
+    with within_real_seconds(60), seeded(seed):
         result = trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[stepper])
     return stepper.count, result
 

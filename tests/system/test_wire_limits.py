@@ -80,7 +80,8 @@ def test_connections_that_come_and_go_2000_times_leave_nothing(hearthd) -> None:
         for n in range(times):
             peer = Peer(running.socket)
             if n % 4:
-                peer.send(request(1, "session.open", {"on_disconnect": "close"}))
+                keep = "keep" if n % 4 == 1 else "close"
+                peer.send(request(1, "session.open", {"on_disconnect": keep}))
             if n % 4 > 1:
                 peer.line()
             if n % 4 == 3:
@@ -298,6 +299,7 @@ def test_a_half_closed_connection_waits_for_an_answer_that_takes_time(shared, pe
 
 
 def test_shutting_down_the_reading_side_is_as_good_as_closing(shared, peer) -> None:
+    peer.open()
     before = shared.descriptors()
     deaf = Peer(shared.socket)
     deaf.socket.shutdown(socket.SHUT_RD)
@@ -340,3 +342,26 @@ def test_more_steps_than_a_task_may_have_are_invalid_params(peer) -> None:
     assert peer.wait(session, peer.submit(session, *[get] * 256))["status"] == "SUCCESS"
     for many in (257, 5000):
         assert peer.refusal("task.submit", submission(session, *[get] * many))["code"] == -32602
+
+
+def test_clients_that_give_up_before_they_are_answered_do_not_use_up_their_share_of_sessions(hearthd) -> None:
+    running = hearthd("[limits]\nmax_sessions_per_principal = 8\n").start()
+    for _ in range(200):
+        hasty = Peer(running.socket)
+        hasty.send(request(1, "session.open"))
+        hasty.close()
+    peer = running.peer()
+    running.until(lambda: "result" in peer.call("session.open"))
+    running.until(lambda: peer.call("session.open").get("error", {}).get("code") == -32005)
+    closes = [record["reason"] for record in running.records() if record["event"] == "session.close"]
+    assert set(closes) == {"its client never learned of it"}
+
+
+def test_a_session_whose_client_was_told_of_it_stays_when_the_client_goes(hearthd) -> None:
+    running = hearthd().start()
+    first = Peer(running.socket)
+    session = first.open()
+    first.close()
+    peer = running.peer()
+    running.until(lambda: peer.run(session, "hw.board")["result"]["health"]["sessions"] == 1)
+    assert peer.call("tool.list", {"session_id": session})["result"]

@@ -1,0 +1,431 @@
+"""Writes the pages of docs/ that are made from the code: conformance.md and reference/tools.md.
+
+    python docs/generate.py            write them
+    python docs/generate.py --check    exit with 1 if one is not what it would write
+
+The conformance page is the sentences of tests/conformance/sentences.py and the tests that bear their marks; the tools
+page is the registry of the simulated board. Both come out the same on every machine.
+"""  # noqa: INP001  docs/ is a folder of pages, not a package
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hearth.actors.build import build_parts
+from hearth.config import Config, ToolsConfig
+from hearth.config_exec import ExecParam, ExecTemplate
+from hearth.tools import RISK_NAMES
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from conformance.sentences import ALL, DESIGN, DRAFT, Sentence  # noqa: E402  found only now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hearth.tools import Tool
+
+CONFORMANCE = ROOT / "docs" / "conformance.md"
+TOOLS = ROOT / "docs" / "reference" / "tools.md"
+
+# --- what is not done, and what is to be said -----------------------------------------------------------------------
+
+
+def _find(section: str, level: str, beginning: str) -> Sentence:
+    (found,) = [s for s in ALL if (s.section, s.level) == (section, level) and s.text.startswith(beginning)]
+    return found
+
+
+NOT_DONE = {
+    _find("2.2", "MAY", "Alternative framings"): (
+        "The protocol takes whole documents from a carrier that frames by itself; no such carrier listens yet."
+    ),
+    _find("3", "MAY", "attest.*"): "Not in this release: the draft leaves its mechanisms to future revisions (§11).",
+    _find("3", "MAY", "mcp.*"): "Not in this release: it comes with the MCP bridge.",
+    _find("9", "MAY", "Servers MAY support multiple majors"): "There is only one major so far.",
+    _find("10.2", "MAY", "A small adapter"): "Not in this release.",
+    _find("10.3", "MAY", "For multi-host deployments"): (
+        "Not in this release. Until then: the Unix socket over ssh, which authenticates and encrypts."
+    ),
+    _find("12", "SHOULD", "A conformant server SHOULD: Drop privileges"): (
+        "Not in this release. The systemd unit in [Getting started](getting-started.md) has the service manager do "
+        "both before hearthd starts."
+    ),
+    _find("12", "MUST", "Operators deploying HACP over network"): (
+        "Nothing to do yet: this release listens on no network."
+    ),
+}
+"""Sentence -> why it is not done, or not wholly: then there is a test as well, of what is."""
+
+NOTES = {
+    _find("3.4", "is", "If any step fails validation"): (
+        "A tool that is not registered is answered with RPC_TOOL_NOT_FOUND, which Table 7 has for it; every other step "
+        "that is not valid with RPC_INVALID_PARAMS."
+    ),
+    _find("5", "MAY", "While a session is active"): (
+        "At one time at most `[limits] max_tasks_per_session` that have not ended."
+    ),
+    _find("10.1", "is", "Default path"): "systemd's RUNTIME_DIRECTORY, where it is set, comes first.",
+}
+
+# --- conformance.md -------------------------------------------------------------------------------------------------
+
+
+class Proof(NamedTuple):
+    """A test that bears a mark."""
+
+    file: str
+    name: str
+
+
+@cache
+def collect() -> dict[Sentence, list[Proof]]:
+    """Sentence -> the tests that bear its mark. Raises SystemExit for a mark that names no sentence."""
+    proofs: dict[Sentence, list[Proof]] = {}
+    decisions = {sentence.section: sentence for sentence in DESIGN}
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        source = file.read_text("utf-8")
+        if "mark.spec(" not in source:
+            continue
+        for name, arguments in _marks(ast.parse(source), str(file.relative_to(ROOT))):
+            sentence = decisions.get(arguments[0]) if len(arguments) == 1 else Sentence(*arguments)
+            if sentence not in ALL:
+                raise SystemExit(f"{file}: {name}: the mark {arguments} names no sentence of sentences.py")
+            proof = Proof(file.relative_to(ROOT).as_posix(), name)
+            if proof not in proofs.setdefault(sentence, []):
+                proofs[sentence].append(proof)
+    return proofs
+
+
+def _marks(tree: ast.Module, file: str) -> Iterator[tuple[str, list[str]]]:
+    """(test, arguments) of every `@pytest.mark.spec(…)`; arguments are strings, or names of the module's constants."""
+    constants = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        for decorator in node.decorator_list:
+            if not isinstance(decorator, ast.Call) or ast.unparse(decorator.func) != "pytest.mark.spec":
+                continue
+            arguments = []
+            for argument in decorator.args:
+                named = isinstance(argument, ast.Name)
+                value = constants.get(argument.id) if named else getattr(argument, "value", None)
+                if not isinstance(value, str):
+                    raise SystemExit(f"{file}:{argument.lineno}: not a string, nor a constant of this module")
+                arguments.append(value)
+            yield node.name, arguments
+
+
+_CONFORMANCE_HEAD = """\
+# Conformance
+
+What the HACP draft (draft-sunyi-hacp-protocol-00) asks for, sentence by sentence, and the tests that prove it. A
+sentence without a key word that states a rule has the level *states*.
+
+Of {total} sentences {proved} are proved, {part} in part, and {later} are not done yet: those say why.
+
+This page is generated: `make docs`.
+"""
+
+_DECISIONS_HEAD = """\
+## Decisions beyond the draft
+
+What the draft leaves open on the wire, and how it was decided.
+
+| Point | Decision | Proved by |
+| --- | --- | --- |"""
+
+
+def conformance_page() -> str:
+    """docs/conformance.md. Raises SystemExit for a sentence that has neither a test nor a reason."""
+    proofs = collect()
+    states = [_state(sentence, proofs) for sentence in DRAFT]
+    head = _CONFORMANCE_HEAD.format(
+        total=len(DRAFT),
+        proved=states.count("proved"),
+        part=states.count("in part"),
+        later=states.count("not yet"),
+    )
+    decisions = []
+    for sentence in DESIGN:
+        point = _cell(sentence.section.removeprefix("design 8: "))
+        decisions.append(f"| {point} | {_cell(sentence.text, code=True)} | {_proved(sentence, proofs)} |")
+    return "\n".join([head, *_chapters(DRAFT, proofs), _DECISIONS_HEAD, *decisions, ""])
+
+
+def _chapters(sentences: Sequence[Sentence], proofs: Mapping[Sentence, list[Proof]]) -> Iterator[str]:
+    section = ""
+    for sentence in sentences:
+        if sentence.section != section:
+            if section:
+                yield ""
+            section = sentence.section
+            yield f"## Section {section}"
+            yield ""
+            yield "| Level | Sentence | Proved by |"
+            yield "| --- | --- | --- |"
+        level = "*states*" if sentence.level == "is" else sentence.level
+        yield f"| {level} | {_cell(sentence.text)} | {_proved(sentence, proofs)} |"
+    yield ""
+
+
+def _state(sentence: Sentence, proofs: Mapping[Sentence, list[Proof]]) -> str:
+    if sentence not in NOT_DONE:
+        if sentence not in proofs:
+            raise SystemExit(f"§{sentence.section}: no test proves, and no reason excuses: {sentence.text}")
+        return "proved"
+    return "in part" if sentence in proofs else "not yet"
+
+
+def _proved(sentence: Sentence, proofs: Mapping[Sentence, list[Proof]]) -> str:
+    told = [f"[{proof.name.removeprefix('test_')}](../{proof.file})" for proof in proofs.get(sentence, [])]
+    state = _state(sentence, proofs)
+    if state != "proved":
+        told.insert(0, f"**{state}**: {NOT_DONE[sentence]}")
+    if sentence in NOTES:
+        told.append(f"({NOTES[sentence]})")
+    return "<br>".join(told)
+
+
+def _cell(text: str, *, code: bool = False) -> str:
+    """Text in a table's cell; with `code`, back quotes keep their meaning."""
+    text = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    return text if code else text.replace("_", "\\_").replace("`", "\\`").replace("[", "\\[")
+
+
+# --- reference/tools.md ---------------------------------------------------------------------------------------------
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "hw.board": {},
+    "hw.gpio.list": {},
+    "hw.i2c.list": {},
+    "hw.uart.list": {},
+    "hw.sensor.list": {},
+    "hw.sensor.read": {"sensor": "temperature"},
+    "gpio.get": {"line": "BUTTON"},
+    "gpio.watch": {"line": 4, "edge": "rising", "count": 1, "timeout_ms": 100},
+    "gpio.set": {"line": 17, "value": 1},
+    "gpio.pulse": {"line": "RELAY", "value": 1, "duration_ms": 20},
+    "i2c.read": {"bus": 1, "addr": "0x48", "reg": 0, "len": 2},
+    "i2c.write": {"bus": 1, "addr": "0x50", "reg": "0x10", "data": "aGVhcnRo"},
+    "i2c.transfer": {"bus": 1, "addr": 80, "write": "EA==", "read_len": 6},
+    "i2c.scan": {"bus": 1},
+    "uart.read": {"port": "uart0", "len": 64, "timeout_ms": 50},
+    "uart.write": {"port": "uart0", "data": "aGVsbG8K"},
+    "uart.exchange": {"port": "uart0", "data": "KklETj8K", "until": "\n", "timeout_ms": 500},
+    "file.list": {"path": "/srv/hearth"},
+    "file.stat": {"path": "/srv/hearth/notes.txt"},
+    "file.read": {"path": "/srv/hearth/notes.txt", "offset": 0, "len": 4096},
+    "file.write": {"path": "/srv/hearth/notes.txt", "data": "aGVsbG8K", "mode": "append"},
+    "file.delete": {"path": "/srv/hearth/notes.txt"},
+    "sys.cpuinfo": {},
+    "sys.memory": {},
+    "sys.thermal": {},
+    "sys.load": {},
+    "sys.disk": {},
+    "sys.network": {},
+    "sys.uptime": {},
+    "proc.list": {"sort": "memory", "limit": 5},
+    "proc.exec": {"template": "df", "params": {"mount": "/"}},
+    "proc.signal": {"pid": 4711, "signal": "SIGTERM"},
+}
+"""Valid args for each tool. The tests run them."""
+
+TEMPLATES = {
+    "df": ExecTemplate(
+        argv=("/bin/df", "-k", "{mount}"),
+        params={"mount": ExecParam(enum=("/", "/tmp"), description="a mount point")},
+        description="free disk space",
+    )
+}
+
+_BUSES = {
+    "board": "the board's description; touches no hardware",
+    "gpio": "one for each GPIO chip",
+    "i2c": "one for each I2C adapter",
+    "uart": "one for each serial port",
+    "files": "a pool",
+    "system": "a pool",
+    "processes": "a pool",
+    "exec": "a pool of its own",
+}
+
+
+def registry() -> Mapping[str, Tool]:
+    """Every shipped tool, opt-in ones included, on the simulated board."""
+    config = Config(tools=ToolsConfig(enable=("proc.exec", "proc.signal"), exec=TEMPLATES))
+    parts = build_parts(config, default_policy=())
+    parts.paths.close()
+    return parts.registry
+
+
+_TOOLS_HEAD = """\
+# Tools
+
+The tools that hearth ships, as they are on the simulated board; elsewhere only the names of chips, ports and sensors
+differ. A daemon offers those that its board has a bus for (see [boards](boards.md)), that the operator has not
+disabled, and, of the opt-in ones, those that the operator has enabled (see [configuration](config.md)). `hearth tools`
+lists what a session may use, `hearth tools NAME` shows one with its JSON Schemas, which say exactly what the tables
+below say in words. Members that are not in a tool's table are ignored.
+
+Risk levels: {risks}. Binary data is base64. When a step fails, its `error_data.effect` says what became of the world:
+see [errors](errors.md).
+
+This page is generated: `make docs`.
+
+| Tool | Risk | Rollback | Bus | |
+| --- | --- | --- | --- | --- |"""
+
+
+def tools_page() -> str:
+    """docs/reference/tools.md."""
+    tools = registry()
+    risks = ", ".join(f"{level} {name}" for level, name in enumerate(RISK_NAMES))
+    lines = [_TOOLS_HEAD.format(risks=risks)]
+    for tool in tools.values():
+        anchor = tool.name.replace(".", "")
+        optional = " Opt-in." if tool.opt_in else ""
+        lines.append(
+            f"| [`{tool.name}`](#{anchor}) | {tool.risk_level} | {_yes(tool.supports_rollback)} | `{_bus(tool)}` "
+            f"| {_cell(tool.description.partition('. ')[0].removesuffix('.'), code=True)}.{optional} |"
+        )
+    for tool in tools.values():
+        lines += ["", f"## {tool.name}", "", *_section(tool)]
+    return "\n".join(lines) + "\n"
+
+
+def _bus(tool: Tool) -> str:
+    return tool.bus(EXAMPLES[tool.name])
+
+
+def _yes(value: object) -> str:
+    return "yes" if value else "no"
+
+
+def _section(tool: Tool) -> Iterator[str]:
+    bus = _bus(tool)
+    yield tool.description.replace("<", "&lt;")
+    yield ""
+    yield "| Risk | Rollback | Bus | Timeout | Capability | Default rate |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    yield (
+        f"| {tool.risk_level} {RISK_NAMES[tool.risk_level]} | {_yes(tool.supports_rollback)} "
+        f"| `{bus}`: {_BUSES[bus.partition(':')[0]]} | {tool.timeout_ms} ms | `{tool.capability}` "
+        f"| {tool.default_rate or 'none'} |"
+    )
+    if tool.opt_in:
+        yield ""
+        yield f"Off unless the operator enables it by name: `[tools] enable = [\"{tool.name}\"]`."
+    if tool.name == "proc.exec":
+        yield "Its programs and their params are the operator's; those shown here are an example."
+    for title, schema in (("Arg", tool.params_schema), ("Result", tool.result_schema)):
+        yield ""
+        yield from _table(title, schema)
+    yield ""
+    yield "```sh"
+    yield _command(tool)
+    yield "```"
+
+
+def _command(tool: Tool) -> str:
+    words = [f"{name}={_word(value)}" for name, value in EXAMPLES[tool.name].items()]
+    risk = ["-c", "max_risk_level=3"] if tool.risk_level == len(RISK_NAMES) - 1 else []
+    return shlex.join(["hearth", "run", *risk, tool.name, *words])
+
+
+def _word(value: Any) -> str:
+    """A value as `hearth run` takes it: a string as it is unless that is JSON, or cannot be typed."""
+    if isinstance(value, str) and value.isprintable():
+        try:
+            json.loads(value)
+        except ValueError:
+            return value
+    return json.dumps(value)
+
+
+def _table(title: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    rows = list(_rows(schema, ""))
+    if not rows:
+        yield "It takes no args." if title == "Arg" else "The result is an object without members."
+        return
+    yield f"| {title} | Type | {'Default' if title == 'Arg' else 'There'} | Meaning |"
+    yield "| --- | --- | --- | --- |"
+    for name, member, required in rows:
+        if title == "Arg":
+            there = "required" if required else f"`{json.dumps(member['default'])}`" if "default" in member else "none"
+        else:
+            there = "always" if required else "sometimes"
+        meaning = _cell(member.get("description", ""), code=True)
+        yield f"| `{name}` | {_cell(_kind(member), code=True)} | {there} | {meaning} |"
+
+
+def _rows(schema: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    """The members of an object, and of objects and of arrays of objects inside it."""
+    for name, member in schema.get("properties", {}).items():
+        yield prefix + name, member, name in schema.get("required", ())
+        yield from _rows(member, f"{prefix}{name}.")
+        yield from _rows(member.get("items", {}), f"{prefix}{name}[].")
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """A schema's type in words."""
+    if "enum" in schema:
+        return " or ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_kind(option) for option in schema["anyOf"])
+    types = schema.get("type", "any")
+    if isinstance(types, list):
+        return " or ".join(types)
+    if types in ("integer", "number"):
+        return types + _range(schema.get("minimum"), schema.get("maximum"), "from {} to {}", "{} or more", "at most {}")
+    if types == "string" and schema.get("contentEncoding") == "base64":
+        return "base64 string"
+    if types == "string":
+        bounds = (schema.get("minLength"), schema.get("maxLength"))
+        return types + _range(*bounds, "{} to {} characters", "at least {} characters", "at most {} characters")
+    if types == "array" and "items" in schema:
+        return f"array of {_kind(schema['items'])}s"
+    return str(types)
+
+
+def _range(low: Any, high: Any, both: str, least: str, most: str) -> str:
+    if low is None and high is None:
+        return ""
+    if high is None:
+        return ", " + least.format(low)
+    return ", " + (most.format(high) if low is None else both.format(low, high))
+
+
+PAGES = {CONFORMANCE: conformance_page, TOOLS: tools_page}
+
+
+def stale() -> list[Path]:
+    """The pages that are not what they would be if they were generated now."""
+    return [path for path, page in PAGES.items() if not path.exists() or path.read_text("utf-8") != page()]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or with --check only look."""
+    old = stale()
+    for path in old:
+        if "--check" not in arguments:
+            path.write_text(PAGES[path](), "utf-8")
+        sys.stdout.write(f"{path.relative_to(ROOT)}: {'is out of date' if '--check' in arguments else 'written'}\n")
+    return 1 if old and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""No sentence without a test, no row without a reason, no mark for a sentence that is not there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conformance.pages import generate
+from conformance.sentences import ALL, DESIGN, DRAFT
+
+
+def test_the_list_of_sentences_is_well_formed() -> None:
+    assert len(set(ALL)) == len(ALL)
+    for sentence in DRAFT:
+        assert sentence.text == " ".join(sentence.text.split())
+        if sentence.level in ("is", "REQUIRED"):
+            continue
+        assert sentence.level in ("MUST", "MUST NOT", "SHOULD", "MAY")
+        # One sentence of section 12 explains an entry of its list of MUSTs.
+        assert sentence.level in sentence.text or sentence.text.startswith("The set of registered tools is fixed")
+
+
+@pytest.mark.parametrize("sentence", ALL, ids=lambda sentence: f"{sentence.section} {sentence.level}")
+def test_every_sentence_has_a_test_or_a_reason(sentence) -> None:
+    assert sentence in generate.collect() or sentence in generate.NOT_DONE
+
+
+def test_what_is_proved_is_not_excused_but_where_it_is_done_in_part() -> None:
+    both = {sentence.section for sentence in generate.NOT_DONE if sentence in generate.collect()}
+    assert both == {"2.2"}
+
+
+def test_nothing_that_the_draft_demands_of_the_server_is_left_undone() -> None:
+    musts = [sentence for sentence in generate.NOT_DONE if sentence.level not in ("MAY", "SHOULD")]
+    assert [sentence.text.split()[0] for sentence in musts] == ["Operators"]
+
+
+@pytest.mark.spec(
+    "1.1",
+    "REQUIRED",
+    'A conformant server is one that implements the methods marked "Required" in Section 3 and obeys the framing, '
+    "error, and lifecycle rules in Section 2 and Section 5.",
+)
+def test_1_1_every_rule_of_sections_2_3_and_5_that_is_no_may_is_proved() -> None:
+    rules = [sentence for sentence in DRAFT if sentence.section[0] in "235" and sentence.level != "MAY"]
+    assert len(rules) > 40
+    assert not [sentence for sentence in rules if sentence in generate.NOT_DONE]
+    assert all(generate.collect()[sentence] for sentence in rules)
+
+
+def test_every_decision_has_its_test() -> None:
+    assert all(sentence in generate.collect() for sentence in DESIGN)
+
+
+def test_the_tests_of_this_folder_are_named_by_the_section_they_prove() -> None:
+    for sentence, proofs in generate.collect().items():
+        for proof in proofs:
+            if not proof.file.startswith("tests/conformance/") or sentence in DESIGN:
+                continue
+            named = re.match(r"test_(\d+)(?:_(\d+))?_", proof.name)
+            assert named, proof
+            sections = {
+                other.section for other, others in generate.collect().items() if proof in others and other in DRAFT
+            }
+            assert ".".join(part for part in named.groups() if part) in sections, proof
+
+
+@pytest.mark.parametrize("page", generate.PAGES, ids=lambda path: path.name)
+def test_the_generated_pages_are_up_to_date(page) -> None:
+    assert page.read_text("utf-8") == generate.PAGES[page](), "run `make docs`"
+
+
+def test_a_page_that_is_out_of_date_is_told_and_written(tmp_path, monkeypatch, capsys) -> None:
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    monkeypatch.setattr(generate, "PAGES", {page: lambda: "new\n"})
+    page.write_text("old\n")
+    assert generate.main(["--check"]) == 1
+    assert "page.md: is out of date" in capsys.readouterr().out
+    assert page.read_text() == "old\n"
+    assert generate.main([]) == 0
+    assert page.read_text() == "new\n"
+    assert generate.main(["--check"]) == 0

@@ -1,0 +1,189 @@
+"""Plays a page of the documentation: its blocks become one shell session, in a directory of its own, in their order.
+
+What a block is for follows from its language and its first line:
+
+- ```sh is run with `bash -eu`. One line `hearthd …` starts a daemon in the background, in place of the one before.
+  Lines that change the machine (`make`, `sudo`, `pip`, a virtual environment) are not run; see `NOT_RUN`.
+- ```console has commands after `$ ` and what they print on stdout and stderr below them, `…` standing for anything, a line
+  `…` alone for any number of lines. `# exit N` at the end of a command is its exit code, if that is not 0.
+- ```python is run as a script; one that begins with a comment `# NAME.py` is saved under that name, to be run by a command.
+- ```toml that begins with a comment `# PATH` is saved under that path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+MARK = "\x01end of act"
+NOT_RUN = ("make ", "sudo ", "python3 -m venv ", "~/hearth/bin/pip ")
+"""How lines begin that the tests look at and do not run."""
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SAVED = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
+
+PREAMBLE = r"""
+HEARTHD=
+start_hearthd() {
+    if [ -n "$HEARTHD" ]; then kill "$HEARTHD"; wait "$HEARTHD" || return 1; fi
+    : > "$HOME/daemon.log"
+    hearthd "$@" 2> "$HOME/daemon.log" &
+    HEARTHD=$!
+    until grep -q '^hearthd: ready on ' "$HOME/daemon.log"; do
+        kill -0 "$HEARTHD" || { cat "$HOME/daemon.log"; return 1; }
+        sleep 0.05
+    done
+}
+trap 'test -z "$HEARTHD" || { kill "$HEARTHD"; wait "$HEARTHD"; }' EXIT
+"""
+
+INSTALL = """
+import shutil, sys, tomllib
+from pathlib import Path
+source, site = map(Path, sys.argv[1:])
+project = tomllib.loads((source / "pyproject.toml").read_text())
+name, version = project["project"]["name"], project["project"]["version"]
+for module in project["tool"]["setuptools"]["py-modules"]:
+    shutil.copy(source / f"{module}.py", site)
+info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+info.mkdir()
+(info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+groups = project["project"]["entry-points"]
+lines = [line for group, points in groups.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in points.items()))]
+(info / "entry_points.txt").write_text("\\n".join(lines))
+"""
+"""What `pip install ./PACKAGE` comes to for a package of a few modules, without a package index."""
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+    line: int
+
+
+class Act(NamedTuple):
+    """Something to do, and what should come of it."""
+
+    line: int
+    shell: str
+    code: int
+    expected: list[str] | None
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a page."""
+    return [
+        Block(match[1], match[2], text.count("\n", 0, match.start()) + 1) for match in _FENCE.finditer(text)
+    ]
+
+
+def acts(page: list[Block]) -> Iterator[Act]:
+    """What is to be done for the blocks of a page."""
+    for number, block in enumerate(page):
+        saved = _SAVED.match(block.text)
+        if block.language == "sh":
+            yield Act(block.line, _sh(block.text), 0, None)
+        elif block.language == "console":
+            yield from _console(block)
+        elif block.language == "python":
+            name = saved[1] if saved else f"block{number}.py"
+            yield Act(block.line, _save(name, block.text) + ("" if saved else f"\npython {name}"), 0, None)
+        elif block.language == "toml" and saved:
+            yield Act(block.line, _save(saved[1], block.text), 0, None)
+
+
+def _save(name: str, text: str) -> str:
+    return f"cat > {name} <<'END_OF_BLOCK'\n{text}END_OF_BLOCK"
+
+
+def is_not_run(text: str) -> bool:
+    """True for a block that changes the machine: the tests look at its lines, and do not run them."""
+    return text.startswith(NOT_RUN)
+
+
+def _sh(text: str) -> str:
+    if is_not_run(text):
+        return "true"
+    lines = text.splitlines()
+    if len(lines) == 1 and lines[0].startswith("hearthd ") and "--check" not in lines[0]:
+        return lines[0].replace("hearthd", "start_hearthd", 1)
+    install = 'mkdir -p "$HOME/site"; python "$HOME/install.py" \\1 "$HOME/site"; export PYTHONPATH="$HOME/site"'
+    return "set -eu\n" + re.sub(r"^pip install (\./\w+)$", install, text, flags=re.MULTILINE) + "set +eu"
+
+
+def _console(block: Block) -> Iterator[Act]:
+    act: Act | None = None
+    for offset, line in enumerate(block.text.splitlines(), start=1):
+        if line.startswith("$ "):
+            if act is not None:
+                yield act
+            code = re.search(r"  # exit (\d+)$", line)
+            act = Act(block.line + offset, line[2:], int(code[1]) if code else 0, [])
+        else:
+            assert act is not None
+            assert act.expected is not None
+            act.expected.append(line)
+    assert act is not None
+    yield act
+
+
+class Outcome(NamedTuple):
+    """What came of an act; `code` is None if it was not reached, or ended the shell."""
+
+    output: str
+    code: int | None
+
+
+def play(page: list[Act], directory: Path, before: str = "") -> list[Outcome]:
+    """Do the acts in one shell. `before` is done first, in the directory, which is also HOME."""
+    bash = shutil.which("bash")
+    assert bash is not None
+    (directory / "install.py").write_text(INSTALL)
+    script = PREAMBLE + before + "".join(f"\n{act.shell}\nprintf '\\n{MARK} %d\\n' $?\n" for act in page)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("HEARTH", "XDG"))}
+    done = subprocess.run(
+        [bash, "-c", script],
+        cwd=directory,
+        env={
+            **environ,
+            "HOME": str(directory),
+            "NO_COLOR": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    *parts, rest = re.split(rf"\n{MARK} (\d+)\n", done.stdout)
+    outcomes = [Outcome(output, int(code)) for output, code in zip(parts[::2], parts[1::2], strict=True)]
+    return outcomes + [Outcome(rest, None)] * (len(page) - len(outcomes))
+
+
+def matches(expected: list[str], output: str) -> bool:
+    """Whether a command printed what the page says; spaces that follow each other count as one, blank lines not at all."""
+    pattern = ""
+    for line in map(_folded, expected):
+        if line == "…":
+            pattern += r"(?:.*\n)*"
+        elif line:
+            pattern += ".*".join(map(re.escape, line.split("…"))) + " ?\n"
+    printed = "".join(f"{_folded(line)}\n" for line in output.splitlines() if line.strip())
+    return re.fullmatch(pattern, printed) is not None
+
+
+def _folded(line: str) -> str:
+    return " ".join(line.split())

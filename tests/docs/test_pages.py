@@ -1,0 +1,259 @@
+"""Every block on every page is run or checked, every link leads somewhere (design §11)."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from docs.player import NOT_RUN, ROOT, acts, blocks, is_not_run, matches, play
+
+from hearth.config import load_config
+from hearth.protocol import Call, ServerProtocol
+from hearth.protocol.methods import METHODS
+
+HERE = "tests/docs/test_pages.py"
+TESTED_IN = {
+    "README.md": HERE,
+    "docs/getting-started.md": HERE,
+    "docs/reference/audit.md": "tests/audit/test_audit_docs.py",
+    "docs/reference/boards.md": "tests/drivers/test_profiles.py",
+    "docs/reference/cli.md": "tests/cli/test_cli_reference.py",
+    "docs/reference/config.md": "tests/config/test_config_documents.py",
+    "docs/reference/errors.md": HERE,
+    "docs/reference/methods.md": "tests/protocol/test_methods_reference.py",
+    "docs/reference/policy.md": "tests/policy/test_policy_page.py",
+    "docs/reference/tools.md": "tests/docs/test_tools_page.py",
+}
+"""Where the blocks of each page that has any are run or checked."""
+
+PLAYED = {
+    "README.md": (
+        'printf \'[server]\\nsocket = "%s/h.sock"\\n[audit]\\npath = "%s/audit.log"\\n\' "$HOME" "$HOME" > h.toml\n'
+        'start_hearthd --config h.toml\nexport HEARTH_SOCKET="$HOME/h.sock"\n'
+    ),
+    "docs/getting-started.md": "",
+}
+"""The pages that are played here, and what they take for granted."""
+
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+    for path in sorted(ROOT.rglob("*.md"))
+    if not any(part.startswith(".") or part in ("node_modules", "build") for part in path.relative_to(ROOT).parts)
+}
+ACTS = {name: list(acts(blocks(PAGES[name]))) for name in PLAYED}
+
+
+# --- no page is left out ----------------------------------------------------------------------------------------------
+
+
+def test_every_page_with_blocks_has_its_test() -> None:
+    languages = {"sh", "console", "python", "toml", "json", "ini"}
+    with_blocks = {name for name, text in PAGES.items() if any(block.language in languages for block in blocks(text))}
+    assert with_blocks <= set(TESTED_IN)
+
+
+@pytest.mark.parametrize("name", TESTED_IN)
+def test_the_test_of_a_page_exists_and_names_it(name: str) -> None:
+    test = ROOT / TESTED_IN[name]
+    assert name in PAGES
+    assert Path(name).name in test.read_text("utf-8")
+
+
+def test_there_is_no_block_in_a_language_that_nobody_looks_at() -> None:
+    known = {"sh", "console", "python", "toml", "json", "ini", ""}
+    found = {(name, block.language) for name, text in PAGES.items() for block in blocks(text)}
+    assert not [each for each in found if each[1] not in known]
+
+
+# --- the pages that are played ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory):
+    """Plays a page when it is first asked for."""
+    outcomes = {}
+
+    def outcome(name: str, number: int):
+        if name not in outcomes:
+            outcomes[name] = play(ACTS[name], tmp_path_factory.mktemp("page"), PLAYED[name])
+        return outcomes[name][number]
+
+    return outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, number) for name, page in ACTS.items() for number in range(len(page))],
+    ids=[f"{name}:{act.line}" for name, page in ACTS.items() for act in page],
+)
+def test_the_block_does_what_the_page_says(played, name: str, number: int) -> None:
+    act, outcome = ACTS[name][number], played(name, number)
+    assert outcome.code == act.code, f"{name}:{act.line}: {act.shell}\n{outcome.output}"
+    if act.expected:
+        assert matches(act.expected, outcome.output), f"{name}:{act.line}: {act.shell} printed:\n{outcome.output}"
+
+
+def test_the_pages_have_something_to_play() -> None:
+    assert len(ACTS["README.md"]) >= 3
+    assert len(ACTS["docs/getting-started.md"]) > 40
+
+
+def test_a_page_that_lies_is_found_out(tmp_path: Path) -> None:
+    page = list(acts(blocks("```console\n$ echo one\none\n$ echo two\nthree\n$ false\n```\n```sh\nfalse\n```\n")))
+    outcomes = play(page, tmp_path)
+    assert [outcome.code for outcome in outcomes] == [0, 0, 1, None]
+    assert matches(page[0].expected, outcomes[0].output)
+    assert not matches(page[1].expected, outcomes[1].output)
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_every_script_that_a_page_saves_is_used(name: str) -> None:
+    text = PAGES[name]
+    for block in blocks(text):
+        saved = re.match(r"# ([\w./-]+\.py)\n", block.text)
+        if block.language == "python" and saved:
+            assert f"python {saved[1]}" in text or f"pip install ./{Path(saved[1]).parent}" in text
+
+
+# --- what is only looked at -------------------------------------------------------------------------------------------
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_make_line_is_a_target_of_the_makefile(name: str) -> None:
+    text = PAGES[name]
+    asked = set(re.findall(r"`make ([a-z]+)`", text))
+    for block in blocks(text):
+        if block.language in ("sh", "console"):
+            asked |= set(re.findall(r"^(?:\$ )?make (.+)$", block.text, re.MULTILINE))
+    assert asked <= make_targets()
+
+
+def test_what_is_not_run_is_of_the_kinds_that_change_the_machine() -> None:
+    for name in PLAYED:
+        for block in blocks(PAGES[name]):
+            if block.language == "sh" and is_not_run(block.text):
+                assert all(line.startswith(NOT_RUN) or line == "hearth doctor" for line in block.text.splitlines())
+
+
+@pytest.mark.parametrize("name", [name for name, where in TESTED_IN.items() if where == HERE])
+def test_json_blocks_are_json_and_requests_go_through_the_protocol(name: str) -> None:
+    for block in blocks(PAGES[name]):
+        if block.language != "json":
+            continue
+        for line in block.text.splitlines():
+            value = json.loads(line)
+            if "method" in value:
+                (call,) = ServerProtocol().receive(line.encode() + b"\n")
+                assert isinstance(call, Call)
+                METHODS[call.method](call.params)
+            else:
+                assert {"result", "error"} & set(value)
+
+
+def test_the_python_of_the_page_about_errors_is_correct() -> None:
+    (block,) = [block for block in blocks(PAGES["docs/reference/errors.md"]) if block.language == "python"]
+    names: dict[str, object] = {}
+    exec(compile(block.text, "docs/reference/errors.md", "exec"), names)
+    assert callable(names["light"])
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_toml_blocks_without_a_name_are_whole_configurations(name: str, tmp_path: Path) -> None:
+    for number, block in enumerate(blocks(PAGES[name])):
+        if block.language == "toml" and not block.text.startswith("# "):
+            file = tmp_path / f"{number}.toml"
+            file.write_text(block.text)
+            load_config(file)
+
+
+UNITS = [
+    (re.match(r"# (\S+)\n", block.text), block.text)
+    for block in blocks(PAGES["docs/getting-started.md"])
+    if block.language == "ini"
+]
+
+
+def test_the_units_agree_with_each_other_and_with_the_daemon() -> None:
+    parsed = {}
+    for path, text in UNITS:
+        assert path is not None
+        unit = configparser.ConfigParser(interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read_string(text)
+        parsed[Path(path[1]).name] = unit
+    service, socket = parsed["hearthd.service"], parsed["hearthd.socket"]
+    assert service["Service"]["Type"] == "notify"
+    assert service["Unit"]["Requires"] == "hearthd.socket"
+    assert socket["Socket"]["ListenStream"] == "/run/hearth/hearth.sock"
+    assert socket["Socket"]["SocketMode"] == "0660"
+    assert f"groupadd --system {socket['Socket']['SocketGroup']}" in PAGES["docs/getting-started.md"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_units_are_good_by_systemds_own_word(tmp_path: Path) -> None:
+    files = []
+    for path, text in UNITS:
+        assert path is not None
+        file = tmp_path / Path(path[1]).name
+        file.write_text(text.replace("/opt/hearth/bin/hearthd", "/bin/true"))
+        files.append(str(file))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *files], capture_output=True, text=True, timeout=60, check=False
+    )
+    complaints = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "hearthd" in line]
+    assert not complaints, done.stderr
+
+
+# --- links --------------------------------------------------------------------------------------------------------------
+
+_LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
+
+
+def without_blocks(text: str) -> str:
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "`", text)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a page's headings get, as GitHub makes them."""
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        found.add(re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_relative_link_leads_to_something_that_is_there(name: str) -> None:
+    page = ROOT / name
+    broken = []
+    for link in _LINK.findall(without_blocks(PAGES[name])):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or not target.is_relative_to(ROOT):
+            broken.append(link)
+        elif anchor and anchor not in anchors(target.read_text("utf-8")):
+            broken.append(link)
+    assert not broken
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = PAGES["docs/decisions/README.md"]
+    for name, text in PAGES.items():
+        if name.startswith("docs/decisions/0"):
+            number, title = re.match(r"# (\d{4}): (.+)\n", text).groups()  # type: ignore[union-attr]
+            assert Path(name).name.startswith(f"{number}-")
+            assert f"| [{number}]({Path(name).name}) | {title} |" in index
