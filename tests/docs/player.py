@@ -4,9 +4,10 @@ What a block is for follows from its language and its first line:
 
 - ```sh is run with `bash -eu`. One line `hearthd …` starts a daemon in the background, in place of the one before.
   Lines that change the machine (`make`, `sudo`, `pip`, a virtual environment) are not run; see `NOT_RUN`.
-- ```console has commands after `$ ` and what they print on stdout and stderr below them, `…` standing for anything, a line
-  `…` alone for any number of lines. `# exit N` at the end of a command is its exit code, if that is not 0.
-- ```python is run as a script; one that begins with a comment `# NAME.py` is saved under that name, to be run by a command.
+- ```console has commands after `$ ` and what they print on stdout and stderr below them, `…` standing for anything, a
+  line `…` alone for any number of lines. `# exit N` at the end of a command is its exit code, if that is not 0.
+- ```python is run as a script; one that begins with a comment `# NAME.py` is saved under that name, to be run by a
+  command.
 - ```toml that begins with a comment `# PATH` is saved under that path.
 """
 
@@ -57,8 +58,8 @@ for module in project["tool"]["setuptools"]["py-modules"]:
 info = site / f"{name.replace('-', '_')}-{version}.dist-info"
 info.mkdir()
 (info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
-groups = project["project"]["entry-points"]
-lines = [line for group, points in groups.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in points.items()))]
+((group, points),) = project["project"]["entry-points"].items()
+lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
 (info / "entry_points.txt").write_text("\\n".join(lines))
 """
 """What `pip install ./PACKAGE` comes to for a package of a few modules, without a package index."""
@@ -174,7 +175,7 @@ def play(page: list[Act], directory: Path, before: str = "") -> list[Outcome]:
 
 
 def matches(expected: list[str], output: str) -> bool:
-    """Whether a command printed what the page says; spaces that follow each other count as one, blank lines not at all."""
+    """Whether a command printed what the page says; spaces in a row count as one, blank lines not at all."""
     pattern = ""
     for line in map(_folded, expected):
         if line == "…":

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.users import ordinary_user
 
 from hearth.drivers import _whole, files
 from hearth.drivers.base import Style
@@ -17,7 +18,6 @@ from hearth.errors import DeviceError, PermissionDenied
 from hearth.policy.paths import PathGuard
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-as_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
 
 
 @pytest.fixture
@@ -749,7 +749,7 @@ def test_an_unreadable_directory_is_an_honest_error(driver, guard, root, monkeyp
     assert failure(driver.list, guard, str(root)).data == {"effect": "none", "errno": "EIO", "path": str(root)}
 
 
-@as_user
 def test_what_the_daemon_may_not_read_is_a_device_error_and_no_denial(driver, guard, root):
     (root / "a").touch(0)
-    assert failure(driver.read, guard, str(root / "a")).data["errno"] == "EACCES"
+    with ordinary_user():
+        assert failure(driver.read, guard, str(root / "a")).data["errno"] == "EACCES"

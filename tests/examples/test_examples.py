@@ -75,7 +75,7 @@ def test_a_vendors_tool_is_installed_enabled_by_name_and_runs(tmp_path: Path) ->
     # A copy: building leaves things beside the source.
     shutil.copytree(EXAMPLES / "acme_blink", source)
     installed = subprocess.run(
-        [sys.executable, *["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"], site, source],
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(source)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,0 +1,344 @@
+"""A task's event history and its readers (draft §8; design §8), without a wire."""
+
+from __future__ import annotations
+
+import gc
+
+import orjson
+import pytest
+import trio
+from hypothesis import given, strategies as st
+
+from hearth.actors.events import PROGRESS_KEPT, EventLog, EventReader
+from hearth.actors.outbox import Feed, Outbox
+
+TS = "2026-04-19T22:48:01.234Z"
+
+
+def publish(log, *phases):
+    for phase in phases:
+        log.publish(phase, TS, {} if phase == "task_finish" else {"step_index": 0})
+
+
+def numbers(found):
+    return [orjson.loads(params)["seq"] for params in found]
+
+
+class Poked:
+    """A reader that counts."""
+
+    def __init__(self):
+        self.gone = False
+        self.pokes = 0
+
+    def poke(self):
+        self.pokes += 1
+
+
+def test_events_are_numbered_from_one_and_carry_what_the_draft_asks_for():
+    log = EventLog("task")
+    log.publish("start", TS, {"step_index": 0, "tool": "gpio.set"})
+    (params,), after = log.read(1)
+    assert orjson.loads(params) == {
+        "task_id": "task",
+        "seq": 1,
+        "phase": "start",
+        "ts": TS,
+        "step_index": 0,
+        "tool": "gpio.set",
+    }
+    assert (after, log.last_seq, log.ended) == (2, 1, False)
+
+
+@pytest.mark.parametrize("from_seq", range(8))
+@pytest.mark.parametrize("phases", [["start", "finish"] * 2, ["start", "progress", "progress", "finish"]])
+def test_reading_begins_where_it_is_asked_to(from_seq, phases):
+    log = EventLog("task")
+    publish(log, *phases, "task_finish")
+    found, after = log.read(from_seq)
+    assert numbers(found) == [seq for seq in range(1, 6) if seq >= from_seq]
+    assert after == max(6, from_seq)
+
+
+def test_a_history_is_read_in_pieces_without_a_gap():
+    log = EventLog("task")
+    for _ in range(50):
+        publish(log, "start", "progress", "finish")
+    publish(log, "task_finish")
+    seen, at = [], 1
+    while at <= log.last_seq:
+        found, at = log.read(at, 7)
+        assert 1 <= len(found) <= 7
+        seen += numbers(found)
+    assert seen == list(range(1, 152))
+
+
+def test_progress_coalesces_to_the_newest_and_nothing_else_is_ever_dropped():
+    log = EventLog("task")
+    publish(log, "start", *["progress"] * 1000, "finish", "start", "finish", "task_finish")
+    seen, at = [], 1
+    while at <= log.last_seq:
+        found, at = log.read(at)
+        seen += [orjson.loads(params) for params in found]
+    kept = [event["seq"] for event in seen if event["phase"] == "progress"]
+    assert kept == list(range(1002 - PROGRESS_KEPT, 1002))
+    assert [event["phase"] for event in seen if event["phase"] != "progress"] == [
+        "start",
+        "finish",
+        "start",
+        "finish",
+        "task_finish",
+    ]
+    assert [event["seq"] for event in seen] == sorted(event["seq"] for event in seen)
+
+
+@given(
+    phases=st.lists(st.sampled_from(["start", "finish", "progress", "progress", "progress"]), max_size=200),
+    pulls=st.lists(st.integers(1, 5), max_size=60),
+)
+def test_any_reader_at_any_pace_sees_everything_that_must_not_be_lost(phases, pulls):
+    log = EventLog("task")
+    pulls = iter(pulls)
+    seen, at = [], 1
+    for phase in [*phases, "task_finish"]:
+        publish(log, phase)
+        if next(pulls, 0) % 3 == 1:
+            found, at = log.read(at, next(pulls, 4))
+            seen += [orjson.loads(params) for params in found]
+    while at <= log.last_seq:
+        found, at = log.read(at, 3)
+        assert found, "there is something to read, and it is not given out"
+        seen += [orjson.loads(params) for params in found]
+    assert [event["seq"] for event in seen] == sorted({event["seq"] for event in seen})
+    must = [phase for phase in phases if phase != "progress"]
+    assert [event["phase"] for event in seen if event["phase"] != "progress"] == [*must, "task_finish"]
+
+
+@pytest.mark.parametrize("phase", ["progress", "finish"])
+def test_what_is_not_json_leaves_no_hole(phase):
+    log = EventLog("task")
+    publish(log, "start")
+    with pytest.raises(TypeError):
+        log.publish(phase, TS, {"value": object()})
+    publish(log, "finish", "task_finish")
+    found, after = log.read(1)
+    assert numbers(found) == [1, 2, 3]
+    assert after == 4 == log.last_seq + 1
+
+
+def test_readers_are_poked_for_what_is_there_and_for_what_comes_until_the_end():
+    log = EventLog("task")
+    early, late, after = Poked(), Poked(), Poked()
+    log.attach(early)
+    assert early.pokes == 0
+    publish(log, "start")
+    log.attach(late)
+    assert (early.pokes, late.pokes) == (1, 1)
+    assert log.followed
+    publish(log, "finish", "task_finish")
+    assert (early.pokes, late.pokes) == (3, 3)
+    assert not log.followed
+    assert log.was_followed
+    log.attach(after)
+    assert after.pokes == 1
+    assert not log.followed
+
+
+def test_a_reader_that_has_gone_or_was_detached_is_poked_no_more():
+    log = EventLog("task")
+    gone, detached, stays = Poked(), Poked(), Poked()
+    for reader in (gone, detached):
+        log.attach(reader)
+    gone.gone = True
+    log.detach(detached)
+    assert not log.followed
+    log.attach(stays)
+    log.attach(stays)
+    publish(log, "start")
+    assert (gone.pokes, detached.pokes, stays.pokes) == (0, 0, 1)
+
+
+def test_a_history_that_nobody_followed_says_so():
+    log = EventLog("task")
+    publish(log, "start", "task_finish")
+    assert log.was_followed is False
+
+
+async def test_a_local_reader_waits_for_what_comes_and_ends_with_the_task():
+    log = EventLog("task")
+    seen = []
+
+    async def read():
+        seen.extend([params["phase"] async for params in EventReader(log)])
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            for phase in ("start", "progress", "finish", "task_finish"):
+                await trio.testing.wait_all_tasks_blocked()
+                publish(log, phase)
+    assert seen == ["start", "progress", "finish", "task_finish"]
+
+
+async def test_a_local_reader_that_is_closed_is_followed_no_more():
+    log = EventLog("task")
+    reader = EventReader(log, 1)
+    assert log.followed
+    reader.close()
+    assert not log.followed
+    publish(log, "start")
+
+
+# --- the sending side ---------------------------------------------------------------------------------------------
+
+
+async def drained(outbox):
+    outbox.finish()
+    lines = []
+    with trio.fail_after(5):
+        while data := await outbox.batch():
+            lines += data.splitlines()
+    return lines
+
+
+def told(lines):
+    return [orjson.loads(line)["params"]["seq"] for line in lines if b"task.event" in line]
+
+
+async def test_what_is_ready_leaves_as_one_piece_in_the_order_it_became_due():
+    outbox, log = Outbox(), EventLog("task")
+    publish(log, "start")
+    outbox.push(b"first\n")
+    outbox.follow(log, 1)
+    outbox.push(b"second\n")
+    publish(log, "finish")
+    data = await outbox.batch()
+    lines = data.splitlines()
+    assert (lines[0], lines[-1]) == (b"first", b"second")
+    assert told(lines) == [1, 2]
+
+
+async def test_a_piece_is_not_much_longer_than_a_chunk():
+    outbox = Outbox()
+    for _ in range(100):
+        outbox.push(b"x" * 10_000)
+    sizes = []
+    outbox.finish()
+    while data := await outbox.batch():
+        sizes.append(len(data))
+    assert sum(sizes) == 1_000_000
+    assert max(sizes) < 80_000
+    assert outbox.size == 0
+
+
+async def test_two_histories_are_sent_side_by_side():
+    outbox = Outbox()
+    logs = [EventLog(name) for name in "ab"]
+    for log in logs:
+        for _ in range(500):
+            log.publish("finish", TS, {"result": "x" * 500})
+        publish(log, "task_finish")
+        outbox.follow(log, 1)
+    first = await outbox.batch()
+    assert b'"task_id":"a"' in first
+    assert b'"task_id":"b"' in first
+    lines = [*first.splitlines(), *await drained(outbox)]
+    for name in "ab":
+        of_one = [line for line in lines if f'"task_id":"{name}"'.encode() in line]
+        assert told(of_one) == list(range(1, 502))
+
+
+async def test_a_slow_reader_of_progress_gets_the_newest_and_costs_no_memory():
+    outbox, log = Outbox(), EventLog("task")
+    outbox.follow(log, 1)
+    publish(log, "start", *["progress"] * 10_000, "finish", "task_finish")
+    assert outbox.size == 0
+    lines = await drained(outbox)
+    assert told(lines) == [1, *range(10_002 - PROGRESS_KEPT, 10_002), 10_002, 10_003]
+
+
+async def test_following_again_starts_again_and_tells_nothing_twice():
+    outbox, log = Outbox(), EventLog("task")
+    publish(log, "start", "finish")
+    outbox.follow(log, 1)
+    outbox.follow(log, 2)
+    publish(log, "task_finish")
+    assert told(await drained(outbox)) == [2, 3]
+
+
+async def test_what_is_followed_no_more_is_not_sent_even_if_it_was_due():
+    outbox, log, other = Outbox(), EventLog("task"), EventLog("other")
+    publish(log, "start")
+    outbox.follow(log, 1)
+    outbox.hold()
+    outbox.follow(other, 1)
+    publish(other, "start")
+    outbox.unfollow(log)
+    outbox.unfollow(other)
+    outbox.unfollow(other)
+    outbox.unhold()
+    publish(log, "finish")
+    publish(other, "finish")
+    assert await drained(outbox) == []
+    assert not log.followed
+
+
+async def test_while_a_batch_waits_for_its_answer_no_history_is_sent():
+    outbox, log = Outbox(), EventLog("task")
+    publish(log, "start")
+    outbox.hold()
+    outbox.hold()
+    outbox.follow(log, 1)
+    outbox.push(b"another answer\n")
+    assert await outbox.batch() == b"another answer\n"
+    outbox.unhold()
+    outbox.push(b"[the batch]\n")
+    outbox.unhold()
+    lines = await drained(outbox)
+    assert lines[0] == b"[the batch]"
+    assert told(lines) == [1]
+
+
+async def test_a_subscription_ends_with_the_task_and_leaves_nothing_behind():
+    outbox, log = Outbox(), EventLog("task")
+    outbox.follow(log, 1)
+    publish(log, "start", "task_finish")
+    assert told(await drained(outbox)) == [1, 2]
+    assert not log.followed
+    gc.collect()
+    assert not [feed for feed in gc.get_objects() if type(feed) is Feed and feed._log is log]
+
+
+async def test_a_history_asked_for_from_beyond_its_end_sends_nothing_and_ends():
+    outbox, log = Outbox(), EventLog("task")
+    publish(log, "start", "task_finish")
+    outbox.follow(log, 10)
+    assert await drained(outbox) == []
+
+
+async def test_an_abandoned_outbox_follows_nothing_and_wakes_its_writer():
+    outbox, log = Outbox(), EventLog("task")
+    outbox.follow(log, 1)
+    ended = []
+
+    async def write():
+        ended.append(await outbox.batch())
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await trio.testing.wait_all_tasks_blocked()
+            outbox.abandon()
+    assert ended == [b""]
+    assert not log.followed
+    outbox.follow(log, 1)
+    publish(log, "start")
+    assert not log.followed
+
+
+async def test_a_writer_that_is_cancelled_while_it_waits_can_be_followed_by_another():
+    outbox = Outbox()
+    with trio.move_on_after(0.01):
+        await outbox.batch()
+    outbox.push(b"x\n")
+    assert await outbox.batch() == b"x\n"
