@@ -91,6 +91,7 @@ class Session:
         "_services",
         "_winding_up",
         "end_recorded",
+        "made_safe",
         "principal",
         "session_id",
     )
@@ -115,6 +116,8 @@ class Session:
         self._winding_up = False
         self.end_recorded = False
         """True once the record of the end has been handed to the journal."""
+        self.made_safe: list[Any] = []
+        """What went to its safe state last of all: for the record of a session that was torn down."""
 
     def post(self, message: Message) -> None:
         """Leave a message."""
@@ -149,7 +152,7 @@ class Session:
                 refuse(message, SessionInvalid())
             # Once more and whatever happened above: tasks that were still yielding may have driven outputs since.
             with trio.CancelScope(shield=True):
-                await self._make_safe(trio.current_time() + self._services.limits.close_grace)
+                self.made_safe = await self._make_safe(trio.current_time() + self._services.limits.close_grace)
 
     def _opened(self) -> dict[str, Any]:
         return {

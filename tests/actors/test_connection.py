@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 from support.world import BOB, OPEN
@@ -27,7 +29,8 @@ async def test_answers_that_are_ready_leave_in_one_send(world):
         session = await client.open()
         carrier = world.carriers[-1]
         before = len(carrier.sent)
-        await client.send(*[client.request("tool.list", {"session_id": session.session_id}, n) for n in range(100, 106)])
+        params = {"session_id": session.session_id}
+        await client.send(*[client.request("tool.list", params, number) for number in range(100, 106)])
         await client.until(lambda: all(client.answers(n) for n in range(100, 106)))
         assert len(carrier.sent) - before <= 2
         assert sum(data.count(b"\n") for data in carrier.sent[before:]) == 6
@@ -60,7 +63,8 @@ async def test_notifications_do_not_use_up_what_may_be_outstanding(make_world):
             notification = {"jsonrpc": "2.0", "method": "tool.list", "params": {"session_id": session.session_id}}
             for _ in range(10):
                 await client.send(*[notification] * 5)
-            await client.send(*[{**notification, "method": "task.get", "params": {**notification["params"], "task_id": "x"}}] * 20)
+            weighty = {**notification, "method": "task.get", "params": {**notification["params"], "task_id": "x"}}
+            await client.send(*[weighty] * 20)
             assert (await session.run(("read", {})))["status"] == "SUCCESS"
 
 
@@ -280,8 +284,6 @@ async def test_a_slow_reader_of_events_holds_up_neither_the_task_nor_other_reade
         session = await client.open()
         task_id = await session.start(("progress", {"n": 5000}), ("read", {"ms": 3}), ("wait", {"tag": "go"}))
         subscribe = client.request("task.events.subscribe", {"session_id": session.session_id, "task_id": task_id}, 1)
-        import json
-
         await stream.send_all(json.dumps(subscribe).encode() + b"\n")
         await session.subscribe(task_id)
         await client.until(lambda: any(event.get("step_index") == 2 for event in client.events))
@@ -302,7 +304,8 @@ async def test_many_sessions_share_a_connection_and_end_with_it_as_each_wants(wo
         close = [await client.open(on_disconnect="close") for _ in range(3)]
         await keep[0].close()
         await client.close()
-        await until(lambda: world.runtime.sessions == 2)
+        await until(lambda: len(world.journal.of("session.close")) == 4)
+        assert world.runtime.sessions == 2
         ended = {record["session_id"]: record["reason"] for record in world.journal.of("session.close")}
         assert {ended[session.session_id] for session in close} == {"its client disconnected"}
         assert ended.keys() == {session.session_id for session in [keep[0], *close]}

@@ -90,7 +90,6 @@ def test_a_second_sigterm_stops_waiting_and_still_leaves_a_log_that_verifies(hea
     report = verify([running.audit])
     assert report.ok, report.first_bad
     closed = [record for record in running.records() if record["event"] == "session.close"]
-    print([{k: v for k, v in r.items() if k not in ("prev",)} for r in running.records()][-8:])
     assert closed[0]["safe"], "the outputs went to their safe state"
     assert "crashed" not in running.said
 
@@ -145,7 +144,7 @@ def test_a_terminal_that_closes_ends_the_daemon_in_it_with_safe_states(tmp_path)
     # A session of its own takes the first terminal that it opens for its own.
     command = [sys.executable, "-m", "hearth.actors.daemon", "--config", str(running.config)]
     process = subprocess.Popen(
-        ["sh", "-c", f'exec <{os.ttyname(theirs)} >&0 2>&0; exec "$@"', "sh", *command], start_new_session=True
+        ["sh", "-c", f'exec 0<>{os.ttyname(theirs)} 1>&0 2>&0; exec "$@"', "sh", *command], start_new_session=True
     )
     said = b""
     while b"ready on" not in said:
