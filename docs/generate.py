@@ -1,10 +1,11 @@
-"""Writes the pages of docs/ that are made from the code: conformance.md and reference/tools.md.
+"""Writes the pages of docs/ that are made from others: conformance.md, reference/tools.md, decisions/README.md.
 
     python docs/generate.py            write them
     python docs/generate.py --check    exit with 1 if one is not what it would write
 
 The conformance page is the sentences of tests/conformance/sentences.py and the tests that bear their marks; the tools
-page is the registry of the simulated board. Both come out the same on every machine.
+page is the registry of the simulated board; the index of the decisions is their titles. All come out the same on every
+machine.
 """  # noqa: INP001  docs/ is a folder of pages, not a package
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 CONFORMANCE = ROOT / "docs" / "conformance.md"
 TOOLS = ROOT / "docs" / "reference" / "tools.md"
+DECISIONS = ROOT / "docs" / "decisions" / "README.md"
 
 # --- what is not done, and what is to be said -----------------------------------------------------------------------
 
@@ -409,7 +411,32 @@ def _range(low: Any, high: Any, both: str, least: str, most: str) -> str:
     return ", " + (most.format(high) if low is None else both.format(low, high))
 
 
-PAGES = {CONFORMANCE: conformance_page, TOOLS: tools_page}
+# --- decisions/README.md --------------------------------------------------------------------------------------------
+
+_INDEX_HEAD = """\
+# Decision records
+
+One page each: what was decided, why, what else was considered. Numbers are never reused; 0001 to 0009 are about the
+whole, 0010 to 0019 about boards and drivers, 0020 onwards about the protocol.
+
+This page is generated: `make docs`.
+
+| number | decision |
+| --- | --- |"""
+
+
+def index_page() -> str:
+    """docs/decisions/README.md. Raises SystemExit for a record whose title does not begin with its number."""
+    rows = []
+    for file in sorted(DECISIONS.parent.glob("[0-9]*.md")):
+        number, _, title = file.read_text("utf-8").partition("\n")[0].removeprefix("# ").partition(": ")
+        if not title or not file.name.startswith(f"{number}-"):
+            raise SystemExit(f"{file}: begin it with `# {file.name[:4]}: TITLE`")
+        rows.append(f"| [{number}]({file.name}) | {_cell(title, code=True)} |")
+    return "\n".join([_INDEX_HEAD, *rows, ""])
+
+
+PAGES = {CONFORMANCE: conformance_page, TOOLS: tools_page, DECISIONS: index_page}
 
 
 def stale() -> list[Path]:
