@@ -22,9 +22,9 @@ from hearth.actors.alarms import Alarms
 from hearth.actors.asks import NUDGE, Ask, End
 from hearth.actors.bus import SAFE_STATE_LIMIT, Bus
 from hearth.actors.session import Session, SessionLimits, SessionServices
+from hearth.actors.step import TaskServices
 from hearth.actors.submission import Checks
 from hearth.actors.supervisor import contain, keep_open
-from hearth.actors.task import TaskServices
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.policy.rules import Grant, PolicyEntry, decide
 from hearth.schema import Validator, check_schema
@@ -128,7 +128,8 @@ class Runtime:
         finally:
             if not session.end_recorded:
                 # It was torn down, because the process must end.
-                self._session_over(session, "shutting down", safe=session.made_safe or None)
+                made_safe = {"safe": session.made_safe} if session.made_safe else {}
+                self._session_over(session, "shutting down", **made_safe)
             self._running -= 1
             self._one_ended.set()
 

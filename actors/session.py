@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.actors.asks import Ask, Follower, Message, Notice
+    from hearth.actors.step import TaskServices
     from hearth.actors.submission import Checks, Looked
-    from hearth.actors.task import TaskServices
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen
 

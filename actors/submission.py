@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import frozen
 
-from hearth.actors.task import StepRun
+from hearth.actors.step import StepRun
 from hearth.audit.record import args_hash
 from hearth.errors import InvalidParams, PermissionDenied, RpcError, ToolNotFound
 

@@ -11,26 +11,25 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-import orjson
 import trio
-from attrs import define, frozen
 
 from hearth.actors.events import EventLog, to_keep
+from hearth.actors.step import StepScope, sayable
 from hearth.actors.supervisor import contain
 from hearth.actors.tickets import Asker, Ticket
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
 from hearth.groups import sole
-from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
-from hearth.tools import Done, PathGuard, Tool, Undo
+from hearth.tools import Done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.actors.bus import Bus
+    from hearth.actors.step import StepRun, TaskServices
     from hearth.api import Status
 
 log = logging.getLogger("hearth.task")
@@ -42,70 +41,6 @@ MOST_RESULT_BYTES = 4 << 20
 
 LAST_WORDS = 5.0
 """Seconds that a task may wait for the audit log, all in all, where nothing could cut its waiting short."""
-
-
-class Receipt(Protocol):
-    """The journal's promise: `get` returns when the records are as durable as configured."""
-
-    async def get(self) -> None:
-        """Wait; raises AuditUnavailable."""
-
-
-class AuditTrail(Protocol):
-    """The journal's face to those who write to it."""
-
-    def post(self, *records: Mapping[str, Any]) -> Receipt:
-        """Hand over records, to be written together and in this order."""
-        ...
-
-    @property
-    def failure(self) -> str | None:
-        """Why the log cannot be written at the moment, or None."""
-        ...
-
-
-@frozen(eq=False)
-class TaskServices:
-    """What every task of a runtime works with."""
-
-    journal: AuditTrail
-    buses: Mapping[str, Bus]
-    paths: PathGuard
-    clock: Callable[[], float]
-    health: Callable[[], Mapping[str, Any]]
-
-
-@define(slots=True, eq=False)
-class StepRun:
-    """One step, from accepted to done."""
-
-    tool: Tool
-    args: Mapping[str, Any]
-    args_hash: str
-    bus: Bus
-    status: Status | None = None
-    started_at: float = 0.0
-    latency_ms: float | None = None
-    result: bytes | None = None
-    error: RpcError | None = None
-    undo: Undo | None = None
-    rolled_back: bool | None = None
-
-    def outcome(self) -> dict[str, Any]:
-        """The members that say how the step stands, for events and task.get."""
-        wire: dict[str, Any] = {"status": self.status}
-        if self.result is not None:
-            wire["result"] = orjson.Fragment(self.result)
-        if self.latency_ms is not None:
-            wire["latency_ms"] = self.latency_ms
-        if self.error is not None:
-            error = sendable_error(self.error)
-            wire["error"] = error["message"]
-            wire["error_code"] = error["code"]
-            wire["error_data"] = error.get("data")
-        if self.rolled_back is not None:
-            wire["rolled_back"] = self.rolled_back
-        return wire
 
 
 class TaskActor:
@@ -255,8 +190,9 @@ class TaskActor:
         if unrecorded is not None and step.tool.risk_level > 0:
             self._finish_step(index, error=unrecorded)
             return not self._constraints.abort_on_step_failure
+        scope = StepScope(index, step, self.asker, self._constraints, self.log, self._services)
         try:
-            value = await step.tool.run(StepScope(self, index, step), step.args)
+            value = await step.tool.run(scope, step.args)
         except RpcError as error:
             self._finish_step(index, error=error)
             return not self._constraints.abort_on_step_failure
@@ -287,7 +223,7 @@ class TaskActor:
             else:
                 error = _too_long(step, len(result))
         if error is not None:
-            step.error = _sayable(error)
+            step.error = sayable(error)
             step.status = "FAILED"
         elif value is None:
             step.status = "CANCELLED"
@@ -503,87 +439,3 @@ class _CannotStart(Exception):
     def __init__(self, cause: RpcError) -> None:
         super().__init__(cause)
         self.cause = cause
-
-
-def _sayable(error: RpcError) -> RpcError:
-    """The error in a form that JSON can say: a driver may put anything into its data, and file names into its text."""
-    try:
-        orjson.dumps((error.message, error.data))
-    except TypeError:
-        error.message = _utf8(error.message)
-        error.data = {_utf8(str(name)): _json_or_text(value) for name, value in (error.data or {}).items()}
-    return error
-
-
-def _json_or_text(value: Any) -> Any:
-    try:
-        orjson.dumps(value)
-    except TypeError:
-        return ascii(value)
-    return value
-
-
-def _utf8(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-class StepScope:
-    """The `StepContext` of one running step: its only door to hardware."""
-
-    __slots__ = ("_index", "_step", "_task", "_transacted")
-
-    def __init__(self, task: TaskActor, index: int, step: StepRun) -> None:
-        self._task = task
-        self._index = index
-        self._step = step
-        self._transacted = False
-
-    @property
-    def session_id(self) -> str:
-        """See StepContext."""
-        return self._task.asker.session_id
-
-    @property
-    def paths(self) -> PathGuard:
-        """See StepContext."""
-        return self._task._services.paths
-
-    def health(self) -> Mapping[str, Any]:
-        """See StepContext."""
-        return self._task._services.health()
-
-    async def transact(
-        self,
-        op: Callable[[Any], Any],
-        *,
-        limit_ms: float | None = None,
-        drives: Hashable | None = None,
-        must_run: bool = False,
-    ) -> Any:
-        """See StepContext."""
-        if not must_run:
-            # A transaction may run in place, which gives nobody a turn: who has been cancelled must not begin one, and
-            # who makes many must not keep everybody else waiting.
-            if self._transacted:
-                await trio.lowlevel.checkpoint()
-            else:
-                self._transacted = True
-                await trio.lowlevel.checkpoint_if_cancelled()
-        constraints = self._task._constraints
-        step = self._step
-        ticket = Ticket(
-            op,
-            self._task.asker,
-            limit=(step.tool.timeout_ms if limit_ms is None else limit_ms) / 1000,
-            priority=PRIORITIES[constraints.priority],
-            drives=drives,
-            must_run=must_run,
-        )
-        step.bus.request(ticket, no_wait=constraints.on_busy == "fail" and not must_run)
-        return await ticket.get()
-
-    def progress(self, data: Mapping[str, Any]) -> None:
-        """See StepContext."""
-        task = self._task
-        ts = timestamp(task._services.clock())
-        task.log.publish("progress", ts, {"step_index": self._index, "data": data})

@@ -8,10 +8,22 @@ from contextlib import asynccontextmanager  # noqa: E402
 
 import trio  # noqa: E402
 from support.doubles import BenchDriver, Observer  # noqa: E402
+from support.steps import within_real_seconds  # noqa: E402
 from support.world import World, running  # noqa: E402
 
 from hearth.actors.bus import Bus  # noqa: E402
 from hearth.drivers.base import Style  # noqa: E402
+
+
+def pytest_addoption(parser):
+    parser.addoption("--seed", type=int, help="play this one seed in tests/actors/test_seeded_schedules.py")
+
+
+@pytest.fixture(autouse=True)
+def _no_test_hangs():
+    """A virtual clock stands still in an endless loop, and no Trio scope can break one off."""
+    with within_real_seconds(120):
+        yield
 
 
 class BusBench:
@@ -33,7 +45,7 @@ class BusBench:
         """The bus without its supervisor: what it crashes with is kept."""
         try:
             await self.bus.run(task_status=task_status)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is
             self.crashes.append(error)
 
 

@@ -6,14 +6,10 @@ import json
 
 import pytest
 import trio
+from support.waiting import until
 from support.world import BOB, OPEN
 
 from hearth.actors.connection import LINGER
-
-
-async def until(ready):
-    while not ready():
-        await trio.lowlevel.checkpoint()
 
 
 def line(client, method, id_=None, **params):

@@ -7,18 +7,13 @@ from types import SimpleNamespace
 import pytest
 import trio
 from attrs import evolve
+from support.waiting import passes, until
 from support.world import BOB, World, running
 
 from hearth.actors.runtime import Runtime
 from hearth.drivers.base import Style
 from hearth.errors import ConfigError, DeviceError, ShuttingDown
 from hearth.tools import Tool, ToolRegistry
-
-
-async def until(ready):
-    while not ready():
-        await trio.lowlevel.checkpoint()
-
 
 # --- beginning ---------------------------------------------------------------------------------------------------
 
@@ -145,8 +140,8 @@ async def test_a_transaction_that_never_returns_does_not_keep_the_process(make_w
             task_id = await session.start(("read", {"gate": "x", "limit_ms": 60_000}))
             await world.gate("x").reached()
             await world.runtime.end_sessions()
+            await until(lambda: world.journal.of("task.finish", task_id=task_id))
             assert world.runtime.sessions == 0
-            await until(lambda: world.journal.of("session.close"))
             (finish,) = world.journal.of("task.step.finish", task_id=task_id)
             assert (finish["status"], finish["effect"]) == ("FAILED", "unknown")
             assert world.journal.of("task.finish", task_id=task_id)[0]["status"] == "CANCELLED"
@@ -164,7 +159,7 @@ async def test_outputs_that_wait_behind_somebody_elses_transaction_are_safe_befo
         await quick.run(("set", {"line": 1, "value": 1}))
         world.driver.slow_safe = 0.3
         await slow.start(("read", {"ms": 3000, "limit_ms": 60_000}))
-        await until(lambda: world.observer.labels("begin")[-1] == "read")
+        await passes(lambda: world.observer.labels("begin")[-1] == "read")
     # The first session had given up waiting; the bus had not.
     world.observer.assert_whole()
     assert world.driver.levels == {1: 0}
@@ -190,10 +185,8 @@ async def test_a_bus_that_crashes_while_it_makes_outputs_safe_is_asked_again(mak
         await until(lambda: world.bus.state == "down")
         world.driver.safe_raises = None
         await client.until(lambda: client.answers(100))
-        assert "InternalError" in str(world.journal.of("session.close")[0]["safe"]) or world.journal.of("session.close")[
-            0
-        ]["safe"]
-        await until(lambda: world.driver.levels == {1: 0})
+        assert "RuntimeError" in world.journal.of("session.close")[0]["safe"][0]["error"]
+        await passes(lambda: world.driver.levels == {1: 0})
 
 
 async def test_an_output_that_refuses_its_safe_state_is_on_record(make_world):

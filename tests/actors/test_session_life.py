@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 import trio
+from support.waiting import until
 from support.world import ALICE, BOB, OPEN
 
 from hearth.drivers.base import Style
 from hearth.errors import InternalError, PermissionDenied, QueueFull, SessionInvalid, ShuttingDown, TaskNotFound
 from hearth.policy.rules import Match, PolicyEntry
-
-
-async def until(ready):
-    while not ready():
-        await trio.lowlevel.checkpoint()
 
 
 def closed(world, session):

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import trio
+from support.waiting import until
 from support.world import ALICE, OPEN
 
 from hearth.errors import (
@@ -124,11 +125,6 @@ async def test_every_refusal_names_its_step_and_reason_and_is_on_record(make_wor
             assert rejected[0]["principal"] == ALICE.key
             assert world.journal.of("task.submit") == []
     assert world.observer.of("begin") == []
-
-
-async def until(ready):
-    while not ready():
-        await trio.lowlevel.checkpoint()
 
 
 async def test_a_task_has_at_most_so_many_steps(make_world):

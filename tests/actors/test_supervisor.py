@@ -85,7 +85,8 @@ async def test_a_bus_that_crashed_is_reopened_and_says_so(style, nursery, caplog
     with trio.fail_after(10):
         kept = Kept(style)
         kept.start(nursery)
-        await trio.testing.wait_all_tasks_blocked()
+        while kept.bus.state != "ready":
+            await trio.lowlevel.checkpoint()
         with pytest.raises(InternalError):
             await kept.transact(Op("bug", raises=RuntimeError("a bug")))
         while kept.driver.opened < 2 or kept.bus.state != "ready":
@@ -163,13 +164,12 @@ async def test_a_bus_that_crashes_while_it_is_cancelled_ends_quietly(autojump_cl
         with pytest.raises(InternalError):
             await kept.transact(Op("bug", seconds=1, raises=RuntimeError("a bug")))
 
-    async with trio.open_nursery() as askers:
-        async with trio.open_nursery() as nursery:
-            kept.start(nursery)
-            await trio.testing.wait_all_tasks_blocked()
-            askers.start_soon(ask)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as askers, trio.open_nursery() as nursery:
+        kept.start(nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        askers.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
     assert "a bug" in caplog.text
     assert kept.bus.state == "closed"
     kept.observer.assert_whole()

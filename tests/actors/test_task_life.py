@@ -7,6 +7,7 @@ import itertools
 import pytest
 import trio
 from support.doubles import Op
+from support.waiting import until
 from support.world import ALICE, BOB
 
 from hearth.drivers.base import Style
@@ -14,11 +15,6 @@ from hearth.errors import DeviceError, InternalError, ResourceBusy
 from hearth.tools import Done, Tool, Undo
 
 STATUSES = {"SUCCESS", "FAILED", "CANCELLED"}
-
-
-async def until(ready):
-    while not ready():
-        await trio.lowlevel.checkpoint()
 
 
 def audit_of(world, task_id):
@@ -616,7 +612,7 @@ async def test_urgent_steps_go_first_and_equal_ones_in_the_order_they_came(world
         ids = []
         for number, priority in enumerate(["low", "normal", "urgent", "high", "normal", "urgent"]):
             ids.append(await session.start(("read", {"tag": f"{priority} {number}"}), priority=priority))
-            await until(lambda: world.bus.health()["queued"] == len(ids))  # noqa: B023
+            await until(lambda: world.bus.health()["queued"] == len(ids))
         world.gate("x").open()
         for task_id in ids:
             await session.wait(task_id)

@@ -278,7 +278,8 @@ class MemoryJournal:
                 receipt.settle()
 
     async def aclose(self):
-        await trio.lowlevel.checkpoint()
+        with trio.CancelScope(shield=True):
+            await trio.lowlevel.checkpoint()
         self._commit()
         self.ended = True
 

@@ -48,11 +48,11 @@ def within_real_seconds(seconds):
         raise TimeoutError(f"not done within {seconds} s of real time: a deadlock, or an endless loop")
 
     former = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    left = signal.alarm(seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.alarm(left)
         signal.signal(signal.SIGALRM, former)
 
 

@@ -11,17 +11,6 @@ from types import SimpleNamespace
 
 import trio
 from attrs import evolve
-
-from hearth.actors.carrier import PeerGone
-from hearth.actors.connection import Connection
-from hearth.actors.runtime import Runtime, RuntimeParts
-from hearth.client import Client
-from hearth.config import LimitsConfig
-from hearth.drivers.base import Style
-from hearth.errors import DeviceError, InvalidParams, from_wire
-from hearth.policy.principal import Principal
-from hearth.policy.rules import Match, PolicyEntry
-from hearth.tools import Done, PathUse, Tool, ToolRegistry, Undo
 from support.doubles import (
     AllowedPaths,
     BenchDriver,
@@ -33,6 +22,17 @@ from support.doubles import (
     Op,
     Pipe,
 )
+
+from hearth.actors.carrier import PeerGone
+from hearth.actors.connection import Connection
+from hearth.actors.runtime import Runtime, RuntimeParts
+from hearth.client import Client
+from hearth.config import LimitsConfig
+from hearth.drivers.base import Style
+from hearth.errors import DeviceError, InvalidParams, from_wire
+from hearth.policy.principal import Principal
+from hearth.policy.rules import Match, PolicyEntry
+from hearth.tools import Done, PathUse, Tool, ToolRegistry, Undo
 
 ALICE = Principal(kind="unix", uid=1001, gid=1001)
 BOB = Principal(kind="unix", uid=1002, gid=1002)

@@ -1,0 +1,179 @@
+"""One step of a task: its state from accepted to done, and the door through which its tool reaches hardware.
+
+It knows how a step asks its bus for a transaction and what a step's outcome looks like to others. When a step runs,
+and what its failure means for the others, is the task's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+import trio
+from attrs import define, frozen
+
+from hearth.actors.tickets import Asker, Ticket
+from hearth.audit.record import timestamp
+from hearth.protocol.jsonrpc import sendable_error
+from hearth.protocol.methods import PRIORITIES, Constraints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+    from hearth.actors.bus import Bus
+    from hearth.actors.events import EventLog
+    from hearth.api import Status
+    from hearth.errors import RpcError
+    from hearth.tools import PathGuard, Tool, Undo
+
+
+class Receipt(Protocol):
+    """The journal's promise: `get` returns when the records are as durable as configured."""
+
+    async def get(self) -> None:
+        """Wait; raises AuditUnavailable."""
+
+
+class AuditTrail(Protocol):
+    """The journal's face to those who write to it."""
+
+    def post(self, *records: Mapping[str, Any]) -> Receipt:
+        """Hand over records, to be written together and in this order."""
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log cannot be written at the moment, or None."""
+        ...
+
+
+@frozen(eq=False)
+class TaskServices:
+    """What every task of a runtime works with."""
+
+    journal: AuditTrail
+    buses: Mapping[str, Bus]
+    paths: PathGuard
+    clock: Callable[[], float]
+    health: Callable[[], Mapping[str, Any]]
+
+
+@define(slots=True, eq=False)
+class StepRun:
+    """One step, from accepted to done."""
+
+    tool: Tool
+    args: Mapping[str, Any]
+    args_hash: str
+    bus: Bus
+    status: Status | None = None
+    started_at: float = 0.0
+    latency_ms: float | None = None
+    result: bytes | None = None
+    error: RpcError | None = None
+    undo: Undo | None = None
+    rolled_back: bool | None = None
+
+    def outcome(self) -> dict[str, Any]:
+        """The members that say how the step stands, for events and task.get."""
+        wire: dict[str, Any] = {"status": self.status}
+        if self.result is not None:
+            wire["result"] = orjson.Fragment(self.result)
+        if self.latency_ms is not None:
+            wire["latency_ms"] = self.latency_ms
+        if self.error is not None:
+            error = sendable_error(self.error)
+            wire["error"] = error["message"]
+            wire["error_code"] = error["code"]
+            wire["error_data"] = error.get("data")
+        if self.rolled_back is not None:
+            wire["rolled_back"] = self.rolled_back
+        return wire
+
+
+class StepScope:
+    """The `StepContext` of one running step: its only door to hardware."""
+
+    __slots__ = ("_asker", "_constraints", "_index", "_log", "_services", "_step", "_transacted")
+
+    def __init__(
+        self, index: int, step: StepRun, asker: Asker, constraints: Constraints, log: EventLog, services: TaskServices
+    ) -> None:
+        self._index = index
+        self._step = step
+        self._asker = asker
+        self._constraints = constraints
+        self._log = log
+        self._services = services
+        self._transacted = False
+
+    @property
+    def session_id(self) -> str:
+        """See StepContext."""
+        return self._asker.session_id
+
+    @property
+    def paths(self) -> PathGuard:
+        """See StepContext."""
+        return self._services.paths
+
+    def health(self) -> Mapping[str, Any]:
+        """See StepContext."""
+        return self._services.health()
+
+    async def transact(
+        self,
+        op: Callable[[Any], Any],
+        *,
+        limit_ms: float | None = None,
+        drives: Hashable | None = None,
+        must_run: bool = False,
+    ) -> Any:
+        """See StepContext."""
+        if not must_run:
+            # A transaction may run in place, which gives nobody a turn: who has been cancelled must not begin one, and
+            # who makes many must not keep everybody else waiting.
+            if self._transacted:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._transacted = True
+                await trio.lowlevel.checkpoint_if_cancelled()
+        constraints = self._constraints
+        step = self._step
+        ticket = Ticket(
+            op,
+            self._asker,
+            limit=(step.tool.timeout_ms if limit_ms is None else limit_ms) / 1000,
+            priority=PRIORITIES[constraints.priority],
+            drives=drives,
+            must_run=must_run,
+        )
+        step.bus.request(ticket, no_wait=constraints.on_busy == "fail" and not must_run)
+        return await ticket.get()
+
+    def progress(self, data: Mapping[str, Any]) -> None:
+        """See StepContext."""
+        ts = timestamp(self._services.clock())
+        self._log.publish("progress", ts, {"step_index": self._index, "data": data})
+
+
+def sayable(error: RpcError) -> RpcError:
+    """The error in a form that JSON can say: a driver may put anything into its data, and file names into its text."""
+    try:
+        orjson.dumps((error.message, error.data))
+    except TypeError:
+        error.message = _utf8(error.message)
+        error.data = {_utf8(str(name)): _json_or_text(value) for name, value in (error.data or {}).items()}
+    return error
+
+
+def _json_or_text(value: Any) -> Any:
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return ascii(value)
+    return value
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
