@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench docs conformance clean
+.PHONY: help demo test check lint bench docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,12 +25,12 @@ demo: $(STAMP) ## See what hearth is, in a minute: a real daemon, a real client,
 
 test: $(STAMP) ## All tests, with branch coverage
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage run -m pytest -n auto --dist loadscope
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
 check: $(TOOLS) lint ## The inner loop: lint, types and the fast tests
-	$(BIN)/python -m pytest -q -m 'not slow'
+	$(BIN)/python -m pytest -q -n auto -m 'not slow'
 
 lint: $(TOOLS) ## ruff, import-linter, mypy --strict, pyright
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import orjson
 import trio
 from attrs import evolve
 
+from hearth.actors.asks import End
 from hearth.actors.build import build_parts
 from hearth.actors.events import EventLog, EventReader
 from hearth.actors.mailbox import Slot
@@ -24,7 +25,7 @@ from hearth.actors.runtime import Runtime
 from hearth.config import Config
 from hearth.drivers.boards import Board
 from hearth.errors import InvalidParams, RpcError
-from hearth.facade import Link, SessionFace
+from hearth.facade import Link, SessionFace, TakeBack
 from hearth.groups import unwrapped
 from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry
@@ -32,7 +33,7 @@ from hearth.protocol.client import read_event
 from hearth.protocol.methods import METHODS, Params, SessionOpen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
     from hearth.actors.asks import Follower
     from hearth.actors.session import Session
@@ -49,16 +50,20 @@ EMBEDDED_POLICY = (PolicyEntry(name="embedded", match=Match(any=True), max_risk=
 class LocalAsk:
     """A request of this process. Implements `session.Ask`."""
 
-    __slots__ = ("follower", "params", "slot")
+    __slots__ = ("abandoned", "follower", "params", "slot")
 
     def __init__(self, params: Params, follower: Follower | None = None) -> None:
         self.params = params
         self.follower = follower
         self.slot: Slot[Any] = Slot()
+        self.abandoned: Callable[[Any], None] | None = None
+        """Set when its caller has gone: what to do with a result."""
 
     def result(self, value: Any) -> None:
         """See Ask."""
         self.slot.fill(value)
+        if self.abandoned is not None:
+            self.abandoned(value)
 
     def error(self, error: RpcError) -> None:
         """See Ask."""
@@ -97,21 +102,52 @@ class LocalLink(Link):
     async def open(self, opening: SessionOpen) -> Mapping[str, Any]:
         """session.open: the one method without a session."""
         ask = LocalAsk(opening, LocalFollower())
-        self._runtime.open_session(self._principal, opening, ask)
-        opened: Mapping[str, Any] = await ask.slot.get()
+        session = self._runtime.open_session(self._principal, opening, ask)
+        try:
+            opened: Mapping[str, Any] = await ask.slot.get()
+        except BaseException:
+            # A session that nobody knows could be closed by nobody.
+            session.post(End("its client never learned of it"))
+            raise
         return opened
 
-    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def call(
+        self, method: str, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+    ) -> Mapping[str, Any]:
         """See Link."""
-        return await self._ask(method, params, None)
+        return await self._ask(method, params, take_back=take_back)
 
-    async def _ask(self, method: str, params: Mapping[str, Any], follower: Follower | None) -> Mapping[str, Any]:
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """See Link."""
+        with suppress(RpcError):
+            self._session(params["session_id"]).post(LocalAsk(METHODS[method](params)))
+
+    async def _ask(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        follower: Follower | None = None,
+        *,
+        take_back: TakeBack | None = None,
+    ) -> Mapping[str, Any]:
         session = self._session(params["session_id"])
         # Once through JSON, as on a wire: what a caller changes afterwards cannot change what was accepted, and what
         # is not JSON is refused here with the same words.
         ask = LocalAsk(METHODS[method](orjson.loads(_dumps(params))), follower)
         session.post(ask)
-        answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await ask.slot.get()))
+        try:
+            value = await ask.slot.get()
+        except BaseException:
+            if take_back is not None:
+
+                def abandoned(value: Any) -> None:
+                    undo = take_back(value)
+                    if undo is not None:
+                        self.tell(*undo)
+
+                ask.abandoned = abandoned
+            raise
+        answer: Mapping[str, Any] = orjson.loads(orjson.dumps(value))
         return answer
 
     def _session(self, session_id: str) -> Session:
@@ -187,6 +223,10 @@ class EmbeddedRuntime:
             yield session
         finally:
             await close_quietly(session)
+
+    def attach(self, session_id: str) -> SessionFace:
+        """A session of this process that was opened elsewhere; leaving it open is its opener's business."""
+        return SessionFace(LocalLink(self._runtime, self._principal), {"session_id": session_id})
 
 
 async def close_quietly(session: SessionFace) -> None:

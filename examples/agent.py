@@ -1,4 +1,4 @@
-"""An agent-style client: finds out what there is, plans, checks the plan, runs it, watches, and looks at what went wrong.
+"""An agent-style client: finds out what there is, plans, checks the plan, runs it, watches, and asks what went wrong.
 
 A language model would write the plan; everything around it is the same. Needs a daemon: `hearthd --board sim`, and
 HEARTH_SOCKET if it is not at the default place.

@@ -1,7 +1,7 @@
 """A robot controller with hearth inside it: a control loop that reads a sensor and switches an output.
 
-Shows what embedding gives: the loop can be cancelled at any moment without tearing a bus transaction in half, a rate the
-loop cannot exceed by accident, and outputs that go to their safe state however the program ends.
+Shows what embedding gives: the loop can be cancelled at any moment without tearing a bus transaction in half, and
+outputs go to their safe state however the program ends.
 
     python examples/control_loop.py [ROUNDS]
 """

@@ -17,9 +17,17 @@ import trio
 
 from hearth.config import default_socket
 from hearth.errors import CarrierError, HearthError, RpcError
-from hearth.facade import Link, SessionFace
+from hearth.facade import Link, SessionFace, TakeBack
 from hearth.groups import unwrapped
-from hearth.protocol.client import Broken, ClientProtocol, RefusedByServer, Reply, TaskEventNotification
+from hearth.protocol.client import (
+    Broken,
+    ClientProtocol,
+    ProtocolViolation,
+    RefusedByServer,
+    Reply,
+    TaskEventNotification,
+)
+from hearth.protocol.jsonrpc import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
 RECEIVE_SIZE = 1 << 16
 EVENTS_KEPT = 4096
 """Events that wait for a follower who does not read; of progress, older ones beyond this are dropped."""
+LAST_WORDS = 1.0
+"""Seconds that a connection which takes nothing any more is still read."""
 PATIENCE = 5.0
 """Seconds that the daemon may take to open a session, or to confirm its close, when the caller is cancelled."""
 
@@ -36,11 +46,13 @@ PATIENCE = 5.0
 class _Pending:
     """A request that waits for its reply."""
 
-    __slots__ = ("answered", "reply")
+    __slots__ = ("answered", "reply", "take_back")
 
     def __init__(self) -> None:
         self.answered = trio.Event()
         self.reply: Reply | None = None
+        self.take_back: TakeBack | None = None
+        """Set when its caller has gone: what to do with a result."""
 
 
 class _Follower:
@@ -55,9 +67,11 @@ class _Follower:
         self.changed = trio.Event()
 
     def take(self, event: TaskEvent) -> None:
-        if event.seq <= self.last_seq:
-            return
-        self.last_seq = event.seq
+        # A server that does not count its events (the draft does not ask for it) says 0, and repeats nothing.
+        if event.seq:
+            if event.seq <= self.last_seq:
+                return
+            self.last_seq = event.seq
         if len(self.events) >= EVENTS_KEPT and event.phase == "progress":
             for index, old in enumerate(self.events):
                 if old.phase == "progress":
@@ -76,6 +90,9 @@ class Client(Link):
         self._pending: dict[int, _Pending] = {}
         self._followers: dict[str, list[_Follower]] = {}
         self._outgoing, self._to_send = trio.open_memory_channel[bytes](float("inf"))
+        self._abandoned = 0
+        """Requests whose caller has gone, and whose effect is to be taken back once it is known."""
+        self._settled, self._written, self._read_all = trio.Event(), trio.Event(), trio.Event()
         self._broken: CarrierError | None = None
 
     # --- sessions -----------------------------------------------------------------------------------------------
@@ -130,7 +147,9 @@ class Client(Link):
 
     # --- Link ---------------------------------------------------------------------------------------------------
 
-    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def call(
+        self, method: str, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+    ) -> Mapping[str, Any]:
         """See Link."""
         if self._broken is not None:
             raise self._ended("before it was used")
@@ -139,15 +158,27 @@ class Client(Link):
         self._outgoing.send_nowait(line)
         try:
             await pending.answered.wait()
-        finally:
-            del self._pending[id_]
+        except BaseException:
+            if pending.reply is None and take_back is not None:
+                pending.take_back = take_back
+                self._abandoned += 1
+            else:
+                self._pending.pop(id_, None)
+            raise
         reply = pending.reply
         if reply is None:
             raise self._ended(f"before {method} was answered")
         if reply.error is not None:
             raise reply.error
+        if type(reply.result) is not dict:
+            raise ProtocolViolation(f"the server answered {method} with {kind_of(reply.result)}, not an object")
         result: Mapping[str, Any] = reply.result
         return result
+
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """See Link."""
+        if self._broken is None:
+            self._outgoing.send_nowait(self._protocol.notify(method, params))
 
     def _ended(self, when: str) -> HearthError:
         """What to raise: the refusal that ended the connection, if it was one, else that it has ended."""
@@ -184,9 +215,8 @@ class Client(Link):
             others.remove(follower)
             if not others:
                 del self._followers[task_id]
-                if not ended and self._broken is None:
-                    # A notification: there is nothing to learn from the answer, and no wait in a cancelled scope.
-                    self._outgoing.send_nowait(self._protocol.notify("task.events.unsubscribe", params))
+                if not ended:
+                    self.tell("task.events.unsubscribe", params)
 
     # --- the connection -----------------------------------------------------------------------------------------
 
@@ -204,17 +234,19 @@ class Client(Link):
                     lines.append(self._to_send.receive_nowait())
                 await self._stream.send_all(b"".join(lines))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # It may have said why before it closed: the reader is about to find out.
+            with trio.move_on_after(LAST_WORDS):
+                await self._read_all.wait()
             self._break(CarrierError("the daemon closed the connection"))
+        finally:
+            self._written.set()
 
     async def _read(self) -> None:
         try:
             while data := await self._stream.receive_some(RECEIVE_SIZE):
                 for event in self._protocol.receive(bytes(data)):
                     if isinstance(event, Reply):
-                        pending = self._pending.get(event.id)
-                        if pending is not None:
-                            pending.reply = event
-                            pending.answered.set()
+                        self._answered(event)
                     elif isinstance(event, TaskEventNotification):
                         for follower in self._followers.get(event.event.task_id, ()):
                             follower.take(event.event)
@@ -226,8 +258,34 @@ class Client(Link):
         else:
             self._break(CarrierError("the daemon closed the connection"))
 
+    def _answered(self, reply: Reply) -> None:
+        pending = self._pending.pop(reply.id, None)
+        if pending is None:
+            return
+        if pending.take_back is not None:
+            undo = pending.take_back(reply.result) if type(reply.result) is dict else None
+            if undo is not None:
+                self.tell(*undo)
+            self._abandoned -= 1
+            self._settled.set()
+        pending.reply = reply
+        pending.answered.set()
+
+    async def _settle(self) -> None:
+        """Before the connection is closed: let what its callers have left behind be taken back, and all be sent."""
+        with trio.move_on_after(PATIENCE, shield=True):
+            while self._abandoned and self._broken is None:
+                self._settled = trio.Event()
+                await self._settled.wait()
+        self._outgoing.close()
+        with trio.move_on_after(LAST_WORDS, shield=True):
+            await self._written.wait()
+        self._break(CarrierError("it was closed here"))
+
     def _break(self, error: CarrierError) -> None:
         self._broken = self._broken or error
+        self._read_all.set()
+        self._settled.set()
         for pending in self._pending.values():
             pending.answered.set()
         for followers in self._followers.values():
@@ -251,6 +309,7 @@ async def connect(address: str | Path | None = None) -> AsyncIterator[Client]:
             async with body.watched():
                 yield client
         finally:
+            await client._settle()
             background.cancel()
 
 

@@ -8,22 +8,36 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hearth.api import Step, TaskEvent, TaskResult
+from hearth.api import Step, StepResult, TaskEvent, TaskResult
 from hearth.errors import TaskFailed, from_wire
-from hearth.protocol.client import read_task
+from hearth.protocol.client import ProtocolViolation, read_task
+from hearth.protocol.jsonrpc import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+
+TakeBack: TypeAlias = "Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any]] | None]"
+"""From a result that nobody waits for any more to the method and params that take its effect back, if there are any."""
 
 
 class Link(ABC):
-    """The two primitives."""
+    """The primitives."""
 
     @abstractmethod
-    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Call a method and return its result; raises the RpcError it was answered with, or CarrierError."""
+    async def call(
+        self, method: str, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+    ) -> Mapping[str, Any]:
+        """Call a method and return its result; raises the RpcError it was answered with, or CarrierError.
+
+        If the caller is cancelled before the answer comes, what it then says is taken back.
+        """
+
+    @abstractmethod
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Call a method without waiting and without learning what comes of it."""
 
     @abstractmethod
     def follow(
@@ -73,7 +87,16 @@ class TaskFace:
 
     async def cancel(self) -> str:
         """See hearth.api.Task."""
-        return str((await self._link.call("task.cancel", self._params()))["status"])
+        answer = await self._link.call("task.cancel", self._params())
+        return str(member(answer, "status", str, "task.cancel"))
+
+
+def member(answer: Mapping[str, Any], name: str, kind: type, method: str) -> Any:
+    """A member that a result must have. Raises ProtocolViolation for a server that left it out."""
+    value = answer.get(name)
+    if not isinstance(value, kind):
+        raise ProtocolViolation(f"the server answered {method} with {kind_of(value)} for {name}")
+    return value
 
 
 class SessionFace:
@@ -81,8 +104,8 @@ class SessionFace:
 
     def __init__(self, link: Link, opened: Mapping[str, Any]) -> None:
         self._link = link
-        self._session_id: str = opened["session_id"]
-        self._capabilities: tuple[str, ...] = tuple(opened.get("capabilities", ()))
+        self._session_id: str = member(opened, "session_id", str, "session.open")
+        self._capabilities: tuple[str, ...] = tuple(opened.get("capabilities") or ())
         self.closed = False
 
     def __repr__(self) -> str:
@@ -100,7 +123,8 @@ class SessionFace:
 
     async def tools(self) -> list[dict[str, Any]]:
         """See hearth.api.Session."""
-        tools: list[dict[str, Any]] = (await self._link.call("tool.list", {"session_id": self._session_id}))["tools"]
+        answer = await self._link.call("tool.list", {"session_id": self._session_id})
+        tools: list[dict[str, Any]] = member(answer, "tools", list, "tool.list")
         return tools
 
     async def submit(
@@ -120,14 +144,26 @@ class SessionFace:
             task["constraints"] = constraints
         if idempotency_key is not None:
             task["idempotency_key"] = idempotency_key
-        answer = await self._link.call("task.submit", {"session_id": self._session_id, "task": task})
-        return TaskFace(self._link, self._session_id, answer["task_id"])
+        # With a key the caller can come back for the task; without, nobody would ever know of it.
+        take_back = self._cancelling if idempotency_key is None else None
+        params = {"session_id": self._session_id, "task": task}
+        answer = await self._link.call("task.submit", params, take_back=take_back)
+        return TaskFace(self._link, self._session_id, member(answer, "task_id", str, "task.submit"))
+
+    def _cancelling(self, submitted: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
+        task_id = submitted.get("task_id")
+        return ("task.cancel", {"session_id": self._session_id, "task_id": task_id}) if task_id else None
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.api.Session."""
         task = await self.submit(f"run {tool}", [Step(tool, args)])
-        done = await task.wait()
-        step = done.steps[0]
+        try:
+            done = await task.wait()
+        except BaseException:
+            # Whoever gave up waiting is the only one who knows of the task.
+            self._link.tell("task.cancel", {"session_id": self._session_id, "task_id": task.task_id})
+            raise
+        step = done.steps[0] if done.steps else StepResult(tool, done.status)
         if step.result is not None:
             return step.result
         if step.error_code is not None:
@@ -144,4 +180,5 @@ class SessionFace:
         """See hearth.api.Session."""
         self.closed = True
         answer = await self._link.call("session.close", {"session_id": self._session_id})
-        return int(answer.get("yielding", 0))
+        yielding = answer.get("yielding", 0)
+        return yielding if type(yielding) is int else 0

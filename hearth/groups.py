@@ -43,10 +43,23 @@ async def unwrapped() -> AsyncIterator[Body]:
     try:
         yield body
     except BaseExceptionGroup as group:
-        only = sole(group)
-        if only is group or (only is not body.raised and not _ours(only)):
-            raise
-        raise only from only.__cause__
+        only = body.raised
+        # A group that the body raised is taken apart and put together again on its way: its members tell it.
+        if only is None or _leaves(only) != _leaves(group):
+            only = sole(group)
+            if only is group or not _ours(only):
+                raise
+        context, suppressed = only.__context__, only.__suppress_context__
+        try:
+            raise only
+        finally:
+            only.__context__, only.__suppress_context__ = context, suppressed
+
+
+def _leaves(error: BaseException) -> set[int]:
+    if isinstance(error, BaseExceptionGroup):
+        return set().union(*map(_leaves, error.exceptions))
+    return {id(error)}
 
 
 def _ours(error: BaseException) -> bool:

@@ -275,16 +275,16 @@ class Scene:
 @pytest.mark.parametrize("how", HOWS)
 async def test_a_transaction_that_has_begun_is_never_interrupted_by(how, make_world, slow_style):
     with trio.fail_after(20):
-        async with make_world(buses={"a": slow_style, "b": slow_style}, close_grace_s=0.05) as world:
-            async with trio.open_nursery() as nursery:
-                scene = Scene(world, nursery, 10 if how == "the task's deadline" else None)
-                await scene.begin()
-                await HOWS[how](scene)
-                await blocked()
-                # Nothing has happened to it: it still stands where it stood.
-                assert world.observer.labels("end", "a") == []
-                assert world.observer.of("close") == [] or how == "a bus that crashes elsewhere"
-                world.gate("x").open()
+        buses = {"a": slow_style, "b": slow_style}
+        async with make_world(buses=buses, close_grace_s=0.05) as world, trio.open_nursery() as nursery:
+            scene = Scene(world, nursery, 10 if how == "the task's deadline" else None)
+            await scene.begin()
+            await HOWS[how](scene)
+            await blocked()
+            # Nothing has happened to it: it still stands where it stood.
+            assert world.observer.labels("end", "a") == []
+            assert world.observer.of("close") == [] or how == "a bus that crashes elsewhere"
+            world.gate("x").open()
     world.observer.assert_whole()
     steps = world.journal.of("task.step.finish", task_id=scene.task_id)
     assert [step["status"] for step in steps] == ["SUCCESS"]

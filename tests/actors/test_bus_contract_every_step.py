@@ -103,7 +103,8 @@ class Disturbed:
     """One session with three tasks over two buses, which something happens to."""
 
     def __init__(self, style, act, durability="os", *, spares_others=True):
-        self.world = World(buses={"a": style, "b": style}, durability=durability, close_grace_s=0.5, shutdown_grace_s=0.5)
+        buses = {"a": style, "b": style}
+        self.world = World(buses=buses, durability=durability, close_grace_s=0.5, shutdown_grace_s=0.5)
         self._act = act
         self._spares_others = spares_others
         self.told = {}
@@ -139,7 +140,10 @@ class Disturbed:
 
     async def _work(self, session):
         plans = {
-            "plain": ([("read", {"bus": "a", "tag": "plain.0", "ms": 2}), ("read", {"bus": "b", "tag": "plain.1"})], {}),
+            "plain": (
+                [("read", {"bus": "a", "tag": "plain.0", "ms": 2}), ("read", {"bus": "b", "tag": "plain.1"})],
+                {},
+            ),
             "back": (
                 [
                     ("set", {"bus": "a", "line": 1, "value": 1, "tag": "back.0", "ms": 1}),

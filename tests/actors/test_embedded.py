@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from support.waiting import passes
 
 import hearth
 from hearth import step
-from hearth.config import AuditConfig, Config, LimitsConfig, PolicyConfig
+from hearth.config import AuditConfig, Config, FilesConfig, LimitsConfig, PolicyConfig
 from hearth.drivers.base import Style
 from hearth.errors import ConfigError, DeviceError, InvalidParams, PermissionDenied, QueueFull, SessionInvalid
 
 
 def config(tmp_path, **more):
     return Config(audit=AuditConfig(path=tmp_path / "audit.log", key=tmp_path / "key"), **more)
+
+
+@asynccontextmanager
+async def one_session(tmp_path, style=None, **more):
+    opened = hearth.open_runtime(config=config(tmp_path, **more), style=style)
+    async with opened as runtime, runtime.open_session() as session:
+        yield runtime, session
 
 
 def events(tmp_path):
@@ -49,25 +58,29 @@ async def test_outputs_are_safe_when_the_session_ends_and_the_board_is_a_test_be
 @pytest.mark.parametrize("style", [None, *Style])
 async def test_every_style_of_the_simulated_board_works(tmp_path, style):
     with trio.fail_after(20):
-        async with hearth.open_runtime(config=config(tmp_path), style=style) as runtime:
-            async with runtime.open_session() as session:
-                assert (await session.run("i2c.read", bus=1, addr="0x48", reg=0, len=2))["data"]
-                with pytest.raises(DeviceError) as failed:
-                    await session.run("i2c.read", bus=1, addr="0x23", len=1)
-                assert failed.value.data["effect"] in ("none", "unknown")
+        async with one_session(tmp_path, style=style) as (_runtime, session):
+            assert (await session.run("i2c.read", bus=1, addr="0x48", reg=0, len=2))["data"]
+            with pytest.raises(DeviceError) as failed:
+                await session.run("i2c.read", bus=1, addr="0x23", len=1)
+            assert failed.value.data["effect"] in ("none", "unknown")
 
 
 async def test_an_exception_of_the_body_comes_out_as_it_is(tmp_path):
-    with trio.fail_after(20):
-        with pytest.raises(ZeroDivisionError):
-            async with hearth.open_runtime(config=config(tmp_path)) as runtime:
-                async with runtime.open_session() as session:
-                    await session.run("gpio.set", line=17, value=1)
-                    raise ZeroDivisionError
-        with pytest.raises(DeviceError):
-            async with hearth.open_runtime(config=config(tmp_path)) as runtime, runtime.open_session() as session:
+    boards = []
+
+    async def program(raised):
+        async with one_session(tmp_path) as (runtime, session):
+            boards.append(runtime.board)
+            await session.run("gpio.set", line=17, value=1)
+            if raised is DeviceError:
                 await session.run("i2c.read", bus=1, addr="0x23", len=1)
-    assert runtime.board.drivers["gpio:sim"].state(17) == "input" or True
+            raise raised
+
+    with trio.fail_after(20):
+        for raised in (ZeroDivisionError, DeviceError, KeyboardInterrupt):
+            with pytest.raises(raised):
+                await program(raised)
+            assert boards[-1].drivers["gpio:sim"].state(17) == 0
     assert [record["event"] for record in events(tmp_path)][-1] == "daemon.stop"
 
 
@@ -96,11 +109,12 @@ async def test_a_session_that_a_forgotten_task_left_open_ends_with_the_runtime(t
                 async with runtime.open_session() as session:
                     await session.run("gpio.set", line=17, value=1)
                     opened.set()
-                    with pytest.raises(SessionInvalid):
+                    try:
                         while True:
                             await session.tools()
                             await trio.sleep(0.001)
-                ended.append("here")
+                    except SessionInvalid:
+                        ended.append("here")
 
             async with hearth.open_runtime(config=config(tmp_path)) as runtime:
                 nursery.start_soon(background, runtime)
@@ -111,30 +125,26 @@ async def test_a_session_that_a_forgotten_task_left_open_ends_with_the_runtime(t
 
 async def test_without_a_policy_a_program_may_use_risk_two_and_three_if_a_task_asks_for_it(tmp_path):
     (tmp_path / "dir").mkdir()
-    from hearth.config import FilesConfig
-
     files = FilesConfig(read=(tmp_path / "dir",), write=(tmp_path / "dir",))
     with trio.fail_after(20):
-        async with hearth.open_runtime(config=config(tmp_path, files=files)) as runtime:
-            async with runtime.open_session() as session:
-                path = str(tmp_path / "dir" / "x")
-                await session.run("file.write", path=path, data="aGk=")
-                with pytest.raises(PermissionDenied):
-                    await session.run("file.delete", path=path)
-                task = await session.submit("x", [step("file.delete", path=path)], max_risk_level=3)
-                assert (await task.wait()).status == "SUCCESS"
-                with pytest.raises(PermissionDenied):
-                    await session.run("file.read", path="/etc/passwd")
+        async with one_session(tmp_path, files=files) as (_runtime, session):
+            path = str(tmp_path / "dir" / "x")
+            await session.run("file.write", path=path, data="aGk=")
+            with pytest.raises(PermissionDenied):
+                await session.run("file.delete", path=path)
+            task = await session.submit("x", [step("file.delete", path=path)], max_risk_level=3)
+            assert (await task.wait()).status == "SUCCESS"
+            with pytest.raises(PermissionDenied):
+                await session.run("file.read", path="/etc/passwd")
 
 
 async def test_a_policy_of_the_configuration_holds_for_the_program_too(tmp_path):
     reader = PolicyConfig(name="reader", match={"any": True}, max_risk=0)
     with trio.fail_after(20):
-        async with hearth.open_runtime(config=config(tmp_path, policy=(reader,))) as runtime:
-            async with runtime.open_session() as session:
-                with pytest.raises(PermissionDenied, match="max_risk_level=0 < tool=2"):
-                    await session.run("gpio.set", line=17, value=1)
-                assert "CAP_GPIO_RW" not in session.capabilities
+        async with one_session(tmp_path, policy=(reader,)) as (_runtime, session):
+            with pytest.raises(PermissionDenied, match="max_risk_level=0 < tool=2"):
+                await session.run("gpio.set", line=17, value=1)
+            assert "CAP_GPIO_RW" not in session.capabilities
 
 
 async def test_limits_hold_for_the_program_too(tmp_path):
@@ -200,6 +210,5 @@ async def test_a_request_that_is_cancelled_is_still_executed_and_harms_nobody(tm
                 scope.cancel()
                 await session.submit("x", [step("gpio.set", line=17, value=1)])
             assert scope.cancelled_caught
-            while not any(record["event"] == "task.finish" for record in events(tmp_path)):
-                await trio.sleep(0.001)
+            await passes(lambda: any(record["event"] == "task.finish" for record in events(tmp_path)))
             assert runtime.board.drivers["gpio:sim"].state(17) == 1

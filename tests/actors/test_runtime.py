@@ -226,11 +226,15 @@ async def test_a_body_that_is_cancelled_from_outside_still_ends_everything_in_or
 
 async def test_an_exception_of_the_body_ends_everything_in_order_and_comes_out(autojump_clock):
     world = World()
-    with pytest.raises(BaseExceptionGroup) as caught:
+
+    async def program():
         async with running(world):
             session = await world.connect().open()
             await session.run(("set", {"line": 1, "value": 1}))
             raise ZeroDivisionError
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await program()
     assert caught.group_contains(ZeroDivisionError)
     assert world.driver.levels == {1: 0}
     assert world.journal.records[-1]["event"] == "daemon.stop"
@@ -266,13 +270,17 @@ async def test_a_journal_that_crashes_ends_the_runtime_and_the_outputs_are_safe(
             raise ZeroDivisionError
 
     world.journal.run = crashing
-    with pytest.raises(BaseExceptionGroup) as caught:
+
+    async def program():
         async with running(world):
             session = await world.connect().open()
             await session.start(("set", {"line": 1, "value": 1}), ("wait", {}), rollback_on_failure=True)
             await until(lambda: world.driver.levels == {1: 1})
             broken.set()
             await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await program()
     assert caught.group_contains(ZeroDivisionError)
     assert not world.driver.is_open
 

@@ -412,7 +412,8 @@ async def test_so_many_ended_tasks_are_remembered_and_then_the_oldest_is_not_fou
             ids = [await session.start(("read", {"tag": str(number)})) for number in range(4)]
             for task_id in ids[1:]:
                 await session.wait(task_id)
-            shown = [await session.client.ask("task.get", {"session_id": session.session_id, "task_id": one}) for one in ids]
+            params = {"session_id": session.session_id}
+            shown = [await session.client.ask("task.get", {**params, "task_id": one}) for one in ids]
             assert "error" in shown[0]
             assert shown[0]["error"]["code"] == -32001
             assert [answer["result"]["status"] for answer in shown[1:]] == ["SUCCESS"] * 3

@@ -25,7 +25,7 @@ NARROW = PolicyEntry(
     name="narrow",
     match=Match(any=True),
     max_risk=2,
-    tools=[f"bench.{name}" for name in ("read", "set", "file", "riskyfile", "rates", "limited", "danger", "wait", "fail")],
+    tools=[f"bench.{name}" for name in ("read", "set", "file", "rates", "limited", "danger", "wait", "fail")],
 )
 
 STEPS = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 
 import pytest
 import trio
 from support.doubles import BenchDriver, Observer, Op
+from support.waiting import passes, until
 
 from hearth.actors.bus import Bus
 from hearth.actors.supervisor import FIRST_PAUSE, LONGEST_PAUSE, STABLE_AFTER, contain, keep_open
@@ -85,12 +87,10 @@ async def test_a_bus_that_crashed_is_reopened_and_says_so(style, nursery, caplog
     with trio.fail_after(10):
         kept = Kept(style)
         kept.start(nursery)
-        while kept.bus.state != "ready":
-            await trio.lowlevel.checkpoint()
+        await until(lambda: kept.bus.state == "ready")
         with pytest.raises(InternalError):
             await kept.transact(Op("bug", raises=RuntimeError("a bug")))
-        while kept.driver.opened < 2 or kept.bus.state != "ready":
-            await trio.sleep(0.01)
+        await passes(lambda: kept.driver.opened == 2 and kept.bus.state == "ready")
         assert await kept.transact(Op("after")) == "after"
         assert kept.audited == [{"event": "bus.reopened", "bus": "a", "attempts": 1}]
         assert "bus a: crashed: RuntimeError('a bug')" in caplog.text
@@ -106,7 +106,7 @@ async def test_a_bus_whose_device_is_missing_is_tried_again_with_growing_pauses(
     kept.driver.open = lambda: (attempts.append(trio.current_time()), BenchDriver.open(kept.driver))
     kept.start(nursery)
     await trio.sleep(200)
-    pauses = [round(later - sooner, 6) for sooner, later in zip(attempts, attempts[1:], strict=False)]
+    pauses = [round(later - sooner, 6) for sooner, later in pairwise(attempts)]
     assert pauses[:3] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_PAUSE
@@ -132,8 +132,7 @@ async def test_a_bus_that_served_for_a_while_starts_again_with_the_first_pause(n
         kept.driver.break_pump()
         await trio.testing.wait_all_tasks_blocked()
         began = trio.current_time()
-        while kept.bus.state != "ready":
-            await trio.sleep(0.01)
+        await passes(lambda: kept.bus.state == "ready")
         return trio.current_time() - began
 
     pauses = [await pause_after_a_crash() for _ in range(4)]

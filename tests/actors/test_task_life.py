@@ -185,7 +185,7 @@ async def test_a_step_whose_result_cannot_be_told_is_taken_back_all_the_same(mak
 
 
 async def test_a_step_that_makes_many_transactions_keeps_nobody_waiting(make_world, style):
-    # On an INLINE bus a transaction runs in place: a loop of them must still give others their turn, and be cancellable.
+    # On an INLINE bus a transaction runs in place: a loop of them must still give others their turn.
     with trio.fail_after(10):
         async with make_world(buses={"a": style, "b": style}) as world:
             session = await world.connect().open()
@@ -414,7 +414,8 @@ async def test_an_undo_that_crashes_its_bus_is_told_and_the_others_wait_for_the_
 
     async with make_world(extra_tools=[a_tool(run, supports_rollback=True)]) as world:
         session = await world.connect().open()
-        done = await session.run(("set", {"line": 1, "value": 1}), ("extra", {}), ("fail", {}), rollback_on_failure=True)
+        steps = [("set", {"line": 1, "value": 1}), ("extra", {}), ("fail", {})]
+        done = await session.run(*steps, rollback_on_failure=True)
         assert [step.get("rolled_back") for step in done["steps"]] == [True, False, None]
         assert world.driver.opened == 2
         assert world.driver.levels == {1: None}
@@ -483,7 +484,8 @@ async def test_exclusive_tasks_with_opposite_step_orders_do_not_deadlock(make_wo
 
 @pytest.mark.parametrize("how", ["succeeds", "fails", "is cancelled", "crashes", "times out"])
 async def test_leases_are_released_however_the_task_ends(world, how):
-    last = {"succeeds": ("read", {}), "fails": ("fail", {}), "crashes": ("bug", {})}.get(how, ("wait", {"tag": "never"}))
+    endings = {"succeeds": ("read", {}), "fails": ("fail", {}), "crashes": ("bug", {})}
+    last = endings.get(how, ("wait", {"tag": "never"}))
     more = {"max_duration_ms": 10} if how == "times out" else {}
     with trio.fail_after(10):
         session = await world.connect().open()
@@ -538,7 +540,7 @@ async def test_pools_are_not_leased(make_world):
 
 @pytest.mark.parametrize("principal", [ALICE, BOB])
 @pytest.mark.parametrize("why", ["leased", "wedged", "queue full"])
-async def test_with_on_busy_fail_what_is_known_at_submit_is_answered_at_once(make_world, autojump_clock, principal, why):
+async def test_with_on_busy_fail_what_is_known_at_submit_is_told_at_once(make_world, autojump_clock, principal, why):
     async with make_world(bus_queue=1) as world:
         holder = await world.connect(ALICE).open()
         holder_id = await holder.start(

@@ -40,10 +40,10 @@ PLAYED = {
 }
 """The pages that are played here, and what they take for granted."""
 
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "build", "dist"))]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
-    for path in sorted(ROOT.rglob("*.md"))
-    if not any(part.startswith(".") or part in ("node_modules", "build") for part in path.relative_to(ROOT).parts)
+    for path in sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
 }
 ACTS = {name: list(acts(blocks(PAGES[name]))) for name in PLAYED}
 

@@ -17,6 +17,7 @@ from hearth.actors.connection import Connection  # noqa: E402
 from hearth.actors.listeners import unix  # noqa: E402
 from hearth.actors.runtime import Runtime  # noqa: E402
 from hearth.config import AuditConfig, Config  # noqa: E402
+from hearth.groups import unwrapped  # noqa: E402
 
 
 @asynccontextmanager
@@ -28,9 +29,10 @@ async def serve_unix(runtime: Runtime, path, *, max_connections=100, max_outstan
         carrier = SocketCarrier(connected, send_timeout=send_timeout)
         await Connection(carrier, principal, runtime, max_outstanding=max_outstanding).run()
 
-    async with trio.open_nursery() as nursery:
+    async with unwrapped() as body, trio.open_nursery() as nursery:
         nursery.start_soon(partial(accept, listening, serve, max_connections))
-        yield
+        async with body.watched():
+            yield
         nursery.cancel_scope.cancel()
 
 

@@ -1,9 +1,12 @@
-"""What callers may rely on over every carrier: being cancelled, being many, and what comes out when something goes wrong."""
+"""What callers may rely on over every carrier: being cancelled, being many, and what comes out when something fails."""
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import pytest
 import trio
+import trio.testing
 
 from hearth import (
     DeviceError,
@@ -101,7 +104,13 @@ async def test_a_cancelled_open_leaves_no_session(house) -> None:
 async def test_whatever_is_cancelled_the_session_goes_on(house) -> None:
     async with house.open_session() as session:
         task = await session.submit("watch", [WATCH])
-        for call in (session.tools, task.get, task.wait, lambda: session.run("hw.board"), task.events().__anext__):
+
+        async def follow():
+            async with aclosing(task.events()) as events:
+                async for _event in events:
+                    pass
+
+        for call in (session.tools, task.get, task.wait, lambda: session.run("hw.board"), follow):
             for deadline in (0, 0.001, 0.01):
                 with trio.move_on_after(deadline):
                     await call()
@@ -163,6 +172,7 @@ async def test_an_exception_of_the_body_comes_out_as_it_is(make_house) -> None:
                 await session.run("gpio.set", line=17, value=1)
                 raise error
         assert caught.value is error
+        assert caught.value.__context__ is None
 
 
 async def test_every_refusal_is_of_its_class_with_its_data(house) -> None:

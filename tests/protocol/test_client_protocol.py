@@ -100,7 +100,7 @@ def test_a_notification_has_no_id_and_is_not_waited_for():
     assert client.outstanding == frozenset()
 
 
-@pytest.mark.parametrize("value", [b"bytes", object(), {1: 2}, 1 << 64, "a\udcff", {1, 2}], ids=repr)
+@pytest.mark.parametrize("value", [b"bytes", Ellipsis, {1: 2}, 1 << 64, "a\udcff", {1, 2}], ids=repr)
 def test_params_that_are_not_json_are_the_callers_error_and_use_up_no_id(value):
     client = ClientProtocol()
     for ask in (client.request, client.notify):

@@ -1,7 +1,7 @@
 """A vendor's tool for hearth: com.acme.blink.
 
-An entry point is a callable that takes the board and returns tools. A tool touches hardware only through `ctx.transact`, so
-policy, arbitration, audit and cancellation apply to it as to the shipped ones.
+An entry point is a callable that takes the board and returns tools. A tool touches hardware only through
+`ctx.transact`, so policy, arbitration, audit and cancellation apply to it as to the shipped ones.
 """
 
 from __future__ import annotations
