@@ -36,6 +36,7 @@ from hearth.actors.voice import Voice, keep_standard_descriptors
 from hearth.config import Config, default_socket, load_config
 from hearth.errors import ConfigError
 from hearth.policy.rules import default_policy, idle_patterns
+from hearth.schema import check_schema
 
 if TYPE_CHECKING:
     import socket
@@ -172,12 +173,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _check(config: Config) -> None:
     """Everything that can be checked without touching a device or the running daemon."""
-    from jsonschema import Draft202012Validator
-
     parts = build_parts(config, default_policy=default_policy(os.geteuid(), None))
     for tool in parts.registry.values():
-        Draft202012Validator.check_schema(tool.params_schema)
-        Draft202012Validator.check_schema(tool.result_schema)
+        check_schema(tool.params_schema, f"tool {tool.name}: params_schema", by_authority=True)
+        check_schema(tool.result_schema, f"tool {tool.name}: result_schema", by_authority=True)
     for warning in idle_patterns(parts.policy, parts.registry):
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     sys.stdout.write(

@@ -135,3 +135,9 @@ def test_a_refusal_names_the_place_as_a_json_pointer_and_stays_short() -> None:
     assert pointer == "/t"
     assert len(reason) <= LONGEST_REASON + 2
     assert validator.explain({"t": "x"}) == ("", "the value does not fit the schema")
+
+
+@pytest.mark.parametrize("by_authority", [False, True])
+def test_what_is_no_schema_is_refused_with_the_place(by_authority: bool) -> None:
+    with pytest.raises(ConfigError, match="tool x: params_schema: not a JSON Schema 2020-12: "):
+        check_schema({"type": 3}, "tool x: params_schema", by_authority=by_authority)

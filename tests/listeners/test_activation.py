@@ -1,0 +1,112 @@
+"""Sockets that a service manager opened for us, and telling it how we are (sd_listen_fds(3), sd_notify(3))."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from hearth.actors.service import notify
+
+_TAKE = """
+import os
+from hearth.actors.service import activated_socket
+from hearth.errors import ConfigError
+try:
+    taken = activated_socket(os.environ)
+    print("none" if taken is None else (taken.getsockname(), taken.get_inheritable(), taken.getblocking()))
+except ConfigError as error:
+    print(f"ConfigError: {error}")
+print(sorted(name for name in os.environ if name.startswith("LISTEN_")))
+"""
+
+
+def take(passed: socket.socket | None, count: str = "1", pid: str = "$$") -> list[str]:
+    """What a program that was started with this socket makes of it."""
+    redirect = "exec 3<&-" if passed is None else f"exec 3<&{passed.fileno()}"
+    command = f'{redirect}; LISTEN_PID={pid} LISTEN_FDS={count} LISTEN_FDNAMES=hearth exec "$@"'
+    done = subprocess.run(
+        ["bash", "-c", command, "bash", sys.executable, "-c", _TAKE],
+        pass_fds=[] if passed is None else [passed.fileno()],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert not done.stderr, done.stderr
+    answer, left = done.stdout.splitlines()
+    assert left == "[]", "programs that we start must not take the socket for theirs"
+    return answer
+
+
+@pytest.fixture
+def listening(tmp_path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "s"))
+        made.listen()
+        yield made
+
+
+def test_a_listening_socket_is_taken_and_closed_to_our_children(listening, tmp_path) -> None:
+    assert take(listening) == f"('{tmp_path / 's'}', False, False)"
+
+
+def test_a_socket_that_was_meant_for_another_process_is_left_alone(listening) -> None:
+    assert take(listening, pid="1") == "none"
+    assert take(listening, count="0") == "none"
+    assert take(listening, count="many") == "none"
+
+
+def test_more_than_one_socket_is_refused_with_a_cure(listening) -> None:
+    assert "keep one ListenStream=" in take(listening, count="2")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: socket.socket(socket.AF_UNIX),
+        lambda path: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM),
+        lambda path: socket.create_server(("127.0.0.1", 0)),
+    ],
+    ids=["not listening", "datagrams", "TCP"],
+)
+def test_another_kind_of_socket_is_refused(tmp_path, make) -> None:
+    with make(tmp_path) as other:
+        assert "not a listening Unix stream socket" in take(other)
+
+
+def test_a_socket_without_a_path_is_refused_because_it_has_no_mode() -> None:
+    with socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(f"\0hearth-test-{os.getpid()}")
+        abstract.listen()
+        assert "no path in the file system" in take(abstract)
+
+
+def test_a_descriptor_that_is_no_socket_is_refused(tmp_path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        assert "descriptor 3 is not a socket" in take(file)
+    assert "descriptor 3 is not a socket" in take(None)
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_a_state_is_told_to_the_manager(tmp_path, abstract: bool) -> None:
+    address = f"@hearth-notify-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.settimeout(20)
+        manager.bind("\0" + address[1:] if abstract else address)
+        notify({"NOTIFY_SOCKET": address}, "READY=1")
+        assert manager.recv(100) == b"READY=1"
+
+
+def test_a_manager_that_has_gone_or_does_not_read_is_not_our_trouble(tmp_path) -> None:
+    notify({}, "READY=1")
+    notify({"NOTIFY_SOCKET": ""}, "READY=1")
+    notify({"NOTIFY_SOCKET": str(tmp_path / "nobody")}, "READY=1")
+    notify({"NOTIFY_SOCKET": "/" + "x" * 200}, "READY=1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "full"))
+        for _ in range(2000):
+            notify({"NOTIFY_SOCKET": str(tmp_path / "full")}, "READY=1")
