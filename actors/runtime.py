@@ -147,6 +147,7 @@ class Runtime:
 
     def _forget(self, session: Session) -> None:
         if self._sessions.pop(session.session_id, None) is not None:
+            self._alarms.forget(session.session_id)
             count = self._per_principal[session.principal] - 1
             if count:
                 self._per_principal[session.principal] = count

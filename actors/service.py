@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 FIRST_FD = 3
+NOTIFY_PATIENCE = 0.5
+"""Seconds that a service manager may take to receive a state."""
 
 
 def notify(environ: MutableMapping[str, str], state: str) -> None:
@@ -25,6 +27,8 @@ def notify(environ: MutableMapping[str, str], state: str) -> None:
     if address.startswith("@"):
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        # A manager that hangs must not take us along.
+        sender.settimeout(NOTIFY_PATIENCE)
         try:
             sender.sendto(state.encode(), address)
         except OSError:
@@ -42,8 +46,8 @@ def activated_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
         return None
     if count != "1":
         raise ConfigError(f"LISTEN_FDS={count}: hearthd takes one socket; keep one ListenStream= in the .socket unit")
-    os.set_inheritable(FIRST_FD, False)
     try:
+        os.set_inheritable(FIRST_FD, False)
         passed = socket.socket(fileno=FIRST_FD)
         listening = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:

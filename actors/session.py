@@ -20,7 +20,7 @@ from hearth.actors.submission import NotLooked, check, look_in_thread
 from hearth.actors.task import TaskActor
 from hearth.actors.taskbook import TaskBook
 from hearth.actors.tickets import Asker
-from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid
+from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.ids import new_id
 from hearth.policy.rate import RateLimits
 from hearth.protocol.methods import (
@@ -135,9 +135,14 @@ class Session:
         self._opener = opener.follower
         self._handling = opener
         try:
-            await self._record("session.open", client_name=self._opening.client_name, policy=self._grant.policy)
-            self._handling = None
+            try:
+                await self._record("session.open", client_name=self._opening.client_name, policy=self._grant.policy)
+            except trio.Cancelled:
+                self._handling = None
+                opener.error(ShuttingDown())
+                raise
             opener.result(self._opened())
+            self._handling = None
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self._check_silence()

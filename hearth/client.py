@@ -8,6 +8,7 @@ that a request whose caller is cancelled can never leave half a line on the wire
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -321,7 +322,7 @@ def _socket_path(address: str | Path | None) -> Path:
 
 async def _open(path: Path) -> trio.SocketStream:
     try:
-        return await trio.open_unix_socket(path)
+        return trio.SocketStream(trio.socket.from_stdlib_socket(await _connected(path)))
     except FileNotFoundError:
         raise CarrierError(f"no daemon at {path}: there is no such socket; start one with `hearthd`") from None
     except ConnectionRefusedError:
@@ -330,3 +331,29 @@ async def _open(path: Path) -> trio.SocketStream:
         raise CarrierError(f"no permission to connect to {path}; join the group that `ls -l {path}` shows") from None
     except OSError as error:
         raise CarrierError(f"cannot connect to {path}: {error.strerror or error}") from None
+
+
+async def _connected(path: Path) -> socket.socket:
+    """A connected socket. While too many connections wait to be accepted, the kernel refuses more: so we wait, too.
+
+    (`trio.open_unix_socket` takes that refusal, EAGAIN, for a connection on its way, which then turns out to be none.)
+    """
+    pause = 0.005
+    until = trio.current_time() + PATIENCE
+    await trio.lowlevel.checkpoint()
+    while True:
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connecting.setblocking(False)
+            connecting.connect(str(path))
+        except BlockingIOError:
+            connecting.close()
+            if trio.current_time() > until:
+                raise
+        except BaseException:
+            connecting.close()
+            raise
+        else:
+            return connecting
+        await trio.sleep(pause)
+        pause = min(2 * pause, 0.25)

@@ -69,7 +69,9 @@ def bind(path: Path, mode: int = 0o660, group: str | None = None) -> socket.sock
 def remove(path: Path, bound: os.stat_result) -> None:
     """Take the socket out of the file system, if it is still the one that was `bound` and not a successor's."""
     with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(path.lstat(), bound):
+        now = path.lstat()
+        # A file system may give the successor the number that ours had.
+        if os.path.samestat(now, bound) and now.st_mtime_ns == bound.st_mtime_ns:
             path.unlink()
 
 
@@ -91,7 +93,9 @@ def _gid(group: str | None) -> int | None:
 
 def _prepare_directory(directory: Path) -> None:
     try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for missing in reversed([place for place in (directory, *directory.parents) if not place.exists()]):
+            # One by one: what is made on the way must not be open to everybody either, whatever the umask.
+            missing.mkdir(mode=0o755, exist_ok=True)
         status = directory.lstat()
     except OSError as error:
         raise ConfigError(f"[server] socket: cannot use the directory {directory}: {error.strerror}") from None
@@ -115,12 +119,22 @@ def _remove_stale(path: Path) -> None:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
+            _unlink(path)
             return
         except OSError as error:
             if error.errno != errno.EAGAIN:
                 raise ConfigError(f"[server] socket: {path}: {error.strerror}") from None
     raise ConfigError(f"[server] socket: another daemon listens on {path}; stop it or choose another path")
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"[server] socket: {path} is a stale socket of somebody else's ({error.strerror}); remove it or choose "
+            "another path"
+        ) from None
 
 
 async def accept_all(listening: socket.socket, nursery: trio.Nursery, serve: Serve, *, max_connections: int) -> None:

@@ -63,7 +63,7 @@ class House:
 
     def level(self, line):
         """What a line is driven to, past every actor."""
-        return self.runtime.board.drivers["gpio:sim"].get(line)
+        return self.runtime.board.drivers["gpio:sim"].level(line)
 
     @property
     def sessions(self):

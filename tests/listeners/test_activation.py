@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -108,5 +109,10 @@ def test_a_manager_that_has_gone_or_does_not_read_is_not_our_trouble(tmp_path) -
     notify({"NOTIFY_SOCKET": "/" + "x" * 200}, "READY=1")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "full"))
-        for _ in range(2000):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filling:
+            filling.setblocking(False)
+            filling.connect(str(tmp_path / "full"))
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    filling.send(b"x")
             notify({"NOTIFY_SOCKET": str(tmp_path / "full")}, "READY=1")

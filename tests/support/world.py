@@ -119,6 +119,10 @@ class BenchTools:
             nursery.start_soon(trio.sleep_forever)
         raise AssertionError
 
+    async def big(self, ctx, args):
+        await ctx.transact(self._op(args, "big"))
+        return {"data": "x" * args["n"]}
+
     async def many(self, ctx, args):
         count = 0
         while count < args["n"]:
@@ -173,6 +177,7 @@ class BenchTools:
             tool("nap", self.nap),
             tool("children", self.children),
             tool("many", self.many),
+            tool("big", self.big, 1),
             tool("progress", self.progress),
             tool("unsayable", self.unsayable),
             tool("danger", self.read, 3),
@@ -193,6 +198,7 @@ class World:
             name: BenchDriver(name, self.observer, style=style, width=(widths or {}).get(name, 1), keep=keep)
             for name, style in (buses or {"a": Style.ASYNC, "b": Style.ASYNC}).items()
         }
+        self.paths = AllowedPaths()
         self.journal = MemoryJournal(self.observer, durability=durability)
         self.limits = evolve(LimitsConfig(), **limits)
         self.parts = RuntimeParts(
@@ -200,7 +206,7 @@ class World:
             drivers=self.drivers,
             registry=ToolRegistry([*BenchTools(self).all(), *extra_tools]),
             policy=policy,
-            paths=AllowedPaths(),
+            paths=self.paths,
             journal=self.journal,
             limits=self.limits,
             clock=lambda: NOON + trio.current_time(),
@@ -227,6 +233,7 @@ class World:
             driver.open_gates()
         for event in self._events.values():
             event.set()
+        self.paths.spin_up()
         self.journal.release()
 
     @property

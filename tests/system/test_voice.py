@@ -1,0 +1,76 @@
+"""What the daemon says, while nobody listens."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+from hearth.actors.voice import MOST_LINES, Voice
+
+
+def read_all(reading: int) -> bytes:
+    data = b""
+    while part := os.read(reading, 1 << 20):
+        data += part
+    return data
+
+
+def test_lines_come_out_in_order() -> None:
+    reading, writing = os.pipe()
+    voice = Voice(writing)
+    voice.say("one \udcff")
+    voice.handle(logging.LogRecord("x", logging.INFO, "", 0, "two %s", ("words",), None))
+    voice.end()
+    os.close(writing)
+    assert read_all(reading) == b"one \\udcff\ntwo words\n"
+    os.close(reading)
+
+
+def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    voice = Voice(writing)
+    for n in range(MOST_LINES + 500):
+        voice.say(f"line {n}")
+    # Somebody reads at last.
+    data = b""
+    while f"line {MOST_LINES - 1}\n".encode() not in data:
+        data += os.read(reading, 1 << 20)
+    voice.say("again")
+    voice.end()
+    os.close(writing)
+    data += read_all(reading)
+    os.close(reading)
+    last = data.splitlines()[-2:]
+    assert last[0].startswith(b"(")
+    assert 400 <= int(last[0][1:].split()[0]) <= 500
+    assert last[1] == b"again"
+
+
+def test_a_pipe_that_somebody_made_non_blocking_is_written_to_all_the_same() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    voice = Voice(writing)
+    for n in range(900):
+        voice.say(f"{n} " + "x" * 200)
+    data = b""
+    while b"\n899 " not in data or not data.endswith(b"x\n"):
+        data += os.read(reading, 4096)
+    assert [int(line.split()[0]) for line in data.splitlines()] == list(range(900))
+    voice.end()
+    os.close(writing)
+    os.close(reading)
+
+
+def test_nobody_there_is_no_trouble() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    voice = Voice(writing)
+    voice.say("into the void")
+    voice.end()
+    os.close(writing)
