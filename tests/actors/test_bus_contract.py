@@ -9,6 +9,7 @@ import weakref
 import pytest
 import trio
 from support.doubles import Op, device_error
+from support.steps import seeded
 from support.waiting import until
 from support.world import ALICE, BOB
 
@@ -907,6 +908,24 @@ async def test_a_transaction_that_is_given_up_at_the_end_of_the_process_has_an_u
                 await transact(bench.bus, Op("later"), must_run=True)
             assert effect_of(refused.value) == "none"
     assert bench.observer.labels("begin") == ["stuck"]
+
+
+def test_what_is_given_up_is_unknown_under_every_schedule(bus_bench):
+    async def main():
+        async with bus_bench(Style.ASYNC) as bench, trio.open_nursery() as nursery:
+            gate = bench.driver.gate()
+            outcomes = Outcomes(bench.bus, nursery)
+            outcomes.ask(Op("stuck", gate=gate))
+            await gate.reached()
+            bench.bus.abandon()
+        return bench, outcomes.of["stuck"]
+
+    for seed in range(20):
+        with seeded(seed):
+            bench, error = trio.run(main)
+        assert isinstance(error, DeviceError), f"seed {seed}: {error!r}"
+        assert effect_of(error) == "unknown"
+        assert bench.crashes == []
 
 
 async def test_a_bus_with_nothing_in_flight_serves_on_when_the_process_stops_waiting(bus_bench, style):

@@ -60,7 +60,8 @@ def test_without_descriptors_accepting_pauses_and_recovers_while_the_others_go_o
     crowd = [running.peer() for _ in range(100)]
     # A connection that was not accepted has no answer yet; those that were have theirs.
     for peer in crowd:
-        peer.send(request(1, "session.open"))
+        with contextlib.suppress(BrokenPipeError):  # it has been turned away
+            peer.send(request(1, "session.open"))
     # Whoever is in works as ever: its tools find descriptors of their own, and so does the audit log.
     assert first.run(session, "gpio.set", line=18, value=1)["status"] == "SUCCESS"
     assert first.run(session, "file.read", path=str(tmp_path / "data" / "x"))["status"] == "SUCCESS"
