@@ -31,13 +31,15 @@ _TAIL = b"}\n"
 class Feed:
     """One connection's place in one task's history."""
 
-    __slots__ = ("_log", "_next", "_outbox", "queued")
+    __slots__ = ("_log", "_next", "_outbox", "dropped", "queued")
 
     def __init__(self, outbox: Outbox, log: EventLog, from_seq: int) -> None:
         self._outbox = outbox
         self._log = log
         self._next = from_seq
         self.queued = False
+        self.dropped = False
+        """True for one that is passed over where it stands in the queue."""
 
     @property
     def gone(self) -> bool:
@@ -67,11 +69,12 @@ class Feed:
 class Outbox:
     """The sending side of a connection. Implements `session.Follower`."""
 
-    __slots__ = ("_feeds", "_held", "_holds", "_items", "_room", "_writer", "closing", "gone", "size")
+    __slots__ = ("_dropped", "_feeds", "_held", "_holds", "_items", "_room", "_writer", "closing", "gone", "size")
 
     def __init__(self) -> None:
         self._items: deque[bytes | Feed] = deque()
         self._feeds: dict[EventLog, Feed] = {}
+        self._dropped = 0
         self._holds = 0
         self._held: list[Feed] = []
         self._writer: trio.lowlevel.Task | None = None
@@ -110,9 +113,15 @@ class Outbox:
         self._feeds.pop(log, None)
 
     def _drop(self, feed: Feed) -> None:
-        if feed.queued:
-            self._items = deque(item for item in self._items if item is not feed)
-            self._held = [other for other in self._held if other is not feed]
+        feed.dropped = True
+        if not feed.queued:
+            return
+        self._dropped += 1
+        if self._dropped > 64 and self._dropped > (len(self._items) + len(self._held)) // 2:
+            # Now and then, because a client may drop hundreds with one short request.
+            self._items = deque(item for item in self._items if not isinstance(item, Feed) or not item.dropped)
+            self._held = [held for held in self._held if not held.dropped]
+            self._dropped = 0
 
     def queue_feed(self, feed: Feed) -> None:
         """A history has something new."""
@@ -158,6 +167,9 @@ class Outbox:
             item = items.popleft()
             if isinstance(item, Feed):
                 item.queued = False
+                if item.dropped:
+                    self._dropped -= 1
+                    continue
                 lines, more = item.take()
                 if more:
                     item.queued = True

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from hearth.protocol.methods import SessionOpen
 
 
+TURN = 0.002
+"""Seconds of work on what has come together after which others get their turn: 256 large requests may take seconds."""
+
+
 @frozen(eq=False)
 class SessionLimits:
     """The bounds of one session; times in seconds."""
@@ -170,9 +174,14 @@ class Session:
         """Answer messages until the session is to close."""
         while self._reason is None:
             messages = iter(await self._inbox.batch())
+            until = trio.current_time() + TURN
             try:
                 for message in messages:
                     self._take(message)
+                    if trio.current_time() > until:
+                        # Shielded: what is in the batch has been taken and will be answered.
+                        await trio.lowlevel.cancel_shielded_checkpoint()
+                        until = trio.current_time() + TURN
             except BaseException:
                 # A bug, which the supervisor will contain once the tasks have yielded; nobody must wait for that.
                 self._services.forget(self)
