@@ -211,7 +211,8 @@ class Bus:
         """
         try:
             if self.driver.style is Style.THREAD:
-                await trio.to_thread.run_sync(self.driver.open)
+                # Abandoned on cancel: a device that hangs while it is opened must not keep the process from ending.
+                await trio.to_thread.run_sync(self.driver.open, abandon_on_cancel=True)
             else:
                 self.driver.open()
             try:

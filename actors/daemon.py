@@ -17,6 +17,7 @@ import os
 import resource
 import sys
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,7 @@ class Daemon:
             async with trio.open_nursery() as accepting:
                 accepting.start_soon(self._accept, runtime, connections)
                 self._announce()
+                accepting.start_soon(self._warm_up)
                 log.info("%s: shutting down", await self._signals.next())
                 accepting.cancel_scope.cancel()
             self._listening.close()
@@ -115,6 +117,13 @@ class Daemon:
     async def _stop_waiting(self, runtime: Runtime) -> None:
         log.warning("%s again: not waiting for transactions in flight", await self._signals.next())
         runtime.stop_waiting()
+
+    async def _warm_up(self) -> None:
+        """Import what explains refusals.
+
+        It takes up to a second on a small board: else everybody would wait for it when somebody's argument is wrong.
+        """
+        await trio.to_thread.run_sync(import_module, "jsonschema", abandon_on_cancel=True)
 
     def _announce(self) -> None:
         # What exists now lives as long as the process: keep the collector from walking it, and let it look at young

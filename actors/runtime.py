@@ -26,6 +26,7 @@ from hearth.actors.step import TaskServices
 from hearth.actors.submission import Checks
 from hearth.actors.supervisor import contain, keep_open
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
+from hearth.policy.rate import Rate, TokenBucket
 from hearth.policy.rules import Grant, PolicyEntry, decide
 from hearth.schema import Validator, check_schema
 
@@ -40,6 +41,14 @@ if TYPE_CHECKING:
     from hearth.tools import ToolRegistry
 
 log = logging.getLogger("hearth.runtime")
+
+REJECTIONS = Rate(10, 60)
+"""How often the refusals of one principal are put on record: ten at once, then one in six seconds."""
+MOST_REJECTED = 1000
+"""Principals whose refusals are counted."""
+
+OPEN_PATIENCE = 5.0
+"""Seconds that the start waits for its buses; one that opens later serves from then on."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -66,6 +75,7 @@ class Runtime:
         self._sessions: dict[str, Session] = {}
         self._per_principal: dict[str, int] = {}
         self._grants: dict[str, Grant] = {}
+        self._rejections: dict[str, TokenBucket] = {}
         self._nursery: trio.Nursery | None = None
         self._running = 0
         self._one_ended = trio.Event()
@@ -105,7 +115,7 @@ class Runtime:
             raise ShuttingDown
         grant = decide(self.parts.policy, principal, self.parts.registry)
         if grant is None:
-            self.audit("session.reject", principal=principal.key, reason="no policy entry matches")
+            self._record_rejection(principal.key)
             raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
         # One grant for all sessions of a policy entry: it is the largest thing an idle session would hold.
         grant = self._grants.setdefault(grant.policy, grant)
@@ -119,6 +129,14 @@ class Runtime:
         self._running += 1
         self._nursery.start_soon(self._run_session, session, ask)
         return session
+
+    def _record_rejection(self, principal: str) -> None:
+        """Record that somebody without rights was refused: not without end, since they are not to fill the disk."""
+        if len(self._rejections) >= MOST_REJECTED:
+            self._rejections.clear()
+        bucket = self._rejections.setdefault(principal, TokenBucket(REJECTIONS))
+        if not bucket.take(trio.current_time()):
+            self.audit("session.reject", principal=principal, reason="no policy entry matches")
 
     async def _run_session(self, session: Session, ask: Ask) -> None:
         try:
@@ -258,8 +276,12 @@ class Runtime:
         opened = {bus_id: trio.Event() for bus_id in self.buses}
         for bus_id, bus in self.buses.items():
             outer.start_soon(keep_open, bus, self.audit, opened[bus_id].set)
-        for event in opened.values():
-            await event.wait()
+        with trio.move_on_after(OPEN_PATIENCE):
+            for event in opened.values():
+                await event.wait()
+        for bus_id, event in opened.items():
+            if not event.is_set():
+                log.warning("bus %s is not open after %g s; starting without it", bus_id, OPEN_PATIENCE)
 
     async def _settle_buses(self) -> None:
         """Let what sessions no longer wait for come to its end: outputs on their way to their safe state."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from contextlib import suppress
 from queue import Full, Queue
@@ -19,6 +20,9 @@ MOST_LINES: Final = 1000
 """Messages that may wait to be written."""
 PATIENCE: Final = 1.0
 """Seconds that the end of the process waits for what has been said to be written."""
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Voice(logging.Handler):
@@ -33,7 +37,8 @@ class Voice(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
+        """See logging.Handler. What a client had a hand in may try to look like another message, or paint screens."""
+        record.msg, record.args = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage()), None
         self.say(self.format(record))
 
     def say(self, text: str) -> None:

@@ -14,6 +14,7 @@ import os
 import resource
 import socket
 import stat
+from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias
 
 import trio
@@ -36,6 +37,9 @@ NO_DESCRIPTORS_PAUSE = 0.1
 """Seconds to wait for descriptors to come free when the process or the machine has none left."""
 RESERVED = 32
 """Descriptors that connections leave free: the audit log must rotate and tools must open files whoever connects."""
+
+FOR_OTHERS = 8
+"""Connections beyond the limit for principals who have none: one who takes them all must not lock the operator out."""
 
 Serve: TypeAlias = "Callable[[socket.socket, Principal], Awaitable[None]]"
 
@@ -145,6 +149,17 @@ async def accept_all(listening: socket.socket, nursery: trio.Nursery, serve: Ser
     most_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     last = most_descriptors - min(RESERVED, most_descriptors // 4)
     starved = False
+    held: Counter[str] = Counter()
+
+    async def count_and_serve(connected: socket.socket, principal: Principal) -> None:
+        held[principal.key] += 1
+        try:
+            await serve(connected, principal)
+        finally:
+            held[principal.key] -= 1
+            if not held[principal.key]:
+                del held[principal.key]
+
     while True:
         await trio.lowlevel.wait_readable(listening)
         try:
@@ -164,12 +179,13 @@ async def accept_all(listening: socket.socket, nursery: trio.Nursery, serve: Ser
             raise
         starved = False
         count = len(nursery.child_tasks)
-        if count >= max_connections:
+        principal = from_peercred(connected)
+        if count >= max_connections + (0 if held[principal.key] else FOR_OTHERS):
             _turn_away(connected, count, {"max_connections": max_connections})
         elif connected.fileno() >= last:
             _turn_away(connected, count, {"reason": f"of {most_descriptors} descriptors the others are in use"})
         else:
-            nursery.start_soon(serve, connected, from_peercred(connected))
+            nursery.start_soon(count_and_serve, connected, principal)
 
 
 def _turn_away(connected: socket.socket, count: int, data: dict[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from attrs import evolve
 from support.waiting import passes, until
 from support.world import BOB, World, running
 
+from hearth.actors import runtime as runtime_module
 from hearth.actors.runtime import Runtime
 from hearth.drivers.base import Style
 from hearth.errors import ConfigError, DeviceError, ShuttingDown
@@ -39,6 +41,23 @@ async def test_a_dead_adapter_does_not_keep_the_others_from_serving():
             assert health["buses"]["a"]["state"] == "down"
             assert "no such device" in health["buses"]["a"]["reason"]
             assert health["buses"]["b"]["state"] == "ready"
+
+
+async def test_an_adapter_that_hangs_while_it_is_opened_keeps_neither_the_others_nor_the_end(monkeypatch):
+    monkeypatch.setattr(runtime_module, "OPEN_PATIENCE", 0.05)
+    world = World(buses={"a": Style.THREAD, "b": Style.THREAD})
+    let_go = threading.Event()
+    world.drivers["a"].open = let_go.wait
+    try:
+        with trio.fail_after(10):
+            async with running(world):
+                session = await world.connect().open()
+                assert (await session.run(("read", {"bus": "b"})))["status"] == "SUCCESS"
+                failed = (await session.run(("read", {"bus": "a"})))["steps"][0]
+                assert failed["error_data"] == {"bus": "a", "effect": "none", "state": "opening"}
+                assert world.runtime.health()["buses"]["a"]["state"] == "opening"
+    finally:
+        let_go.set()
 
 
 @pytest.mark.parametrize("schema", ["params_schema", "result_schema"])

@@ -134,6 +134,29 @@ def test_a_principal_without_a_policy_is_refused_at_open_and_the_refusal_is_on_r
 
 
 @as_root
+def test_whoever_has_no_rights_cannot_fill_the_log_with_refusals(hearthd, open_place) -> None:
+    policy = '[[policy]]\nname = "root only"\nmatch = { uid = 0 }\n'
+    running = hearthd(policy, directory=open_place).start()
+    gid = running.socket.stat().st_gid
+    refused = as_nobody(running.socket, *(request(n, "session.open") for n in range(500)), groups=[gid])
+    assert {answer["error"]["code"] for answer in refused} == {-32003}
+    assert len(refused) == 500
+    assert 10 <= sum(record["event"] == "session.reject" for record in running.records()) < 15
+
+
+@as_root
+def test_whoever_takes_all_connections_locks_nobody_else_out(hearthd, open_place) -> None:
+    running = hearthd("[limits]\nmax_connections = 5\n", directory=open_place).start()
+    gid = running.socket.stat().st_gid
+    greedy = [running.peer() for _ in range(5)]
+    for peer in greedy:
+        peer.open()
+    assert running.peer().rest()[0]["error"]["data"] == {"max_connections": 5}
+    [opened] = as_nobody(running.socket, request(1, "session.open"), groups=[gid])
+    assert "result" in opened
+
+
+@as_root
 def test_each_principal_has_its_own_share_of_sessions(hearthd, open_place) -> None:
     running = hearthd("[limits]\nmax_sessions_per_principal = 2\n", directory=open_place).start()
     gid = running.socket.stat().st_gid

@@ -27,6 +27,17 @@ def test_lines_come_out_in_order() -> None:
     os.close(reading)
 
 
+def test_a_message_stays_on_its_line_whatever_is_in_it() -> None:
+    reading, writing = os.pipe()
+    voice = Voice(writing)
+    forged = "x\nhearthd: ready on /evil\x1b[2J\u2028y é"
+    voice.handle(logging.LogRecord("x", logging.INFO, "", 0, "failed: %s", (forged,), None))
+    voice.end()
+    os.close(writing)
+    assert read_all(reading) == "failed: x\\nhearthd: ready on /evil\\x1b[2J\\u2028y é\n".encode()
+    os.close(reading)
+
+
 def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from support.hearthd import Peer, request, submission
@@ -366,3 +367,11 @@ def test_a_session_whose_client_was_told_of_it_stays_when_the_client_goes(hearth
     peer = running.peer()
     running.until(lambda: peer.run(session, "hw.board")["result"]["health"]["sessions"] == 1)
     assert peer.call("tool.list", {"session_id": session})["result"]
+
+
+def test_what_explains_the_first_refusal_is_loaded_before_it(hearthd) -> None:
+    """It takes a fifth of a second to import, and all other clients would wait for it."""
+    running = hearthd().start()
+    running.until(lambda: "/rpds/" in Path(f"/proc/{running.pid}/maps").read_text())
+    peer = running.peer()
+    assert peer.refusal("task.submit", submission(peer.open(), ("gpio.get", {"line": []})))["data"]["path"] == "/line"
