@@ -26,8 +26,8 @@ demo: $(STAMP) ## See what hearth is, in a minute: a real daemon, a real client,
 test: $(STAMP) ## All tests, with branch coverage
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m pytest -n auto --dist loadscope
-	-$(BIN)/python -m coverage combine --quiet
-	-$(BIN)/python -m coverage report --ignore-errors
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 check: $(TOOLS) lint ## The inner loop: lint, types and the fast tests
 	$(BIN)/python -m pytest -q -n auto -m 'not slow'
