@@ -59,18 +59,22 @@ class _Pending:
 class _Follower:
     """Somebody who follows one task here; drops what it has seen, since a second follower makes the server replay."""
 
-    __slots__ = ("changed", "events", "last_seq", "task_id")
+    __slots__ = ("changed", "events", "last_seq", "over", "task_id")
 
     def __init__(self, task_id: str, from_seq: int) -> None:
         self.task_id = task_id
         self.last_seq = from_seq - 1
         self.events: deque[TaskEvent] = deque()
         self.changed = trio.Event()
+        self.over = False
+        """True when the task's last event has come, whether or not it was asked for."""
 
     def take(self, event: TaskEvent) -> None:
         # A server that does not count its events (the draft does not ask for it) says 0, and repeats nothing.
+        self.over = self.over or event.phase == "task_finish"
         if event.seq:
             if event.seq <= self.last_seq:
+                self.changed.set()
                 return
             self.last_seq = event.seq
         if len(self.events) >= EVENTS_KEPT and event.phase == "progress":
@@ -193,22 +197,23 @@ class Client(Link):
         follower = _Follower(task_id, from_seq)
         self._followers.setdefault(task_id, []).append(follower)
         params = {"session_id": session_id, "task_id": task_id}
-        ended = False
 
         async def events() -> AsyncGenerator[TaskEvent, None]:
-            nonlocal ended
-            while not ended:
-                while not follower.events:
-                    if self._broken is not None:
-                        raise self._ended(f"while {task_id} was followed")
-                    follower.changed = trio.Event()
-                    await follower.changed.wait()
-                event = follower.events.popleft()
-                ended = event.phase == "task_finish"
-                yield event
+            while follower.events or not follower.over:
+                if follower.events:
+                    yield follower.events.popleft()
+                    continue
+                if self._broken is not None:
+                    raise self._ended(f"while {task_id} was followed")
+                follower.changed = trio.Event()
+                await follower.changed.wait()
 
         try:
-            await self.call("task.events.subscribe", {**params, "from_seq": from_seq})
+            answer = await self.call("task.events.subscribe", {**params, "from_seq": from_seq})
+            last_seq = answer.get("last_seq")
+            if type(last_seq) is int and 1 <= last_seq < from_seq:
+                # Nothing that was asked for is there yet; only the last event tells whether there will ever be.
+                await self.call("task.events.subscribe", {**params, "from_seq": last_seq})
             async with aclosing(events()) as stream:
                 yield stream
         finally:
@@ -216,7 +221,7 @@ class Client(Link):
             others.remove(follower)
             if not others:
                 del self._followers[task_id]
-                if not ended:
+                if not follower.over:
                     self.tell("task.events.unsubscribe", params)
 
     # --- the connection -----------------------------------------------------------------------------------------
