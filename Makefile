@@ -6,10 +6,10 @@ STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench docs clean
+.PHONY: help demo test test-hardware check lint bench bench-hil docs clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,11 +23,17 @@ $(TOOLS): $(STAMP)
 demo: $(STAMP) ## See what hearth is, in a minute: a real daemon, a real client, a simulated board
 	$(BIN)/hearth demo
 
-test: $(STAMP) ## All tests, with branch coverage
+test: $(STAMP) ## All tests, the hardware's too, with branch coverage
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m pytest -n auto --dist loadscope
+	$(BIN)/python tests/hardware/suite.py --coverage
 	$(BIN)/python -m coverage combine --quiet
-	$(BIN)/python -m coverage report
+	@if [ -e .guest/ran ]; then $(BIN)/python -m coverage report; else \
+	    echo 'Without the hardware tests nothing ran drivers/linux: it is left out of this report, and of its judgement.'; \
+	    $(BIN)/python -m coverage report --omit='drivers/linux/*,hearth/drivers/linux/*'; fi
+
+test-hardware: $(STAMP) ## The drivers against a Linux kernel with simulated hardware (user-mode Linux)
+	$(BIN)/python tests/hardware/suite.py
 
 check: $(TOOLS) lint ## The inner loop: lint, types and the fast tests
 	$(BIN)/python -m pytest -q -n auto -m 'not slow'
@@ -41,8 +47,11 @@ lint: $(TOOLS) ## ruff, import-linter, mypy --strict, pyright
 bench: $(STAMP) ## Measure against floors in the same run; prints a table, writes JSON
 	$(BIN)/python -m benchmarks
 
+bench-hil: $(STAMP) ## Measure on the simulated hardware of the guest's kernel, against bare programs
+	$(BIN)/python -m benchmarks.hil
+
 docs: $(STAMP) ## Generate what is generated in docs/ and check that it is up to date
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hearth.actors.journal import Journal
+from hearth.actors.ledger import Ledger
 from hearth.actors.runtime import RuntimeParts
+from hearth.audit.files import real
 from hearth.audit.settings import AuditSettings
 from hearth.config import Config, default_state_dir
 from hearth.drivers.boards import Board, load_profile, open_board
@@ -58,13 +60,15 @@ def build_parts(
     tools = build_tools(
         board, enable=config.tools.enable, disable=config.tools.disable, exec_templates=config.tools.exec
     )
+    audit = audit_settings(config)
     return RuntimeParts(
         board=board,
         drivers=drivers,
         registry=ToolRegistry(tools),
         policy=_policy(config) or default_policy,
         paths=PathGuard(config.files.read, config.files.write),
-        journal=Journal(audit_settings(config), clock=clock),
+        journal=Journal(audit, clock=clock),
+        ledger=Ledger(Path(f"{real(audit.path)}.outputs")),
         limits=config.limits,
         clock=clock,
     )

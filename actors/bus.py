@@ -3,8 +3,8 @@
 A transaction runs in the bus's own task (or thread), never in the asker's, so that cancelling an asker cannot reach
 it. The bus takes one ticket at a time (a pool: `width` at a time), runs it whole, and answers it. It keeps time over
 each transaction: one that is past its limit marks the bus wedged, and since nothing may kill it, the bus waits for it
-and turns new requests away with the reason. It remembers which session last drove which output, to bring those to
-their safe state when the session ends. What a transaction means, it does not know.
+and turns new requests away with the reason. It brings the outputs that a session drove to their safe state when that
+session has ended, and if the device is not there then, as soon as it is. What a transaction means, it does not know.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
+from hearth.actors.ledger import Ledger
+from hearth.actors.outputs import Driven
 from hearth.actors.tickets import Asker, StandingTicket, State, Ticket, TicketQueue
-from hearth.actors.workers import Worker, open_worker
+from hearth.actors.workers import Worker, close_driver, open_driver, open_worker
 from hearth.drivers.base import Driver, Style
 from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, RpcError, TimedOut, effect_of
 from hearth.groups import sole
@@ -30,11 +32,11 @@ BusState = Literal["opening", "ready", "wedged", "down", "closed"]
 SAFE_STATE_LIMIT = 5.0
 """Seconds that bringing a session's outputs to their safe state may take before the bus counts as wedged."""
 
-
 class Bus:
     """One hardware bus, or a pool of them.
 
-    `audit(event, **fields)` records what operators must know (bus.wedged, bus.reopened).
+    `audit(event, **fields)` records what operators must know (bus.wedged, bus.reopened, outputs.safe). `ledger` knows
+    which outputs an earlier run left driven: they are made safe as soon as the bus is open, before anything else.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Bus:
         *,
         queue_bound: int = 128,
         audit: Callable[..., None] = lambda _event, **_fields: None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.bus_id = bus_id
         self.driver = driver
@@ -59,7 +62,7 @@ class Bus:
         self._abandoned = False
         self._inline = driver.style is Style.INLINE
         self._crash: Exception | None = None
-        self._driven_by: dict[Hashable, str] = {}
+        self._driven = Driven(bus_id, ledger or Ledger(), audit)
         self._transactions = 0
 
     # --- the askers' side: synchronous, in the asker's task ------------------------------------------------------
@@ -101,9 +104,9 @@ class Bus:
             return
         ticket.state = State.BEGUN
         self._transactions += 1
-        if ticket.drives is not None:
-            self._driven_by[ticket.drives] = ticket.asker.session_id
         try:
+            if ticket.drives is not None:
+                self._drive(ticket, ticket.drives)
             value = op(self.driver)
         except RpcError as error:
             self._finish(ticket, error=error)
@@ -162,29 +165,29 @@ class Bus:
         self._queue.release(lease)
         self._wake()
 
-    def make_safe(self, session_id: str) -> Ticket | None:
+    def make_safe(self, session_id: str, *, alone: bool = False) -> StandingTicket | None:
         """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
 
-        Outputs that another session has driven since are left to that session. Outputs are forgotten only when that
-        transaction has succeeded, so that a bus which crashed in it can be asked again.
+        Outputs that another session has driven since are left to that session. Outputs are forgotten only when they are
+        safe: until then they are asked for again whenever the bus is opened, and by the next run. Who stops waiting for
+        the ticket says so by `alone`; the bus then tells of the outcome itself.
         """
-        if session_id not in self._driven_by.values():
+        if not self._driven.of(session_id):
             return None
+        waiting = self._queue.standing(session_id)
+        if waiting is not None:
+            # It takes all outputs that are the session's when its turn comes.
+            waiting.alone = alone
+            return waiting
         asker = Asker(session_id, "", "")
-
-        def op(driver: Driver) -> Any:
-            return driver.make_safe(self._outputs_of(session_id))
-
-        ticket = StandingTicket(op, asker, limit=SAFE_STATE_LIMIT, must_run=True)
+        ticket = StandingTicket(asker, limit=SAFE_STATE_LIMIT, alone=alone)
+        self._driven.owed.add(session_id)
         if self.state == "closed":
             self._finish(ticket, error=self.unavailable(asker))
             return ticket
         self._queue.put(ticket)
         self._wake()
         return ticket
-
-    def _outputs_of(self, session_id: str) -> list[Hashable]:
-        return [output for output, owner in self._driven_by.items() if owner == session_id]
 
     async def settle(self) -> None:
         """Wait until everything that must run has run; at once where nothing of the kind waits or is under way."""
@@ -210,28 +213,39 @@ class Bus:
         Whatever way this ends, no ticket is left without an answer.
         """
         try:
-            if self.driver.style is Style.THREAD:
-                # Abandoned on cancel: a device that hangs while it is opened must not keep the process from ending.
-                await trio.to_thread.run_sync(self.driver.open, abandon_on_cancel=True)
-            else:
-                self.driver.open()
+            await open_driver(self.driver)
+            workers: list[Worker] = []
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.driver.pump)
                     for _ in range(self.driver.width):
-                        nursery.start_soon(self._serve, open_worker(self.driver, nursery))
+                        worker = open_worker(self.driver, nursery)
+                        if worker is not None:
+                            workers.append(worker)
+                        nursery.start_soon(self._serve, worker)
+                    self._pay_debts()
                     self.state, self.reason = "ready", None
                     task_status.started()
+            except BaseException as error:
+                # Before the driver is closed: that may take its time, and nobody has to wait for it.
+                self._down(error)
+                raise
             finally:
-                self.driver.close()
+                await close_driver(self.bus_id, self.driver, workers, wait=not self._abandoned)
         except BaseException as error:
             self._down(error)
             raise
         self.state = "closed"
 
+    def _pay_debts(self) -> None:
+        """Ask once more for the outputs of sessions that ended while the device was not there, or of an earlier run."""
+        for session_id in sorted(self._driven.owed):
+            if self._queue.standing(session_id) is None:
+                self.make_safe(session_id, alone=True)
+
     def _down(self, error: BaseException) -> None:
         """Refuse everything: until the bus is reopened after a failure, for good after a cancellation."""
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and self.state != "closed":
             cause = sole(error)
             self.state = "down"
             self.reason = str(cause) if isinstance(cause, HearthError) else f"it crashed: {type(cause).__name__}"
@@ -312,11 +326,12 @@ class Bus:
         ticket.state = State.BEGUN
         ticket.begun_at = trio.current_time()
         self._transactions += 1
-        if ticket.drives is not None:
-            # Before the effect: an output whose driving failed half-way must still go to its safe state.
-            self._driven_by[ticket.drives] = ticket.asker.session_id
         self._current.append(ticket)
         try:
+            if ticket.drives is not None:
+                self._drive(ticket, ticket.drives)
+            elif type(ticket) is StandingTicket:
+                op = ticket.begin(self._driven.of(ticket.asker.session_id))
             if worker is None:
                 value = op(self.driver)
             else:
@@ -331,6 +346,10 @@ class Bus:
             self._finish(ticket, value)
         finally:
             self._current.remove(ticket)
+
+    def _drive(self, ticket: Ticket, output: Hashable) -> None:
+        """Note the output before the effect: one whose driving failed half-way must still go to its safe state."""
+        self._driven.drive(output, ticket.asker.session_id, insist=ticket.must_run)
 
     def _crash_error(self, error: BaseException) -> InternalError:
         text = f"the transaction ended in {type(error).__name__}; bus {self.bus_id} is reopened"
@@ -357,6 +376,8 @@ class Bus:
             if self.state == "wedged" and not self._abandoned:
                 self.state, self.reason = "ready", None
                 self._audit("bus.reopened", bus=self.bus_id, reason="the overdue transaction returned")
+        if type(ticket) is StandingTicket:
+            return value  # what is safe late is safe, and who waits must learn which outputs are
         took = round((trio.current_time() - ticket.begun_at) * 1000, 3)
         raise TimedOut(
             f"the transaction on {self.bus_id} took {took:.0f} ms, its limit is {ticket.limit * 1000:.0f} ms",
@@ -390,15 +411,15 @@ class Bus:
 
     def _finish(self, ticket: Ticket, value: Any = None, *, error: RpcError | None = None) -> None:
         ticket.state = State.DONE
+        if error is not None:
+            data = error.data = dict(error.data or {})
+            data.setdefault("effect", effect_of(error))
+        if type(ticket) is StandingTicket:
+            self._driven.settle(ticket.asker.session_id, ticket.outputs, value, error, tell=ticket.alone)
         if error is None:
-            if type(ticket) is StandingTicket:
-                for output in self._outputs_of(ticket.asker.session_id):
-                    del self._driven_by[output]
             ticket.fill(value)
-            return
-        data = error.data = dict(error.data or {})
-        data.setdefault("effect", effect_of(error))
-        ticket.fail(error)
+        else:
+            ticket.fail(error)
 
 
 def _json(value: Any) -> Any:

@@ -221,7 +221,7 @@ def _serve(config: Config, say: Callable[[str], None]) -> None:
         path = Path(listening.getsockname())
     try:
         parts = build_parts(config, default_policy=default_policy(os.geteuid(), unix.socket_gid(path)))
-        for note in parts.journal.open():
+        for note in parts.open_records():
             log.warning("%s", note)
         daemon = Daemon(config, listening, path, parts, signals=signals, say=say)
         signals.started()

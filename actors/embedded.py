@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from hearth.actors.runtime import Runtime
 from hearth.config import Config
 from hearth.drivers.boards import Board
 from hearth.errors import InvalidParams, RpcError
-from hearth.facade import Link, SessionFace, TakeBack
+from hearth.facade import Following, Link, SessionFace, TakeBack
 from hearth.groups import unwrapped
 from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry
@@ -33,7 +33,7 @@ from hearth.protocol.client import read_event
 from hearth.protocol.methods import METHODS, Params, SessionOpen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from hearth.actors.asks import Follower
     from hearth.actors.session import Session
@@ -150,28 +150,40 @@ class LocalLink(Link):
         answer: Mapping[str, Any] = orjson.loads(orjson.dumps(value))
         return answer
 
+    async def subscribe(self, params: Mapping[str, Any], follower: Follower) -> None:
+        """Let `follower` have a task's history."""
+        await self._ask("task.events.subscribe", params, follower)
+
     def _session(self, session_id: str) -> Session:
         return self._runtime.find_session(session_id, self._principal.key)
 
-    @asynccontextmanager
-    async def follow(
-        self, session_id: str, task_id: str, from_seq: int
-    ) -> AsyncIterator[AsyncIterator[TaskEvent]]:
+    def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
         """See Link."""
-        follower = LocalFollower()
-        params = {"session_id": session_id, "task_id": task_id, "from_seq": from_seq}
-        await self._ask("task.events.subscribe", params, follower)
-        assert follower.reader is not None
-        try:
-            async with aclosing(_events(follower.reader)) as stream:
-                yield stream
-        finally:
-            follower.close()
+        return LocalFollowing(self, {"session_id": session_id, "task_id": task_id, "from_seq": from_seq})
 
 
-async def _events(reader: EventReader) -> AsyncGenerator[TaskEvent, None]:
-    async for params in reader:
-        yield read_event(params)
+class LocalFollowing(Following):
+    """A task's history, read in the same process."""
+
+    def __init__(self, link: LocalLink, params: Mapping[str, Any]) -> None:
+        self._link = link
+        self._params = params
+        self._follower = LocalFollower()
+
+    async def start(self) -> None:
+        """See Following."""
+        await self._link.subscribe(self._params, self._follower)
+
+    async def next(self) -> TaskEvent | None:
+        """See Following."""
+        reader = self._follower.reader
+        assert reader is not None, "whoever reads has subscribed"
+        params = await anext(reader, None)
+        return None if params is None else read_event(params)
+
+    def close(self) -> None:
+        """See Following."""
+        self._follower.close()
 
 
 def _dumps(params: Mapping[str, Any]) -> bytes:
@@ -261,7 +273,7 @@ async def open_runtime(
     parts = build_parts(
         config, default_policy=EMBEDDED_POLICY, board=board if isinstance(board, Board) else None, style=style
     )
-    for note in parts.journal.open():
+    for note in parts.open_records():
         log.warning("%s", note)
     async with unwrapped() as body, Runtime(parts).serve() as runtime, body.watched():
         yield EmbeddedRuntime(runtime, embedded())

@@ -16,16 +16,15 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
 from hearth.actors.backlog import Backlog
 from hearth.actors.mailbox import Mailbox, Slot
+from hearth.actors.threads import Background
 from hearth.audit import AuditSettings, keys
 from hearth.audit.log import AuditLog, Stamped
 from hearth.audit.record import timestamp
@@ -397,18 +396,5 @@ def _unavailable(reason: str) -> AuditUnavailable:
 
 
 async def _in_time(work: Callable[[], T]) -> T:
-    """Run blocking `work` in a thread of its own; raise TimeoutError if it takes longer than `FLUSH_LIMIT_S`.
-
-    Real time, whatever clock the program runs on, and the thread is not waited for when the process ends:
-    this is for the last things that are done to a disk.
-    """
-    future: Future[T] = Future()
-
-    def target() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised again by result(), in the task that waits
-            future.set_exception(error)
-
-    threading.Thread(target=target, name="hearth-journal", daemon=True).start()
-    return await trio.to_thread.run_sync(future.result, FLUSH_LIMIT_S)
+    """Run one of the last things that are done to a disk; raise TimeoutError if that takes over `FLUSH_LIMIT_S`."""
+    return await Background(work, "hearth-journal").wait_at_most(FLUSH_LIMIT_S)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from hearth._version import __version__
 from hearth.actors.alarms import Alarms
 from hearth.actors.asks import NUDGE, Ask, End
 from hearth.actors.bus import SAFE_STATE_LIMIT, Bus
+from hearth.actors.ledger import Ledger
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.submission import Checks
@@ -48,7 +49,8 @@ MOST_REJECTED = 1000
 """Principals whose refusals are counted."""
 
 OPEN_PATIENCE = 5.0
-"""Seconds that the start waits for its buses; one that opens later serves from then on."""
+"""Seconds that the start waits for its buses, and for the safe states of what an earlier run left driven; a bus that
+opens later serves from then on, and begins with those."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -64,6 +66,16 @@ class RuntimeParts:
     limits: Any
     """`hearth.config.LimitsConfig`."""
     clock: Callable[[], float] = time.time
+    ledger: Ledger = field(factory=Ledger)
+    """Which outputs are driven; opened, where it has a file."""
+
+    def open_records(self) -> list[str]:
+        """Lock and repair the audit log, and read what the last run left behind; notes for a person, one line each.
+
+        Blocking. Raises ConfigError.
+        """
+        notes = self.journal.open()
+        return [*notes, *self.ledger.open(self.clock())]
 
 
 class Runtime:
@@ -84,7 +96,7 @@ class Runtime:
         self._tool_lists: dict[str, bytes] = {}
         limits = parts.limits
         self.buses = {
-            bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit)
+            bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit, ledger=parts.ledger)
             for bus_id, driver in parts.drivers.items()
         }
         validators = {}
@@ -146,8 +158,7 @@ class Runtime:
         finally:
             if not session.end_recorded:
                 # It was torn down, because the process must end.
-                made_safe = {"safe": session.made_safe} if session.made_safe else {}
-                self._session_over(session, "shutting down", **made_safe)
+                self._session_over(session, "shutting down")
             self._running -= 1
             self._one_ended.set()
 
@@ -177,6 +188,8 @@ class Runtime:
 
     def _session_over(self, session: Session, reason: str, **details: Any) -> None:
         session.end_recorded = True
+        if session.made_safe:
+            details["safe"] = session.made_safe
         self.audit(
             "session.close", session_id=session.session_id, principal=session.principal, reason=reason, **details
         )
@@ -220,8 +233,13 @@ class Runtime:
         if self.parts.journal.warning is not None:
             audit["warning"] = self.parts.journal.warning
         buses = {bus_id: bus.health() for bus_id, bus in self.buses.items()}
-        ok = failure is None and all(bus.state == "ready" for bus in self.buses.values())
-        return {"ok": ok, "version": __version__, "sessions": len(self._sessions), "audit": audit, "buses": buses}
+        ledger = self.parts.ledger
+        ledger.flush()
+        ok = failure is None and ledger.failure is None and all(bus.state == "ready" for bus in self.buses.values())
+        health = {"ok": ok, "version": __version__, "sessions": len(self._sessions), "audit": audit, "buses": buses}
+        if ledger.failure is not None:
+            health["outputs"] = {"ok": False, "reason": ledger.failure}
+        return health
 
     def audit(self, event: str, **fields: Any) -> None:
         """Record something that nobody waits for."""
@@ -255,6 +273,7 @@ class Runtime:
             with trio.CancelScope() as house:
                 async with trio.open_nursery() as outer:
                     await outer.start(journal.run)
+                    self._disown_outputs()
                     await self._start_buses(outer)
                     self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses))
                     outer.start_soon(self._alarms.run)
@@ -265,12 +284,27 @@ class Runtime:
                         await self._over.wait()
                     self._nursery = None
                     await self._settle_buses()
+                    self.parts.ledger.flush()
                     self.audit("daemon.stop")
                     await journal.aclose()
                     outer.cancel_scope.cancel()
         finally:
             self._nursery = None
             await journal.aclose()
+
+    def _disown_outputs(self) -> None:
+        """Put on record what an earlier run may have left driven and nobody here can bring to a safe state."""
+        ledger = self.parts.ledger
+        found = ledger.found
+        if found.trouble is not None:
+            moved = {"file": found.aside.name} if found.aside is not None else {}
+            self.audit("outputs.unknown", reason=found.trouble, **moved)
+        for bus_id, outputs in found.outputs.items():
+            if bus_id not in self.buses:
+                reason = f"board {self.parts.board.name} has no such bus"
+                log.warning("bus %s: %s: outputs %s are left as they are", bus_id, reason, list(outputs))
+                self.audit("outputs.unknown", reason=reason, bus=bus_id, outputs=list(outputs))
+                ledger.strike(bus_id, outputs)
 
     async def _start_buses(self, outer: trio.Nursery) -> None:
         opened = {bus_id: trio.Event() for bus_id in self.buses}
@@ -279,6 +313,9 @@ class Runtime:
         with trio.move_on_after(OPEN_PATIENCE):
             for event in opened.values():
                 await event.wait()
+            for bus in self.buses.values():
+                if bus.state == "ready":
+                    await bus.settle()
         for bus_id, event in opened.items():
             if not event.is_set():
                 log.warning("bus %s is not open after %g s; starting without it", bus_id, OPEN_PATIENCE)

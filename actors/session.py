@@ -427,11 +427,13 @@ class Session:
     async def _make_safe(self, until: float) -> list[Any]:
         """Bring every output this session drove to its safe state; what was done, for the record.
 
-        Waits no longer than `until` for a bus that does not come free; its turn then comes when it does.
+        Waits no longer than `until` for a bus that does not come free, or whose device is not there; its turn then
+        comes when it does, and the bus puts it on record.
         """
         done: list[Any] = []
         buses = self._services.checks.buses.values()
-        tickets = [ticket for bus in buses if (ticket := bus.make_safe(self.session_id)) is not None]
+        alone = self.end_recorded
+        tickets = [ticket for bus in buses if (ticket := bus.make_safe(self.session_id, alone=alone)) is not None]
         with trio.move_on_at(until):
             for ticket in tickets:
                 await ticket.wait()
@@ -441,6 +443,8 @@ class Session:
                     done.extend(await ticket.get())
                 except RpcError as error:
                     done.append({"error": error.message})
+            else:
+                ticket.alone = True
         return done
 
     async def _record(self, event: str, **members: Any) -> None:

@@ -45,17 +45,24 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
     """
     pause = FIRST_PAUSE
     failures = 0
+    said = ""
     while True:
         opened_at = trio.current_time()
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(bus.run)
                 opened_at = trio.current_time()
+                said = ""
                 if failures:
+                    log.info("bus %s: is open again after %d attempts", bus.bus_id, failures)
                     audit("bus.reopened", bus=bus.bus_id, attempts=failures)
                 started()
         except Exception as error:
-            log.error("bus %s: %s", bus.bus_id, _describe(error), exc_info=_traced(error))
+            what = _describe(error)
+            # A device that is missing for a day must not fill the operator's log with one line.
+            level = logging.DEBUG if what == said else logging.ERROR
+            log.log(level, "bus %s: %s", bus.bus_id, what, exc_info=_traced(error))
+            said = what
         except BaseExceptionGroup as group:
             # It crashed while it was being cancelled: the one is ours to contain, the other is not.
             crash, rest = group.split(Exception)

@@ -367,7 +367,7 @@ class TaskActor:
         if self._scope.cancel_called:
             limit = self._constraints.max_duration_ms
             self._error = TimedOut(
-                f"the task did not finish within max_duration_ms = {limit:g}",
+                f"the task did not finish within max_duration_ms = {limit:.15g}",
                 effect="unknown",
                 data={"limit_ms": limit},
             )

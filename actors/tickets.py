@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from hearth.errors import ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+    from hearth.drivers.base import Driver
 
 
 @frozen(eq=False)
@@ -82,13 +85,29 @@ class Ticket(Slot[Any]):
 
 
 class StandingTicket(Ticket):
-    """A ticket that keeps its place though nobody waits for it any more: an output must reach its safe state."""
+    """A ticket that keeps its place though nobody waits for it any more: outputs must reach their safe state."""
 
-    __slots__ = ()
+    __slots__ = ("alone", "outputs")
+
+    def __init__(self, asker: Asker, *, limit: float, alone: bool) -> None:
+        super().__init__(partial(_make_safe, []), asker, limit=limit, must_run=True)
+        self.alone = alone
+        """True when nobody waits for the outcome, so that the bus itself must tell of it."""
+        self.outputs: list[Hashable] = []
+
+    def begin(self, outputs: list[Hashable]) -> Callable[[Driver], Any]:
+        """The ticket's turn has come, and these are the outputs; returns the operation."""
+        self.outputs = outputs
+        self.op = partial(_make_safe, outputs)
+        return self.op
 
     def abort(self) -> bool:
         """Let the asker go; the ticket stays."""
         return True
+
+
+def _make_safe(outputs: list[Hashable], driver: Driver) -> Any:
+    return driver.make_safe(outputs)
 
 
 class TicketQueue:
@@ -141,6 +160,13 @@ class TicketQueue:
     def must_wait(self) -> bool:
         """True while a ticket waits that must run."""
         return bool(self._must)
+
+    def standing(self, session_id: str) -> StandingTicket | None:
+        """The ticket that waits for the safe state of a session's outputs, if there is one."""
+        for ticket in self._must:
+            if type(ticket) is StandingTicket and ticket.asker.session_id == session_id:
+                return ticket
+        return None
 
     def would_begin(self, ticket: Ticket) -> bool:
         """True when nothing is in the way of a ticket: nobody waits, and the bus is not somebody else's."""

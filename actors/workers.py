@@ -2,12 +2,15 @@
 
 A worker takes one callable at a time and answers through a slot. It keeps no time and decides nothing. A thread belongs
 to one bus lane for the bus's whole life, so that a driver is always called from the same thread and a blocked one holds
-up nobody else.
+up nobody else. Opening and closing a driver that may block are here too: in threads of their own, and never under a
+call.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+from functools import partial
 from inspect import iscoroutine
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,10 +19,16 @@ import outcome
 import trio
 
 from hearth.actors.mailbox import Slot
+from hearth.actors.threads import Background
 from hearth.drivers.base import Driver, Style, finish_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+log = logging.getLogger("hearth.bus")
+
+CLOSE_LIMIT = 2.0
+"""Seconds of real time that the end of the runtime waits for a blocking driver to be closed."""
 
 
 class Worker(Protocol):
@@ -34,6 +43,9 @@ class Worker(Protocol):
 
     def abandon(self) -> None:
         """The process is ending and cannot wait: give up what is still running."""
+
+    def join(self) -> None:
+        """Wait, in another thread and after `close`, until nothing of this lane uses the driver any more."""
 
 
 def open_worker(driver: Driver, nursery: trio.Nursery) -> Worker | None:
@@ -77,6 +89,9 @@ class TaskWorker:
         """Break off the coroutine: its process is ending."""
         self._scope.cancel()
 
+    def join(self) -> None:
+        """Nothing to wait for: the nursery has ended."""
+
 
 class ThreadWorker:
     """Operations block: they run in a thread of this lane's own.
@@ -87,7 +102,8 @@ class ThreadWorker:
     def __init__(self) -> None:
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Slot[Any]] | None] = SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
-        threading.Thread(target=self._loop, name="hearth-bus", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop, name="hearth-bus", daemon=True)
+        self._thread.start()
 
     def submit(self, call: Callable[[], Any]) -> Slot[Any]:
         """Hand the call to the thread."""
@@ -101,6 +117,10 @@ class ThreadWorker:
 
     def abandon(self) -> None:
         """The thread cannot be stopped; it ends with the process."""
+
+    def join(self) -> None:
+        """Wait for the thread, which may be inside a call that was given up."""
+        self._thread.join()
 
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -122,3 +142,52 @@ def _answer(slot: Slot[Any], result: outcome.Outcome[Any]) -> None:
         slot.fill(result.value)
     else:
         slot.fail(result.error)  # type: ignore[attr-defined]
+
+
+async def open_driver(driver: Driver) -> None:
+    """Open a driver. Raises what its `open` raises."""
+    if driver.style is not Style.THREAD:
+        driver.open()
+        return
+    opening = Background(driver.open, "hearth-open")
+    try:
+        await opening.wait()
+    except trio.Cancelled:
+        # A device that hangs while it is opened must not keep the process from ending; where that is not the end of the
+        # process, it must not be left open either.
+        Background(partial(_close_once_open, opening, driver), "hearth-close")
+        raise
+
+
+async def close_driver(bus_id: str, driver: Driver, workers: Sequence[Worker], *, wait: bool) -> None:
+    """Close a driver whose lanes have ended. Raises what its `close` raises.
+
+    Before it is closed it cannot be opened again; the end of the runtime waits for `CLOSE_LIMIT`, or does not `wait`.
+    """
+    if driver.style is not Style.THREAD:
+        driver.close()
+        return
+    closing = Background(partial(_close_after, workers, driver), "hearth-close")
+    try:
+        await closing.wait()
+    except trio.Cancelled:
+        if wait:
+            with trio.CancelScope(shield=True):
+                try:
+                    await closing.wait_at_most(CLOSE_LIMIT)
+                except TimeoutError:
+                    log.warning("bus %s: not closed within %g s; leaving it", bus_id, CLOSE_LIMIT)
+        raise
+
+
+def _close_once_open(opening: Background[None], driver: Driver) -> None:
+    """Close a driver whose opening was given up, as soon as it has been opened after all."""
+    if opening.join():
+        driver.close()
+
+
+def _close_after(workers: Sequence[Worker], driver: Driver) -> None:
+    """Close a driver once no thread is inside a call to it: one that was given up may still return."""
+    for worker in workers:
+        worker.join()
+    driver.close()

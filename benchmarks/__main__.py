@@ -78,18 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(*report.table(found)[1:], sep="\n", file=sys.stderr, flush=True)
     print(*report.table(rows), sep="\n")
     if options.docs:
-        _rewrite_docs(rows)
+        report.rewrite(DOCS, BEGIN, END, report.markdown(rows))
     target = options.json or RESULTS / time.strftime("%Y%m%d-%H%M%S.json")
     report.write(target, rows, {"quick": options.quick, "rounds": effort.rounds, "seconds": effort.seconds})
     print(f"written to {target}")
     return int(any(row.figure is None for row in rows))
-
-
-def _rewrite_docs(rows: Sequence[Row]) -> None:
-    """Put the figures between the marks in docs/performance.md."""
-    before, _, rest = DOCS.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCS.write_text(f"{before}{BEGIN}\n{report.markdown(rows)}\n{END}{after}")
 
 
 def _measured(measure: Measure, servers: Servers, effort: Effort) -> list[Row]:

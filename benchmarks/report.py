@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import asdict, field, frozen
+from attrs import asdict, field, fields as attrs_fields, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +53,9 @@ def table(rows: Sequence[Row]) -> list[str]:
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a table for a document, and what they were measured on."""
-    about = machine()
+def markdown(rows: Sequence[Row], about: dict[str, Any] | None = None) -> str:
+    """The rows as a table for a document, and what they were measured on (see `machine`; by default: here)."""
+    about = about or machine()
     where = f"{about['system']}, {about['cpus']} CPUs, Python {about['python']}, trio {about['trio']}"
     lines = [
         f"Measured {time.strftime('%Y-%m-%d', time.gmtime())} on {where}, orjson {about['orjson']}.",
@@ -95,6 +95,22 @@ def write(path: Path, rows: Sequence[Row], options: dict[str, Any]) -> None:
         "rows": [{**asdict(row), "met": row.met} for row in rows],
     }
     path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def read(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    """The rows that `write` saved, and what they were measured on."""
+    content = json.loads(path.read_text())
+    fields = {each.name for each in attrs_fields(Row)}
+    return [Row(**{k: v for k, v in row.items() if k in fields}) for row in content["rows"]], content["machine"]
+
+
+def rewrite(page: Path, begin: str, end: str, text: str) -> None:
+    """Put a text between two marks of a page. Raises ValueError if they are not there."""
+    before, found, rest = page.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"{page} lacks the marks {begin} and {end}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def machine() -> dict[str, Any]:

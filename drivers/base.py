@@ -4,6 +4,11 @@ A driver is small, bounded in time and has one caller: the bus that owns it. It 
 policy. A transaction is a callable that gets the driver and returns a value (or, for ASYNC drivers, a coroutine); the
 bus runs it whole. A driver that fails raises `DeviceError` (or `ResourceBusy` for a device another process holds) and
 says what became of the world in `effect`; any other exception is a bug, and the bus that saw it is reopened.
+
+A device that disappears is told by `pump`, and by nothing else: the transaction that met it fails like any other,
+`pump` raises the DeviceError that says so, and the bus goes down with that reason, is closed, and is opened again with
+growing pauses until `open` succeeds (see docs/decisions). A driver whose descriptor can be polled sees the end there;
+one that learns of it in a transaction hands it to its pump through `hearth.drivers.wakeup.Departure`.
 """
 
 from __future__ import annotations
@@ -41,22 +46,41 @@ class Driver(Protocol):
         """How many transactions may run at once: 1 for a real bus, more for pools (files, telemetry)."""
         ...
 
+    @property
+    def opens_in_thread(self) -> bool:
+        """True if `open` and `close` may block although the style is not THREAD: the bus calls them in a thread."""
+        ...
+
     def open(self) -> None:
-        """Acquire the device. Raises DeviceError (missing, no permission) or ResourceBusy (held by another process)."""
+        """Acquire the device. Raises DeviceError (missing, no permission) or ResourceBusy (held by another process).
+
+        It is called again after a `close`, as often as the device disappears, and leaves nothing acquired when it
+        raises. Where style is THREAD, or `opens_in_thread`, it may block, in a thread that is not the bus's own.
+        """
 
     def close(self) -> None:
-        """Release the device; idempotent, and safe after a failed `open`."""
+        """Release the device; idempotent, and safe after a failed `open`.
+
+        Nobody uses the driver any more when it is called: transactions and `pump` have ended. Where style is THREAD, or
+        `opens_in_thread`, it is called in a thread and may block; else it must not. It ends what listens beside the bus
+        (a watch, a read that waits for bytes) with an error that says why.
+        """
 
     async def pump(self) -> None:
         """Feed asynchronous input (edges, received bytes) to its listeners while the driver is open.
 
-        Runs beside the transactions, in the bus's nursery; returns at once where there is nothing to feed.
+        Runs beside the transactions, in the bus's nursery and the Trio thread; returns at once where there is nothing
+        to feed or to wait for. Raises DeviceError when the device is gone, at once and without polling for it.
         """
 
     def make_safe(self, outputs: Iterable[Hashable]) -> Any:
         """A transaction: bring these outputs to the board's safe state, except those with `hold = "keep"`.
 
-        Returns a list of JSON objects that say what was done (`{"line": 17, "safe": 0}`).
+        `outputs` are what transactions were said to drive: strings, integers, or tuples of them, since they are written
+        down for the run after a crash. They may come from a run with another profile: one that is not known is reported
+        and left alone. Returns a list of JSON objects that say what was done (`{"line": 17, "safe": 0}`); an object
+        with an `error` is an output that is not safe, for which the bus asks again when it is reopened and at the next
+        start.
         """
         ...
 
@@ -70,6 +94,7 @@ class BaseDriver:
 
     style = Style.THREAD
     width = 1
+    opens_in_thread = False
 
     def open(self) -> None:
         """Nothing to acquire."""

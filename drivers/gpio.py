@@ -25,7 +25,9 @@ LineState: TypeAlias = Literal[0, 1, "input"]
 EdgeKind: TypeAlias = Literal["rising", "falling", "both"]
 Hold: TypeAlias = Literal["release", "keep"]
 Direction: TypeAlias = Literal["any", "input", "output"]
-Pull: TypeAlias = Literal["none", "up", "down"]
+Pull: TypeAlias = Literal["as-is", "none", "up", "down"]
+"""`as-is` leaves the bias as the kernel found it; `none` switches it off."""
+Drive: TypeAlias = Literal["push-pull", "open-drain", "open-source"]
 
 WATCH_CAPACITY = 1024
 """Edges that wait for a slow watcher before the oldest are dropped: over 10 ms of a 100 kHz square wave."""
@@ -37,7 +39,8 @@ class LineSpec:
 
     `safe` and `hold` decide what becomes of the line when the session that drove it ends. `direction =
     "input"` means that hearth never drives it. `reserved` is the reason why nobody may touch it at all, or
-    None.
+    None. With `active_low` 1 is the low voltage. `initial` is driven from the moment the bus opens.
+    `functions` are what else the pin can be ("ALT0 SDA1"): information, hearth does not switch it.
     """
 
     offset: int
@@ -45,9 +48,14 @@ class LineSpec:
     safe: LineState = "input"
     hold: Hold = "release"
     direction: Direction = "any"
-    pull: Pull = "none"
+    pull: Pull = "as-is"
     reserved: str | None = None
     note: str | None = None
+    active_low: bool = False
+    drive: Drive = "push-pull"
+    debounce_us: int = 0
+    initial: Level | None = None
+    functions: tuple[str, ...] = ()
 
 
 @frozen
@@ -157,7 +165,12 @@ def bring_to_safe(
     done: list[dict[str, Any]] = []
     for output in outputs:
         spec = specs.get(output) if isinstance(output, int) else None
-        if spec is None or spec.hold == "keep":
+        if spec is None or spec.reserved is not None:
+            # Driven by an earlier run with another profile: this one does not know what would be safe.
+            why = "not in this board's profile" if spec is None else f"reserved: {spec.reserved}"
+            done.append({"line": output, "note": f"left alone: {why}"})
+            continue
+        if spec.hold == "keep":
             continue
         report: dict[str, Any] = {"line": spec.offset, "name": spec.name, "safe": spec.safe}
         try:

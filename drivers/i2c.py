@@ -7,13 +7,13 @@ device's registers.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from hearth.drivers.base import Driver
-from hearth.errors import DeviceError
+from hearth.errors import DeviceError, Effect, ResourceBusy
 
 T = TypeVar("T")
 
@@ -23,14 +23,24 @@ Outcome: TypeAlias = T | Coroutine[Any, Any, T]
 FIRST_ADDR, LAST_ADDR = 0x08, 0x77
 """The 7-bit addresses that devices use; the rest is reserved by the I2C specification."""
 
-MAX_LENGTH = 4096
-"""Bytes in one message:
+LAST_TEN_BIT = 0x3FF
+"""The last 10-bit address; the first is 0."""
 
-well below the kernel's 8192, so that one transaction cannot hold the bus for a second.
+MAX_LENGTH = 4096
+"""Bytes that a tool moves in one message:
+
+well below the kernel's limit, so that one transaction cannot hold the bus for a second.
 """
 
-_LIMIT_BASE_MS = 1_500.0
-_LIMIT_PER_BYTE_MS = 0.5
+MAX_MESSAGE, MAX_MESSAGES = 8192, 42
+"""The kernel's limits: bytes in one message, messages in one exchange."""
+
+MAX_REGISTER_BYTES = 2
+
+_BITS_PER_BYTE = 9
+_SLACK_MS = 500.0
+_PER_MESSAGE_MS = 5.0
+_STRETCH = 5.0
 
 
 @frozen
@@ -50,42 +60,117 @@ class Read:
 Message: TypeAlias = Write | Read
 
 
+@frozen
+class Scan:
+    """What a scan learned of the 7-bit addresses.
+
+    `found` acknowledged, in ascending order. `owned` belong to a kernel driver, by its name, and were not touched;
+    nor were `skipped`, each with the reason.
+    """
+
+    found: tuple[int, ...]
+    owned: Mapping[int, str] = field(factory=dict)
+    skipped: Mapping[int, str] = field(factory=dict)
+
+
 class I2cDriver(Driver, Protocol):
     """One I2C adapter."""
 
-    def transfer(self, addr: int, messages: Sequence[Message]) -> Outcome[bytes]:
+    def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> Outcome[bytes]:
         """Exchange `messages` with the device at `addr` as one transaction; return what was read, joined.
 
-        Raises DeviceError: effect "none" when no byte was taken, else "unknown"; `data.errno` is the errno's
-        name.
+        With `ten_bit` the address goes over the wire in ten bits, also a small one; beyond 0x7f it always does.
+
+        Raises DeviceError: effect "none" when no byte can have been taken but a register's number, else "unknown";
+        `data.errno` is the errno's name. TimedOut when the device or the adapter did not answer in time, ResourceBusy
+        when the address belongs to a driver of the kernel's (`data.owner`).
         """
         ...
 
-    def scan(self) -> Outcome[list[int]]:
-        """The addresses from 0x08 to 0x77 that acknowledge, in order."""
+    def scan(self, include: Collection[int] = ()) -> Outcome[Scan]:
+        """Who acknowledges from 0x08 to 0x77, but for addresses at which asking does harm (see `i2c_scan`).
+
+        `include` are addresses of that kind to ask nevertheless. Raises what `transfer` raises, but for "nobody
+        there".
+        """
+        ...
+
+    def limit_ms(self, messages: Sequence[Message]) -> float:
+        """When a transaction of these messages counts as wedged on this adapter; asks no hardware."""
         ...
 
 
-def limit_ms(messages: Sequence[Message]) -> float:
+def limit_ms(
+    messages: Sequence[Message], *, timeout_ms: float = 1000.0, retries: int = 0, speed_hz: int = 100_000
+) -> float:
     """When a transaction of these messages counts as wedged.
 
-    The base is beyond the kernel's own adapter timeout of one second, which is allowed to end a hung transfer
-    first; a byte takes 0.09 ms at 100 kHz, and a device may stretch the clock.
+    The kernel is allowed to end a hung transfer first. It gives one attempt `timeout_ms`, and begins another one, if
+    it may repeat a lost arbitration at all, as long as less than that has passed: so two of them at most. A device may
+    stretch the clock, to a fifth of its speed here, and an adapter behind USB takes some milliseconds for each message.
     """
-    size = sum(len(message.data) if isinstance(message, Write) else message.length for message in messages)
-    return _LIMIT_BASE_MS + _LIMIT_PER_BYTE_MS * size
+    size = sum(_size(message) + 1 for message in messages)
+    wire_ms = size * _BITS_PER_BYTE * 1000 / speed_hz
+    attempts = 2 if retries else 1
+    return attempts * timeout_ms + _SLACK_MS + len(messages) * _PER_MESSAGE_MS + _STRETCH * wire_ms
 
 
-def nack(bus: int, addr: int, *, taken: int = 0) -> DeviceError:
-    """The error of a byte that nobody acknowledged, after `taken` data bytes had been."""
-    if taken:
-        return DeviceError(
-            f"i2c bus {bus}: the device at {addr:#04x} stopped acknowledging after {taken} bytes",
-            effect="unknown",
-            data={"addr": addr, "errno": "EREMOTEIO", "taken": taken},
-        )
-    return DeviceError(
-        f"i2c bus {bus}: no device acknowledges address {addr:#04x}; i2c.scan lists those that do",
-        effect="none",
-        data={"addr": addr, "errno": "ENXIO"},
+def _size(message: Message) -> int:
+    return len(message.data) if isinstance(message, Write) else message.length
+
+
+def check_messages(bus: int, addr: int, messages: Sequence[Message], *, ten_bit: bool) -> None:
+    """Refuse what no adapter could do. Raises DeviceError with effect "none" and errno EINVAL."""
+    if not 0 <= addr <= LAST_TEN_BIT or not (ten_bit or addr > 0x7F or FIRST_ADDR <= addr <= LAST_ADDR):
+        reason = f"there is no address {addr:#x}: devices have {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, or ten bits"
+    elif not 1 <= len(messages) <= MAX_MESSAGES:
+        reason = f"{len(messages)} messages; one exchange has 1 to {MAX_MESSAGES}"
+    elif not all(1 <= _size(message) <= MAX_MESSAGE for message in messages):
+        reason = f"a message has 1 to {MAX_MESSAGE} bytes"
+    else:
+        return
+    raise DeviceError(f"i2c bus {bus}: {reason}", effect="none", data={"bus": bus, "addr": addr, "errno": "EINVAL"})
+
+
+def _selects(messages: Sequence[Message]) -> bool:
+    """True for a read from a register: before its last address, a device has taken a register's number at most."""
+    match messages:
+        case [Write(data), Read()]:
+            return len(data) <= MAX_REGISTER_BYTES
+        case _:
+            return False
+
+
+def refused_effect(messages: Sequence[Message]) -> Effect:
+    """What became of the world when an exchange ended at an address, and nobody says at which of them.
+
+    "none" if the first is the only one, and for a read from a register: a pointer that moved is no effect.
+    """
+    return "none" if len(messages) == 1 or _selects(messages) else "unknown"
+
+
+def nack(bus: int, addr: int, messages: Sequence[Message], *, errno: str = "ENXIO", byte: bool = False) -> DeviceError:
+    """The error of an address that nobody acknowledged; with `byte` it may as well have been a byte after it."""
+    if byte:
+        # A reader does not acknowledge: where nothing was to be written, it was the address.
+        only_read = len(messages) == 1 and isinstance(messages[0], Read)
+        effect: Effect = "none" if only_read or _selects(messages) else "unknown"
+        message = f"the device at {addr:#04x} stopped acknowledging, or there is none; i2c.scan lists those that do"
+    else:
+        effect = refused_effect(messages)
+        message = f"no device acknowledges address {addr:#04x}; i2c.scan lists those that do"
+    return DeviceError(f"i2c bus {bus}: {message}", effect=effect, data={"bus": bus, "addr": addr, "errno": errno})
+
+
+def owned(bus: int, addr: int, owner: str) -> ResourceBusy:
+    """The error of an address that a driver of the kernel's has for itself."""
+    return ResourceBusy(
+        f"i2c bus {bus}: address {addr:#04x} belongs to the kernel's driver {owner!r}; unbind it, or use what it "
+        "offers (hw.sensor.list)",
+        data={"effect": "none", "bus": bus, "addr": addr, "errno": "EBUSY", "owner": owner},
     )
+
+
+def not_open(bus: int) -> DeviceError:
+    """The error of a bus that is used before it is open or after it was closed."""
+    return DeviceError(f"i2c bus {bus}: the bus is not open", effect="none", data={"bus": bus})

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hearth.drivers import system_sources as sources
+from hearth.drivers import system_sources as sources, system_thermal
 from hearth.drivers.base import BaseDriver
 from hearth.errors import DeviceError
 
@@ -78,6 +78,8 @@ class SystemDriver(BaseDriver):
         return {
             "model": sources.cpu_model(blocks),
             "architecture": platform.machine(),
+            "machine": sources.machine(self._sys),
+            "kernel": platform.release(),
             "logical_cores": len(numbers),
             "physical_cores": None if any(None in place for place in places) else len(places),
             "usage_percent": usage["cpu"],
@@ -143,6 +145,7 @@ class SystemDriver(BaseDriver):
             "free_bytes": free,
             "buffers_bytes": found.get("Buffers", 0),
             "cached_bytes": cached,
+            "oom_kills": sources.count(sources.text(self._proc / "vmstat"), "oom_kill"),
             "swap": {
                 "total_bytes": swap_total,
                 "used_bytes": swap_total - swap_free,
@@ -152,33 +155,14 @@ class SystemDriver(BaseDriver):
         }
 
     def thermal(self) -> dict[str, Any]:
-        """Thermal zones and hwmon temperature sensors in °C; both empty on a machine that has none."""
-        zones = [
-            {
-                "zone": at.name,
-                "type": sources.text(at / "type"),
-                "celsius": sources.celsius(at / "temp"),
-                "critical_celsius": sources.critical_trip(at),
-            }
-            for at in sources.numbered(self._sys / "class/thermal", "thermal_zone*")
-        ]
-        sensors = [
-            {
-                "chip": sources.text(chip / "name"),
-                "sensor": f"{chip.name}/{name}",
-                "label": sources.text(chip / f"{name}_label"),
-                "celsius": sources.celsius(chip / f"{name}_input"),
-                "max_celsius": sources.celsius(chip / f"{name}_max"),
-                "critical_celsius": sources.celsius(chip / f"{name}_crit"),
-            }
-            for chip in sources.numbered(self._sys / "class/hwmon", "hwmon*")
-            for name in (at.name.removesuffix("_input") for at in sources.numbered(chip, "temp*_input"))
-        ]
-        measured = [row["celsius"] for row in (*zones, *sensors) if row["celsius"] is not None]
-        return {"zones": zones, "hwmon": sensors, "hottest_celsius": max(measured, default=None)}
+        """Thermal zones, chips' temperatures, cooling and throttling, see `system_thermal`."""
+        return system_thermal.thermal(self._sys)
 
     def load(self) -> dict[str, Any]:
-        """The load averages: threads that run or want to, or wait for a disk, over 1, 5 and 15 minutes."""
+        """The load averages: threads that run or want to, or wait for a disk, over 1, 5 and 15 minutes.
+
+        Beside them the pressure: for how much of the time threads stood still for want of something.
+        """
         one, five, fifteen, threads, *_ = self._text("loadavg").split()
         runnable, total = threads.split("/")
         cores = len(self._ticks()) - 1
@@ -190,16 +174,21 @@ class SystemDriver(BaseDriver):
             "load_1m_per_core": round(float(one) / cores, 3),
             "runnable_threads": int(runnable),
             "threads": int(total),
+            "pressure": {
+                what: sources.pressure(sources.text(self._proc / "pressure" / what)) for what in ("cpu", "memory", "io")
+            },
         }
 
     def disk(self) -> dict[str, Any]:
         """File systems with storage, each once, at its shortest mount point.
 
         Those that are not local, and local ones whose mount point lies at or beneath such a one, come without
-        numbers: a server that is gone would keep the question for ever.
+        sizes: a server that is gone would keep the question for ever. What was read and written is the whole
+        device's, since boot.
         """
         mounts = list(sources.mounts(self._text("self/mountinfo")))
         doubtful = sources.doubtful(mounts)
+        traffic = sources.traffic(sources.text(self._proc / "diskstats"))
 
         def rank(one: sources.Mount) -> tuple[bool, int]:
             return any(sources.beneath(one.mount, at) for at in doubtful), len(one.mount)
@@ -216,6 +205,7 @@ class SystemDriver(BaseDriver):
                 "local": one.fs in sources.LOCAL_FS,
                 "read_only": "ro" in one.options.split(","),
                 **(sources.NO_SPACE if rank(one)[0] else self._space(one)),
+                **traffic.get(one.number, sources.NO_TRAFFIC),
             }
             for one in sorted(chosen.values(), key=lambda one: one.mount)[:MAX_ROWS]
         ]

@@ -59,12 +59,28 @@ def celsius(path: Path) -> float | None:
     return None if found is None else found / 1000
 
 
-def critical_trip(zone: Path) -> float | None:
-    """The temperature at which the kernel shuts the machine down for this thermal zone."""
-    for kind in numbered(zone, "trip_point_*_type"):
-        if text(kind) == "critical":
-            return celsius(zone / kind.name.replace("_type", "_temp"))
-    return None
+def machine(sys: Path) -> str | None:
+    """What machine this is, as its device tree or its firmware (DMI) says."""
+    model = text(sys / "firmware/devicetree/base/model")
+    dmi = [text(sys / "class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
+    return model or " ".join(filter(None, dmi)) or None
+
+
+def count(table: str | None, key: str) -> int | None:
+    """The number in a line "key number", as in /proc/vmstat; None without one."""
+    found = re.search(rf"^{key} ([0-9]+)$", table or "", re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def pressure(table: str | None) -> dict[str, float] | None:
+    """A file of /proc/pressure: percent of the time in which some, or all, threads stood still; None without one."""
+    found = re.findall(r"^(some|full) avg10=([0-9.]+) avg60=([0-9.]+) avg300=([0-9.]+)", table or "", re.MULTILINE)
+    rows = {
+        f"{who}_{span}_percent": float(value)
+        for who, *values in found
+        for span, value in zip(("10s", "60s", "300s"), values, strict=True)
+    }
+    return rows or None
 
 
 def pairs(block: str) -> dict[str, str]:
@@ -116,11 +132,7 @@ def doubtful(found: Sequence[Mount]) -> list[str]:
     """Mount points whose way may take for ever: a network, a FUSE process, a mount yet to be made."""
     topmost = {one.mount: one for one in found}
     known = LOCAL_FS | NO_DISK_FS
-    return [
-        one.mount
-        for one in found
-        if one.fs not in known or (one.fs == "autofs" and topmost[one.mount] is one)
-    ]
+    return [one.mount for one in found if one.fs not in known or (one.fs == "autofs" and topmost[one.mount] is one)]
 
 
 def beneath(path: str, other: str) -> bool:
@@ -145,6 +157,24 @@ NO_SPACE: Mapping[str, None] = dict.fromkeys(
     ("total_bytes", "used_bytes", "available_bytes", "used_percent", "inodes_total", "inodes_free")
 )
 """`space` of a file system that was not asked."""
+
+
+NO_TRAFFIC: Mapping[str, int | float | None] = dict.fromkeys(("read_bytes", "written_bytes", "busy_s"))
+"""`traffic` of a file system that is no single block device."""
+
+
+def traffic(diskstats: str | None) -> Mapping[str, Mapping[str, int | float | None]]:
+    """By device number ("8:1"): bytes read and written, and seconds busy, since boot."""
+    rows = (line.split() for line in (diskstats or "").splitlines())
+    return {
+        f"{row[0]}:{row[1]}": {
+            "read_bytes": int(row[5]) * 512,
+            "written_bytes": int(row[9]) * 512,
+            "busy_s": int(row[12]) / 1000,
+        }
+        for row in rows
+        if len(row) >= 14
+    }
 
 
 def interfaces() -> list[dict[str, Any]]:

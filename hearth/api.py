@@ -100,7 +100,10 @@ class Task(Protocol):
         ...
 
     def events(self, *, from_seq: int = 1) -> AsyncIterator[TaskEvent]:
-        """Every event from `from_seq` on, ending after `task_finish`."""
+        """Every event from `from_seq` on, ending after `task_finish`.
+
+        Leaving the loop early ends the subscription; a timeout around one event loses none.
+        """
         ...
 
     async def wait(self) -> TaskResult:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import deque
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +17,7 @@ import trio
 
 from hearth.config import default_socket
 from hearth.errors import CarrierError, HearthError, RpcError
-from hearth.facade import Link, SessionFace, TakeBack
+from hearth.facade import Following, Link, SessionFace, TakeBack
 from hearth.groups import unwrapped
 from hearth.protocol.client import (
     Broken,
@@ -29,15 +28,12 @@ from hearth.protocol.client import (
     TaskEventNotification,
 )
 from hearth.protocol.jsonrpc import kind_of
+from hearth.subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-
-    from hearth.api import TaskEvent
+    from collections.abc import AsyncIterator, Mapping
 
 RECEIVE_SIZE = 1 << 16
-EVENTS_KEPT = 4096
-"""Events that wait for a follower who does not read; of progress, older ones beyond this are dropped."""
 LAST_WORDS = 1.0
 """Seconds that a connection which takes nothing any more is still read."""
 PATIENCE = 5.0
@@ -56,36 +52,6 @@ class _Pending:
         """Set when its caller has gone: what to do with a result."""
 
 
-class _Follower:
-    """Somebody who follows one task here; drops what it has seen, since a second follower makes the server replay."""
-
-    __slots__ = ("changed", "events", "last_seq", "over", "task_id")
-
-    def __init__(self, task_id: str, from_seq: int) -> None:
-        self.task_id = task_id
-        self.last_seq = from_seq - 1
-        self.events: deque[TaskEvent] = deque()
-        self.changed = trio.Event()
-        self.over = False
-        """True when the task's last event has come, whether or not it was asked for."""
-
-    def take(self, event: TaskEvent) -> None:
-        # A server that does not count its events (the draft does not ask for it) says 0, and repeats nothing.
-        self.over = self.over or event.phase == "task_finish"
-        if event.seq:
-            if event.seq <= self.last_seq:
-                self.changed.set()
-                return
-            self.last_seq = event.seq
-        if len(self.events) >= EVENTS_KEPT and event.phase == "progress":
-            for index, old in enumerate(self.events):
-                if old.phase == "progress":
-                    del self.events[index]
-                    break
-        self.events.append(event)
-        self.changed.set()
-
-
 class Client(Link):
     """A connection to a hearth daemon; made by `connect`."""
 
@@ -93,7 +59,7 @@ class Client(Link):
         self._stream = stream
         self._protocol = ClientProtocol()
         self._pending: dict[int, _Pending] = {}
-        self._followers: dict[str, list[_Follower]] = {}
+        self._subscriptions = Subscriptions(self)
         self._outgoing, self._to_send = trio.open_memory_channel[bytes](float("inf"))
         self._abandoned = 0
         """Requests whose caller has gone, and whose effect is to be taken back once it is known."""
@@ -183,7 +149,9 @@ class Client(Link):
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """See Link."""
         if self._broken is None:
-            self._outgoing.send_nowait(self._protocol.notify(method, params))
+            # Whoever speaks while the connection is being closed is not heard.
+            with suppress(trio.ClosedResourceError):
+                self._outgoing.send_nowait(self._protocol.notify(method, params))
 
     def _ended(self, when: str) -> HearthError:
         """What to raise: the refusal that ended the connection, if it was one, else that it has ended."""
@@ -191,38 +159,9 @@ class Client(Link):
             return self._broken.error
         return CarrierError(f"the connection ended {when}: {self._broken}")
 
-    @asynccontextmanager
-    async def follow(self, session_id: str, task_id: str, from_seq: int) -> AsyncIterator[AsyncIterator[TaskEvent]]:
+    def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
         """See Link."""
-        follower = _Follower(task_id, from_seq)
-        self._followers.setdefault(task_id, []).append(follower)
-        params = {"session_id": session_id, "task_id": task_id}
-
-        async def events() -> AsyncGenerator[TaskEvent, None]:
-            while follower.events or not follower.over:
-                if follower.events:
-                    yield follower.events.popleft()
-                    continue
-                if self._broken is not None:
-                    raise self._ended(f"while {task_id} was followed")
-                follower.changed = trio.Event()
-                await follower.changed.wait()
-
-        try:
-            answer = await self.call("task.events.subscribe", {**params, "from_seq": from_seq})
-            last_seq = answer.get("last_seq")
-            if type(last_seq) is int and 1 <= last_seq < from_seq:
-                # Nothing that was asked for is there yet; only the last event tells whether there will ever be.
-                await self.call("task.events.subscribe", {**params, "from_seq": last_seq})
-            async with aclosing(events()) as stream:
-                yield stream
-        finally:
-            others = self._followers[task_id]
-            others.remove(follower)
-            if not others:
-                del self._followers[task_id]
-                if not follower.over:
-                    self.tell("task.events.unsubscribe", params)
+        return Subscription(self._subscriptions, session_id, task_id, from_seq)
 
     # --- the connection -----------------------------------------------------------------------------------------
 
@@ -254,8 +193,7 @@ class Client(Link):
                     if isinstance(event, Reply):
                         self._answered(event)
                     elif isinstance(event, TaskEventNotification):
-                        for follower in self._followers.get(event.event.task_id, ()):
-                            follower.take(event.event)
+                        self._subscriptions.take(event.event)
                     elif isinstance(event, Broken):
                         self._break(event.error)
                         return
@@ -294,9 +232,7 @@ class Client(Link):
         self._settled.set()
         for pending in self._pending.values():
             pending.answered.set()
-        for followers in self._followers.values():
-            for follower in followers:
-                follower.changed.set()
+        self._subscriptions.end(self._ended)
 
 
 @asynccontextmanager

@@ -6,8 +6,8 @@ here, once. See `hearth.api` for the contract.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hearth.api import Step, StepResult, TaskEvent, TaskResult
@@ -16,11 +16,64 @@ from hearth.protocol.client import ProtocolViolation, read_task
 from hearth.protocol.jsonrpc import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 TakeBack: TypeAlias = "Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any]] | None]"
 """From a result that nobody waits for any more to the method and params that take its effect back, if there are any."""
+
+
+class Following(ABC):
+    """One subscription to one task's events; nothing happens before `start`."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Subscribe. Raises the RpcError it was answered with, or CarrierError; it may then be tried again."""
+
+    @abstractmethod
+    async def next(self) -> TaskEvent | None:
+        """The next event, or None after the last. Cancelling this loses no event."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Follow no more; idempotent, and never waits."""
+
+
+class TaskEvents:
+    """What `async for event in task.events()` reads.
+
+    Whoever stops early may just walk away: the subscription ends with this object, at the latest with the task. A
+    timeout around one event loses none; the next call goes on where this one was left.
+    """
+
+    __slots__ = ("_following", "_started", "_thread")
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+        self._started = False
+        self._thread = threading.get_ident()
+
+    def __aiter__(self) -> TaskEvents:
+        return self
+
+    async def __anext__(self) -> TaskEvent:
+        if not self._started:
+            await self._following.start()
+            self._started = True
+        event = await self._following.next()
+        if event is None:
+            self._following.close()
+            raise StopAsyncIteration
+        return event
+
+    async def aclose(self) -> None:
+        """Follow no more, now; for `contextlib.aclosing`."""
+        self._following.close()
+
+    def __del__(self) -> None:
+        # The garbage collector runs in whichever thread it likes; then the subscription ends with its task.
+        if threading.get_ident() == self._thread:
+            self._following.close()
 
 
 class Link(ABC):
@@ -40,10 +93,8 @@ class Link(ABC):
         """Call a method without waiting and without learning what comes of it."""
 
     @abstractmethod
-    def follow(
-        self, session_id: str, task_id: str, from_seq: int
-    ) -> AbstractAsyncContextManager[AsyncIterator[TaskEvent]]:
-        """Subscribe to a task: its events from `from_seq` on, ending after `task_finish`."""
+    def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
+        """A subscription to a task: its events from `from_seq` on, the last of which is `task_finish`."""
 
 
 class TaskFace:
@@ -65,20 +116,14 @@ class TaskFace:
     def _params(self) -> dict[str, Any]:
         return {"session_id": self._session_id, "task_id": self._task_id}
 
-    async def events(self, *, from_seq: int = 1) -> AsyncIterator[TaskEvent]:
+    def events(self, *, from_seq: int = 1) -> TaskEvents:
         """See hearth.api.Task."""
-        async with (
-            self._link.follow(self._session_id, self._task_id, from_seq) as events,
-            aclosing(events),  # type: ignore[type-var]  # both links give a generator
-        ):
-            async for event in events:
-                yield event
+        return TaskEvents(self._link.follow(self._session_id, self._task_id, from_seq))
 
     async def wait(self) -> TaskResult:
         """See hearth.api.Task."""
-        async with aclosing(self.events()) as events:  # type: ignore[type-var]
-            async for _event in events:
-                pass
+        async for _event in self.events():
+            pass
         return await self.get()
 
     async def get(self) -> TaskResult:

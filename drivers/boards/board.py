@@ -9,22 +9,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from hearth.drivers.base import Driver, Style
-from hearth.drivers.boards.discover import discover
 from hearth.drivers.boards.driver import BoardDriver, Undriven
-from hearth.drivers.boards.sensors import SENSOR_KINDS, Sensor
+from hearth.drivers.boards.sensors import SENSOR_KINDS, SENSORS_BUS, Sensor
 from hearth.errors import InvalidParams, PermissionDenied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hearth.drivers.boards.discover import Machine
     from hearth.drivers.boards.profile import ChipSpec, I2cSpec, Kind, Profile, UartSpec
     from hearth.drivers.gpio import LineSpec
 
 BOARD_BUS = "board"
-NOT_DRIVEN = "not driven in this release: it has no driver for this kind of hardware"
 
 
 @frozen(eq=False)
@@ -53,8 +52,8 @@ class Board:
         return self.profile.description
 
     def has(self, kind: str) -> bool:
-        """True if there is a bus of this kind ("gpio", "i2c", "uart")."""
-        return any(bus.startswith(f"{kind}:") for bus in self.drivers)
+        """True if there is a bus of this kind ("gpio", "i2c", "uart", "sensors")."""
+        return any(bus == kind or bus.startswith(f"{kind}:") for bus in self.drivers)
 
     def gpio_bus(self, chip: str | None = None) -> str:
         """The bus id of a chip by its label, or of the default chip. Raises InvalidParams."""
@@ -116,10 +115,11 @@ class Board:
 
     def _unknown(self, kind: str, what: str, given: object, known: list[Any]) -> NoReturn:
         for entry in self.undriven:
-            if entry.kind == kind and given is not None and str(given) in (entry.name, entry.label):
+            names = (entry.name, entry.label, entry.name.removeprefix("i2c-"))
+            if entry.kind == kind and given is not None and str(given) in names:
                 raise InvalidParams(
                     f"{kind} {what} {given!r}: {entry.reason}",
-                    data={what: given, "known": known, "reason": entry.reason},
+                    data={what: given, "known": known, "reason": entry.reason, "cure": entry.cure},
                 )
         listed = ", ".join(str(name) for name in known) or "none"
         asked = f"no {kind} {what}" if given is None else f"no {kind} {what} {given!r}"
@@ -131,45 +131,54 @@ def _or_reserved(line: LineSpec, reason: str) -> str:
     return f"reserved: {reason}" if line.reserved else reason
 
 
-def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0) -> Board:
+def open_board(
+    profile: Profile, *, style: Style | None = None, seed: int = 0, machine: Machine | None = None
+) -> Board:
     """Make the drivers of a profile's buses, and "board" itself; open none of them.
 
     `style` and `seed` are for simulated buses: how they wait (see `hearth.drivers.sim`), and what their
-    devices measure. ASYNC is the one for tests with a virtual clock. What this release has no driver for is
-    left out and listed in `undriven`, so that the rest of the machine (files, telemetry) can be served.
+    devices measure. ASYNC is the one for tests with a virtual clock. Where the profile asks for it, the machine
+    (this one, if no other is given) is looked at, once; what is there and may not be driven is listed in
+    `undriven` with the reason, so that the rest of the machine (files, telemetry) can be served.
     """
-    drivers: dict[str, Driver] = {}
-    undriven: list[Undriven] = []
-    wanted: list[tuple[Kind, str, str, str | None, Any]] = [
-        *(("gpio", chip.label, chip.driver, None, chip) for chip in profile.chips),
-        *(("i2c", str(i2c.bus), i2c.driver, f"/dev/i2c-{i2c.bus}", i2c) for i2c in profile.i2c),
-        *(("uart", uart.port, uart.driver, uart.path, uart) for uart in profile.uarts),
+    undriven: tuple[Undriven, ...] = ()
+    if profile.discover:
+        from hearth.drivers.boards.discover import THIS, find
+        from hearth.drivers.boards.generic import survey
+
+        machine = machine or THIS
+        found = survey(profile, find(profile.discover, machine))
+        undriven = found.undriven
+        profile = evolve(
+            profile,
+            chips=(*profile.chips, *found.chips),
+            i2c=(*profile.i2c, *found.i2c),
+            uarts=(*profile.uarts, *found.uarts),
+        )
+    specs: list[tuple[Kind, str, str, Any]] = [
+        *(("gpio", chip.label, chip.driver, chip) for chip in profile.chips),
+        *(("i2c", str(i2c.bus), i2c.driver, i2c) for i2c in profile.i2c),
+        *(("uart", uart.port, uart.driver, uart) for uart in profile.uarts),
     ]
-    for kind, name, driver, path, spec in wanted:
-        make = _FACTORIES.get((kind, driver))
-        if make is None:
-            undriven.append(Undriven(kind, name, NOT_DRIVEN, path))
-        else:
-            drivers[f"{kind}:{name}"] = make(spec, style, seed)
-    listed = {path for _, _, _, path, _ in wanted}
-    undriven += (
-        Undriven(found.kind, found.name, NOT_DRIVEN, found.path, found.label)
-        for found in discover(profile.discover)
-        if found.path not in listed
-    )
-    chips = {chip.label: chip for chip in profile.chips if f"gpio:{chip.label}" in drivers}
+    drivers: dict[str, Driver] = {
+        f"{kind}:{name}": _FACTORIES[kind, driver](spec, style, seed) for kind, name, driver, spec in specs
+    }
+    if machine is not None and "sensors" in profile.discover:
+        from hearth.drivers.linux.sensors import KernelSensors
+
+        drivers[SENSORS_BUS] = KernelSensors(sys=machine.sys)
+    chips = {chip.label: chip for chip in profile.chips}
     sensors = {
         spec.name: Sensor(
             spec.name, spec.kind, f"i2c:{spec.bus}", spec.addr, SENSOR_KINDS[spec.kind].unit, spec.description
         )
         for spec in profile.sensors
-        if f"i2c:{spec.bus}" in drivers
     }
-    drivers[BOARD_BUS] = BoardDriver(profile, drivers, tuple(undriven), sensors)
+    drivers[BOARD_BUS] = BoardDriver(profile, drivers, undriven, sensors)
     return Board(
         profile,
         drivers,
-        tuple(undriven),
+        undriven,
         sensors,
         chips,
         readable={label: _names(chip, lambda line: line.reserved is None) for label, chip in chips.items()},
@@ -214,13 +223,37 @@ def _sim_i2c(spec: I2cSpec, style: Style | None, seed: int) -> Driver:
 def _sim_uart(spec: UartSpec, _style: Style | None, _seed: int) -> Driver:
     from hearth.drivers.sim.uart import SimUart
 
-    return SimUart(spec.port, baud=spec.baud, peer=spec.peer)
+    return SimUart(spec.port, spec.settings, peer=spec.peer)
+
+
+def _linux_gpio(chip: ChipSpec, _style: Style | None, _seed: int) -> Driver:
+    from hearth.drivers.linux.gpio import LinuxGpio
+
+    return LinuxGpio(chip.label, chip.lines, path=chip.path, blocking=chip.blocking)
+
+
+def _linux_i2c(spec: I2cSpec, _style: Style | None, _seed: int) -> Driver:
+    from hearth.drivers.linux.i2c import LinuxI2c
+
+    return LinuxI2c(
+        spec.bus, adapter=spec.adapter, timeout_ms=spec.timeout_ms, retries=spec.retries, speed_hz=spec.speed_hz
+    )
+
+
+def _linux_uart(spec: UartSpec, _style: Style | None, _seed: int) -> Driver:
+    from hearth.drivers.linux.uart import LinuxUart
+
+    assert spec.path is not None, "parse_port asks for it"
+    return LinuxUart(spec.port, spec.path, spec.settings)
 
 
 _FACTORIES: Mapping[tuple[Kind, str], Callable[[Any, Style | None, int], Driver]] = {
     ("gpio", "sim"): _sim_gpio,
     ("i2c", "sim"): _sim_i2c,
     ("uart", "sim"): _sim_uart,
+    ("gpio", "gpiod"): _linux_gpio,
+    ("i2c", "i2c-dev"): _linux_i2c,
+    ("uart", "serial"): _linux_uart,
 }
 """What makes a driver, by kind and by the profile's `driver`.
 

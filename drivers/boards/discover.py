@@ -1,36 +1,239 @@
-"""What the machine has, as /sys and /dev show it: read-only, without opening any device.
+"""What the machine has, as /sys, /dev and /proc show it: looked at once, without taking anything from anybody.
 
-Owns the reading of names; refuses to open, to request, and to guess what is connected.
+Owns the reading of names and states; refuses to request a line, to talk on a bus, and to guess what is connected. A
+GPIO chip's node is opened to read what the kernel knows of its lines, which claims none of them; a serial port never
+is, since opening one moves its RTS and DTR. Whether a thing may be driven is for `caution` to say.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import re
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import field, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterator
 
-    from hearth.drivers.boards.profile import Kind
+_INNER = frozenset({"gpio", "serial-base", "tty"})
+"""Subsystems that the kernel puts between a device and its chip or port; their drivers say nothing of the device."""
+
+_I2C_FUNCS = 0x0705
+
+KERNEL = "kernel"
+"""The consumer of a line that the kernel holds without saying for what: its pin has another function, for example."""
 
 
 @frozen
-class Found:
-    """A device node of a kind that hearth knows; `label` is what the kernel calls it, where it says so."""
+class Machine:
+    """Where to look; other roots are for tests."""
 
-    kind: Kind
-    name: str
+    sys: Path = Path("/sys")
+    dev: Path = Path("/dev")
+    proc: Path = Path("/proc")
+
+
+THIS = Machine()
+
+
+@frozen
+class Origin:
+    """Where a device sits: the subsystems above it, nearest first ("i2c", "usb", "pci"), and who described it."""
+
+    above: tuple[str, ...] = ()
+    driver: str | None = None
+    """The kernel driver of the device that the chip, adapter or port belongs to."""
+    described_by: str | None = None
+    """"devicetree" or "acpi" for what the machine's firmware lists as its own."""
+    compatible: str = ""
+    """What the device tree calls it."""
+
+
+@frozen
+class FoundLine:
+    """A line as the kernel reports it. `consumer` is who uses it now, None if nobody does."""
+
+    offset: int
+    name: str | None
+    consumer: str | None
+    output: bool = False
+
+
+@frozen
+class FoundChip:
+    """A GPIO chip. Without `label` and `lines` it could not be opened, and `error` is the errno's name."""
+
+    node: str
     path: str
+    origin: Origin
     label: str | None = None
+    lines: tuple[FoundLine, ...] = ()
+    error: str | None = None
 
 
-def discover(kinds: Iterable[Kind], *, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> list[Found]:
-    """The GPIO chips, I2C adapters and serial ports that have a node in `dev`, sorted by kind and number."""
-    finders = {"gpio": _gpio, "i2c": _i2c, "uart": _uart}
-    found = [entry for kind in kinds for entry in finders[kind](sys, dev) if Path(entry.path).exists()]
-    return sorted(found, key=lambda entry: (entry.kind, len(entry.name), entry.name))
+@frozen
+class FoundAdapter:
+    """An I2C adapter; `name` is the kernel's."""
+
+    node: str
+    path: str
+    bus: int
+    origin: Origin
+    name: str | None = None
+
+
+@frozen
+class FoundPort:
+    """A serial port. `terminal_of` are processes that have it as their terminal, `console` the kernel's own use."""
+
+    node: str
+    path: str
+    origin: Origin
+    console: bool = False
+    terminal_of: tuple[str, ...] = field(default=())
+
+
+@frozen
+class Machinery:
+    """All that was found, of the kinds that were asked for."""
+
+    chips: tuple[FoundChip, ...] = ()
+    adapters: tuple[FoundAdapter, ...] = ()
+    ports: tuple[FoundPort, ...] = ()
+
+
+def find(kinds: Container[str] = ("gpio", "i2c", "uart"), machine: Machine = THIS) -> Machinery:
+    """Look for these kinds of devices."""
+    return Machinery(
+        tuple(find_chips(machine)) if "gpio" in kinds else (),
+        tuple(find_adapters(machine)) if "i2c" in kinds else (),
+        tuple(find_ports(machine)) if "uart" in kinds else (),
+    )
+
+
+def find_chips(machine: Machine = THIS) -> list[FoundChip]:
+    """The GPIO chips that have a node, by number, with what the kernel tells about their lines."""
+    found = []
+    for node in _numbered(machine.sys / "bus/gpio/devices", "gpiochip*"):
+        path = machine.dev / node.name
+        if path.exists():
+            found.append(_chip(node.name, str(path), _origin(node, machine)))
+    return found
+
+
+def find_adapters(machine: Machine = THIS) -> list[FoundAdapter]:
+    """The I2C adapters that have a node, by number."""
+    found = []
+    for node in _numbered(machine.sys / "class/i2c-dev", "i2c-*"):
+        path = machine.dev / node.name
+        if path.exists():
+            number = int(node.name.removeprefix("i2c-"))
+            origin = _origin(node / "device", machine)
+            found.append(FoundAdapter(node.name, str(path), number, origin, _read(node / "name")))
+    return found
+
+
+def find_ports(machine: Machine = THIS) -> list[FoundPort]:
+    """The serial ports that have a node, by name. Virtual consoles and pseudo-terminals are none."""
+    consoles = (_read(machine.sys / "class/tty/console/active") or "").split()
+    ranges = list(_serial_ranges(machine))
+    terminals = _terminals(machine)
+    found = []
+    for node in _numbered(machine.sys / "class/tty", "tty*"):
+        path = machine.dev / node.name
+        number = _device_number(node)
+        serial = any(major == number[0] and first <= number[1] <= last for major, first, last in ranges)
+        # Type 0 is a UART's slot without a UART in it.
+        if not serial or not path.exists() or _read(node / "type") == "0":
+            continue
+        origin = _origin(node / "device", machine) if (node / "device").exists() else Origin()
+        users = tuple(terminals.get(os.makedev(*number), ()))
+        found.append(FoundPort(node.name, str(path), origin, node.name in consoles, users))
+    return found
+
+
+def functionality(path: str) -> tuple[str, ...] | None:
+    """What an adapter can do, by the kernel's names; None if it cannot be opened. Asks the kernel, not the bus."""
+    from hearth.drivers.linux.i2c_smbus import functions_of
+
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        answer = fcntl.ioctl(fd, _I2C_FUNCS, bytes(struct.calcsize("L")))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return tuple(functions_of(*struct.unpack("L", answer)))
+
+
+def clients(bus: int, machine: Machine = THIS) -> dict[int, str]:
+    """The addresses on an I2C bus that a kernel driver owns, with the driver's name."""
+    owned = {}
+    for device in (machine.sys / "bus/i2c/devices").glob(f"{bus}-*"):
+        driver = device / "driver"
+        if driver.exists():
+            # The kernel puts a flag in front of a 10-bit address: "1-a148".
+            owned[int(device.name.partition("-")[2], 16) & 0x3FF] = driver.resolve().name
+    return owned
+
+
+def _chip(node: str, path: str, origin: Origin) -> FoundChip:
+    import gpiod
+
+    try:
+        with gpiod.Chip(path) as chip:
+            info = chip.get_info()
+            lines = []
+            for offset in range(info.num_lines):
+                line = chip.get_line_info(offset)
+                consumer = (line.consumer or KERNEL) if line.used else None
+                output = line.direction is gpiod.line.Direction.OUTPUT
+                lines.append(FoundLine(offset, line.name or None, consumer, output))
+            return FoundChip(node, path, origin, info.label or None, tuple(lines))
+    except OSError as error:
+        # No permission, or gone between being listed and being opened.
+        return FoundChip(node, path, origin, error=errno.errorcode.get(error.errno or 0, "EIO"))
+
+
+def _numbered(directory: Path, pattern: str) -> list[Path]:
+    """The entries of a directory of /sys, in the order of their numbers ("i2c-10" after "i2c-2")."""
+
+    def key(path: Path) -> tuple[str, int]:
+        match = re.fullmatch(r"(.*?)(\d*)", path.name)
+        return (match[1], int(match[2] or -1)) if match else (path.name, -1)
+
+    return sorted(directory.glob(pattern), key=key)
+
+
+def _origin(device: Path, machine: Machine) -> Origin:
+    """Walk from a device up to the root of the device tree."""
+    above: list[str] = []
+    driver = described = None
+    compatible = ""
+    place, root = device.resolve(), machine.sys.resolve()
+    while place != root and root in place.parents:
+        subsystem = (place / "subsystem").resolve().name if (place / "subsystem").exists() else None
+        if subsystem is not None:
+            above.append(subsystem)
+        if driver is None and subsystem not in _INNER and (place / "driver").exists():
+            driver = (place / "driver").resolve().name
+        # What hangs on a bus that people plug things into has no description of its own, but the bus has.
+        if described is None and not {"usb", "hid"} & set(above):
+            if (place / "of_node").exists():
+                described = "devicetree"
+                compatible = (_read(place / "of_node/compatible") or "").replace("\0", " ").strip()
+            elif (place / "firmware_node/path").exists() or (place / "firmware_node/hid").exists():
+                described = "acpi"
+        place = place.parent
+    return Origin(tuple(above), driver, described, compatible)
 
 
 def _read(path: Path) -> str | None:
@@ -40,23 +243,28 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _gpio(sys: Path, dev: Path) -> list[Found]:
-    chips = (sys / "bus/gpio/devices").glob("gpiochip*")
-    return [Found("gpio", chip.name, str(dev / chip.name), _read(chip / "label")) for chip in chips]
+def _device_number(node: Path) -> tuple[int, int]:
+    major, _, minor = (_read(node / "dev") or "-1:-1").partition(":")
+    return int(major), int(minor)
 
 
-def _i2c(sys: Path, dev: Path) -> list[Found]:
-    adapters = (sys / "class/i2c-dev").glob("i2c-*")
-    return [Found("i2c", adapter.name, str(dev / adapter.name), _read(adapter / "name")) for adapter in adapters]
+def _serial_ranges(machine: Machine) -> Iterator[tuple[int, int, int]]:
+    """Major number, first and last minor of each driver that the kernel counts as a serial one."""
+    for line in (_read(machine.proc / "tty/drivers") or "").splitlines():
+        # The driver's name may have spaces in it: "UML serial line  /dev/ttyS  4 64-127 serial".
+        match = re.search(r"\s(\d+)\s+(\d+)(?:-(\d+))?\s+serial$", line.rstrip())
+        if match:
+            yield int(match[1]), int(match[2]), int(match[3] or match[2])
 
 
-def _uart(sys: Path, dev: Path) -> list[Found]:
-    found: list[Found] = []
-    for tty in (sys / "class/tty").glob("tty*"):
-        # Virtual consoles and pseudo-terminals have no device; type 0 is a UART slot without a UART in it.
-        if (tty / "device").exists() and _read(tty / "type") != "0":
-            driver = tty / "device/driver"
-            found.append(
-                Found("uart", tty.name, str(dev / tty.name), driver.resolve().name if driver.exists() else None)
-            )
-    return found
+def _terminals(machine: Machine) -> dict[int, list[str]]:
+    """Device number to the processes whose controlling terminal it is, as "agetty (pid 612)"."""
+    terminals: dict[int, list[str]] = {}
+    for stat in sorted(machine.proc.glob("[0-9]*/stat"), key=lambda stat: int(stat.parent.name)):
+        # The name stands in parentheses and may have any characters; tty_nr is the fifth word after it.
+        head, _, tail = (_read(stat) or "").rpartition(")")
+        words = tail.split()
+        if len(words) > 4 and (encoded := int(words[4])):
+            number = os.makedev(encoded >> 8 & 0xFFF, encoded & 0xFF | encoded >> 12 & 0xFFF00)
+            terminals.setdefault(number, []).append(f"{head.partition('(')[2]} (pid {stat.parent.name})")
+    return terminals

@@ -6,9 +6,10 @@ which is safe at any time and from any bus.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from hearth.drivers.base import BaseDriver, Driver, Style
 
@@ -17,26 +18,31 @@ if TYPE_CHECKING:
 
     from hearth.drivers.boards.profile import ChipSpec, Kind, Profile
     from hearth.drivers.boards.sensors import Sensor
+    from hearth.drivers.uart import UartSettings
+
+_HEADER_PIN = re.compile(r"PIN\d+")
+"""The form of an alias that is a position on the board's pin header."""
 
 
 @frozen
 class Undriven:
-    """Something that is listed or was found, and that nobody can use through hearth: `reason` says why."""
+    """Something that is listed or was found, and that nobody can use through hearth: `reason` says why.
+
+    `cure` is what to do about it, where there is something: commands, one a line, or a sentence.
+    """
 
     kind: Kind
     name: str
     reason: str
     path: str | None = None
     label: str | None = None
+    cure: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As hw.board and the lists show it."""
         entry: dict[str, Any] = {"kind": self.kind, "name": self.name, "driven": False, "reason": self.reason}
-        if self.path is not None:
-            entry["path"] = self.path
-        if self.label is not None:
-            entry["label"] = self.label
-        return entry
+        optional = {"path": self.path, "label": self.label, "cure": self.cure}
+        return entry | {key: value for key, value in optional.items() if value is not None}
 
 
 class BoardDriver(BaseDriver):
@@ -75,7 +81,13 @@ class BoardDriver(BaseDriver):
     def gpio(self) -> dict[str, Any]:
         """For hw.gpio.list."""
         chips = [
-            {"chip": chip.label, "bus": f"gpio:{chip.label}", "driven": True, "lines": _lines_json(chip)}
+            {
+                "chip": chip.label,
+                "bus": f"gpio:{chip.label}",
+                "driven": True,
+                **_path_of(self._drivers[f"gpio:{chip.label}"]),
+                "lines": _lines_json(chip),
+            }
             for chip in self._profile.chips
             if f"gpio:{chip.label}" in self._drivers
         ]
@@ -89,6 +101,7 @@ class BoardDriver(BaseDriver):
                 "id": f"i2c:{spec.bus}",
                 "driven": True,
                 "speed_hz": spec.speed_hz,
+                **_without_kind(self._drivers[f"i2c:{spec.bus}"].describe()),
                 "devices": [_device_json(device.addr, device.kind, device.note) for device in spec.devices],
             }
             for spec in self._profile.i2c
@@ -99,7 +112,12 @@ class BoardDriver(BaseDriver):
     def uart(self) -> dict[str, Any]:
         """For hw.uart.list."""
         ports = [
-            {"bus": f"uart:{spec.port}", "driven": True, **self._drivers[f"uart:{spec.port}"].describe()}
+            {
+                "bus": f"uart:{spec.port}",
+                "driven": True,
+                **self._drivers[f"uart:{spec.port}"].describe(),
+                **_settings_json(spec.settings),
+            }
             for spec in self._profile.uarts
             if f"uart:{spec.port}" in self._drivers
         ]
@@ -107,11 +125,12 @@ class BoardDriver(BaseDriver):
 
     def sensors(self) -> dict[str, Any]:
         """For hw.sensor.list."""
-        listed = []
-        for sensor in self._sensors.values():
-            entry = {"sensor": sensor.name, "kind": sensor.kind, "unit": sensor.unit, "bus": sensor.bus}
-            listed.append(entry if sensor.description is None else {**entry, "description": sensor.description})
-        return {"sensors": listed}
+        return {"sensors": [sensor.to_json() for sensor in self._sensors.values()]}
+
+
+def _path_of(driver: Driver) -> dict[str, Any]:
+    path = driver.describe().get("path")
+    return {} if path is None else {"path": path}
 
 
 def _lines_json(chip: ChipSpec) -> list[dict[str, Any]]:
@@ -125,9 +144,40 @@ def _lines_json(chip: ChipSpec) -> list[dict[str, Any]]:
             "hold": line.hold,
         }
         aliases = [alias for alias, offset in chip.aliases.items() if offset == line.offset]
-        optional = {"aliases": aliases, "reserved": line.reserved, "note": line.note}
-        lines.append(entry | {key: value for key, value in optional.items() if value})
+        pins = [int(alias[3:]) for alias in aliases if _HEADER_PIN.fullmatch(alias)]
+        optional = {
+            "aliases": aliases,
+            "pin": pins[0] if pins else None,
+            "active_low": line.active_low,
+            "drive": line.drive if line.drive != "push-pull" else None,
+            "pull": line.pull if line.pull != "as-is" else None,
+            "debounce_us": line.debounce_us,
+            "functions": list(line.functions),
+            "reserved": line.reserved,
+            "note": line.note,
+        }
+        entry |= {key: value for key, value in optional.items() if value}
+        lines.append(entry if line.initial is None else {**entry, "initial": line.initial})
     return lines
+
+
+def _settings_json(settings: UartSettings) -> dict[str, Any]:
+    """How the port is set up; what is as usual is left out, but for the four numbers that everybody asks for."""
+    told: dict[str, Any] = {
+        "baud": settings.baud,
+        "bits": settings.bits,
+        "parity": settings.parity,
+        "stop_bits": settings.stop_bits,
+        "flow": settings.flow,
+    }
+    if settings.rs485 is not None:
+        told["rs485"] = asdict(settings.rs485)
+    return told
+
+
+def _without_kind(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What a driver tells of itself, without what the list says of it under another name."""
+    return {key: value for key, value in description.items() if key not in ("kind", "bus", "devices")}
 
 
 def _device_json(addr: int, kind: str, note: str | None) -> dict[str, Any]:

@@ -74,12 +74,28 @@ class Table:
             self.refuse(key, f"expected true or false, found {value!r}")
         return value
 
+    def optional_flag(self, key: str) -> bool | None:
+        """A boolean, or None when it is not there."""
+        return self.flag(key, False) if self.has(key) else self._take(key, None)
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there and nobody has asked for it yet."""
+        return key in self._left
+
+    def is_table(self, key: str) -> bool:
+        """Whether the key is there and its value is a table."""
+        return isinstance(self._left.get(key), dict)
+
+    def is_list(self, key: str) -> bool:
+        """Whether the key is there and its value is a list."""
+        return isinstance(self._left.get(key), list)
+
     def choice(self, key: str, options: Sequence[T], default: T = REQUIRED) -> T:
         """One of the options, exactly (`true` is not 1); the default is one of them too."""
         value = self._take(key, default)
         chosen = [option for option in options if value == option and type(value) is type(option)]
         if not chosen:
-            listed = ", ".join(repr(option).replace("'", '"') for option in options)
+            listed = ", ".join(repr(option).replace("'", '"') for option in options if option is not None)
             self.refuse(key, f"expected one of {listed}, found {value!r}")
         return chosen[0]
 

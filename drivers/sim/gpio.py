@@ -1,8 +1,10 @@
 """A simulated GPIO chip: lines, wires between them, pulls, and a world outside that pushes on them.
 
 It owns the electricity of one chip. Lines joined by wires are one net and have one level: that of whoever
-drives it, low winning over high; else that of its pull; else low. It refuses to know names, policies and safe
-states beyond what the line specs say.
+drives it, low winning over high; else that of its pull; else low. Nets and the world outside know voltages; what
+`get`, `set` and edges say is logical, as the kernel has it: on a line that is active low, 1 is the low voltage.
+Contacts here do not bounce, so that a line's `debounce_us` has nothing to do. It refuses to know names, policies and
+safe states beyond what the line specs say.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 
+_OPEN_SIDE = {"open-drain": 1, "open-source": 0}
+"""The voltage that such an output leaves to others."""
+
+
 class _Net:
     """Lines that are wired together."""
 
@@ -32,9 +38,9 @@ class _Net:
         """Work out the level; True when the net is driven both ways at once."""
         low = high = up = down = False
         for line in self.lines:
-            state, pushed, pull = line.state, line.pushed, line.pull
-            low = low or state == 0 or pushed == 0
-            high = high or state == 1 or pushed == 1
+            driven, pushed, pull = line.driven, line.pushed, line.pull
+            low = low or driven == 0 or pushed == 0
+            high = high or driven == 1 or pushed == 1
             up = up or pull == "up"
             down = down or pull == "down"
         self.level = 0 if low else 1 if high or (up and not down) else 0
@@ -42,15 +48,30 @@ class _Net:
 
 
 class _Line:
-    __slots__ = ("net", "pull", "pushed", "spec", "state", "watches")
+    __slots__ = ("inverted", "net", "open_side", "pull", "pushed", "spec", "state", "watches")
 
     def __init__(self, spec: LineSpec, net: _Net) -> None:
         self.spec = spec
+        self.inverted = int(spec.active_low)
+        self.open_side = _OPEN_SIDE.get(spec.drive)
         self.pull = spec.pull
         self.net = net
         self.state: LineState = "input"
         self.pushed: Level | None = None
         self.watches: tuple[Watch, ...] = ()
+
+    @property
+    def driven(self) -> int | None:
+        """The voltage that hearth puts on the line; None if none: an input, or the open side of its output."""
+        if self.state == "input":
+            return None
+        voltage = self.state ^ self.inverted
+        return None if voltage == self.open_side else voltage
+
+    @property
+    def value(self) -> Level:
+        """The line's logical level."""
+        return 1 if self.net.level != self.inverted else 0
 
 
 class SimGpio(BaseDriver):
@@ -93,8 +114,11 @@ class SimGpio(BaseDriver):
                 line.net = net
 
     def open(self) -> None:
-        """Offer the lines."""
+        """Offer the lines, and drive those that have an `initial` level."""
         self._lines = self._all
+        for line in self._all.values():
+            if line.spec.initial is not None:
+                self.set(line.spec.offset, line.spec.initial)
 
     def close(self) -> None:
         """Stop offering the lines, and end every watch."""
@@ -119,7 +143,7 @@ class SimGpio(BaseDriver):
         cell = self._lines.get(line) or self._line(line)
         if self._failing:
             self._fail(line)
-        return cell.net.level
+        return cell.value
 
     def set(self, line: int, state: LineState) -> LineState:
         """See `GpioDriver.set`."""
@@ -175,7 +199,7 @@ class SimGpio(BaseDriver):
             now = self._clock_ns()
             for line in net.lines:
                 for watch in line.watches:
-                    watch.feed(level, now)
+                    watch.feed(line.value, now)
 
     def push(self, line: int, level: Level) -> None:
         """The world outside: press the button; the line is driven from there until `let_go`."""

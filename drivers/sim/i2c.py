@@ -15,12 +15,25 @@ import trio
 from attrs import define, field
 
 from hearth.drivers.base import BaseDriver, Style, finish_now
-from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, Message, Outcome, Read, nack
+from hearth.drivers.i2c import (
+    FIRST_ADDR,
+    Message,
+    Outcome,
+    Read,
+    Scan,
+    Write,
+    check_messages,
+    limit_ms,
+    nack,
+    not_open,
+    owned,
+)
+from hearth.drivers.i2c_scan import Kind, plan
 from hearth.drivers.sim.faults import Fault, Faults
-from hearth.errors import DeviceError, TimedOut
+from hearth.errors import TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Collection, Coroutine, Mapping, Sequence
 
     from hearth.drivers.sim.devices import Clock, Device
 
@@ -28,6 +41,8 @@ T = TypeVar("T")
 
 LOG_LENGTH = 1024
 _BITS_PER_BYTE = 9
+_LAST_SEVEN_BIT = 0x7F
+_PROBES: Mapping[Kind, tuple[Message, ...]] = {"quick": (Write(b""),), "receive": (Read(1),)}
 
 
 @define(eq=False)
@@ -51,18 +66,20 @@ def clock_for(style: Style) -> Clock:
 class _Progress:
     """One transaction's pace and fault: `tick` is called before each byte."""
 
-    __slots__ = ("due", "fault", "moved")
+    __slots__ = ("due", "fault", "messages", "moved")
 
-    def __init__(self, due: float, fault: Fault | None) -> None:
+    def __init__(self, due: float, fault: Fault | None, messages: Sequence[Message]) -> None:
         self.due = due
         self.fault = fault
+        self.messages = messages
         self.moved = 0
 
 
 class SimI2c(BaseDriver):
     """An `I2cDriver` without hardware.
 
-    THREAD blocks as a kernel does, ASYNC sleeps in Trio's time, INLINE takes no time.
+    THREAD blocks as a kernel does, ASYNC sleeps in Trio's time, INLINE takes no time. It is an adapter that can do
+    everything: any list of messages, and 10-bit addresses, which devices have that sit beyond 0x7f.
     """
 
     def __init__(
@@ -78,6 +95,8 @@ class SimI2c(BaseDriver):
         self.speed_hz = speed_hz
         self.devices = dict(devices)
         self.faults = Faults(style)
+        self.owners: dict[int, str] = {}
+        """Addresses that a driver of the kernel's has for itself, by its name: none, unless a test says so."""
         self.log: deque[Transaction] = deque(maxlen=LOG_LENGTH)
         self.overlaps = 0
         """How many transactions began while another was under way: a bus must keep this at 0."""
@@ -100,29 +119,40 @@ class SimI2c(BaseDriver):
         devices = [{"addr": addr, "kind": device.kind} for addr, device in sorted(self.devices.items())]
         return {"kind": "i2c", "driver": "sim", "bus": self.bus, "speed_hz": self.speed_hz, "devices": devices}
 
-    def transfer(self, addr: int, messages: Sequence[Message]) -> Outcome[bytes]:
+    def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> Outcome[bytes]:
         """See `I2cDriver.transfer`. A coroutine unless INLINE; one that never suspends unless ASYNC."""
-        return self._outcome(self._transfer(addr, messages))
+        return self._outcome(self._transfer(addr, messages, ten_bit=ten_bit))
 
-    def scan(self) -> Outcome[list[int]]:
+    def scan(self, include: Collection[int] = ()) -> Outcome[Scan]:
         """See `I2cDriver.scan`."""
-        return self._outcome(self._scan())
+        return self._outcome(self._scan(include))
+
+    def limit_ms(self, messages: Sequence[Message]) -> float:
+        """See `I2cDriver.limit_ms`."""
+        return limit_ms(messages, speed_hz=self.speed_hz)
 
     def _outcome(self, coroutine: Coroutine[Any, Any, T]) -> Outcome[T]:
         return finish_now(coroutine) if self.style is Style.INLINE else coroutine
 
-    async def _transfer(self, addr: int, messages: Sequence[Message]) -> bytes:
+    async def _transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool) -> bytes:
+        if not self._opened:
+            raise not_open(self.bus)
+        check_messages(self.bus, addr, messages, ten_bit=ten_bit)
+        if addr in self.owners:
+            raise owned(self.bus, addr, self.owners[addr])
+        # A device answers to addresses of its own width only, also where the number is the same.
+        wide = ten_bit or addr > _LAST_SEVEN_BIT
+        device = self.devices.get(addr) if wide == (addr > _LAST_SEVEN_BIT) else None
         transaction = Transaction(addr)
-        progress = self._begin(addr)
+        progress = self._begin(addr, messages)
         self.log.append(transaction)
-        device = self.devices.get(addr)
         try:
             await self._delay(self.faults.latency_s)
             for message in messages:
                 reading = isinstance(message, Read)
                 await self._tick(transaction, progress)
                 if device is None or not device.start(reading=reading):
-                    raise nack(self.bus, addr, taken=len(transaction.written))
+                    raise nack(self.bus, addr, messages)
                 if isinstance(message, Read):
                     await self._receive(device, message.length, transaction, progress)
                 else:
@@ -138,7 +168,7 @@ class SimI2c(BaseDriver):
         for byte in data:
             await self._tick(transaction, progress)
             if not device.write(byte):
-                raise nack(self.bus, transaction.addr, taken=len(transaction.written))
+                raise nack(self.bus, transaction.addr, progress.messages, errno="EREMOTEIO", byte=True)
             transaction.written.append(byte)
             progress.moved += 1
 
@@ -148,28 +178,40 @@ class SimI2c(BaseDriver):
             transaction.read.append(device.read())
             progress.moved += 1
 
-    async def _scan(self) -> list[int]:
-        progress = self._begin(None)
+    async def _scan(self, include: Collection[int]) -> Scan:
+        if not self._opened:
+            raise not_open(self.bus)
+        planned = plan(include)
         found: list[int] = []
+        owners: dict[int, str] = {}
+        progress = self._begin(None, _PROBES["quick"])
         try:
             await self._delay(self.faults.latency_s)
-            for addr in range(FIRST_ADDR, LAST_ADDR + 1):
-                await self._tick(None, progress)
-                device = self.devices.get(addr)
-                if device is not None and device.start(reading=False):
-                    device.stop()
+            for addr, kind in planned.probes.items():
+                if addr in self.owners:
+                    owners[addr] = self.owners[addr]
+                elif await self._answers(addr, kind, progress):
                     found.append(addr)
-            return found
+            return Scan(tuple(found), owners, planned.skipped)
         finally:
             self._in_flight -= 1
 
-    def _begin(self, addr: int | None) -> _Progress:
-        if not self._opened:
-            raise DeviceError(f"i2c bus {self.bus}: the bus is not open", effect="none", data={"bus": self.bus})
+    async def _answers(self, addr: int, kind: Kind, progress: _Progress) -> bool:
+        await self._tick(None, progress)
+        device = self.devices.get(addr)
+        if device is None or not device.start(reading=kind == "receive"):
+            return False
+        if kind == "receive":
+            await self._tick(None, progress)
+            device.read()
+        device.stop()
+        return True
+
+    def _begin(self, addr: int | None, messages: Sequence[Message]) -> _Progress:
         if self._in_flight:
             self.overlaps += 1
         self._in_flight += 1
-        return _Progress(self._clock(), self.faults.pick(addr))
+        return _Progress(self._clock(), self.faults.pick(addr), messages)
 
     async def _delay(self, seconds: float) -> None:
         if seconds > 0:
@@ -183,22 +225,24 @@ class SimI2c(BaseDriver):
         fault = progress.fault
         if fault is not None and progress.moved >= fault.after:
             progress.fault = None
-            await self._go_wrong(fault, transaction)
+            await self._go_wrong(fault, transaction, progress)
         if self._byte_s:
             # Against a schedule: the system's own delays do not add up over a long transaction.
             progress.due += self._byte_s
             await self._delay(progress.due - self._clock())
 
-    async def _go_wrong(self, fault: Fault, transaction: Transaction | None) -> None:
+    async def _go_wrong(self, fault: Fault, transaction: Transaction | None, progress: _Progress) -> None:
         if fault.kind == "wedge":
             await self.faults.hold()
             return
-        addr, taken = (transaction.addr, len(transaction.written)) if transaction else (FIRST_ADDR, 0)
+        addr = transaction.addr if transaction else FIRST_ADDR
         if fault.kind == "nack":
-            raise nack(self.bus, addr, taken=taken)
+            if progress.moved:
+                raise nack(self.bus, addr, progress.messages, errno="EREMOTEIO", byte=True)
+            raise nack(self.bus, addr, progress.messages)
         await self._delay(fault.seconds)
         raise TimedOut(
             f"i2c bus {self.bus}: the device at {addr:#04x} held the clock for {fault.seconds * 1000:g} ms",
             effect="unknown",
-            data={"addr": addr, "errno": "ETIMEDOUT", "taken": taken},
+            data={"bus": self.bus, "addr": addr, "errno": "ETIMEDOUT"},
         )

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
-from hearth.drivers.uart import FdUart, close_descriptor
+from hearth.drivers.uart import ModemLines, UartSettings
+from hearth.drivers.uart_fd import FdUart
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -92,15 +93,20 @@ class EchoPeer:
 class SimUart(FdUart):
     """A `UartDriver` over a pseudo-terminal.
 
-    `peer` is there while the port is open, unless it was asked to be none.
+    `peer` is there while the port is open, unless it was asked to be none. It asserts CTS, DSR and CD; RTS, DTR and
+    breaks reach nobody, and are kept for whoever asks.
     """
 
-    def __init__(self, port: str, *, baud: int = 115_200, peer: PeerKind = "echo") -> None:
-        super().__init__(port, baud=baud)
+    def __init__(self, port: str, settings: UartSettings | None = None, *, peer: PeerKind = "echo") -> None:
+        super().__init__(port, settings or UartSettings())
         self.peer: EchoPeer | None = None
         self.path: str | None = None
+        self.breaks = 0
+        """How many breaks were sent."""
+        self.in_break = False
         self._peer_kind = peer
         self._far = -1
+        self._rts = self._dtr = False
 
     def open(self) -> None:
         """Make the pseudo-terminal. Raises DeviceError when the system has none left."""
@@ -119,6 +125,7 @@ class SimUart(FdUart):
         self._far = far
         self.path = os.ttyname(far)
         self.peer = EchoPeer(far) if self._peer_kind == "echo" else None
+        self._rts, self._dtr = self.settings.rts, self.settings.dtr
         self._attach(near)
 
     def close(self) -> None:
@@ -129,22 +136,44 @@ class SimUart(FdUart):
         far, self._far = self._far, -1
         self.path = self.peer = None
         if far >= 0:
-            close_descriptor(far)
+            if trio.lowlevel.in_trio_run():
+                trio.lowlevel.notify_closing(far)
+            os.close(far)
 
     async def pump(self) -> None:
         """Feed the inbox, and keep the peer alive beside it."""
         failure: DeviceError | None = None
+        # The peer is another machine: that this one ends is no reason to leave a command without its reply.
+        powered = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             if self.peer is not None:
-                nursery.start_soon(self.peer.run)
+                nursery.start_soon(self._power, self.peer, powered)
             try:
                 await super().pump()
             except DeviceError as error:
                 failure = error
-            nursery.cancel_scope.cancel()
+            finally:
+                powered.cancel()
         # Outside the nursery, which would wrap it in an exception group.
         if failure is not None:
             raise failure
+
+    @staticmethod
+    async def _power(peer: EchoPeer, powered: trio.CancelScope) -> None:
+        with powered:
+            await peer.run()
+
+    async def _get_lines(self) -> ModemLines:
+        there = self.peer is not None
+        return ModemLines(rts=self._rts, dtr=self._dtr, cts=there, dsr=there, ri=False, cd=there)
+
+    async def _set_lines(self, *, rts: bool | None, dtr: bool | None) -> None:
+        self._rts = self._rts if rts is None else rts
+        self._dtr = self._dtr if dtr is None else dtr
+
+    async def _set_break(self, on: bool) -> None:
+        self.in_break = on
+        self.breaks += on
 
     def describe(self) -> Mapping[str, Any]:
         """Which simulator this is, and where its far end can be attached to (null while it is closed)."""
@@ -152,7 +181,7 @@ class SimUart(FdUart):
             "kind": "uart",
             "driver": "sim",
             "port": self.port,
-            "baud": self.baud,
+            "baud": self.settings.baud,
             "path": self.path,
             "peer": self._peer_kind,
         }

@@ -1,21 +1,29 @@
 """The tools hw.board, hw.*.list and hw.sensor.read (design §4): what is there, and what it measures.
 
-Owns the discovery that touches nothing; hw.sensor.read is the one exception, a transaction on the sensor's
-own bus.
+Owns the discovery that touches nothing but the kernel's own lists, and the choice of a sensor's bus by its name: a
+sensor of the profile is a transaction on the wire it sits on, one of the kernel's is a look into /sys, found anew each
+time since sensors come and go.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
-from hearth.drivers.boards.sensors import SENSOR_KINDS
-from hearth.drivers.i2c import limit_ms
+from hearth.drivers.boards.sensors import SENSOR_KINDS, SENSORS_BUS
 from hearth.drivers.tools import schemas
+from hearth.errors import InvalidParams
 from hearth.tools import Args, Run, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from hearth.drivers.i2c import I2cDriver
+    from hearth.drivers.linux.sensors import KernelSensor, KernelSensors, Reading
+    from hearth.drivers.tools.schemas import Schema
+
+MAX_SENSORS = 1024
+"""Most of the kernel's sensors in one answer; a server with hundreds of cores has hundreds of them."""
 
 
 def _board_bus(_args: Args) -> str:
@@ -37,14 +45,6 @@ async def _board(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
 
 def hardware_tools(board: Board) -> list[Tool]:
     """The hw tools for a board, in the order of design §4."""
-
-    def sensor_bus(args: Args) -> str:
-        return board.sensor(args["sensor"]).bus
-
-    async def read_sensor(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-        sensor = board.sensor(args["sensor"])
-        raw = await ctx.transact(sensor.read, limit_ms=limit_ms(SENSOR_KINDS[sensor.kind].messages))
-        return {"sensor": sensor.name, "value": sensor.value(raw), "unit": sensor.unit}
 
     def listing(name: str, description: str, result: Mapping[str, schemas.Schema], run: Run) -> Tool:
         return Tool(
@@ -103,11 +103,66 @@ def hardware_tools(board: Board) -> list[Tool]:
             {"ports": schemas.listed("the ports", schemas.json_object("port, baud, path")), "undriven": undriven},
             _answering(BoardDriver.uart),
         ),
-        listing(
-            "hw.sensor.list",
-            "List the sensors that hw.sensor.read can read, with their units. Touches no hardware.",
-            {"sensors": schemas.listed("the sensors", schemas.json_object("sensor, kind, unit, bus"))},
-            _answering(BoardDriver.sensors),
+        *_sensor_tools(board),
+    ]
+
+
+def _sensor_tools(board: Board) -> list[Tool]:
+    kernel = SENSORS_BUS in board.drivers
+
+    def bus_of(args: Args) -> str:
+        name = args["sensor"]
+        if not kernel or name in board.sensors:
+            return board.sensor(name).bus
+        if "/" not in name:  # all of the kernel's have one: what cannot be is refused before anything runs
+            known = list(board.sensors)
+            raise InvalidParams(
+                f"board {board.name!r} has no sensor {name!r}; its profile names {', '.join(known) or 'none'}, and "
+                'hw.sensor.list tells those of the kernel, such as "hwmon/lm75-i2c-1-48/temp1"',
+                data={"sensor": name, "known": known},
+            )
+        return SENSORS_BUS
+
+    async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        name = args["sensor"]
+        if kernel and name not in board.sensors:
+            reading: Reading = await ctx.transact(lambda driver: driver.read(name))
+            return {"sensor": name, "value": reading.value, "unit": reading.unit, "kernel": reading.kernel}
+        sensor = board.sensor(name)
+        adapter = cast("I2cDriver", board.drivers[sensor.bus])
+        raw = await ctx.transact(sensor.read, limit_ms=adapter.limit_ms(SENSOR_KINDS[sensor.kind].messages))
+        return {"sensor": sensor.name, "value": sensor.value(raw), "unit": sensor.unit}
+
+    async def listed(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
+        found: list[KernelSensor] = await ctx.transact(_scan)
+        mine = [sensor.to_json() for sensor in board.sensors.values()]
+        theirs = [{**sensor.to_json(), "bus": SENSORS_BUS} for sensor in found[:MAX_SENSORS]]
+        return {"sensors": mine + theirs, "truncated": len(found) > MAX_SENSORS}
+
+    names = f"one of: {', '.join(board.sensors) or 'none'}"
+    return [
+        Tool(
+            name="hw.sensor.list",
+            risk_level=0,
+            timeout_ms=10_000 if kernel else 1_000,  # a chip is asked for its limits, perhaps over a slow wire
+            description="List the sensors that hw.sensor.read can read, with their units. Measures nothing."
+            + (
+                " Besides those that the board's profile names these are all that the kernel has at the moment; those "
+                "that come and go (USB, batteries) are there while they are plugged in."
+                if kernel
+                else " Touches no hardware."
+            ),
+            params_schema=schemas.args({}),
+            result_schema=schemas.result(
+                {
+                    "sensors": schemas.listed("the sensors", _entry()),
+                    "truncated": schemas.flag("true if sensors are missing from the list"),
+                },
+                optional=["truncated"],
+            ),
+            capability="CAP_SYS_READ",
+            bus=lambda _args: SENSORS_BUS if kernel else BOARD_BUS,
+            run=listed if kernel else _answering(BoardDriver.sensors),
         ),
         Tool(
             name="hw.sensor.read",
@@ -115,17 +170,53 @@ def hardware_tools(board: Board) -> list[Tool]:
             timeout_ms=5_000,
             description="Read a sensor by its name and return its value with the unit (for example celsius).",
             params_schema=schemas.args(
-                {"sensor": schemas.text(f"one of: {', '.join(board.sensors) or 'none'}")}, required=["sensor"]
+                {"sensor": schemas.text(f"{names}, or one of hw.sensor.list" if kernel else names, most=256)},
+                required=["sensor"],
             ),
             result_schema=schemas.result(
                 {
-                    "sensor": schemas.text("the sensor's name"),
+                    "sensor": schemas.text("the sensor's name", most=256),
                     "value": {"type": "number", "description": "what it measures now"},
                     "unit": schemas.text("the unit of the value"),
-                }
+                    "kernel": schemas.text("what the kernel calls the device, if the kernel drives it", most=256),
+                },
+                optional=["kernel"],
             ),
             capability="CAP_SYS_READ",
-            bus=sensor_bus,
-            run=read_sensor,
+            bus=bus_of,
+            run=read,
         ),
     ]
+
+
+def _scan(driver: KernelSensors) -> list[KernelSensor]:
+    return driver.scan(MAX_SENSORS + 1)
+
+
+def _entry() -> Schema:
+    """A sensor in the list; what is not there is not known."""
+    words: Mapping[str, str] = {
+        "sensor": "its name, which outlasts a reboot and hw.sensor.read takes",
+        "kind": 'what it measures ("temperature", "voltage", "fan", …), or the chip of a sensor in the profile',
+        "unit": 'the unit of its value ("celsius", "volt", …); "boolean" is 0 or 1, "raw" a count without a unit',
+        "bus": "the bus on which it is read",
+        "description": "what it is there for, by the profile, or how it is to be understood",
+        "kernel": "what the kernel calls the device",
+        "driver": "the kernel's driver of it",
+        "label": "what the driver or the board's maker calls this quantity",
+        "path": "its attribute in /sys",
+        "status": 'a word on it, such as "Charging"',
+        "problem": "why this process cannot read it, and the cure",
+    }
+    properties: dict[str, Schema] = {
+        name: {"type": "string", "description": described} for name, described in words.items()
+    }
+    properties["scale"] = {"type": "number", "description": "what the attribute's number was multiplied by"}
+    properties["offset"] = {"type": "number", "description": "what was added to the attribute's number before that"}
+    properties["limits"] = {
+        "type": "object",
+        "description": "limits that the device knows, in `unit`: min, max, crit, …",
+        "additionalProperties": {"type": "number"},
+    }
+    properties["alarms"] = schemas.listed("sensors that tell whether a limit is passed: 1 is on", {"type": "string"})
+    return {"type": "object", "properties": properties, "required": ["sensor", "kind", "unit", "bus"]}

@@ -5,57 +5,175 @@ Owns the translation of args into messages; refuses to know what any device's re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, MAX_LENGTH, Message, Read, Write, limit_ms
+from hearth.drivers.i2c import (
+    FIRST_ADDR,
+    LAST_ADDR,
+    LAST_TEN_BIT,
+    MAX_LENGTH,
+    MAX_MESSAGES,
+    I2cDriver,
+    Message,
+    Read,
+    Scan,
+    Write,
+)
+from hearth.drivers.i2c_scan import ADDRESSES, DANGEROUS
 from hearth.drivers.tools import schemas
-from hearth.drivers.tools.schemas import decode, encode, number
+from hearth.drivers.tools.schemas import Schema, decode, encode, number
+from hearth.errors import InvalidParams
 from hearth.tools import Args, StepContext, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.drivers.boards import Board
 
 _TIMEOUT_MS = 10_000
-_SCAN = (Read(LAST_ADDR - FIRST_ADDR + 1),)
-"""As long as a scan: one byte for each address."""
+_SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
+"""As long as a scan, at the most."""
+
+_HEX_TEN_BIT = r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})(?!\n)$"
+_HEX_WORD = r"^0[xX][0-9a-fA-F]{1,4}(?!\n)$"
 
 
-async def _transfer(ctx: StepContext, addr: int, messages: list[Message]) -> bytes:
-    data: bytes = await ctx.transact(lambda driver: driver.transfer(addr, messages), limit_ms=limit_ms(messages))
-    return data
+def _said(flag: str, value: object) -> Schema:
+    return {"properties": {flag: {"const": value}}, "required": [flag]}
 
 
-async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-    """i2c.read: the register's number and the read are one transaction, with a repeated start between them."""
-    messages: list[Message] = [Read(int(args["len"]))]
-    if "reg" in args:
-        messages.insert(0, Write(bytes((number(args["reg"]),))))
-    return {"data": encode(await _transfer(ctx, number(args["addr"]), messages))}
+_ADDRESS: Schema = {
+    "description": 'the device\'s address: an integer (72) or a string ("0x48"); 0x08 to 0x77, or with `ten_bit` up to '
+    "0x3ff",
+    "anyOf": [
+        {"type": "integer", "minimum": 0, "maximum": LAST_TEN_BIT},
+        {"type": "string", "pattern": _HEX_TEN_BIT},
+    ],
+}
+_TEN_BIT: Schema = {
+    **schemas.flag("the address goes over the wire in ten bits; refused where the adapter cannot do that"),
+    "default": False,
+}
+_SEVEN_BITS: Schema = {"if": _said("ten_bit", True), "else": {"properties": {"addr": schemas.address()}}}
+_REG_WIDTH: Schema = {"enum": [8, 16], "description": "bits of the register's number, high byte first", "default": 8}
+_EIGHT_BITS: Schema = {"if": _said("reg_width", 16), "else": {"properties": {"reg": schemas.register("8 bits wide")}}}
 
 
-async def write(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-    """i2c.write: one message, the register's number first."""
-    data = decode(args["data"])
-    register = bytes((number(args["reg"]),)) if "reg" in args else b""
-    await _transfer(ctx, number(args["addr"]), [Write(register + data)])
-    return {"written": len(data)}
+def _register(description: str) -> Schema:
+    return {
+        "description": f'{description}: an integer up to 255 or a string ("0x00"); with `reg_width` 16 up to 65535',
+        "anyOf": [{"type": "integer", "minimum": 0, "maximum": 0xFFFF}, {"type": "string", "pattern": _HEX_WORD}],
+    }
 
 
-async def transfer(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-    """i2c.transfer: a write, then a read if there is one, in one transaction."""
-    messages: list[Message] = [Write(decode(args["write"]))]
-    length = int(args.get("read_len", 0))
-    if length:
-        messages.append(Read(length))
-    return {"data": encode(await _transfer(ctx, number(args["addr"]), messages))}
+_MESSAGES: Schema = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": MAX_MESSAGES,
+    "description": "instead of `write` and `read_len`: the messages in their order, with a repeated START between them",
+    "items": {
+        "type": "object",
+        "properties": {
+            "write": schemas.base64_data("send these bytes", least=1),
+            "read": schemas.integer("receive so many bytes", 1, MAX_LENGTH),
+        },
+        "oneOf": [{"required": ["write"]}, {"required": ["read"]}],
+    },
+}
 
 
-async def scan(ctx: StepContext, args: Args) -> Mapping[str, Any]:
-    """i2c.scan."""
-    found = await ctx.transact(lambda driver: driver.scan(), limit_ms=limit_ms(_SCAN))
-    return {"bus": int(args["bus"]), "addresses": found, "hex": [f"{addr:#04x}" for addr in found]}
+def _selected(args: Args) -> bytes:
+    """The register's number as it goes over the wire; nothing if there is none."""
+    if "reg" not in args:
+        return b""
+    return number(args["reg"]).to_bytes(int(args.get("reg_width", 8)) // 8, "big")
+
+
+def _messages(args: Args) -> list[Message]:
+    """What i2c.transfer is to exchange. Raises InvalidParams where it is more than one step may move."""
+    if "messages" in args:
+        messages: list[Message] = [
+            Write(decode(entry["write"])) if "write" in entry else Read(int(entry["read"]))
+            for entry in args["messages"]
+        ]
+    else:
+        messages = [Write(decode(args["write"]))]
+        length = int(args.get("read_len", 0))
+        if length:
+            messages.append(Read(length))
+    written = sum(len(message.data) for message in messages if isinstance(message, Write))
+    read = sum(message.length for message in messages if isinstance(message, Read))
+    if max(written, read) > MAX_LENGTH:
+        raise InvalidParams(f"{written} bytes to write and {read} to read; one step has at most {MAX_LENGTH} of each")
+    return messages
+
+
+def _split(data: bytes, messages: list[Message]) -> list[str]:
+    """What each of the reads got."""
+    parts: list[str] = []
+    at = 0
+    for message in messages:
+        if isinstance(message, Read):
+            parts.append(encode(data[at : at + message.length]))
+            at += message.length
+    return parts
+
+
+def _entries(told: Mapping[int, str], what: str) -> list[dict[str, Any]]:
+    return [{"addr": addr, "hex": f"{addr:#04x}", what: text} for addr, text in told.items()]
+
+
+class _Runs:
+    """How the tools run on one board."""
+
+    def __init__(self, bus_of: Callable[[Args], str], board: Board) -> None:
+        self._bus_of = bus_of
+        self._board = board
+
+    def _limit_ms(self, args: Args, messages: Sequence[Message]) -> float:
+        return cast("I2cDriver", self._board.drivers[self._bus_of(args)]).limit_ms(messages)
+
+    async def _exchange(self, ctx: StepContext, args: Args, messages: list[Message]) -> bytes:
+        addr, ten_bit = number(args["addr"]), bool(args.get("ten_bit", False))
+        data: bytes = await ctx.transact(
+            lambda driver: driver.transfer(addr, messages, ten_bit=ten_bit), limit_ms=self._limit_ms(args, messages)
+        )
+        return data
+
+    async def read(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """i2c.read: the register's number and the read are one transaction, with a repeated start between them."""
+        messages: list[Message] = [Read(int(args["len"]))]
+        register = _selected(args)
+        if register:
+            messages.insert(0, Write(register))
+        return {"data": encode(await self._exchange(ctx, args, messages))}
+
+    async def write(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """i2c.write: one message, the register's number first."""
+        data = decode(args["data"])
+        await self._exchange(ctx, args, [Write(_selected(args) + data)])
+        return {"written": len(data)}
+
+    async def transfer(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """i2c.transfer: a write and perhaps a read, or any list of messages, in one transaction."""
+        messages = _messages(args)
+        data = await self._exchange(ctx, args, messages)
+        result: dict[str, Any] = {"data": encode(data)}
+        if "messages" in args:
+            result["reads"] = _split(data, messages)
+        return result
+
+    async def scan(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
+        """i2c.scan."""
+        include = frozenset(number(addr) for addr in args.get("include", ()))
+        scan: Scan = await ctx.transact(lambda driver: driver.scan(include), limit_ms=self._limit_ms(args, _SCAN))
+        return {
+            "bus": int(args["bus"]),
+            "addresses": list(scan.found),
+            "hex": [f"{addr:#04x}" for addr in scan.found],
+            "owned": _entries(scan.owned, "driver"),
+            "skipped": _entries(scan.skipped, "reason"),
+        }
 
 
 def i2c_tools(board: Board) -> list[Tool]:
@@ -67,91 +185,138 @@ def i2c_tools(board: Board) -> list[Tool]:
     numbers = [spec.bus for spec in board.profile.i2c if f"i2c:{spec.bus}" in board.drivers]
     which = ", ".join(str(number) for number in numbers) or "none"
     bus = schemas.integer(f"the bus number N of /dev/i2c-N, one of: {which}", 0, 255)
-    where = {"bus": bus, "addr": schemas.address()}
-    reg = schemas.register("the register to start at; left out: wherever the device's pointer is")
+    where = {"bus": bus, "addr": _ADDRESS, "ten_bit": _TEN_BIT}
+    runs = _Runs(bus_of, board)
     return [
         Tool(
             name="i2c.read",
             risk_level=0,
             timeout_ms=_TIMEOUT_MS,
             description=(
-                "Read `len` bytes from an I2C device, starting at register `reg` (8-bit) if one is given, "
-                "in one transaction. The bytes come in the order of the wire, as base64. An address that "
-                "nobody answers at is an error with effect none."
+                "Read `len` bytes from an I2C device, starting at register `reg` if one is given, in one "
+                "transaction. The bytes come in the order of the wire, as base64. An address that nobody answers at "
+                "is an error with effect none."
             ),
-            params_schema=schemas.args(
-                {**where, "reg": reg, "len": schemas.integer("how many bytes", 1, MAX_LENGTH)},
-                required=["bus", "addr", "len"],
-            ),
+            params_schema={
+                **schemas.args(
+                    {
+                        **where,
+                        "reg": _register("the register to start at; left out: wherever the device's pointer is"),
+                        "reg_width": _REG_WIDTH,
+                        "len": schemas.integer("how many bytes", 1, MAX_LENGTH),
+                    },
+                    required=["bus", "addr", "len"],
+                ),
+                "allOf": [_SEVEN_BITS, _EIGHT_BITS],
+            },
             result_schema=schemas.result({"data": schemas.base64_data("what was read", least=1)}),
             capability="CAP_I2C_READ",
             bus=bus_of,
-            run=read,
+            run=runs.read,
         ),
         Tool(
             name="i2c.write",
             risk_level=2,
             timeout_ms=_TIMEOUT_MS,
             description=(
-                "Write bytes to an I2C device, to register `reg` (8-bit) and those after it if one is "
-                "given, in one transaction. There is no rollback. An EEPROM wraps within its page (8 bytes "
-                "on a 24C02): write page by page."
+                "Write bytes to an I2C device, to register `reg` and those after it if one is given, in one "
+                "transaction. There is no rollback. An EEPROM wraps within its page (8 bytes on a 24C02): write page "
+                "by page."
             ),
-            params_schema=schemas.args(
-                {
-                    **where,
-                    "reg": schemas.register("the register to start at; left out: the data alone"),
-                    "data": schemas.base64_data("what to write", least=1),
-                },
-                required=["bus", "addr", "data"],
-            ),
+            params_schema={
+                **schemas.args(
+                    {
+                        **where,
+                        "reg": _register("the register to start at; left out: the data alone"),
+                        "reg_width": _REG_WIDTH,
+                        "data": schemas.base64_data("what to write", least=1),
+                    },
+                    required=["bus", "addr", "data"],
+                ),
+                "allOf": [_SEVEN_BITS, _EIGHT_BITS],
+            },
             result_schema=schemas.result({"written": schemas.integer("data bytes written", 1, MAX_LENGTH)}),
             capability="CAP_I2C_RW",
             bus=bus_of,
-            run=write,
+            run=runs.write,
         ),
         Tool(
             name="i2c.transfer",
             risk_level=2,
             timeout_ms=_TIMEOUT_MS,
             description=(
-                "Write bytes to an I2C device and then read `read_len` bytes from it, in one transaction "
-                "with a repeated start: for devices with 16-bit registers or with commands. `read_len` 0 "
-                "reads nothing."
+                "Write bytes to an I2C device and then read `read_len` bytes from it, in one transaction with a "
+                "repeated start: for devices with commands. `read_len` 0 reads nothing. Or exchange any `messages` "
+                "in one transaction. An adapter that cannot do them as one refuses them, with effect none: nothing is "
+                "ever split."
             ),
-            params_schema=schemas.args(
+            params_schema={
+                **schemas.args(
+                    {
+                        **where,
+                        "write": schemas.base64_data("what to write first", least=1),
+                        "read_len": schemas.integer("how many bytes to read then", 0, MAX_LENGTH, default=0),
+                        "messages": _MESSAGES,
+                    },
+                    required=["bus", "addr"],
+                ),
+                "allOf": [
+                    _SEVEN_BITS,
+                    {
+                        "if": {"required": ["messages"]},
+                        "then": {"not": {"required": ["write"]}},
+                        "else": {"required": ["write"]},
+                    },
+                ],
+            },
+            result_schema=schemas.result(
                 {
-                    **where,
-                    "write": schemas.base64_data("what to write first", least=1),
-                    "read_len": schemas.integer("how many bytes to read then", 0, MAX_LENGTH, default=0),
+                    "data": schemas.base64_data("what was read, all of it joined"),
+                    "reads": schemas.listed("for `messages`: what each read got", schemas.base64_data("the bytes")),
                 },
-                required=["bus", "addr", "write"],
+                optional=["reads"],
             ),
-            result_schema=schemas.result({"data": schemas.base64_data("what was read")}),
             capability="CAP_I2C_RW",
             bus=bus_of,
-            run=transfer,
+            run=runs.transfer,
         ),
         Tool(
             name="i2c.scan",
             risk_level=1,
             timeout_ms=_TIMEOUT_MS,
             description=(
-                "Find the addresses from 0x08 to 0x77 that acknowledge on an I2C bus. It addresses every "
-                "one of them, which a few devices take amiss: hw.i2c.list tells what is known to be there "
-                "without asking."
+                f"Find the addresses from {FIRST_ADDR:#04x} to {LAST_ADDR:#04x} that acknowledge on an I2C bus, asking "
+                "each in the way that is safest there. Those that belong to a driver of the kernel's are not "
+                "touched, nor are those at which asking is known to do harm, unless `include` names them. "
+                "hw.i2c.list tells what is known to be there without asking."
             ),
-            params_schema=schemas.args({"bus": bus}, required=["bus"]),
+            params_schema=schemas.args(
+                {
+                    "bus": bus,
+                    "include": {
+                        "type": "array",
+                        "maxItems": len(ADDRESSES),
+                        "items": schemas.address(),
+                        "description": "addresses to ask although it may do harm: of "
+                        + ", ".join(f"{addr:#04x}" for addr in DANGEROUS),
+                    },
+                },
+                required=["bus"],
+            ),
             result_schema=schemas.result(
                 {
                     "bus": bus,
-                    "addresses": schemas.listed("ascending", {"type": "integer"}),
+                    "addresses": schemas.listed("those that acknowledge, ascending", {"type": "integer"}),
                     "hex": schemas.listed("the same as strings", {"type": "string"}),
+                    "owned": schemas.listed(
+                        "not touched: the kernel's own", schemas.json_object("addr, hex, driver: the kernel's driver")
+                    ),
+                    "skipped": schemas.listed("not touched", schemas.json_object("addr, hex, reason")),
                 }
             ),
             capability="CAP_I2C_READ",
             bus=bus_of,
-            run=scan,
+            run=runs.scan,
             default_rate="5/s",
         ),
     ]

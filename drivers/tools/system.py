@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hearth.drivers.system_thermal import THROTTLES
 from hearth.drivers.tools import schemas
 from hearth.tools import Args, Run, StepContext, Tool
 
@@ -33,6 +34,8 @@ def system_tools(bus: str = "system") -> list[Tool]:
             lambda driver: driver.cpuinfo(),
             model={"type": ["string", "null"]},
             architecture={"type": "string", "description": 'such as "aarch64" or "x86_64"'},
+            machine=_or_null({"type": "string"}, 'the board or computer, such as "Raspberry Pi 5 Model B Rev 1.0"'),
+            kernel={"type": "string", "description": 'the release of the Linux kernel, such as "6.12.47"'},
             logical_cores=_described(_COUNT, "cores that are online"),
             physical_cores=_or_null(_COUNT, "without hyper-threads; null if the kernel does not tell"),
             usage_percent=_percent("of all cores together, 0 to 100; null if no time has been counted yet"),
@@ -61,6 +64,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
             free_bytes=_described(_BYTES, "of no use to anybody right now"),
             buffers_bytes=_BYTES,
             cached_bytes=_described(_BYTES, "copies of files, given up when memory is needed"),
+            oom_kills=_or_null(_COUNT, "processes that the kernel killed for want of memory, since boot"),
             swap=_row(
                 total_bytes=_described(_BYTES, "0 if there is no swap"),
                 used_bytes=_BYTES,
@@ -72,7 +76,8 @@ def system_tools(bus: str = "system") -> list[Tool]:
             bus,
             "sys.thermal",
             "Temperatures in °C: the kernel's thermal zones and the chips' own sensors (hwmon), with the limits they "
-            "declare. Both lists are empty on a machine without sensors, such as a virtual one.",
+            "declare; what cools the machine, and what slows its processor down. The lists are empty on a machine "
+            "without sensors, such as a virtual one. For one sensor by a lasting name see hw.sensor.read.",
             lambda driver: driver.thermal(),
             zones=schemas.listed(
                 "thermal zones",
@@ -81,6 +86,13 @@ def system_tools(bus: str = "system") -> list[Tool]:
                     type=_or_null({"type": "string"}, 'what it watches, such as "cpu-thermal"'),
                     celsius=_or_null(_number(), "null if it does not answer now"),
                     critical_celsius=_or_null(_number(), "where the kernel shuts the machine down"),
+                    trips=schemas.listed(
+                        "temperatures at which the kernel does something",
+                        _row(
+                            type=_or_null({"type": "string"}, '"active", "passive", "hot" or "critical"'),
+                            celsius=_number(),
+                        ),
+                    ),
                 ),
             ),
             hwmon=schemas.listed(
@@ -94,13 +106,27 @@ def system_tools(bus: str = "system") -> list[Tool]:
                     critical_celsius=_or_null(_number(), "where the chip takes harm"),
                 ),
             ),
+            cooling=schemas.listed(
+                "fans, and what else the kernel cools with",
+                _row(
+                    device={"type": "string", "description": 'such as "cooling_device0"'},
+                    type=_or_null({"type": "string"}, 'such as "pwm-fan" or "cpufreq-cpu0"'),
+                    state=_or_null(_COUNT, "how hard it cools: 0 is off"),
+                    max_state=_or_null(_COUNT, "the hardest it can"),
+                ),
+            ),
+            throttling=_row(
+                now=_throttles("what slows the processor down, or starves it, right now"),
+                earlier=_throttles("what did so since the kernel last asked the firmware, or since boot"),
+                events=_or_null(_COUNT, "times that cores slowed themselves down for heat, since boot"),
+            ),
             hottest_celsius=_or_null(_number(), "the highest of all; null without a reading"),
         ),
         _tool(
             bus,
             "sys.load",
             "Load averages over 1, 5 and 15 minutes: how many threads ran, wanted to run, or waited for a disk. More "
-            "than 1 per core for long means the machine is overloaded.",
+            "than 1 per core for long means the machine is overloaded; `pressure` says for want of what.",
             lambda driver: driver.load(),
             load_1m=_number(),
             load_5m=_number(),
@@ -109,13 +135,18 @@ def system_tools(bus: str = "system") -> list[Tool]:
             load_1m_per_core=_number(),
             runnable_threads=_described(_COUNT, "right now"),
             threads=_described(_COUNT, "in all"),
+            pressure=_row(
+                cpu=_pressure("a processor"),
+                memory=_pressure("memory"),
+                io=_pressure("a disk"),
+            ),
         ),
         _tool(
             bus,
             "sys.disk",
-            "File systems with storage: mount point, device, type, and how full they are, in bytes and inodes. Network "
-            "and FUSE file systems are named but not asked (their numbers are null), since their server may be gone; "
-            "memory file systems such as tmpfs are left out.",
+            "File systems with storage: mount point, device, type, how full they are, in bytes and inodes, and how "
+            "much was read and written. Network and FUSE file systems are named but not asked (their numbers are "
+            "null), since their server may be gone; memory file systems such as tmpfs are left out.",
             lambda driver: driver.disk(),
             filesystems=schemas.listed(
                 "each once, at its shortest mount point",
@@ -131,6 +162,9 @@ def system_tools(bus: str = "system") -> list[Tool]:
                     used_percent=_percent("of what others than root may use, 0 to 100"),
                     inodes_total=_or_null(_COUNT, "files it can hold; 0 if it does not count them"),
                     inodes_free=_or_null(_COUNT, "files it can still take"),
+                    read_bytes=_or_null(_COUNT, "read from the device since boot; null if it is no single one"),
+                    written_bytes=_or_null(_COUNT, "written to the device since boot"),
+                    busy_s=_or_null(_number(), "for how long the device was at work since boot, in seconds"),
                 ),
             ),
             truncated=schemas.flag("true if file systems are missing from the list"),
@@ -212,6 +246,24 @@ def _number() -> Schema:
 
 def _percent(description: str) -> Schema:
     return {"type": ["number", "null"], "minimum": 0, "maximum": 100, "description": description}
+
+
+def _pressure(what: str) -> Schema:
+    spans = {
+        f"{who}_{span}_percent": _percent(f"of the last {span} in which {whom} waited for {what}")
+        for who, whom in (("some", "some thread"), ("full", "all threads that had work"))
+        for span in ("10s", "60s", "300s")
+    }
+    description = "pressure stall information; null if the kernel does not keep it"
+    return {"type": ["object", "null"], "properties": spans, "description": description}
+
+
+def _throttles(description: str) -> Schema:
+    return {
+        "type": ["array", "null"],
+        "items": {"enum": list(THROTTLES)},
+        "description": f"{description}; null on machines that do not tell (a Raspberry Pi does)",
+    }
 
 
 def _described(schema: Schema, description: str) -> Schema:

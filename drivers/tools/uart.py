@@ -1,8 +1,8 @@
-"""The tools uart.read, uart.write and uart.exchange (design §4).
+"""The tools uart.read, uart.write, uart.exchange (design §4) and uart.control (docs/decisions/0035).
 
 Owns how a reader waits: beside the bus, so that it can be cancelled and others can write meanwhile; bytes are
 taken only in a transaction, so a reader that is cancelled takes none. An exchange is one transaction, wait
-included.
+included, and so is a break.
 """
 
 from __future__ import annotations
@@ -10,47 +10,64 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import trio
+from attrs import asdict, frozen
 
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.schemas import decode, encode
-from hearth.drivers.uart import MAX_TAKE, Taken, write_timeout_s
-from hearth.tools import Args, StepContext, Tool
+from hearth.drivers.uart import MAX_TAKE, MODEM_LINES, ModemLines, write_timeout_s
+from hearth.tools import Args, Done, StepContext, Tool, Undo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hearth.drivers.boards import Board
+    from hearth.drivers.uart import UartDriver
+    from hearth.drivers.uart_inbox import Taken
 
 MAX_READ_MS = 600_000
 MAX_EXCHANGE_MS = 60_000
+MAX_GAP_MS = 60_000
+MAX_BREAK_MS = 5_000
 _LIMIT_MS = 1_000.0
 _GRACE_MS = 5_000
 _DEFAULT_MS = 1_000
 _SLOWEST_BAUD = 50
 
 
-def _wish(args: Args) -> tuple[int | None, bytes | None]:
-    length, until = args.get("len"), args.get("until")
-    return (None if length is None else int(length), None if until is None else until.encode())
+@frozen
+class _Wish:
+    """What ends a read: a number of bytes, a text, or silence."""
+
+    length: int | None
+    until: bytes | None
+    gap_s: float | None
+
+    @classmethod
+    def of(cls, args: Args) -> _Wish:
+        length, until, gap_ms = args.get("len"), args.get("until"), args.get("gap_ms")
+        return cls(
+            None if length is None else int(length),
+            None if until is None else until.encode(),
+            None if gap_ms is None else gap_ms / 1000,
+        )
 
 
 def _answer(taken: Taken) -> dict[str, Any]:
     answer: dict[str, Any] = {"data": encode(taken.data), "timed_out": not taken.complete}
-    if taken.overflow:
-        answer["overflow"] = taken.overflow
-    if taken.discarded:
-        answer["discarded"] = taken.discarded
+    for name in ("overflow", "overrun", "discarded"):
+        if count := getattr(taken, name):
+            answer[name] = count
     return answer
 
 
 async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
     """uart.read."""
-    length, until = _wish(args)
+    wish = _Wish.of(args)
     deadline = trio.current_time() + args.get("timeout_ms", _DEFAULT_MS) / 1000
 
     async def take(*, partial: bool) -> Taken:
         taken: Taken = await ctx.transact(
-            lambda driver: driver.take(length, until, partial=partial), limit_ms=_LIMIT_MS
+            lambda driver: driver.take(wish.length, wish.until, gap_s=wish.gap_s, partial=partial), limit_ms=_LIMIT_MS
         )
         return taken
 
@@ -58,7 +75,7 @@ async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
     while not taken.complete:
         assert taken.inbox is not None, "an incomplete read says where to wait"
         with trio.move_on_at(deadline) as waiting:
-            await taken.inbox.wait(length, until)
+            await taken.inbox.wait(wish.length, wish.until, wish.gap_s)
         # Somebody else may have taken what came: then wait for more.
         taken = await take(partial=waiting.cancelled_caught)
         if waiting.cancelled_caught:
@@ -71,7 +88,7 @@ class _Uart:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._bauds = {spec.port: spec.baud for spec in board.profile.uarts}
+        self._bauds = {spec.port: spec.settings.baud for spec in board.profile.uarts}
 
     def bus(self, args: Args) -> str:
         """The bus of a port."""
@@ -80,26 +97,61 @@ class _Uart:
     def _write_s(self, args: Args, data: bytes) -> float:
         return write_timeout_s(len(data), self._bauds.get(args["port"], _SLOWEST_BAUD))
 
+    def _backlog_s(self, args: Args) -> float:
+        """How long what was written before may still take to leave: a driver's buffer is a page."""
+        return write_timeout_s(MAX_TAKE, self._bauds.get(args["port"], _SLOWEST_BAUD))
+
     async def write(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """uart.write."""
         data = decode(args["data"])
+        drain = bool(args.get("drain", False))
         timeout_s = self._write_s(args, data)
+        if drain:
+            timeout_s += self._backlog_s(args)
         written = await ctx.transact(
-            lambda driver: driver.write(data, timeout_s=timeout_s), limit_ms=timeout_s * 1000 + _LIMIT_MS
+            lambda driver: driver.write(data, timeout_s=timeout_s, drain=drain),
+            limit_ms=timeout_s * 1000 + _LIMIT_MS,
         )
         return {"written": written}
 
     async def exchange(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """uart.exchange."""
         data = decode(args["data"])
-        length, until = _wish(args)
+        wish = _Wish.of(args)
         timeout_s = args.get("timeout_ms", _DEFAULT_MS) / 1000
         limit_ms = (timeout_s + self._write_s(args, data)) * 1000 + _LIMIT_MS
-        return _answer(
-            await ctx.transact(
-                lambda driver: driver.exchange(data, length=length, until=until, timeout_s=timeout_s), limit_ms=limit_ms
-            )
+
+        def op(driver: UartDriver) -> Any:
+            return driver.exchange(data, length=wish.length, until=wish.until, gap_s=wish.gap_s, timeout_s=timeout_s)
+
+        return _answer(await ctx.transact(op, limit_ms=limit_ms))
+
+    async def control(self, ctx: StepContext, args: Args) -> Done:
+        """uart.control."""
+        rts, dtr, break_ms = args.get("rts"), args.get("dtr"), args.get("break_ms")
+        break_s = None if break_ms is None else break_ms / 1000
+        drives = rts is not None or dtr is not None
+
+        async def op(driver: UartDriver) -> tuple[ModemLines, ModemLines]:
+            before = await driver.control() if drives else ModemLines()
+            return before, await driver.control(rts=rts, dtr=dtr, break_s=break_s)
+
+        before, lines = await ctx.transact(
+            op,
+            limit_ms=((break_s or 0.0) + self._backlog_s(args)) * 1000 + _LIMIT_MS,
+            drives=MODEM_LINES if drives else None,
         )
+        result = {"port": args["port"], **asdict(lines)}
+        if not drives:
+            return Done(result)
+        former = {"rts": None if rts is None else before.rts, "dtr": None if dtr is None else before.dtr}
+        listed = ", ".join(f"{name} {'on' if level else 'off'}" for name, level in former.items() if level is not None)
+        undo = Undo(
+            lambda driver: driver.control(**former),
+            f"uart.control port {args['port']} back to {listed}",
+            drives=MODEM_LINES,
+        )
+        return Done(result, undo)
 
 
 def uart_tools(board: Board) -> list[Tool]:
@@ -110,18 +162,22 @@ def uart_tools(board: Board) -> list[Tool]:
     length = schemas.integer("end after this many bytes", 1, MAX_TAKE)
     until = schemas.text('end after this text, which is part of the data: "\\n" for a line', most=16)
     data = schemas.base64_data("what to send", least=1)
+    gap = schemas.integer("end when nothing has come for this many milliseconds after a byte", 1, MAX_GAP_MS)
     result = schemas.result(
         {
             "data": schemas.base64_data("what was received"),
             "timed_out": schemas.flag("true if the time was over first: `data` is what had come until then"),
             "overflow": {"type": "integer", "description": "bytes lost before these, because nobody read them in time"},
+            "overrun": {"type": "integer", "description": "characters that the device or the kernel lost before these"},
             "discarded": {"type": "integer", "description": "bytes of earlier input that an exchange dropped"},
         },
-        optional=["overflow", "discarded"],
+        optional=["overflow", "overrun", "discarded"],
     )
+    level = {"anyOf": [{"type": "boolean"}, {"type": "null"}], "description": "null where the port does not know it"}
     ends = (
-        "It ends after `len` bytes or after the text `until`, whichever is first (with `until` alone: after "
-        f"{MAX_TAKE} bytes at the latest; with neither: as soon as anything has come), or after `timeout_ms`."
+        "It ends after `len` bytes, after the text `until`, or when the line was quiet for `gap_ms`, whichever is "
+        f"first (with `until` or `gap_ms` alone: after {MAX_TAKE} bytes at the latest; with none of them: as soon as "
+        "anything has come), or after `timeout_ms`."
     )
     return [
         Tool(
@@ -138,6 +194,7 @@ def uart_tools(board: Board) -> list[Tool]:
                     "port": port,
                     "len": length,
                     "until": until,
+                    "gap_ms": gap,
                     "timeout_ms": schemas.integer(
                         "the longest wait in milliseconds", 0, MAX_READ_MS, default=_DEFAULT_MS
                     ),
@@ -152,9 +209,19 @@ def uart_tools(board: Board) -> list[Tool]:
         Tool(
             name="uart.write",
             risk_level=2,
-            timeout_ms=int(write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + _GRACE_MS,
-            description="Send bytes over a serial port. It ends when the system has taken them all, in order.",
-            params_schema=schemas.args({"port": port, "data": data}, required=["port", "data"]),
+            timeout_ms=int(2 * write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + _GRACE_MS,
+            description=(
+                "Send bytes over a serial port. It ends when the system has taken them all, in order; with `drain` "
+                "when they have left it."
+            ),
+            params_schema=schemas.args(
+                {
+                    "port": port,
+                    "data": data,
+                    "drain": {**schemas.flag("wait until everything has left the system's buffer"), "default": False},
+                },
+                required=["port", "data"],
+            ),
             result_schema=schemas.result({"written": schemas.integer("bytes sent", 1, MAX_TAKE)}),
             capability="CAP_UART_RW",
             bus=uart.bus,
@@ -175,6 +242,7 @@ def uart_tools(board: Board) -> list[Tool]:
                     "data": data,
                     "len": length,
                     "until": until,
+                    "gap_ms": gap,
                     "timeout_ms": schemas.integer(
                         "the longest wait for the reply in milliseconds", 1, MAX_EXCHANGE_MS, default=_DEFAULT_MS
                     ),
@@ -185,5 +253,29 @@ def uart_tools(board: Board) -> list[Tool]:
             capability="CAP_UART_RW",
             bus=uart.bus,
             run=uart.exchange,
+        ),
+        Tool(
+            name="uart.control",
+            risk_level=2,
+            timeout_ms=int(write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + MAX_BREAK_MS + _GRACE_MS,
+            supports_rollback=True,
+            description=(
+                "Drive a serial port's RTS and DTR, send a break (after what was written before has left), and tell "
+                "the levels of all its lines. true is asserted. With none of them it only tells. RTS and DTR go back "
+                "to the port's settings when the session ends."
+            ),
+            params_schema=schemas.args(
+                {
+                    "port": port,
+                    "rts": schemas.flag("request to send"),
+                    "dtr": schemas.flag("data terminal ready"),
+                    "break_ms": schemas.integer("hold the line in the break state for so long", 1, MAX_BREAK_MS),
+                },
+                required=["port"],
+            ),
+            result_schema=schemas.result({"port": port, **dict.fromkeys(asdict(ModemLines()), level)}),
+            capability="CAP_UART_RW",
+            bus=uart.bus,
+            run=uart.control,
         ),
     ]

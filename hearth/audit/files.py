@@ -2,7 +2,8 @@
 
 A log at `/var/log/hearth/audit.log` consists of that file, which is being written, and of the files it was
 rotated to: `audit.log.000000000001`, `audit.log.000000048213`, … named after the seq of their first record,
-so that they sort. What recovery moved aside (`audit.log.torn-…`, `audit.log.found-…`) is no part of the log.
+so that they sort. What recovery moved aside (`audit.log.torn-…`, `audit.log.found-…`) is no part of the log, nor is
+what else lies beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 CHUNK = 256 * 1024
 
 _ROTATED = re.compile(r"\.([0-9]{12,})\Z")
-_ASIDE = re.compile(r"\.(?:(?:torn|found)-[^/]+|next|key|pub)\Z")
+_ASIDE = re.compile(r"\.(?:(?:torn|found)-[^/]+|next|key|pub|outputs)\Z")
 _FIRST_SEQ = re.compile(rb'\{"seq":([0-9]{1,18}),')
 
 
@@ -59,7 +60,7 @@ def rotated_files(path: Path) -> list[Path]:
 
 
 def is_aside(path: Path) -> bool:
-    """True for the names of what lies beside a log and is no part of it: what was moved aside, and the key."""
+    """True for the names of what lies beside a log and is no part of it: moved aside, the key, driven outputs."""
     return _ASIDE.search(path.name) is not None
 
 

@@ -81,12 +81,21 @@ def _group(gid: int) -> str:
 
 def check_state(directory: Path) -> Check:
     """Whether a daemon of this user could write its log there."""
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    existing = next((path for path in (directory, *directory.parents) if _is_seen(path)), directory)
     if os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
         made = "" if existing == directory else " (hearthd makes it)"
         return Check("OK", "state", f"{directory} can be written{made}")
     cure = "a daemon that runs as another user does not need you to; else set [audit] path to a place of yours"
     return Check("WARN", "state", f"{existing} cannot be written by {_user(os.geteuid())}", cure)
+
+
+def _is_seen(path: Path) -> bool:
+    """Whether it is there, as far as this user may look."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 def check_log(path: Path, *, expected: bool) -> Check:

@@ -1,5 +1,8 @@
 """`hearth doctor`: is everything in place, and if not, what to do. It needs no daemon and changes nothing.
 
+It looks at the machine's own devices too, also those that no daemon serves: what is there, who uses it, what this user
+may not open, and whether a board profile fits (--board, or the one of --config).
+
 Each check says OK, WARN or FAIL and, unless it is OK, the cure. Exit code: 0 if nothing failed, 1 if something did,
 and 3 if a socket was named (--socket, HEARTH_SOCKET, --config) and no daemon answers there. When none was named, no
 daemon at the default socket is a WARN: there may simply be none.
@@ -15,7 +18,7 @@ import click
 from attrs import asdict, evolve
 
 from hearth._version import __version__
-from hearth.cli import render
+from hearth.cli import hardware, render
 from hearth.cli.checks import Check, check_log, check_socket, check_state
 from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible, session, standard
 from hearth.config import Config, default_socket, default_state_dir, load_config
@@ -30,10 +33,11 @@ DAEMON = "daemon"
 
 
 @click.command()
-@click.option("--config", metavar="FILE", help="The hearth.toml of the daemon: where its socket and its log are.")
+@click.option("--config", metavar="FILE", help="The daemon's hearth.toml: its socket, its log, its board.")
+@click.option("--board", metavar="NAME", help="A board profile: does it fit this machine? (Else that of --config.)")
 @standard
-def doctor(options: Options, config: str | None) -> int:
-    """Check socket, daemon, buses and audit log, each with what to do about it.
+def doctor(options: Options, config: str | None, board: str | None) -> int:
+    """Check this machine's hardware, socket, daemon, buses and audit log, each with what to do about it.
 
     Exits with 1 if a check failed, and with 3 if a socket was named and no daemon answers there.
     """
@@ -42,15 +46,19 @@ def doctor(options: Options, config: str | None) -> int:
         socket = loaded.server.socket or default_socket(os.environ, os.geteuid())
         options = evolve(options, socket=str(socket), named_by="--config")
     log = loaded.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
+    # Before the daemon is asked: it would be a finding itself, and a profile that is no profile is a usage error.
+    found = hardware.look(board or (None if config is None else loaded.board.profile))
 
     async def work() -> int:
         checks = [Check("OK", "hearth", f"version {__version__}")]
         checks += check_socket(Path(options.socket), options.named_by)
         daemon = await _ask_daemon(options)
         checks += [*daemon, check_state(log.parent), check_log(log, expected=config is not None)]
+        checks += hardware.checks(found)
         failed = any(check.state == "FAIL" for check in checks)
         if options.json:
-            click.echo(render.compact({"ok": not failed, "checks": [asdict(check) for check in checks]}))
+            told = {"ok": not failed, "checks": [asdict(check) for check in checks], "hardware": found}
+            click.echo(render.compact(told))
         else:
             click.echo("\n".join(lines(checks)))
         unreachable = any(check.name == DAEMON and check.state == "FAIL" for check in daemon)
@@ -66,8 +74,8 @@ def lines(checks: list[Check]) -> list[str]:
     for check in checks:
         state = click.style(check.state.ljust(4), fg=COLOURS[check.state], bold=True)
         told.append(f"{state}  {check.name.ljust(longest)}  {render.clean(check.finding)}")
-        if check.cure is not None:
-            told.append(f"      {' ' * longest}  → {render.clean(check.cure)}")
+        for number, step in enumerate((check.cure or "").splitlines()):
+            told.append(f"      {' ' * longest}  {'→' if number == 0 else ' '} {render.clean(step)}")
     return told
 
 

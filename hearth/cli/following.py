@@ -14,6 +14,7 @@ import trio
 from attrs import frozen
 
 from hearth.cli import render, taskview
+from hearth.facade import TaskEvents
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -69,7 +70,7 @@ async def get_task(client: Client, task: Reference) -> Mapping[str, Any]:
 @asynccontextmanager
 async def follow(client: Client, task: Reference) -> AsyncIterator[AsyncIterator[TaskEvent]]:
     """The task's events from its beginning to its end."""
-    async with client.follow(task.session_id, task.task_id, 1) as events, aclosing(events):  # type: ignore[type-var]
+    async with aclosing(TaskEvents(client.follow(task.session_id, task.task_id, 1))) as events:
         yield events
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
@@ -10,7 +11,7 @@ import click
 import pytest
 
 from hearth.audit.chain import Chain
-from hearth.cli import checks, doctor
+from hearth.cli import checks, doctor, hardware
 from hearth.cli.checks import Check, check_log, check_socket, check_state
 
 AT = 1_800_000_000.0
@@ -173,6 +174,131 @@ def test_findings_are_aligned_and_their_cures_below_them():
     assert shown == ["OK    a    x", "FAIL  bcd  y\\x1b", "           → do z"]
 
 
+# --- the machine's hardware -----------------------------------------------------------------------------------------
+
+NOTHING = {"not_driven": None, "lack": None, "open_in": []}
+LACK = {"reason": "ada may not open /dev/x (root:dialout, mode 0660)", "cure": "sudo usermod -aG dialout ada"}
+OWN = {"reason": "the machine manages itself over it", "cure": "a profile that lists it drives it"}
+
+
+def chip(**facts):
+    return {
+        "node": "gpiochip0", "label": "cell", "driver": "gpio-sim", "lines": 4, "used": [], "error": None, **NOTHING
+    } | facts
+
+
+def adapter(**facts):
+    return {"node": "i2c-1", "name": "bridge", "functionality": ["i2c", "quick"], **NOTHING} | facts
+
+
+def port(**facts):
+    return {"node": "ttyUSB0", "driver": "ftdi_sio", **NOTHING} | facts
+
+
+def machine(*, profile=None, chips=(), adapters=(), ports=(), everybody_seen=True):
+    found = {"chips": chips, "adapters": adapters, "ports": ports, "sensors": 3, "everybody_seen": everybody_seen}
+    return found if profile is None else {**found, "profile": profile}
+
+
+def told(**found):
+    return [f"{check.state} {check.name} {check.finding}" for check in hardware.checks(machine(**found))]
+
+
+SENSORS = "OK sensors 3 kernel sensors (hwmon, IIO, thermal, power)"
+
+
+def test_a_machine_without_hardware_is_no_reason_to_worry():
+    assert told() == [SENSORS]
+
+
+def test_a_chip_is_told_with_its_lines_and_who_uses_them():
+    used = [
+        {"line": 1, "name": "led", "consumer": "heartbeat", "by": []},
+        {"line": 3, "name": None, "consumer": "mine", "by": [{"pid": 7, "name": "gpioset"}]},
+        {"line": 2, "name": "mmc", "consumer": None, "by": []},
+    ]
+    assert told(chips=[chip(used=used)])[0] == (
+        'OK chip gpiochip0 "cell" (gpio-sim): 4 lines, 3 in use: '
+        "1 (led) by heartbeat, 3 by mine, gpioset (pid 7), 2 (mmc) by the kernel"
+    )
+    assert told(chips=[chip()])[0].endswith("4 lines, none in use")
+
+
+def test_of_many_lines_in_use_the_first_are_named_and_the_rest_are_counted():
+    used = [{"line": n, "name": None, "consumer": "x", "by": []} for n in range(9)]
+    assert told(chips=[chip(used=used)])[0].endswith("5 by x and 3 more")
+
+
+def test_an_adapter_is_told_with_what_it_can_do():
+    assert told(adapters=[adapter()])[0] == 'OK adapter i2c-1 "bridge": raw I2C'
+    assert told(adapters=[adapter(functionality=["i2c", "10bit"])])[0].endswith(": raw I2C, 10-bit addresses")
+    assert told(adapters=[adapter(functionality=["quick"])])[0].endswith(": SMBus only (quick)")
+    assert told(adapters=[adapter(functionality=[])])[0].endswith(": SMBus only (nothing)")
+
+
+def test_a_port_is_told_with_who_has_it_open():
+    assert told(ports=[port()])[0] == "OK port ttyUSB0 (ftdi_sio)"
+    holders = [{"pid": 8, "name": "gpsd"}, {"pid": 9, "name": "cat"}]
+    assert told(ports=[port(driver=None, open_in=holders)])[0] == (
+        "OK port ttyUSB0 (serial port), open in gpsd (pid 8), cat (pid 9)"
+    )
+
+
+def test_what_runs_the_machine_is_told_with_the_reason_why_it_is_left_alone():
+    assert told(adapters=[adapter(not_driven=OWN, lack=LACK)])[0] == (
+        'OK adapter i2c-1 "bridge": raw I2C; generic-linux does not drive it: the machine manages itself over it'
+    )
+
+
+def test_a_permission_that_lacks_is_a_warning_with_the_command():
+    (warning, _) = hardware.checks(machine(ports=[port(lack=LACK)]))
+    assert (warning.state, warning.cure) == ("WARN", "sudo usermod -aG dialout ada")
+    closed = chip(label=None, lines=None, error="EACCES", lack=LACK)
+    assert told(chips=[closed])[0].startswith("WARN chip gpiochip0 (gpio-sim), not opened: EACCES; ada may not open")
+
+
+def test_what_a_profile_does_not_need_is_no_warning():
+    profile = {"name": "cell", "wants": True, "problems": []}
+    assert told(profile=profile, ports=[port(lack=LACK)]) == [
+        "OK port ttyUSB0 (ftdi_sio); ada may not open /dev/x (root:dialout, mode 0660)",
+        SENSORS,
+        "OK profile cell fits this machine",
+    ]
+
+
+def test_what_does_not_fit_a_profile_fails_with_its_place():
+    problems = [
+        {"key": "i2c[0].bus", "severity": "fail", "problem": "/dev/i2c-1 is not there", "cure": "plug it in"},
+        {"key": "uart[0].path", "severity": "warn", "problem": "you may not open it", "cure": "one\ntwo"},
+    ]
+    found = list(hardware.checks(machine(profile={"name": "cell", "wants": True, "problems": problems})))[1:]
+    assert [(check.state, check.finding) for check in found] == [
+        ("FAIL", "cell: i2c[0].bus: /dev/i2c-1 is not there"),
+        ("WARN", "cell: uart[0].path: you may not open it"),
+    ]
+    shown = [click.unstyle(line) for line in doctor.lines(found)]
+    assert shown[-2:] == ["               → one", "                 two"]
+
+
+def test_a_simulated_board_needs_nothing():
+    assert told(profile={"name": "sim", "wants": False, "problems": []})[-1] == (
+        "OK profile sim needs nothing of this machine"
+    )
+
+
+def test_that_not_all_processes_can_be_seen_is_said_where_it_matters():
+    assert told(everybody_seen=False) == [SENSORS]
+    assert told(everybody_seen=False, ports=[port()])[-1].startswith("OK holders of other users' processes")
+
+
+def test_this_machine_can_be_looked_at():
+    found = hardware.look("rpi5")
+    assert found["profile"]["wants"] is True
+    assert found["profile"]["source"] == "board profile rpi5.toml"
+    assert found == json.loads(json.dumps(found))
+    assert all(check.finding for check in hardware.checks(found))
+
+
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +332,33 @@ def test_a_config_without_a_socket_means_the_default_one(cli, tmp_path):
     assert "nowhere/hearth.sock (from --config)" in answer.out
 
 
+def test_a_board_that_is_not_here_fails_with_what_is_missing(cli):
+    answer = cli("doctor", "--board", "rpi5")
+    assert answer.code == 1
+    assert "FAIL  profile  rpi5: gpio[0].label: a chip labelled 'pinctrl-rp1' is not there" in answer.out
+
+
+def test_the_board_of_a_config_is_looked_for_unless_another_one_is_named(cli, tmp_path):
+    (tmp_path / "hearth.toml").write_text(f'[server]\nsocket = "{tmp_path}/none"\n[board]\nprofile = "rpi5"\n')
+    assert "FAIL  profile  rpi5: " in cli("doctor", "--config", tmp_path / "hearth.toml").out
+    named = cli("doctor", "--config", tmp_path / "hearth.toml", "--board", "sim")
+    assert "OK    profile  sim needs nothing" in named.out
+
+
+def test_as_json_the_machine_is_told_whole(cli):
+    answer = cli("doctor", "--json", "--board", "rpi5")
+    assert answer.code == 1
+    found = answer.json["hardware"]
+    assert set(found) == {"chips", "adapters", "ports", "sensors", "everybody_seen", "profile"}
+    assert {problem["key"] for problem in found["profile"]["problems"]} >= {"gpio[0].label", "i2c[0].bus"}
+
+
+def test_a_board_that_is_no_profile_is_a_usage_error(cli):
+    answer = cli("doctor", "--board", "rpi99")
+    assert answer.code == 2
+    assert "no board profile 'rpi99'" in answer.err
+
+
 def test_a_config_that_cannot_be_used_is_a_usage_error(cli, tmp_path):
     answer = cli("doctor", "--config", tmp_path / "none.toml")
     assert answer.code == 2
@@ -226,7 +379,7 @@ def test_with_a_healthy_daemon_all_is_ok(cli, house):
     answer = cli("doctor", "--config", house.config)
     assert answer.code == 0
     assert {line.split()[0] for line in answer.out.splitlines()} == {"OK"}
-    for said in ("board   sim:", "i2c:1 is ready", "records are written (durability os)", "records are chained"):
+    for said in ("board    sim:", "i2c:1 is ready", "records are written (durability os)", "records are chained"):
         assert said in answer.out
     assert stat.S_ISSOCK(house.socket.stat().st_mode)
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hearth import __version__
 from hearth.cli.main import COMMANDS, _report_bug, cli
 
-HEAVY = ("trio", "rich", "attrs", "attr", "orjson", "hearth.client", "hearth.config", "psutil", "cryptography")
+HEAVY = ("trio", "rich", "attrs", "attr", "orjson", "hearth.client", "hearth.config", "psutil", "cryptography", "gpiod")
 
 
 def loaded_by(*args: str) -> set[str]:

@@ -125,13 +125,13 @@ def test_every_script_that_a_page_saves_is_used(name: str) -> None:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_make_line_is_a_target_of_the_makefile(name: str) -> None:
     text = PAGES[name]
-    asked = set(re.findall(r"`make ([a-z]+)`", text))
+    asked = set(re.findall(r"`make ([a-z-]+)`", text))
     for block in blocks(text):
         if block.language in ("sh", "console"):
             asked |= set(re.findall(r"^(?:\$ )?make (.+)$", block.text, re.MULTILINE))

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import os
+import tty
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jsonschema
 import pytest
 import trio
 from attrs import define, field, frozen
+from support.mcp2221_chip import Memory
 
 from hearth.drivers.base import Style, finish_now
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.gpio import LineSpec
+from hearth.drivers.linux.gpio import LinuxGpio
+from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.sim.devices import Eeprom, SlowTemperature, Tmp102
 from hearth.drivers.sim.gpio import SimGpio
 from hearth.drivers.sim.i2c import SimI2c, clock_for
-from hearth.drivers.sim.uart import SimUart
+from hearth.drivers.sim.uart import EchoPeer, SimUart
 from hearth.drivers.tools.gpio import gpio_tools
 from hearth.drivers.tools.hardware import hardware_tools
 from hearth.drivers.tools.i2c import i2c_tools
 from hearth.drivers.tools.uart import uart_tools
+from hearth.drivers.uart import UartSettings
 from hearth.tools import Done
 
 
@@ -89,66 +99,177 @@ class GpioBench:
     """seen(line): the level that a voltmeter shows."""
 
 
+GPIO_LINES = [
+    *(LineSpec(n, f"GPIO{n}") for n in range(5)),
+    LineSpec(5, "GPIO5", safe=1),
+    LineSpec(6, "GPIO6", hold="keep"),
+    LineSpec(7, "GPIO7", active_low=True),
+    LineSpec(8, "GPIO8", debounce_us=1000),
+    LineSpec(9, "GPIO9", pull="up"),
+    LineSpec(10, "GPIO10", initial=1),
+]
+
+
+@contextmanager
 def sim_gpio(style):
-    specs = [LineSpec(n, f"GPIO{n}") for n in range(5)]
-    specs += [LineSpec(5, "GPIO5", safe=1), LineSpec(6, "GPIO6", hold="keep")]
-    driver = SimGpio("bench", specs, style=style)
-    return GpioBench(
+    driver = SimGpio("bench", GPIO_LINES, style=style)
+    yield GpioBench(
         driver, 3, 5, lambda n, level: driver.let_go(n) if level is None else driver.push(n, level), driver.level
     )
+
+
+@contextmanager
+def kernel_gpio(style):
+    """A simulated chip of the kernel's: it has nothing that could push against an output."""
+    from support.gpio_sim import gpio_sim
+
+    with gpio_sim("bench", len(GPIO_LINES)) as chip:
+        driver = LinuxGpio("bench", GPIO_LINES, blocking=style is Style.THREAD)
+        yield GpioBench(driver, 3, 5, lambda n, level: chip.push(n, level or 0), chip.value)
 
 
 GPIO_BENCHES = {
     "sim-inline": lambda: sim_gpio(Style.INLINE),
     "sim-thread": lambda: sim_gpio(Style.THREAD),
 }
+if os.environ.get("HEARTH_GUEST") == "1":
+    GPIO_BENCHES["kernel-inline"] = lambda: kernel_gpio(Style.INLINE)
+    GPIO_BENCHES["kernel-thread"] = lambda: kernel_gpio(Style.THREAD)
 
 
 @pytest.fixture(params=GPIO_BENCHES)
-def gpio_bench(request):
-    bench = GPIO_BENCHES[request.param]()
-    bench.driver.open()
-    yield bench
-    bench.driver.close()
+async def gpio_bench(request, nursery):
+    with GPIO_BENCHES[request.param]() as bench:
+        bench.driver.open()
+        nursery.start_soon(bench.driver.pump)
+        yield bench
+        bench.driver.close()
 
 
 @frozen(eq=False)
 class I2cBench:
-    """An adapter under test: a memory with an 8-bit pointer at one address, nobody at another."""
+    """An adapter under test, and who sits on it.
+
+    A memory with an 8-bit pointer at one address, a large one with a 16-bit pointer at another where the adapter can
+    reach that, nobody at a third, and somebody whom a driver of the kernel's has taken at a fourth. What an adapter
+    cannot do it says here; the contract then is that it refuses it whole.
+    """
 
     driver: object
     memory: int = 0x50
+    wide: int | None = 0x51
     nobody: int = 0x23
+    owned: int = 0x48
+    nobody_errno: str = "ENXIO"
+    messages: int = 42
+    """How many messages one exchange may have."""
+    longest: int = 8192
+    """Bytes in one message."""
+    ten_bit: int | None = None
+    """Somebody with a 10-bit address, if the adapter can do that."""
 
 
+@contextmanager
 def sim_i2c(style):
     clock = clock_for(style)
-    devices = {0x48: Tmp102(SlowTemperature(1, clock)), 0x50: Eeprom(clock)}
-    return I2cBench(SimI2c(1, devices, style=style))
+    devices = {0x48: Tmp102(SlowTemperature(1, clock)), 0x50: Eeprom(clock), 0x51: Memory(65536, pointer_bytes=2)}
+    driver = SimI2c(1, devices | {0x150: Memory()}, style=style, speed_hz=10_000_000)
+    driver.owners[0x48] = "lm75"
+    yield I2cBench(driver, ten_bit=0x150)
+
+
+@contextmanager
+def raw_i2c():
+    """Raw I2C of the kernel's, at the most a write and then a read: an emulated USB adapter under its real driver."""
+    from support.i2c_stub import kernel_driver
+    from support.mcp2221 import ADAPTER, Mcp2221
+
+    memories = {0x48: Memory(), 0x50: Memory(), 0x51: Memory(65536, pointer_bytes=2)}
+    with Mcp2221(memories) as adapter, kernel_driver(adapter.bus, 0x48, "lm75"):
+        yield I2cBench(LinuxI2c(adapter.bus, adapter=ADAPTER), messages=2)
+        # An exchange that was torn, or that another one came into, would be in the wire's record.
+        assert not adapter.chip.strays
+        assert all(exchange.end in ("stop", "nack") for exchange in adapter.chip.log)
+
+
+@contextmanager
+def smbus_i2c():
+    """An adapter of the kernel's that has SMBus only: registers of 8 bits, blocks of 32 bytes, one register a time."""
+    from support.i2c_stub import kernel_driver, stub_bus
+
+    bus = stub_bus()
+    with kernel_driver(bus, 0x48, "lm75"):
+        yield I2cBench(LinuxI2c(bus), wide=None, nobody_errno="ENODEV", messages=2, longest=32)
 
 
 I2C_BENCHES = {f"sim-{style.value}": lambda style=style: sim_i2c(style) for style in Style}
+if os.environ.get("HEARTH_GUEST") == "1":
+    I2C_BENCHES |= {"kernel-raw": raw_i2c, "kernel-smbus": smbus_i2c}
 
 
 @pytest.fixture(params=I2C_BENCHES)
-def i2c_bench(request):
-    bench = I2C_BENCHES[request.param]()
-    bench.driver.open()
-    yield bench
-    bench.driver.close()
+async def i2c_bench(request, nursery):
+    with I2C_BENCHES[request.param]() as bench:
+        bench.driver.open()
+        nursery.start_soon(bench.driver.pump)
+        yield bench
+        bench.driver.close()
 
 
-UART_BENCHES = {"sim-pty": lambda: SimUart("bench")}
+@contextmanager
+def sim_uart():
+    yield SimUart("bench"), None
+
+
+def raw_terminal(path):
+    fd = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+    tty.setraw(fd)
+    return fd
+
+
+@contextmanager
+def pty_uart():
+    """A pseudo-terminal's slave as the port. It stays open, lest its master see the port's closing as the end."""
+    far, near = os.openpty()
+    tty.setraw(near)
+    os.set_blocking(far, False)
+    yield LinuxUart("bench", os.ttyname(near), UartSettings()), far
+    os.close(near)
+
+
+@contextmanager
+def null_modem_uart():
+    yield LinuxUart("bench", "/dev/ttyS1", UartSettings(baud=38400)), raw_terminal("/dev/ttyS2")
+
+
+@contextmanager
+def usb_uart():
+    from support.usb_serial import usb_serial
+
+    with TemporaryDirectory() as links, usb_serial(Path(links)) as adapter:
+        yield LinuxUart("bench", adapter.path, UartSettings()), raw_terminal(adapter.device)
+
+
+UART_BENCHES = {"sim-pty": sim_uart, "linux-pty": pty_uart}
 """Ports with an instrument at the other end that echoes lines and answers *IDN?."""
+if os.environ.get("HEARTH_GUEST") == "1":
+    UART_BENCHES |= {"null-modem": null_modem_uart, "usb-acm": usb_uart}
 
 
 @pytest.fixture(params=UART_BENCHES)
 async def uart_bench(request, nursery):
-    driver = UART_BENCHES[request.param]()
-    driver.open()
-    nursery.start_soon(driver.pump)
-    yield driver
-    driver.close()
+    with UART_BENCHES[request.param]() as (driver, far):
+        if far is not None:
+            peer = EchoPeer(far)
+            nursery.start_soon(peer.run)
+        driver.open()
+        nursery.start_soon(driver.pump)
+        yield driver
+        driver.close()
+        if far is not None:
+            peer.close()
+            trio.lowlevel.notify_closing(far)
+            os.close(far)
 
 
 @define(eq=False)

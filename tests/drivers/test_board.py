@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from support.machine import FilesMachine
 
 from hearth.drivers.base import Style
-from hearth.drivers.boards import board as board_module, load_profile, open_board
-from hearth.drivers.boards.discover import Found, discover
+from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.errors import DeviceError, InvalidParams, PermissionDenied
 
@@ -31,10 +31,7 @@ def two_chips():
                         "alias": {"EYE": "Y", "NO": "Z"},
                         "lines": {"Y": {"direction": "input"}, "Z": {"reserved": "the watchdog"}},
                     },
-                    {"label": "real", "driver": "gpiod", "names": ["P"]},
                 ],
-                "i2c": [{"bus": 7, "driver": "i2c-dev"}],
-                "sensors": {"outside": {"kind": "tmp102", "bus": 7, "addr": 0x48}},
             },
             "two.toml",
         )
@@ -102,7 +99,7 @@ def test_what_is_not_there_is_refused_with_what_is(sim, ask, known):
 
 
 def test_a_board_without_a_kind_says_that_it_has_none():
-    board = open_board(load_profile("rpi5"))
+    board = open_board(parse_profile({"name": "bare", "description": "nothing"}, "bare.toml"))
     with pytest.raises(InvalidParams, match="has no gpio chip; it has: none"):
         board.gpio_bus()
 
@@ -145,66 +142,131 @@ def test_an_input_may_be_read_but_never_driven(name):
         board.line("expander", name, drive=True)
 
 
-def test_what_has_no_driver_is_listed_with_the_reason_and_not_offered():
-    board = two_chips()
-    assert [(entry.kind, entry.name) for entry in board.undriven] == [("gpio", "real"), ("i2c", "7")]
-    assert list(board.drivers) == ["gpio:main", "gpio:expander", "board"]
-    assert not board.sensors
-    for ask in (lambda: board.gpio_bus("real"), lambda: board.i2c_bus(7)):
-        with pytest.raises(InvalidParams, match="not driven in this release"):
-            ask()
-
-
-def test_a_generic_machine_lists_what_it_finds_and_not_twice(monkeypatch):
-    found = [Found("gpio", "gpiochip0", "/dev/gpiochip0", "pinctrl"), Found("uart", "ttyS0", "/dev/ttyS0")]
-    monkeypatch.setattr(board_module, "discover", lambda kinds: found)
-    board = open_board(load_profile("generic-linux"))
-    assert list(board.drivers) == ["board"]
-    assert [(entry.name, entry.label) for entry in board.undriven] == [("gpiochip0", "pinctrl"), ("ttyS0", None)]
-    with pytest.raises(InvalidParams, match="not driven in this release"):
-        board.gpio_bus("pinctrl")
-    listed = parse_profile(
+REAL = {
+    "name": "cell",
+    "description": "a cell",
+    "gpio": [
         {
-            "name": "x",
-            "description": "x",
-            "uart": [{"port": "gps", "driver": "serial", "path": "/dev/ttyS0"}],
-            "discover": {"uart": True},
-        },
-        "x",
-    )
-    assert [entry.name for entry in open_board(listed).undriven] == ["gps", "gpiochip0"]
+            "label": "expander",
+            "driver": "gpiod",
+            "names": ["VALVE", "DOOR"],
+            "alias": {"PIN11": "VALVE", "V": "VALVE"},
+            "lines": {
+                "VALVE": {
+                    "active_low": True,
+                    "initial": 0,
+                    "drive": "open-drain",
+                    "functions": ["ALT0 PWM0"],
+                    "safe": 0,
+                },
+                "DOOR": {"pull": "up", "debounce_us": 2000, "direction": "input"},
+            },
+        }
+    ],
+    "i2c": [{"bus": 7, "driver": "i2c-dev", "adapter": "bridge", "timeout_ms": 200, "retries": 1}],
+    "uart": [
+        {"port": "motor", "driver": "serial", "path": "/dev/ttyUSB7", "baud": 9600, "parity": "even", "rs485": True}
+    ],
+    "sensors": {"outside": {"kind": "tmp102", "bus": 7, "addr": 0x48}},
+}
 
 
-def test_discovery_reads_names_from_sys_and_opens_nothing(tmp_path):
-    sys, dev = tmp_path / "sys", tmp_path / "dev"
-    dev.mkdir()
-    for name in ("gpiochip0", "gpiochip10", "gpiochip2", "i2c-1", "ttyS0", "ttyUSB0", "tty1", "ttyS4"):
-        (dev / name).write_text("")
-    for chip in ("gpiochip0", "gpiochip10", "gpiochip2", "gpiochip3"):
-        (sys / "bus/gpio/devices" / chip).mkdir(parents=True)
-    (sys / "bus/gpio/devices/gpiochip2/label").write_text("pinctrl-rp1\n")
-    (sys / "class/i2c-dev/i2c-1").mkdir(parents=True)
-    (sys / "class/i2c-dev/i2c-1/name").write_text("bcm2835 (i2c@7e804000)\n")
-    for tty, kind in (("ttyS0", "4"), ("ttyS4", "0"), ("ttyUSB0", None)):
-        (sys / "class/tty" / tty / "device").mkdir(parents=True)
-        if kind:
-            (sys / "class/tty" / tty / "type").write_text(kind)
-    (sys / "class/tty/tty1").mkdir()
-    (sys / "drivers/pl2303").mkdir(parents=True)
-    (sys / "class/tty/ttyUSB0/device/driver").symlink_to(sys / "drivers/pl2303")
-    assert [(entry.kind, entry.name, entry.label) for entry in discover(["uart", "i2c", "gpio"], sys=sys, dev=dev)] == [
-        ("gpio", "gpiochip0", None),
-        ("gpio", "gpiochip2", "pinctrl-rp1"),
-        ("gpio", "gpiochip10", None),
-        ("i2c", "i2c-1", "bcm2835 (i2c@7e804000)"),
-        ("uart", "ttyS0", None),
-        ("uart", "ttyUSB0", "pl2303"),
-    ]
-    assert discover([], sys=sys, dev=dev) == []
-    assert discover(["gpio", "i2c", "uart"], sys=tmp_path / "none", dev=dev) == []
+@pytest.fixture
+def real():
+    return open_board(parse_profile(REAL, "cell.toml"))
 
 
-@pytest.mark.parametrize("name", ["sim", "rpi4", "generic-linux"])
+def test_a_real_boards_drivers_are_made_and_not_opened_though_nothing_of_it_is_there(real):
+    assert list(real.drivers) == ["gpio:expander", "i2c:7", "uart:motor", "board"]
+    assert [real.drivers[bus].describe()["driver"] for bus in ("gpio:expander", "i2c:7")] == ["gpiod", "i2c-dev"]
+    assert real.sensor("outside").bus == "i2c:7"
+    assert real.undriven == ()
+    for bus in ("gpio:expander", "i2c:7"):
+        with pytest.raises(DeviceError):
+            real.drivers[bus].open()
+
+
+def test_the_list_of_lines_has_what_is_particular_about_each_and_nothing_else(real):
+    (chip,) = real.drivers["board"].gpio()["chips"]
+    valve, door = chip["lines"]
+    assert valve == {
+        "line": 0,
+        "name": "VALVE",
+        "direction": "any",
+        "safe": 0,
+        "hold": "release",
+        "aliases": ["PIN11", "V"],
+        "pin": 11,
+        "active_low": True,
+        "drive": "open-drain",
+        "functions": ["ALT0 PWM0"],
+        "initial": 0,
+    }
+    assert door == {
+        "line": 1,
+        "name": "DOOR",
+        "direction": "input",
+        "safe": "input",
+        "hold": "release",
+        "pull": "up",
+        "debounce_us": 2000,
+    }
+
+
+def test_the_list_of_adapters_has_the_kernels_name_and_what_the_kernel_is_told(real):
+    (bus,) = real.drivers["board"].i2c()["buses"]
+    assert {key: bus[key] for key in ("bus", "id", "driven", "adapter", "timeout_ms", "retries")} == {
+        "bus": 7,
+        "id": "i2c:7",
+        "driven": True,
+        "adapter": "bridge",
+        "timeout_ms": 200,
+        "retries": 1,
+    }
+
+
+def test_the_list_of_ports_has_how_each_is_set_up(real):
+    (port,) = real.drivers["board"].uart()["ports"]
+    settings = {key: port[key] for key in ("port", "path", "baud", "bits", "parity", "stop_bits", "flow")}
+    assert settings == {
+        "port": "motor",
+        "path": "/dev/ttyUSB7",
+        "baud": 9600,
+        "bits": 8,
+        "parity": "even",
+        "stop_bits": 1,
+        "flow": "none",
+    }
+    assert port["rs485"]["rts_on_send"] is True
+
+
+@pytest.mark.parametrize(("name", "label"), [("rpi4", "pinctrl-bcm2711"), ("rpi5", "pinctrl-rp1")])
+def test_a_raspberrys_lines_are_listed_with_their_pins_and_functions(name, label):
+    (chip,) = open_board(load_profile(name)).drivers["board"].gpio()["chips"]
+    assert chip["chip"] == label
+    lines = {line["name"]: line for line in chip["lines"]}
+    assert (lines["GPIO17"]["pin"], lines["GPIO21"]["pin"]) == (11, 40)
+    assert "pin" not in lines["ID_SD"]
+    assert any(function.endswith("SPI0_MOSI") for function in lines["GPIO10"]["functions"])
+
+
+def test_what_is_not_driven_is_refused_by_name_label_and_node_with_the_reason(tmp_path):
+    files = FilesMachine(tmp_path)
+    files.device("pci0000:00/0000:00:1f.4", "pci", driver="i801_smbus")
+    files.adapter(3, "SMBus I801 adapter at efa0", "pci0000:00/0000:00:1f.4")
+    files.console("ttyS0")
+    files.device("platform/serial8250", "platform", driver="serial8250")
+    files.port("ttyS0", "4:64", "platform/serial8250", type_="4")
+    board = open_board(load_profile("generic-linux"), machine=files.machine)
+    assert [(entry.kind, entry.name) for entry in board.undriven] == [("i2c", "i2c-3"), ("uart", "ttyS0")]
+    with pytest.raises(InvalidParams, match="a wrong write can destroy memory modules") as caught:
+        board.i2c_bus(3)
+    assert caught.value.data["cure"].startswith("a board profile that lists it drives it")
+    with pytest.raises(InvalidParams, match="the kernel writes its console to it"):
+        board.uart_bus("ttyS0")
+
+
+@pytest.mark.parametrize("name", ["sim", "rpi4", "rpi5", "generic-linux"])
 def test_what_the_board_tells_about_itself_is_json(name):
     driver = open_board(load_profile(name)).drivers["board"]
     for answer in (driver.info(), driver.gpio(), driver.i2c(), driver.uart(), driver.sensors(), driver.describe()):

@@ -32,6 +32,7 @@ DESIGN = {
     "uart.read": 0,
     "uart.write": 2,
     "uart.exchange": 2,
+    "uart.control": 2,
     "file.list": 0,
     "file.stat": 0,
     "file.read": 0,
@@ -108,7 +109,7 @@ def test_a_name_that_matches_nothing_is_refused_with_what_is_near(board, how, me
 
 
 def test_a_board_without_a_bus_has_no_tools_for_it_but_always_those_that_say_so():
-    board = open_board(load_profile("rpi4"))
+    board = open_board(parse_profile({"name": "bare", "description": "nothing but files"}, "bare.toml"))
     assert names(board) == [name for name in DESIGN if not name.startswith(("gpio.", "i2c.", "uart."))]
     assert names(board, disable=["uart.*"], enable=["gpio.set"]) == names(board)  # one config for many boards
 
@@ -214,9 +215,11 @@ def test_every_tool_declares_itself_fully(tools, name):
         assert all("description" in part for part in schema["properties"].values())
     assert tool.description.endswith(".")
     assert tool.timeout_ms > 0
-    assert tool.supports_rollback is (name == "gpio.set")
+    assert tool.supports_rollback is (name in ("gpio.set", "uart.control"))
     kind = name.partition(".")[0]
-    writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer", "uart.write", "uart.exchange")
+    writes = name in ("gpio.set", "gpio.pulse", "i2c.write", "i2c.transfer") or name in (
+        "uart.write", "uart.exchange", "uart.control"
+    )
     expected = "CAP_SYS_READ" if kind == "hw" else f"CAP_{kind.upper()}_{'RW' if writes else 'READ'}"
     assert tool.capability == expected
     assert isinstance(tool.to_wire()["params_schema"], dict)
@@ -246,6 +249,8 @@ GOOD = [
     ("uart.read", {"port": "uart0", "len": 4096, "until": "\n", "timeout_ms": 0}),
     ("uart.write", {"port": "uart0", "data": b64(4096)}),
     ("uart.exchange", {"port": "uart0", "data": b64(3), "until": "\r\n", "timeout_ms": 60_000}),
+    ("uart.exchange", {"port": "uart0", "data": b64(3), "gap_ms": 60_000}),
+    ("uart.control", {"port": "uart0", "rts": True, "dtr": False, "break_ms": 5_000}),
 ]
 WRONG = [
     ("hw.sensor.read", {}),
@@ -297,6 +302,10 @@ WRONG = [
     ("uart.read", {"port": "uart0", "timeout_ms": -1}),
     ("uart.write", {"port": "uart0"}),
     ("uart.exchange", {"port": "uart0", "data": b64(1), "timeout_ms": 60_001}),
+    ("uart.read", {"port": "uart0", "gap_ms": 0}),
+    ("uart.control", {"rts": True}),
+    ("uart.control", {"port": "uart0", "rts": 1}),
+    ("uart.control", {"port": "uart0", "break_ms": 5_001}),
 ]
 
 

@@ -191,6 +191,163 @@ async def test_describe_is_json_whether_the_chip_is_open_or_not(gpio_bench):
     assert json.loads(json.dumps(gpio_bench.driver.describe()))["kind"] == "gpio"
 
 
-async def test_the_pump_runs_beside_the_chip_and_ends_or_can_be_cancelled(gpio_bench):
-    with trio.move_on_after(0):
-        await gpio_bench.driver.pump()
+async def test_the_pump_returns_when_the_chip_is_closed(gpio_bench):
+    driver = gpio_bench.driver
+    driver.close()
+    with trio.fail_after(10):
+        # The bench's own pump goes first: a descriptor has one waiter.
+        await trio.testing.wait_all_tasks_blocked()
+        driver.open()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(driver.pump)
+            await trio.testing.wait_all_tasks_blocked()
+            driver.close()
+
+
+# --- what the kernel's own lines taught -------------------------------------------------------------------------------
+
+ACTIVE_LOW, DEBOUNCED, PULLED_UP, INITIAL = 7, 8, 9, 10
+
+
+async def test_a_line_that_is_active_low_is_low_when_it_is_set_to_one(gpio_bench, transact):
+    driver = gpio_bench.driver
+    assert await transact(driver, lambda d: d.set(ACTIVE_LOW, 1)) == "input"
+    assert gpio_bench.seen(ACTIVE_LOW) == 0
+    assert await transact(driver, lambda d: d.get(ACTIVE_LOW)) == 1
+    assert await transact(driver, lambda d: d.set(ACTIVE_LOW, 0)) == 1
+    assert gpio_bench.seen(ACTIVE_LOW) == 1
+    assert await transact(driver, lambda d: d.get(ACTIVE_LOW)) == 0
+
+
+async def test_an_input_that_is_active_low_reads_one_when_it_is_low_and_its_edges_agree(gpio_bench, transact):
+    driver = gpio_bench.driver
+    gpio_bench.push(ACTIVE_LOW, 1)
+    assert await transact(driver, lambda d: d.get(ACTIVE_LOW)) == 0
+    rising = await transact(driver, lambda d: d.watch(ACTIVE_LOW, "rising"))
+    both = await transact(driver, lambda d: d.watch(ACTIVE_LOW, "both"))
+    gpio_bench.push(ACTIVE_LOW, 0)
+    assert await transact(driver, lambda d: d.get(ACTIVE_LOW)) == 1
+    gpio_bench.push(ACTIVE_LOW, 1)
+    gpio_bench.push(ACTIVE_LOW, 0)
+    with trio.fail_after(10):
+        assert [(await both.receive()).edge for _ in range(3)] == ["rising", "falling", "rising"]
+        assert [(await rising.receive()).value for _ in range(2)] == [1, 1]
+
+
+async def test_driving_a_watched_line_that_is_active_low_reports_logical_edges(gpio_bench, transact):
+    driver = gpio_bench.driver
+    gpio_bench.push(ACTIVE_LOW, 1)
+    watch = await transact(driver, lambda d: d.watch(ACTIVE_LOW, "both"))
+    for level in (1, 0):
+        await transact(driver, lambda d, level=level: d.set(ACTIVE_LOW, level))
+    with trio.fail_after(10):
+        assert [(await watch.receive()).edge for _ in range(2)] == ["rising", "falling"]
+
+
+async def test_a_debounced_line_reports_a_contact_that_stays(gpio_bench, transact):
+    driver = gpio_bench.driver
+    watch = await transact(driver, lambda d: d.watch(DEBOUNCED, "both"))
+    with trio.fail_after(10):
+        for level in (1, 0):
+            gpio_bench.push(DEBOUNCED, level)
+            assert (await watch.receive()).value == level
+            assert await transact(driver, lambda d: d.get(DEBOUNCED)) == level
+    assert watch.dropped == 0
+
+
+async def test_a_pull_is_what_an_input_reads_while_nobody_drives_it(gpio_bench, transact):
+    assert await transact(gpio_bench.driver, lambda d: d.get(PULLED_UP)) == 1
+    gpio_bench.push(PULLED_UP, 0)
+    assert await transact(gpio_bench.driver, lambda d: d.get(PULLED_UP)) == 0
+
+
+async def test_a_line_with_an_initial_level_is_driven_from_the_moment_the_chip_opens(gpio_bench, transact):
+    driver = gpio_bench.driver
+    assert gpio_bench.seen(INITIAL) == 1
+    assert await transact(driver, lambda d: d.set(INITIAL, 0)) == 1
+    driver.close()
+    driver.open()
+    assert gpio_bench.seen(INITIAL) == 1
+
+
+async def test_opening_a_chip_touches_no_line_that_has_no_initial_level(gpio_bench, transact):
+    gpio_bench.driver.close()
+    gpio_bench.push(gpio_bench.line, 1)
+    gpio_bench.driver.open()
+    assert gpio_bench.seen(gpio_bench.line) == 1
+    assert await transact(gpio_bench.driver, lambda d: d.set(gpio_bench.line, "input")) == "input"
+
+
+async def test_the_former_state_goes_back_what_was_an_input_and_what_was_an_output(gpio_bench, transact):
+    driver, line = gpio_bench.driver, gpio_bench.line
+    await transact(driver, lambda d: d.get(line))
+    former = await transact(driver, lambda d: d.set(line, 1))
+    assert former == "input"
+    assert await transact(driver, lambda d: d.set(line, former)) == 1
+    assert await transact(driver, lambda d: d.set(line, 0)) == "input"
+    assert await transact(driver, lambda d: d.set(line, 1)) == 0
+
+
+async def test_a_state_that_is_none_is_refused_without_effect(gpio_bench, transact):
+    await transact(gpio_bench.driver, lambda d: d.set(gpio_bench.line, 1))
+    for state in (2, "output", None):
+        with pytest.raises(DeviceError, match="no such state") as caught:
+            await transact(gpio_bench.driver, lambda d, state=state: d.set(gpio_bench.line, state))
+        assert caught.value.data["effect"] == "none"
+    assert gpio_bench.seen(gpio_bench.line) == 1
+
+
+async def test_a_watch_outlives_the_line_being_driven_and_let_go(gpio_bench, transact):
+    driver, line = gpio_bench.driver, gpio_bench.line
+    watch = await transact(driver, lambda d: d.watch(line, "both"))
+    gpio_bench.push(line, 1)
+    with trio.fail_after(10):
+        assert (await watch.receive()).value == 1
+        gpio_bench.push(line, None)
+        assert (await watch.receive()).value == 0
+        await transact(driver, lambda d: d.set(line, 1))
+        assert (await watch.receive()).value == 1
+        await transact(driver, lambda d: d.set(line, 0))
+        await transact(driver, lambda d: d.set(line, "input"))
+        assert (await watch.receive()).value == 0
+        gpio_bench.push(line, 1)
+        assert [(edge := await watch.receive()).value, edge.seq] == [1, 5]
+
+
+async def test_a_watch_on_a_line_that_is_already_driven_reports_the_changes(gpio_bench, transact):
+    driver, line = gpio_bench.driver, gpio_bench.line
+    await transact(driver, lambda d: d.set(line, 1))
+    watch = await transact(driver, lambda d: d.watch(line, "both"))
+    for level in (1, 0, 0, 1):
+        await transact(driver, lambda d, level=level: d.set(line, level))
+    with trio.fail_after(10):
+        assert [(await watch.receive()).value for _ in range(2)] == [0, 1]
+    await transact(driver, lambda d: d.unwatch(watch))
+    with trio.fail_after(10), pytest.raises(DeviceError, match="ended"):
+        await watch.receive()
+
+
+async def test_a_new_watch_is_not_told_of_edges_that_came_before_it(gpio_bench, transact):
+    driver, line = gpio_bench.driver, gpio_bench.line
+    first = await transact(driver, lambda d: d.watch(line, "both"))
+    gpio_bench.push(line, 1)
+    second = await transact(driver, lambda d: d.watch(line, "both"))
+    gpio_bench.push(line, 0)
+    with trio.fail_after(10):
+        assert [(await first.receive()).value for _ in range(2)] == [1, 0]
+        assert [(edge := await second.receive()).value, edge.seq] == [0, 1]
+
+
+async def test_a_line_that_is_made_safe_while_it_is_watched_goes_on_being_watched(gpio_bench, transact):
+    driver, line = gpio_bench.driver, gpio_bench.line
+    watch = await transact(driver, lambda d: d.watch(line, "both"))
+    await transact(driver, lambda d: d.set(line, 1))
+    await transact(driver, lambda d: d.make_safe([line]))
+    gpio_bench.push(line, 1)
+    gpio_bench.push(line, 0)
+    gpio_bench.push(line, 1)
+    with trio.fail_after(10):
+        values = [(await watch.receive()).value]
+        while len(values) < 3 or values[-2:] != [0, 1]:
+            values.append((await watch.receive()).value)
+    assert values[0] == 1

@@ -9,6 +9,7 @@ import pytest
 import hearth.drivers.boards
 from hearth.drivers.boards import load_profile, shipped_profiles
 from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.uart import Rs485, UartSettings
 from hearth.errors import ConfigError
 
 SIM = tomllib.loads((Path(hearth.drivers.boards.__file__).parent / "sim.toml").read_text())
@@ -45,11 +46,89 @@ def test_the_raspberry_profiles_offer_the_header_and_keep_off_what_is_taken(name
     assert not {"PIN27", "PIN28"} & set(chip.aliases)
 
 
+POWER_AND_GROUND = {1, 2, 4, 6, 9, 14, 17, 20, 25, 30, 34, 39}
+"""The pins of the 40-pin header that are no lines; 27 and 28 are the HAT's own."""
+SPI0 = {7: "CE1", 8: "CE0", 9: "MISO", 10: "MOSI", 11: "SCLK"}
+
+
+@pytest.mark.parametrize("name", ["rpi4", "rpi5"])
+def test_every_pin_of_the_header_is_a_line_or_power_or_ground_or_the_hats(name):
+    (chip,) = load_profile(name).chips
+    pins = {int(alias.removeprefix("PIN")) for alias in chip.aliases}
+    assert not pins & POWER_AND_GROUND
+    assert pins | POWER_AND_GROUND | {27, 28} == set(range(1, 41))
+    assert sorted(chip.aliases.values()) == list(range(2, 28))
+
+
+def test_both_raspberry_headers_have_the_same_lines_at_the_same_pins():
+    (four,), (five,) = load_profile("rpi4").chips, load_profile("rpi5").chips
+    assert four.aliases == five.aliases
+    assert [(line.offset, line.name) for line in four.lines] == [(line.offset, line.name) for line in five.lines]
+
+
+def functions(name):
+    (chip,) = load_profile(name).chips
+    return [dict(function.split(" ") for function in line.functions) for line in chip.lines]
+
+
+@pytest.mark.parametrize(("name", "highest"), [("rpi4", 5), ("rpi5", 8)])
+def test_every_line_says_what_else_it_can_be_once_for_each_alternate(name, highest):
+    (chip,) = load_profile(name).chips
+    for line, found in zip(chip.lines, functions(name), strict=True):
+        assert len(found) == len(line.functions) > 0
+        assert set(found) <= {f"ALT{n}" for n in range(highest + 1)}
+
+
+def test_the_functions_of_the_header_are_the_bcm2711s():
+    found = functions("rpi4")
+    assert (found[2]["ALT0"], found[3]["ALT0"]) == ("SDA1", "SCL1")
+    assert (found[14]["ALT0"], found[15]["ALT0"]) == ("TXD0", "RXD0")
+    assert (found[14]["ALT5"], found[15]["ALT5"]) == ("TXD1", "RXD1")
+    for line, signal in SPI0.items():
+        assert found[line]["ALT0"].startswith(f"SPI0_{signal}")
+    assert [found[line]["ALT0"] for line in (12, 13)] == [found[line]["ALT5"] for line in (18, 19)]
+    assert found[12]["ALT0"] == "PWM0_0"
+    assert [found[line]["ALT0"] for line in range(18, 22)] == ["PCM_CLK", "PCM_FS", "PCM_DIN", "PCM_DOUT"]
+    assert [found[line]["ALT0"] for line in range(4, 7)] == ["GPCLK0", "GPCLK1", "GPCLK2"]
+
+
+def test_the_functions_of_the_header_are_the_rp1s():
+    found = functions("rpi5")
+    assert (found[2]["ALT3"], found[3]["ALT3"]) == ("SDA1", "SCL1")
+    assert (found[14]["ALT4"], found[15]["ALT4"]) == ("TXD0", "RXD0")
+    for line, signal in SPI0.items():
+        assert found[line]["ALT0"] == f"SPI0_{signal}"
+    assert [found[line]["ALT0"] for line in range(12, 16)] == [f"PWM0_CHAN{n}" for n in range(4)]
+    assert [found[line]["ALT2"] for line in range(18, 22)] == ["I2S0_SCLK", "I2S0_WS", "I2S0_SDI0", "I2S0_SDO0"]
+    assert not any("ALT5" in line for line in found), "ALT5 is the GPIO itself"
+
+
+@pytest.mark.parametrize("name", ["rpi4", "rpi5"])
+def test_a_signal_of_the_raspberrys_transmit_has_a_receive_beside_it(name):
+    signals = [set(line.values()) for line in functions(name)]
+    for offset, found in enumerate(signals):
+        for signal in found:
+            if signal.startswith(("TXD", "SDA")):
+                other = signal.replace("TXD", "RXD").replace("SDA", "SCL")
+                assert other in signals[offset + 1], (offset, signal)
+
+
+@pytest.mark.parametrize(("name", "uart"), [("rpi4", "serial0"), ("rpi5", "uart0")])
+def test_the_lines_that_are_reserved_for_a_bus_are_those_that_the_profile_gives_it(name, uart):
+    profile = load_profile(name)
+    reserved = {line.offset: line.reserved for line in profile.chips[0].lines if line.reserved}
+    assert [spec.bus for spec in profile.i2c] == [1]
+    assert [spec.port for spec in profile.uarts] == [uart]
+    assert all("I2C bus 1" in reserved[line] for line in (2, 3))
+    assert all(uart in reserved[line] for line in (14, 15))
+    assert all("HAT" in reserved[line] for line in (0, 1))
+
+
 def test_a_profile_is_read_from_a_path(tmp_path):
     path = tmp_path / "robot.toml"
     path.write_text('name = "robot"\ndescription = "a robot"\n')
     profile = load_profile(str(path))
-    assert (profile.name, profile.chips, profile.tools, profile.discover) == ("robot", (), ("*",), ())
+    assert (profile.name, profile.chips, profile.tools, profile.discover) == ("robot", (), ("*",), {})
 
 
 @pytest.mark.parametrize("name", ["rpi6", "../boards/sim", "", "SIM"])
@@ -141,7 +220,7 @@ BAD = [
     (put("uart", 0, "path", value="/dev/ttyS0"), "uart[0].path: a simulated port has none"),
     (put("uart", 0, "driver", value="serial"), "uart[0].path: is missing"),
     (put("uart", value=[SIM["uart"][0], SIM["uart"][0]]), "uart[1].port: 'uart0' is there twice"),
-    (put("sensors", "temperature", "kind", value="lm75"), "sensors.temperature.kind: expected one of"),
+    (put("sensors", "temperature", "kind", value="bme280"), "sensors.temperature.kind: expected one of"),
     (put("sensors", "temperature", "unit", value="F"), "sensors.temperature.unit: unknown key"),
     (put("discover", "gpio", value=1), "discover.gpio: expected true or false, found 1"),
     (put("discover", "spi", value=True), "discover.spi: unknown key"),
@@ -168,7 +247,7 @@ def test_everything_a_profile_may_say_is_understood():
         content["gpio"][0]["names"][9] = ""
         content["i2c"][0]["device"][1]["write_cycle_ms"] = 5
         content["tools"] = {"allow": ["gpio.*"]}
-        content["discover"] = {"uart": True, "gpio": False}
+        content["discover"] = {"uart": True, "gpio": False, "i2c": ["i2c-1*"], "sensors": True}
         content["uart"].append({"port": "gps", "driver": "serial", "path": "/dev/ttyAMA0", "baud": 9600})
         content["i2c"].append({"bus": 3, "driver": "i2c-dev", "device": [{"addr": 0x76, "kind": "bme280"}]})
 
@@ -180,8 +259,164 @@ def test_everything_a_profile_may_say_is_understood():
     assert (lines[31].safe, lines[31].hold, lines[17].safe, lines[17].hold) == (0, "keep", 0, "release")
     assert profile.i2c[0].devices[1].write_cycle_ms == 5.0
     assert profile.i2c[1].devices[0].kind == "bme280"
-    assert (profile.tools, profile.discover) == (("gpio.*",), ("uart",))
+    assert profile.tools == ("gpio.*",)
+    assert profile.discover == {"i2c": ("i2c-1*",), "uart": ("*",), "sensors": ("*",)}
     assert (profile.uarts[1].path, profile.uarts[1].baud) == ("/dev/ttyAMA0", 9600)
+
+
+def test_everything_that_a_real_board_may_say_is_understood():
+    content = {
+        "name": "cell",
+        "description": "a cell",
+        "gpio": [
+            {
+                "label": "pca9554",
+                "driver": "gpiod",
+                "path": "/dev/gpiochip7",
+                "blocking": True,
+                "names": ["VALVE", "DOOR", "BUS"],
+                "lines": {
+                    "VALVE": {"active_low": True, "initial": 0, "safe": 0, "functions": ["ALT0 PWM0"]},
+                    "DOOR": {"direction": "input", "pull": "none", "debounce_us": 5000},
+                    "BUS": {"drive": "open-drain"},
+                },
+            }
+        ],
+        "i2c": [
+            {
+                "bus": 4,
+                "driver": "i2c-dev",
+                "adapter": "MCP2221 usb-i2c bridge",
+                "timeout_ms": 250,
+                "retries": 2,
+                "device": [{"addr": 0x3F0, "kind": "sensor"}],
+            }
+        ],
+        "uart": [
+            {
+                "port": "motor",
+                "driver": "serial",
+                "path": "/dev/ttyUSB0",
+                "baud": 19200,
+                "bits": 7,
+                "parity": "even",
+                "stop_bits": 2,
+                "flow": "none",
+                "rs485": {"rts_on_send": False, "after_ms": 2},
+                "inbox_bytes": 8192,
+                "rts": False,
+                "dtr": False,
+                "hangup": False,
+            },
+            {"port": "plain", "driver": "serial", "path": "/dev/ttyUSB1", "rs485": True},
+        ],
+    }
+    profile = parse_profile(content, "x")
+    (chip,), (adapter,), (motor, plain) = profile.chips, profile.i2c, profile.uarts
+    assert (chip.path, chip.blocking) == ("/dev/gpiochip7", True)
+    valve, door, bus = chip.lines
+    assert (valve.active_low, valve.initial, valve.functions) == (True, 0, ("ALT0 PWM0",))
+    assert (door.pull, door.debounce_us, door.initial) == ("none", 5000, None)
+    assert (bus.drive, bus.pull, bus.active_low) == ("open-drain", "as-is", False)
+    assert (adapter.adapter, adapter.timeout_ms, adapter.retries) == ("MCP2221 usb-i2c bridge", 250, 2)
+    assert adapter.devices[0].addr == 0x3F0
+    assert motor.settings == UartSettings(
+        baud=19200,
+        bits=7,
+        parity="even",
+        stop_bits=2,
+        rs485=Rs485(rts_on_send=False, after_ms=2),
+        inbox_bytes=8192,
+        rts=False,
+        dtr=False,
+        hangup=False,
+    )
+    assert plain.settings == UartSettings(rs485=True)
+
+
+REAL = {
+    "name": "real",
+    "description": "real",
+    "gpio": [{"label": "c", "driver": "gpiod", "names": ["A"], "lines": {"A": {}}}],
+    "i2c": [{"bus": 1, "driver": "i2c-dev"}],
+    "uart": [{"port": "p", "driver": "serial", "path": "/dev/ttyS9"}],
+}
+
+
+def line(**keys):
+    return put("gpio", 0, "lines", "A", value=keys)
+
+
+BAD_REAL = [
+    (put("gpio", 0, "path", value=7), "gpio[0].path: expected a non-empty string, found 7"),
+    (put("gpio", 0, "blocking", value="yes"), "gpio[0].blocking: expected true or false, found 'yes'"),
+    (line(active_low=1), "gpio[0].lines.A.active_low: expected true or false, found 1"),
+    (line(drive="strong"), 'gpio[0].lines.A.drive: expected one of "push-pull", "open-drain", "open-source"'),
+    (line(debounce_us=-1), "gpio[0].lines.A.debounce_us: expected an integer from 0 to 1000000, found -1"),
+    (line(debounce_us=1.5), "gpio[0].lines.A.debounce_us: expected an integer"),
+    (line(initial="input"), "gpio[0].lines.A.initial: expected one of 0, 1, found 'input'"),
+    (line(functions="ALT0"), "gpio[0].lines.A.functions: expected a list of strings"),
+    (line(pull="middle"), 'gpio[0].lines.A.pull: expected one of "as-is", "none", "up", "down", found \'middle\''),
+    (line(direction="input", initial=1), 'gpio[0].lines.A.initial: a line with direction = "input" is never driven'),
+    (line(direction="input", drive="open-drain"), 'gpio[0].lines.A.drive: a line with direction = "input" is never'),
+    (line(direction="output", debounce_us=9), "gpio[0].lines.A.debounce_us: only an input bounces"),
+    (line(reserved="the watchdog", initial=1), "gpio[0].lines.A.initial: the line is reserved"),
+    (put("gpio", 0, "wires", value=[["A", "A"]]), "gpio[0].wires: only a simulated chip"),
+    (put("i2c", 0, "adapter", value=""), "i2c[0].adapter: expected a non-empty string, found ''"),
+    (put("i2c", 0, "timeout_ms", value=5), "i2c[0].timeout_ms: expected an integer from 10 to 60000, found 5"),
+    (put("i2c", 0, "retries", value=11), "i2c[0].retries: expected an integer from 0 to 10, found 11"),
+    (put("i2c", 0, "device", value=[{"addr": 0x79, "kind": "x"}]), "i2c[0].device[0].addr: 0x79 is reserved by the"),
+    (put("i2c", 0, "device", value=[{"addr": 0x400, "kind": "x"}]), "i2c[0].device[0].addr: expected an integer from"),
+    (drop("uart", 0, "path"), "uart[0].path: is missing"),
+    (put("uart", 0, "bits", value=9), "uart[0].bits: expected one of 5, 6, 7, 8, found 9"),
+    (put("uart", 0, "parity", value="E"), 'uart[0].parity: expected one of "none", "even", "odd", "mark", "space"'),
+    (put("uart", 0, "stop_bits", value=3), "uart[0].stop_bits: expected one of 1, 1.5, 2, found 3"),
+    (put("uart", 0, "stop_bits", value=1.5), "uart[0].stop_bits: 1.5 does not go with bits = 8"),
+    (put("uart", 0, "flow", value="dtr"), 'uart[0].flow: expected one of "none", "rtscts", "xonxoff", found \'dtr\''),
+    (put("uart", 0, "rs485", value=1), "uart[0].rs485: expected true or false, found 1"),
+    (put("uart", 0, "rs485", value={"delay": 1}), "uart[0].rs485.delay: unknown key; this table has after_ms"),
+    (put("uart", 0, "rs485", value={"after_ms": 2000}), "uart[0].rs485.after_ms: expected an integer from 0 to 1000"),
+    (put("uart", 0, "inbox_bytes", value=1), "uart[0].inbox_bytes: expected an integer from 4096 to 16777216, found 1"),
+    (put("uart", 0, "peer", value="echo"), 'uart[0].peer: only a simulated port (driver = "sim") has one'),
+    (put("discover", value={"gpio": 1}), "discover.gpio: expected true or false, found 1"),
+    (put("discover", value={"uart": [1]}), "discover.uart: expected a list of strings, found [1]"),
+    (put("discover", value={"spi": True}), "discover.spi: unknown key; this table has gpio, i2c, sensors, uart"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), BAD_REAL, ids=[message.partition(": ")[0] for _, message in BAD_REAL])
+def test_a_real_board_that_cannot_be_is_refused_with_its_place(edit, message):
+    content = copy.deepcopy(REAL)
+    parse_profile(content, "real.toml")
+    edit(content)
+    with pytest.raises(ConfigError) as caught:
+        parse_profile(content, "real.toml")
+    assert str(caught.value).startswith(f"real.toml: {message}")
+
+
+def test_rts_cannot_both_switch_a_transceiver_and_control_the_flow():
+    content = copy.deepcopy(REAL)
+    content["uart"][0] |= {"rs485": True, "flow": "rtscts"}
+    with pytest.raises(ConfigError, match=r"uart\[0\]\.rs485: RTS switches the transceiver"):
+        parse_profile(content, "real.toml")
+
+
+SIM_HAS_NONE = [
+    (put("gpio", 0, "path", value="/dev/gpiochip0"), "gpio[0].path: a simulated chip has no device node"),
+    (put("gpio", 0, "blocking", value=False), "gpio[0].blocking: a simulated chip never blocks"),
+    (put("i2c", 0, "adapter", value="x"), "i2c[0].adapter: a simulated adapter has none"),
+    (put("i2c", 0, "timeout_ms", value=100), "i2c[0].timeout_ms: a simulated adapter has none"),
+    (put("i2c", 0, "retries", value=1), "i2c[0].retries: a simulated adapter has none"),
+    (put("i2c", 0, "device", 0, "addr", value=0x148), "i2c[0].device[0].addr: expected an integer from 8 to 119"),
+    (put("uart", 0, "path", value="/dev/ttyS0"), "uart[0].path: a simulated port has none"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), SIM_HAS_NONE, ids=[text.partition(": ")[0] for _, text in SIM_HAS_NONE])
+def test_what_only_real_hardware_has_is_refused_for_a_simulated_board(edit, message):
+    with pytest.raises(ConfigError) as caught:
+        parse_profile(edited(edit), "x")
+    assert str(caught.value).startswith(f"x: {message}")
 
 
 DOC = Path(__file__).parents[2] / "docs/reference/boards.md"

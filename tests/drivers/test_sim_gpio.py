@@ -48,6 +48,46 @@ async def test_an_edge_is_seen_at_the_far_end_of_a_wire_with_the_clock_it_was_gi
     assert (edge.line, edge.value, edge.timestamp_ns) == (2, 1, 12345)
 
 
+def test_wires_carry_voltages_and_lines_read_them_as_their_logic_has_it(make_chip):
+    chip = make_chip(LineSpec(0, "A"), LineSpec(1, "B", active_low=True), wires=[(0, 1)])
+    chip.set(0, 1)
+    assert (chip.get(0), chip.get(1), chip.level(1)) == (1, 0, 1)
+    chip.set(0, "input")
+    chip.set(1, 1)
+    assert (chip.get(0), chip.get(1), chip.state(1)) == (0, 1, 1)
+
+
+def test_open_drain_outputs_share_a_wire_without_a_short(make_chip):
+    lines = [LineSpec(n, name, drive="open-drain", pull="up") for n, name in enumerate("AB")]
+    chip = make_chip(*lines, wires=[(0, 1)])
+    assert [(chip.set(0, a), chip.set(1, b), chip.get(0)) for a, b in ((1, 1), (1, 0), (0, 0), (0, 1), (1, 1))] == [
+        ("input", "input", 1),
+        (1, 1, 0),
+        (1, 0, 0),
+        (0, 0, 0),
+        (0, 1, 1),
+    ]
+    assert chip.shorts == 0
+
+
+def test_an_open_drain_line_that_is_let_go_reads_what_the_world_makes_of_it(make_chip):
+    chip = make_chip(LineSpec(0, "A", drive="open-drain", pull="up"))
+    chip.set(0, 1)
+    chip.push(0, 0)
+    assert (chip.get(0), chip.state(0), chip.shorts) == (0, 1, 0)
+    chip.let_go(0)
+    assert chip.get(0) == 1
+
+
+def test_an_open_source_line_drives_high_only(make_chip):
+    chip = make_chip(LineSpec(0, "A", drive="open-source"))
+    chip.set(0, 1)
+    assert chip.get(0) == 1
+    chip.set(0, 0)
+    chip.push(0, 1)
+    assert (chip.get(0), chip.shorts) == (1, 0)
+
+
 def test_low_wins_over_high_and_is_counted_as_a_short(make_chip):
     chip = make_chip(wires=[(1, 2)])
     chip.set(1, 1)

@@ -5,7 +5,8 @@ import trio
 import trio.testing
 
 from hearth.drivers.base import Style, finish_now
-from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, MAX_LENGTH, Read, Write, limit_ms
+from hearth.drivers.i2c import MAX_LENGTH, Read, Write, limit_ms
+from hearth.drivers.i2c_scan import plan
 from hearth.drivers.sim.devices import Eeprom
 from hearth.drivers.sim.i2c import SimI2c, clock_for
 from hearth.errors import DeviceError, TimedOut
@@ -32,11 +33,11 @@ async def test_in_virtual_time_a_transfer_takes_as_long_as_its_bytes_take_on_the
     assert trio.current_time() - start == pytest.approx(100 * BYTE_S)
 
 
-async def test_in_virtual_time_a_scan_takes_one_byte_for_each_address(autojump_clock):
+async def test_in_virtual_time_a_scan_takes_one_byte_for_each_address_and_one_more_where_a_byte_comes(autojump_clock):
     driver = make_bus(Style.ASYNC)
     start = trio.current_time()
     await driver.scan()
-    assert trio.current_time() - start == pytest.approx((LAST_ADDR - FIRST_ADDR + 1) * BYTE_S)
+    assert trio.current_time() - start == pytest.approx((len(plan().probes) + 1) * BYTE_S)
 
 
 def test_in_a_thread_a_transfer_really_blocks_for_as_long():
@@ -89,16 +90,37 @@ async def test_latency_is_added_to_every_transaction(autojump_clock):
 @pytest.mark.parametrize(
     ("after", "data"),
     [
-        (0, {"effect": "none", "addr": 0x50, "errno": "ENXIO"}),
-        (3, {"effect": "unknown", "addr": 0x50, "errno": "EREMOTEIO", "taken": 3}),
+        (0, {"effect": "none", "bus": 1, "addr": 0x50, "errno": "ENXIO"}),
+        (3, {"effect": "unknown", "bus": 1, "addr": 0x50, "errno": "EREMOTEIO"}),
     ],
 )
-async def test_an_injected_nack_says_how_much_was_taken(bus, transact, after, data):
+async def test_an_injected_nack_says_whether_anything_can_have_been_taken(bus, transact, after, data):
     bus.faults.nack(after=after)
     with trio.fail_after(10), pytest.raises(DeviceError) as caught:
         await transact(bus, lambda d: d.transfer(0x50, WRITE))
     assert caught.value.data == data
     assert await transact(bus, lambda d: d.transfer(0x50, WRITE)) == b""
+
+
+@pytest.mark.parametrize(
+    ("messages", "effect"),
+    [
+        ([Write(b"\x00\x01"), Read(1)], "none"),
+        ([Read(4)], "none"),
+        ([Write(b"\x00AB"), Read(1)], "unknown"),
+        ([Write(b"\x00"), Write(b"A")], "unknown"),
+    ],
+    ids=["register", "read", "command", "two writes"],
+)
+@pytest.mark.parametrize("after", [0, 1])
+async def test_what_has_no_effect_is_an_exchange_that_wrote_a_register_number_at_most(
+    bus, transact, messages, effect, after
+):
+    # Nobody tells at which of its addresses an exchange ended, so one with more than one may have written something.
+    bus.faults.nack(after=after)
+    with trio.fail_after(10), pytest.raises(DeviceError) as caught:
+        await transact(bus, lambda d: d.transfer(0x50, messages))
+    assert caught.value.data["effect"] == effect
 
 
 async def test_a_device_that_refuses_a_byte_stops_the_transfer_there(bus, transact):
@@ -109,7 +131,7 @@ async def test_a_device_that_refuses_a_byte_stops_the_transfer_there(bus, transa
     bus.devices[0x50] = Full(lambda: 0.0)
     with trio.fail_after(10), pytest.raises(DeviceError) as caught:
         await transact(bus, lambda d: d.transfer(0x50, WRITE))
-    assert caught.value.data["taken"] == 3
+    assert caught.value.data["errno"] == "EREMOTEIO"
     assert bytes(bus.log[-1].written) == b"\x00AB"
 
 
@@ -118,8 +140,7 @@ async def test_an_injected_timeout_leaves_the_effect_unknown(bus, transact):
     for _ in range(2):
         with trio.fail_after(10), pytest.raises(TimedOut) as caught:
             await transact(bus, lambda d: d.transfer(0x50, WRITE))
-        assert caught.value.data["effect"] == "unknown"
-        assert caught.value.data["taken"] == 2
+        assert caught.value.data == {"effect": "unknown", "bus": 1, "addr": 0x50, "errno": "ETIMEDOUT"}
     assert await transact(bus, lambda d: d.transfer(0x50, WRITE)) == b""
 
 
@@ -135,7 +156,19 @@ async def test_a_fault_may_hit_a_scan(bus, transact):
     bus.faults.nack()
     with pytest.raises(DeviceError):
         await transact(bus, lambda d: d.scan())
-    assert await transact(bus, lambda d: d.scan()) == [0x50]
+    assert (await transact(bus, lambda d: d.scan())).found == (0x50,)
+
+
+async def test_a_scan_receives_a_byte_where_a_write_might_do_harm(bus, transact):
+    class Told(Eeprom):
+        def start(self, *, reading):
+            told.append(reading)
+            return super().start(reading=reading)
+
+    told = []
+    bus.devices |= {addr: Told(lambda: 0.0) for addr in (0x2F, 0x30, 0x37, 0x38, 0x4F, 0x50, 0x5F, 0x60)}
+    assert (await transact(bus, lambda d: d.scan())).found == (0x2F, 0x30, 0x37, 0x38, 0x4F, 0x50, 0x5F, 0x60)
+    assert told == [False, True, True, False, False, True, True, False]
 
 
 @pytest.mark.parametrize("style", [Style.THREAD, Style.ASYNC], ids=lambda style: style.value)
@@ -194,7 +227,27 @@ async def test_transactions_that_overlap_are_counted(autojump_clock):
     assert driver.overlaps == 1
 
 
-def test_the_limit_grows_with_the_bytes_and_allows_for_the_kernels_own_timeout():
+def test_the_limit_of_a_transaction_follows_from_what_the_kernel_may_take():
     assert limit_ms([Read(1)]) > 1000
-    assert limit_ms([Write(b"ab"), Read(10)]) == limit_ms([Read(12)])
     assert limit_ms([Read(MAX_LENGTH)]) - limit_ms([Read(0)]) > MAX_LENGTH * BYTE_S * 1000 * 2
+    assert limit_ms([Read(1)], timeout_ms=3000) - limit_ms([Read(1)]) == pytest.approx(2000)
+    # A lost arbitration is tried again for as long as one timeout, and the last attempt may take another.
+    assert limit_ms([Read(1)], retries=3) - limit_ms([Read(1)]) == pytest.approx(1000)
+    slow, fast = (limit_ms([Read(1000)], speed_hz=hz) for hz in (10_000, 1_000_000))
+    assert slow - fast > 1000 * 9 / 10_000 * 1000
+    assert fast < limit_ms([Read(1000)]) < slow
+
+
+def test_a_simulated_adapter_counts_with_its_own_speed():
+    slow = SimI2c(1, {}, speed_hz=10_000)
+    assert slow.limit_ms([Read(100)]) == limit_ms([Read(100)], speed_hz=10_000)
+
+
+def test_an_adapter_without_one_of_the_probes_leaves_out_what_the_other_could_harm():
+    everything = plan()
+    no_quick, no_receive = plan(quick=False), plan(receive=False)
+    assert {addr for addr, kind in everything.probes.items() if kind == "receive"} == set(no_quick.probes)
+    assert {addr for addr, kind in everything.probes.items() if kind == "quick"} == set(no_receive.probes)
+    assert "quick write" in no_quick.skipped[0x20]
+    assert "receiving a byte" in no_receive.skipped[0x50]
+    assert not plan(range(128), quick=False, receive=False).probes

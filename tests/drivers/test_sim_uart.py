@@ -8,7 +8,9 @@ import trio.testing
 from hypothesis import given, strategies as st
 
 from hearth.drivers.sim.uart import EchoPeer, SimUart
-from hearth.drivers.uart import INBOX_CAPACITY, MAX_TAKE, FdUart, Inbox, write_timeout_s
+from hearth.drivers.uart import INBOX_CAPACITY, MAX_TAKE, UartSettings, write_timeout_s
+from hearth.drivers.uart_fd import FdUart
+from hearth.drivers.uart_inbox import Inbox
 from hearth.errors import DeviceError, TimedOut
 
 
@@ -137,7 +139,7 @@ class Pair(FdUart):
     """A port over one end of a socket pair: descriptors that can hang up."""
 
     def __init__(self):
-        super().__init__("pair", baud=9600)
+        super().__init__("pair", UartSettings(baud=9600))
 
     def open(self):
         import socket
@@ -225,7 +227,7 @@ async def test_the_simulated_port_passes_a_failing_pump_on_as_one_error_and_no_g
     def broken(fd, size):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("hearth.drivers.uart.os.read", broken)
+    monkeypatch.setattr("hearth.drivers.uart_fd.os.read", broken)
     port.peer = None
     os.write(port._far, b"x")
     with trio.fail_after(10), pytest.raises(DeviceError, match="Input/output"):
@@ -244,7 +246,7 @@ async def test_a_wakeup_without_bytes_is_no_end(monkeypatch):
             raise BlockingIOError
         return real(fd, size)
 
-    monkeypatch.setattr("hearth.drivers.uart.os.read", first_nothing)
+    monkeypatch.setattr("hearth.drivers.uart_fd.os.read", first_nothing)
     port.far.send(b"hi")
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
@@ -272,7 +274,7 @@ async def test_a_port_closed_in_the_moment_in_which_bytes_come_ends_its_pump_qui
 async def test_what_came_before_the_port_was_closed_can_still_be_taken():
     inbox = Inbox()
     inbox.feed(b"last words\n")
-    inbox.close("closed")
+    inbox.close(DeviceError("closed"))
     with trio.fail_after(10):
         await inbox.wait(None, b"\n")
     assert inbox.take(None, b"\n").data == b"last words\n"

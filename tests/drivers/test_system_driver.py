@@ -133,6 +133,21 @@ def test_a_raspberry_pi_tells_its_cores_and_their_frequencies_in_mhz(machine):
     assert found["cores"][1] == {"core": 10, "usage_percent": None, "mhz": 1500, "min_mhz": 600, "max_mhz": 2400}
 
 
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"sys/firmware/devicetree/base/model": "Raspberry Pi 5 Model B Rev 1.0\0"}, "Raspberry Pi 5 Model B Rev 1.0"),
+        ({"sys/class/dmi/id/sys_vendor": "ACME\n", "sys/class/dmi/id/product_name": "Box 1\n"}, "ACME Box 1"),
+        ({"sys/class/dmi/id/product_name": "Box 1\n"}, "Box 1"),
+        ({}, None),
+    ],
+)
+def test_the_machine_is_named_as_its_firmware_names_it(machine, files, told):
+    found = SystemDriver(root=machine({"proc/stat": STAT.format(1, 1), "proc/cpuinfo": "", **files})).cpuinfo()
+    assert found["machine"] == told
+    assert found["kernel"] == os.uname().release
+
+
 def test_a_pc_without_frequency_control_tells_the_frequency_of_its_cpuinfo(machine):
     block = "processor\t: {}\nmodel name\t: Fast CPU\ncpu MHz\t\t: 2299.998\n\n"
     zeros = " 0 0 0 5 0 0 0 0 0 0\n"
@@ -160,8 +175,14 @@ def test_memory_is_told_in_bytes(machine):
         "free_bytes": 204_800,
         "buffers_bytes": 51_200,
         "cached_bytes": 327_680,
+        "oom_kills": None,
         "swap": {"total_bytes": 409_600, "used_bytes": 102_400, "free_bytes": 307_200, "used_percent": 25.0},
     }
+
+
+def test_processes_that_the_kernel_killed_for_memory_are_counted(machine):
+    root = machine({"proc/meminfo": "MemTotal: 10 kB\nMemFree: 4 kB\n", "proc/vmstat": "nr_free 7\noom_kill 3\n"})
+    assert SystemDriver(root=root).memory()["oom_kills"] == 3
 
 
 def test_an_old_kernel_without_swap_still_tells_its_memory(machine):
@@ -180,7 +201,25 @@ def test_load_is_told_per_core_too(machine):
         "load_1m_per_core": 1.5,
         "runnable_threads": 4,
         "threads": 321,
+        "pressure": {"cpu": None, "memory": None, "io": None},
     }
+
+
+def test_pressure_says_for_want_of_what_threads_stood_still(machine):
+    line = "{} avg10={} avg60=0.50 avg300=0.00 total=123\n"
+    root = machine(
+        {
+            "proc/loadavg": "0 0 0 1/2 3\n",
+            "proc/stat": "cpu 1\ncpu0 1\n",
+            "proc/pressure/cpu": line.format("some", "1.25"),
+            "proc/pressure/io": line.format("some", "99.00") + line.format("full", "7.00"),
+            "proc/pressure/memory": "",
+        }
+    )
+    pressure = SystemDriver(root=root).load()["pressure"]
+    assert pressure["cpu"] == {"some_10s_percent": 1.25, "some_60s_percent": 0.5, "some_300s_percent": 0.0}
+    assert (pressure["io"]["some_10s_percent"], pressure["io"]["full_10s_percent"]) == (99.0, 7.0)
+    assert pressure["memory"] is None
 
 
 def test_uptime_tells_when_the_machine_was_booted(machine):
@@ -214,8 +253,20 @@ def test_temperatures_come_in_degrees_and_in_the_order_of_their_numbers(machine)
     )
     found = SystemDriver(root=root).thermal()
     assert found["zones"] == [
-        {"zone": "thermal_zone2", "type": "cpu-thermal", "celsius": 48.312, "critical_celsius": 110.0},
-        {"zone": "thermal_zone10", "type": "gpu-thermal", "celsius": None, "critical_celsius": None},
+        {
+            "zone": "thermal_zone2",
+            "type": "cpu-thermal",
+            "celsius": 48.312,
+            "critical_celsius": 110.0,
+            "trips": [{"type": "passive", "celsius": 80.0}, {"type": "critical", "celsius": 110.0}],
+        },
+        {
+            "zone": "thermal_zone10",
+            "type": "gpu-thermal",
+            "celsius": None,
+            "critical_celsius": None,
+            "trips": [],
+        },
     ]
     assert found["hwmon"][0] == {
         "chip": "nvme",
@@ -230,7 +281,63 @@ def test_temperatures_come_in_degrees_and_in_the_order_of_their_numbers(machine)
 
 
 def test_a_machine_without_sensors_has_empty_lists(machine):
-    assert SystemDriver(root=machine({})).thermal() == {"zones": [], "hwmon": [], "hottest_celsius": None}
+    assert SystemDriver(root=machine({})).thermal() == {
+        "zones": [],
+        "hwmon": [],
+        "cooling": [],
+        "throttling": {"now": None, "earlier": None, "events": None},
+        "hottest_celsius": None,
+    }
+
+
+def test_a_trip_that_is_switched_off_or_silent_is_left_out(machine):
+    zone = "sys/class/thermal/thermal_zone0/trip_point_"
+    files = {f"{zone}0_type": "hot\n", f"{zone}0_temp": "-274000\n", f"{zone}1_type": "critical\n"}
+    (row,) = SystemDriver(root=machine(files)).thermal()["zones"]
+    assert (row["trips"], row["critical_celsius"]) == ([], None)
+
+
+def test_cooling_devices_tell_how_hard_they_work(machine):
+    fan = "sys/class/thermal/cooling_device0/"
+    root = machine({f"{fan}type": "pwm-fan\n", f"{fan}cur_state": "2\n", f"{fan}max_state": "4\n"})
+    assert SystemDriver(root=root).thermal()["cooling"] == [
+        {"device": "cooling_device0", "type": "pwm-fan", "state": 2, "max_state": 4}
+    ]
+
+
+@pytest.mark.parametrize("place", ["soc/soc:firmware", "soc@107c000000/soc@107c000000:firmware"])
+def test_a_raspberry_pi_tells_what_slows_it_down(machine, place):
+    root = machine({f"sys/devices/platform/{place}/get_throttled": "50005\n"})
+    assert SystemDriver(root=root).thermal()["throttling"] == {
+        "now": ["undervoltage", "throttled"],
+        "earlier": ["undervoltage", "throttled"],
+        "events": None,
+    }
+
+
+@pytest.mark.parametrize(("alarm", "now"), [("1\n", ["undervoltage"]), ("0\n", []), ("", None)])
+def test_the_undervoltage_alarm_of_the_kernel_counts_where_the_firmware_is_not_asked(machine, alarm, now):
+    chip = "sys/class/hwmon/hwmon3/"
+    root = machine({f"{chip}name": "rpi_volt\n", f"{chip}in0_lcrit_alarm": alarm})
+    assert SystemDriver(root=root).thermal()["throttling"] == {"now": now, "earlier": None, "events": None}
+
+
+def test_the_firmwares_flags_and_the_kernels_alarm_are_one_list(machine):
+    chip, place = "sys/class/hwmon/hwmon3/", "sys/devices/platform/soc/soc:firmware/get_throttled"
+    root = machine({f"{chip}name": "rpi_volt\n", f"{chip}in0_lcrit_alarm": "1\n", place: "2\n"})
+    assert SystemDriver(root=root).thermal()["throttling"]["now"] == ["undervoltage", "frequency-capped"]
+
+
+@pytest.mark.parametrize("odd", ["", "none\n"])
+def test_firmware_flags_that_are_no_number_are_unknown(machine, odd):
+    root = machine({"sys/devices/platform/soc/soc:firmware/get_throttled": odd})
+    assert SystemDriver(root=root).thermal()["throttling"]["now"] is None
+
+
+def test_cores_that_slowed_down_for_heat_are_counted_together(machine):
+    at = "sys/devices/system/cpu/cpu{}/thermal_throttle/core_throttle_count"
+    root = machine({at.format(0): "3\n", at.format(10): "4\n", "sys/devices/system/cpu/cpufreq/policy0/x": "1"})
+    assert SystemDriver(root=root).thermal()["throttling"]["events"] == 7
 
 
 # --- disk --------------------------------------------------------------------------------------------------------
@@ -273,7 +380,18 @@ def test_a_disk_tells_its_sizes_in_bytes(machine):
         "used_percent": 66.7,
         "inodes_total": 50,
         "inodes_free": 40,
+        "read_bytes": None,
+        "written_bytes": None,
+        "busy_s": None,
     }
+
+
+def test_a_disk_tells_what_was_read_and_written_since_boot(machine):
+    disks = Disks(machine, mount("179:2", "/", "ext4"), mount("0:31", "/data", "btrfs"))
+    machine({"proc/diskstats": " 179 2 mmcblk0p2 9 0 20 7 5 0 30 6 0 1500 13 0 0\n 7 0 loop0\n"})
+    rows = disks.rows()
+    assert (rows["/"]["read_bytes"], rows["/"]["written_bytes"], rows["/"]["busy_s"]) == (10_240, 15_360, 1.5)
+    assert rows["/data"]["read_bytes"] is None, "it spans devices of its own"
 
 
 def test_a_file_system_mounted_in_several_places_is_told_once_at_the_shortest(machine):

@@ -2,12 +2,15 @@
 
 import base64
 
+import jsonschema
 import pytest
 import trio
+from support.mcp2221_chip import Memory
 
 from hearth.drivers.boards.sensors import decode_tmp102
 from hearth.drivers.i2c import Read, Write, limit_ms
 from hearth.errors import DeviceError, InvalidParams
+from hearth.schema import Validator
 
 
 def b64(data):
@@ -41,13 +44,111 @@ async def test_a_transfer_writes_and_then_reads_in_one_transaction(bench, i2c, a
 
 
 async def test_a_scan_lists_the_addresses_as_numbers_and_as_text(bench, autojump_clock):
-    assert await bench.run("i2c.scan", bus=1) == {"bus": 1, "addresses": [72, 80], "hex": ["0x48", "0x50"]}
+    scan = await bench.run("i2c.scan", bus=1)
+    assert (scan["bus"], scan["addresses"], scan["hex"], scan["owned"]) == (1, [72, 80], ["0x48", "0x50"], [])
+
+
+async def test_a_scan_says_what_it_left_alone_and_why(bench, i2c, autojump_clock):
+    i2c.owners[0x48] = "lm75"
+    scan = await bench.run("i2c.scan", bus=1)
+    assert scan["addresses"] == [0x50]
+    assert scan["owned"] == [{"addr": 0x48, "hex": "0x48", "driver": "lm75"}]
+    assert [entry["hex"] for entry in scan["skipped"]] == ["0x08", "0x09", "0x0b", "0x0c", "0x61", "0x69"]
+    assert "alert" in scan["skipped"][3]["reason"]
+
+
+async def test_a_scan_asks_where_it_may_do_harm_if_it_is_told_to(bench, i2c, autojump_clock):
+    i2c.devices[0x69] = i2c.devices[0x50]
+    scan = await bench.run("i2c.scan", bus=1, include=["0x69", 12])
+    assert scan["addresses"] == [0x48, 0x50, 0x69]
+    assert [entry["addr"] for entry in scan["skipped"]] == [0x08, 0x09, 0x0B, 0x61]
 
 
 async def test_nobody_at_the_address_is_a_device_error_without_effect(bench, autojump_clock):
     with pytest.raises(DeviceError) as caught:
         await bench.run("i2c.read", bus=1, addr="0x23", reg=0, len=1)
-    assert caught.value.data == {"effect": "none", "addr": 0x23, "errno": "ENXIO"}
+    assert caught.value.data == {"effect": "none", "bus": 1, "addr": 0x23, "errno": "ENXIO"}
+
+
+@pytest.mark.parametrize("reg", [0x1234, "0x1234"])
+async def test_a_register_of_sixteen_bits_goes_high_byte_first(bench, i2c, reg, autojump_clock):
+    i2c.devices[0x51] = memory = Memory(65536, pointer_bytes=2)
+    where = {"bus": 1, "addr": 0x51, "reg": reg, "reg_width": 16}
+    assert await bench.run("i2c.write", **where, data=b64(b"abc")) == {"written": 3}
+    assert memory.cells[0x1234:0x1237] == b"abc"
+    assert await bench.run("i2c.read", **where, len=3) == {"data": b64(b"abc")}
+    assert bytes(i2c.log[-1].written) == b"\x12\x34"
+
+
+async def test_a_small_register_of_sixteen_bits_still_takes_two_bytes(bench, i2c, autojump_clock):
+    await bench.run("i2c.read", bus=1, addr=0x50, reg=5, reg_width=16, len=1)
+    assert bytes(i2c.log[-1].written) == b"\x00\x05"
+
+
+async def test_any_list_of_messages_is_one_transaction(bench, i2c, autojump_clock):
+    await bench.run("i2c.write", bus=1, addr=0x50, reg=0x10, data=b64(b"ABCDEFGH"))
+    messages = [{"write": b64(b"\x10")}, {"read": 2}, {"write": b64(b"\x14")}, {"read": 3.0}]
+    result = await bench.run("i2c.transfer", bus=1, addr=0x50, messages=messages)
+    assert result == {"data": b64(b"ABEFG"), "reads": [b64(b"AB"), b64(b"EFG")]}
+    assert len(i2c.log) == 2
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[{"read": 4096}, {"read": 1}], [{"write": b64(b"x" * 4096)}, {"write": b64(b"x")}]],
+    ids=["read", "write"],
+)
+async def test_messages_that_move_too_much_together_are_refused_before_they_are_sent(bench, i2c, messages):
+    with pytest.raises(InvalidParams, match="at most 4096 of each"):
+        await bench.run("i2c.transfer", bus=1, addr=0x50, messages=messages)
+    assert not i2c.log
+
+
+async def test_a_ten_bit_address_must_be_said_to_be_one(bench, i2c, autojump_clock):
+    i2c.devices[0x150] = Memory()
+    await bench.run("i2c.write", bus=1, addr="0x150", ten_bit=True, reg=3, data=b64(b"x"))
+    assert await bench.run("i2c.read", bus=1, addr=0x150, ten_bit=True, reg=3, len=1) == {"data": b64(b"x")}
+    with pytest.raises(DeviceError):  # nobody at the ten bits of a number that somebody has in seven
+        await bench.run("i2c.read", bus=1, addr=0x50, ten_bit=True, reg=3, len=1)
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"),
+    [
+        ("i2c.read", {"addr": 0x150, "len": 1}),
+        ("i2c.read", {"addr": "0x150", "len": 1}),
+        ("i2c.read", {"addr": 0x150, "ten_bit": False, "len": 1}),
+        ("i2c.read", {"addr": 0x400, "ten_bit": True, "len": 1}),
+        ("i2c.read", {"addr": "0x400", "ten_bit": True, "len": 1}),
+        ("i2c.read", {"addr": 0x07, "len": 1}),
+        ("i2c.read", {"addr": 0x50, "reg": 256, "len": 1}),
+        ("i2c.read", {"addr": 0x50, "reg": "0x100", "reg_width": 8, "len": 1}),
+        ("i2c.read", {"addr": 0x50, "reg": 0x10000, "reg_width": 16, "len": 1}),
+        ("i2c.read", {"addr": 0x50, "reg": 1, "reg_width": 32, "len": 1}),
+        ("i2c.transfer", {"addr": 0x50}),
+        ("i2c.transfer", {"addr": 0x50, "write": "AA==", "messages": [{"read": 1}]}),
+        ("i2c.transfer", {"addr": 0x50, "messages": []}),
+        ("i2c.transfer", {"addr": 0x50, "messages": [{"read": 1}] * 43}),
+        ("i2c.transfer", {"addr": 0x50, "messages": [{"read": 1, "write": "AA=="}]}),
+        ("i2c.transfer", {"addr": 0x50, "messages": [{}]}),
+        ("i2c.transfer", {"addr": 0x50, "messages": [{"read": 0}]}),
+        ("i2c.scan", {"include": [0x78]}),
+    ],
+)
+async def test_what_cannot_be_meant_does_not_fit_the_schema(bench, tool, args):
+    schema = bench.tools[tool].params_schema
+    for valid in (Validator(schema).accepts, jsonschema.Draft202012Validator(schema).is_valid):
+        assert not valid({"bus": 1, **args})
+
+
+async def test_a_refusal_names_the_arg_that_is_wrong(bench):
+    explain = Validator(bench.tools["i2c.read"].params_schema).explain
+    assert explain({"bus": 1, "addr": 0x150, "len": 1})[0] == "/addr"
+    assert explain({"bus": 1, "addr": 0x50, "reg": 300, "len": 1})[0] == "/reg"
+    assert (
+        "'write' is a required"
+        in Validator(bench.tools["i2c.transfer"].params_schema).explain({"bus": 1, "addr": 0x50})[1]
+    )
 
 
 @pytest.mark.parametrize("tool", ["i2c.read", "i2c.write", "i2c.transfer", "i2c.scan"])
@@ -59,10 +160,12 @@ async def test_a_bus_that_is_not_there_is_refused_before_anything_runs(bench, to
 
 async def test_the_limit_of_a_transaction_comes_from_its_length(bench, i2c, make_context, autojump_clock):
     context = make_context(i2c)
+    i2c.speed_hz = 20_000  # what it counts with; the bytes go as fast as before
     await bench.run("i2c.read", context=context, bus=1, addr=0x50, reg=0, len=100)
     await bench.run("i2c.write", context=context, bus=1, addr=0x50, data=b64(b"\0" * 7))
     await bench.run("hw.sensor.read", context=context, sensor="temperature")
-    assert context.limits == [limit_ms([Read(101)]), limit_ms([Write(b"\0" * 7)]), limit_ms([Read(3)])]
+    wanted = [[Write(b"\0"), Read(100)], [Write(b"\0" * 7)], [Write(b"\0"), Read(2)]]
+    assert context.limits == [limit_ms(messages, speed_hz=i2c.speed_hz) for messages in wanted]
 
 
 async def test_the_longest_read_and_write_fit_their_schemas(bench, autojump_clock):
@@ -134,27 +237,17 @@ async def test_the_board_tells_what_it_has_without_touching_it(bench, i2c):
     assert not i2c.log
 
 
-async def test_what_is_not_driven_and_what_is_reserved_is_listed_with_the_reason(make_board_bench):
+async def test_what_is_reserved_is_listed_with_the_reason_and_what_is_not_known_is_left_out(make_board_bench):
     bench = make_board_bench(
         {
             "name": "mixed",
             "description": "mixed",
-            "gpio": [
-                {"label": "a", "driver": "sim", "names": ["X"], "lines": {"X": {"reserved": "not yours"}}},
-                {"label": "b", "driver": "gpiod", "names": ["Y"]},
-            ],
+            "gpio": [{"label": "a", "driver": "sim", "names": ["X"], "lines": {"X": {"reserved": "not yours"}}}],
             "i2c": [{"bus": 1, "driver": "sim", "device": [{"addr": 80, "kind": "24c02"}]}],
-            "uart": [{"port": "gps", "driver": "serial", "path": "/dev/ttyAMA0"}],
             "sensors": {"t": {"kind": "tmp102", "bus": 1, "addr": 0x48}},
         }
     )
-    gpio = await bench.run("hw.gpio.list")
-    assert gpio["chips"][0]["lines"][0]["reserved"] == "not yours"
-    assert [(entry["name"], entry["driven"]) for entry in gpio["undriven"]] == [("b", False)]
-    uart = await bench.run("hw.uart.list")
-    assert uart["ports"] == []
-    assert uart["undriven"][0]["path"] == "/dev/ttyAMA0"
-    assert "not driven in this release" in uart["undriven"][0]["reason"]
-    assert len((await bench.run("hw.board"))["undriven"]) == 2
+    assert (await bench.run("hw.gpio.list"))["chips"][0]["lines"][0]["reserved"] == "not yours"
     assert "note" not in (await bench.run("hw.i2c.list"))["buses"][0]["devices"][0]
     assert "description" not in (await bench.run("hw.sensor.list"))["sensors"][0]
+    assert (await bench.run("hw.uart.list"))["ports"] == []

@@ -4,7 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.drivers.wakeup import Wakeup
+from hearth.drivers.wakeup import Departure, Wakeup
+from hearth.errors import DeviceError
 
 
 async def test_a_condition_that_holds_already_needs_no_waiting():
@@ -101,3 +102,34 @@ async def test_a_wakeup_serves_again_and_again(count):
                 await trio.testing.wait_all_tasks_blocked()
                 heard.append(1)
                 wakeup.wake()
+
+
+async def test_a_device_that_departs_ends_the_wait_with_the_first_reason_that_was_told(nursery):
+    departure, raised = Departure(), []
+
+    async def pump():
+        try:
+            await departure.wait()
+        except DeviceError as error:
+            raised.append(error)
+
+    with trio.fail_after(10):
+        for reason in ("unplugged", "unplugged again"):
+            departure.forget()
+            async with trio.open_nursery() as pumps:
+                pumps.start_soon(pump)
+                await trio.testing.wait_all_tasks_blocked()
+                assert raised == []
+                # From the bus's own thread, as a transaction does.
+                await trio.to_thread.run_sync(departure.tell, DeviceError(reason, effect="unknown"))
+                departure.tell(DeviceError("what follows from it", effect="none"))
+            assert [error.message for error in raised] == [reason]
+            raised.clear()
+
+
+async def test_a_device_that_departed_before_anybody_waited_is_not_missed():
+    departure = Departure()
+    departure.tell(DeviceError("unplugged", effect="none"))
+    with trio.fail_after(10):
+        with pytest.raises(DeviceError, match="unplugged"):
+            await departure.wait()

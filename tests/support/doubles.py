@@ -121,6 +121,7 @@ class BenchDriver(BaseDriver):
         self.safe_gate = None
         self.safe_raises = None
         self._pump_fails = None
+        self._pump_error = None
 
     def gate(self):
         gate = Gate()
@@ -145,10 +146,19 @@ class BenchDriver(BaseDriver):
     async def pump(self):
         self._pump_fails = trio.Event()
         await self._pump_fails.wait()
-        raise RuntimeError(f"{self.name}: the pump broke")
+        raise self._pump_error or RuntimeError(f"{self.name}: the pump broke")
 
-    def break_pump(self):
+    def break_pump(self, error=None):
+        self._pump_error = error
         self._pump_fails.set()
+
+    def unplug(self):
+        """The device is gone: the pump says so, and it cannot be opened until `plug_in`."""
+        self.refuses = DeviceError(f"{self.name}: no such device", effect="none", data={"errno": "ENOENT"})
+        self.break_pump(DeviceError(f"{self.name}: the device is gone", effect="unknown", data={"errno": "ENODEV"}))
+
+    def plug_in(self):
+        self.refuses = None
 
     def perform(self, op):
         if self.style is Style.ASYNC:

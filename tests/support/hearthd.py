@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hearth.audit.files import rotated_files
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -163,13 +165,17 @@ def as_nobody(path: Path, *documents: bytes, groups: Sequence[int] = ()) -> list
 class Hearthd:
     """The daemon under test."""
 
-    def __init__(self, directory: Path, config: str = "", env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, config: str = "", env: dict[str, str] | None = None, *, audit: str = ""
+    ) -> None:
+        """`config` is more of hearth.toml, `audit` more of its [audit]."""
         self.directory = directory
         self.socket = directory / "hearth.sock"
         self.audit = directory / "audit.log"
         self.config = directory / "hearth.toml"
         self.config.write_text(
-            f'[server]\nsocket = "{self.socket}"\n[audit]\npath = "{self.audit}"\ncheckpoint_every = 50\n{config}'
+            f'[server]\nsocket = "{self.socket}"\n'
+            f'[audit]\npath = "{self.audit}"\ncheckpoint_every = 50\n{audit}\n{config}'
         )
         self.env = {**os.environ, **(env or {})}
         self.process: subprocess.Popen[str] | None = None
@@ -195,6 +201,8 @@ class Hearthd:
                 self._listener = threading.Thread(target=self._listen, args=[self.process.stderr], daemon=True)
                 self._listener.start()
                 return self
+        self.process.stderr.close()
+        self.process.wait(timeout=30)
         raise AssertionError(f"hearthd did not start:\n{self.said}")
 
     def _listen(self, stderr: IO[str]) -> None:
@@ -225,8 +233,22 @@ class Hearthd:
         self.signal(signal.SIGKILL)
         self.wait()
 
+    def end(self) -> None:
+        """Whatever state it is in: leave nothing behind."""
+        for peer in self.peers:
+            peer.close()
+        if self.process is None or self.process.poll() is not None:
+            return
+        try:
+            self.stop()
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
     def records(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.audit.read_text().splitlines()]
+        """The audit records, from the first file that was rotated to the last line that is whole."""
+        text = b"".join(file.read_bytes() for file in (*rotated_files(self.audit), self.audit))
+        return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
 
     @property
     def pid(self) -> int:

@@ -6,6 +6,7 @@ async context manager as `EmbeddedRuntime` and `Client` have it, and `world`, th
 
 from __future__ import annotations
 
+import gc
 import re
 from contextlib import aclosing
 
@@ -292,6 +293,30 @@ class SessionContract:
             assert (await finished(task)).status == "SUCCESS"
             with trio.fail_after(PATIENCE):
                 assert [event.seq async for event in task.events()] == [1, 2, 3, 4, 5]
+
+    async def test_who_leaves_the_loop_early_may_just_walk_away(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.read"), step("bench.wait", tag="never")])
+            with trio.fail_after(PATIENCE):
+                async for one in task.events():
+                    if one.phase == "finish":
+                        break
+                # No warning, and no trace of who was there: the next follower begins at the beginning.
+                gc.collect()
+                await task.cancel()
+                assert [event.seq async for event in task.events()] == [1, 2, 3, 4, 5]
+
+    async def test_a_timeout_around_one_event_loses_none(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.wait", tag="go on")])
+            events = task.events()
+            assert (await anext(events)).seq == 1
+            with trio.move_on_after(0) as waiting:
+                await anext(events)
+            assert waiting.cancelled_caught
+            face.world.event("go on").set()
+            with trio.fail_after(PATIENCE):
+                assert [event.seq async for event in events] == [2, 3]
 
     async def test_progress_is_told_while_a_step_runs(self, face):
         async with face.open_session() as session:

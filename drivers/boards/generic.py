@@ -1,0 +1,157 @@
+"""From what was found on a machine to what a board offers: the specs of what may be driven, and why the rest is not.
+
+Owns which of the findings become buses, and under which names. What a profile lists itself is its own business: a
+finding that is listed already is left out here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from attrs import evolve, field, frozen
+
+from hearth.drivers.boards.access import lack_of
+from hearth.drivers.boards.caution import NAME_IT, adapter_reason, chip_reason, port_reason
+from hearth.drivers.boards.chips import MAX_OFFSET, ChipSpec
+from hearth.drivers.boards.discover import KERNEL
+from hearth.drivers.boards.driver import Undriven
+from hearth.drivers.boards.profile import I2cSpec, Profile, UartSpec, load_profile
+from hearth.drivers.gpio import LineSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundLine, FoundPort, Machinery
+    from hearth.drivers.boards.profile import Kind
+
+HEADERS: Mapping[str, str] = {"pinctrl-bcm2711": "rpi4", "pinctrl-rp1": "rpi5"}
+"""Labels of processors' own chips to the shipped profile that knows which of their lines are on a header."""
+
+EVERYTHING = ("*",)
+_NO_NAMES = frozenset({"", "-", "NC"})
+_GONE = frozenset({"ENOENT", "ENODEV", "ENXIO"})
+
+
+@frozen
+class Survey:
+    """What was found: chips, adapters and ports that may be driven, and the rest with its reasons."""
+
+    chips: tuple[ChipSpec, ...] = ()
+    i2c: tuple[I2cSpec, ...] = ()
+    uarts: tuple[UartSpec, ...] = ()
+    undriven: tuple[Undriven, ...] = field(default=())
+
+
+def survey(profile: Profile, found: Machinery) -> Survey:
+    """Sort what was found: what the profile's `discover` asks for, without what the profile lists itself."""
+    undriven: list[Undriven] = []
+    wanted = profile.discover
+    chips = [chip for chip in found.chips if _asked(wanted.get("gpio"), chip.node, chip.label)]
+    adapters = [adapter for adapter in found.adapters if _asked(wanted.get("i2c"), adapter.node, adapter.name)]
+    # Without a device behind it a port is a virtual machine's, of which there are many that lead nowhere: by name only.
+    ports = [
+        port
+        for port in found.ports
+        if _asked(wanted.get("uart"), port.node) and (port.origin.above or wanted["uart"] != EVERYTHING)
+    ]
+    return Survey(
+        tuple(_chips(profile, chips, undriven)),
+        tuple(_adapters(profile, adapters, undriven)),
+        tuple(_ports(profile, ports, undriven)),
+        tuple(undriven),
+    )
+
+
+def _asked(patterns: tuple[str, ...] | None, *names: str | None) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns or () for name in names if name is not None)
+
+
+def _refused(
+    undriven: list[Undriven], kind: Kind, node: str, path: str, label: str | None, *, reason: str | None
+) -> bool:
+    """Whether this one is not driven: because of `reason`, or for lack of a permission."""
+    if reason is not None:
+        undriven.append(Undriven(kind, node, reason, path, label, NAME_IT))
+        return True
+    lack = lack_of(path, kind)
+    if lack is not None:
+        undriven.append(Undriven(kind, node, lack.reason, path, label, lack.cure))
+    return lack is not None
+
+
+def _chips(profile: Profile, found: list[FoundChip], undriven: list[Undriven]) -> Iterable[ChipSpec]:
+    listed = {chip.label for chip in profile.chips} | {chip.path for chip in profile.chips}
+    labels = Counter(chip.label for chip in found)
+    for chip in found:
+        if chip.label in listed or chip.path in listed or chip.error in _GONE:
+            continue
+        header = HEADERS.get(chip.label or "")
+        reason = None if header else chip_reason(chip)
+        if _refused(undriven, "gpio", chip.node, chip.path, chip.label, reason=reason):
+            continue
+        if chip.error is not None:
+            why = f"{chip.path} cannot be opened ({chip.error})"
+            undriven.append(Undriven("gpio", chip.node, why, chip.path, chip.label, "the kernel's log may say why"))
+        elif not chip.lines:
+            why = "it has no lines"
+            undriven.append(Undriven("gpio", chip.node, why, chip.path, chip.label, None))
+        elif header:
+            (spec,) = (each for each in load_profile(header).chips if each.label == chip.label)
+            yield evolve(spec, lines=tuple(_reserved(line, chip.lines) for line in spec.lines))
+        elif chip.label and labels[chip.label] == 1:
+            yield ChipSpec(chip.label, "gpiod", _lines(chip.lines), {})
+        else:
+            # Its label does not tell it from others, so it goes by its node, as long as that stays the same.
+            yield ChipSpec(chip.node, "gpiod", _lines(chip.lines), {}, path=chip.path)
+
+
+def _lines(found: tuple[FoundLine, ...]) -> tuple[LineSpec, ...]:
+    """The lines under the kernel's names; those without a name of their own get one from their offset."""
+    names = Counter(line.name for line in found)
+    lines = []
+    for line in found[: MAX_OFFSET + 1]:
+        name = line.name or ""
+        if name in _NO_NAMES:
+            name = f"line{line.offset}"
+        if names[name] > (name == line.name):  # another line has this name too
+            name = f"{name}@{line.offset}"
+        lines.append(_reserved(LineSpec(line.offset, name), found))
+    return tuple(lines)
+
+
+def _reserved(spec: LineSpec, found: tuple[FoundLine, ...]) -> LineSpec:
+    """The line, reserved if somebody uses it now."""
+    consumer = found[spec.offset].consumer if spec.offset < len(found) else None
+    if consumer is None or spec.reserved is not None:
+        return spec
+    who = "the kernel" if consumer == KERNEL else f"{consumer!r}"
+    return evolve(spec, reserved=f"in use by {who} since before hearth started")
+
+
+def _adapters(profile: Profile, found: list[FoundAdapter], undriven: list[Undriven]) -> Iterable[I2cSpec]:
+    listed = {spec.bus for spec in profile.i2c} | {spec.adapter for spec in profile.i2c if spec.adapter}
+    for adapter in found:
+        if adapter.bus in listed or adapter.name in listed:
+            continue
+        reason = adapter_reason(adapter)
+        if not _refused(undriven, "i2c", adapter.node, adapter.path, adapter.name, reason=reason):
+            yield I2cSpec(adapter.bus, "i2c-dev")
+
+
+def _ports(profile: Profile, found: list[FoundPort], undriven: list[Undriven]) -> Iterable[UartSpec]:
+    listed = {_node_of(spec.path) for spec in profile.uarts if spec.path is not None}
+    for port in found:
+        if _node_of(port.path) in listed:
+            continue
+        reason = port_reason(port)
+        if not _refused(undriven, "uart", port.node, port.path, port.origin.driver, reason=reason):
+            yield UartSpec(port.node, "serial", port.path)
+
+
+def _node_of(path: str) -> str:
+    """The node that a path such as /dev/serial0 stands for."""
+    from os.path import realpath
+
+    return realpath(path)

@@ -1,0 +1,321 @@
+"""An I2C adapter of the kernel's, through /dev/i2c-N (smbus2).
+
+Owns one open handle per adapter: raw I2C_RDWR where the adapter has it, else the SMBus call that does the same; the
+kernel's timeout and retries, which are the adapter's and not the handle's; and noticing that the adapter has been
+unplugged. What an errno means is `i2c_errors`', which SMBus call fits `i2c_smbus`', where the node is `i2c_node`'. It
+refuses to split an exchange, and to touch an address that a driver of the kernel's has for itself: raw I2C would reach
+that, since the kernel checks it for SMBus calls only.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+from contextlib import suppress
+from fcntl import ioctl
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from hearth.drivers.base import BaseDriver, Style
+from hearth.drivers.i2c import Read, Scan, Write, check_messages, limit_ms, not_open, owned
+from hearth.drivers.i2c_scan import Kind, plan
+from hearth.drivers.linux.i2c_errors import failed, gone, name_of, told
+from hearth.drivers.linux.i2c_node import (
+    DEV,
+    Presence,
+    adapters,
+    find_adapter,
+    listed,
+    name_of as adapter_name,
+    owner_of,
+)
+from hearth.drivers.linux.i2c_smbus import I2C, QUICK, RECEIVE, TEN_BIT, able, call_for, functions_of
+from hearth.drivers.wakeup import Departure
+from hearth.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from smbus2 import SMBus
+
+    from hearth.drivers.i2c import Message
+
+_I2C_RETRIES, _I2C_TIMEOUT, _I2C_SLAVE = 0x0701, 0x0702, 0x0703
+_TIMEOUT_UNIT_MS = 10
+_TEN_BIT_FLAG = 0x0010
+
+_NOBODY = (errno.ENXIO, errno.EREMOTEIO, errno.EIO, errno.ENODEV)
+"""How adapters say that an address was not acknowledged to a probe, which is nothing but an address."""
+
+
+class LinuxI2c(BaseDriver):
+    """An `I2cDriver` over /dev/i2c-<bus>, or over the adapter that the kernel calls `adapter`, whatever its number.
+
+    `timeout_ms` (in steps of 10) and `retries` (of a lost arbitration) are set in the kernel when the bus is opened;
+    they hold for all users of the adapter, and stay when it is closed. `speed_hz` is what the board says of the wire:
+    it cannot be set from here, and counts for the time limit only.
+    """
+
+    style = Style.THREAD
+
+    def __init__(
+        self,
+        bus: int,
+        *,
+        adapter: str | None = None,
+        timeout_ms: int = 1000,
+        retries: int = 0,
+        speed_hz: int = 100_000,
+    ) -> None:
+        self.bus = bus
+        self.timeout_ms = timeout_ms
+        self.retries = retries
+        self.speed_hz = speed_hz
+        self._adapter = adapter
+        self._number = bus
+        self._name: str | None = None
+        self._functionality = 0
+        self._handle: SMBus | None = None
+        self._presence: Presence | None = None
+        self._departure = Departure()
+
+    # --- opening and closing -------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the adapter. Raises DeviceError with effect "none": not there, no permission, not an adapter."""
+        from smbus2 import SMBus
+
+        self._departure.forget()
+        self._number = find_adapter(self.bus, self._adapter)
+        try:
+            handle = SMBus(self._path)
+        except OSError as error:
+            raise self._cannot_open(error) from None
+        try:
+            assert handle.fd is not None
+            # The driver's steps are coarse; rounding down could make it 0, which is no time at all.
+            ioctl(handle.fd, _I2C_TIMEOUT, -(-self.timeout_ms // _TIMEOUT_UNIT_MS))
+            ioctl(handle.fd, _I2C_RETRIES, self.retries)
+            self._presence = Presence(handle.fd, self._number, self._path)
+        except OSError as error:
+            handle.close()
+            raise self._cannot_open(error) from None
+        self._name = adapter_name(self._number)
+        self._functionality = int(handle.funcs)
+        self._handle = handle
+
+    def close(self) -> None:
+        """Let the adapter go. From the Trio thread this may be done while `pump` waits: it ends."""
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            if presence.watch is not None and trio.lowlevel.in_trio_run():
+                trio.lowlevel.notify_closing(presence.watch)
+            presence.close()
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    @property
+    def _path(self) -> str:
+        return str(DEV / f"i2c-{self._number}")
+
+    def _cannot_open(self, error: OSError) -> DeviceError:
+        path = self._path
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+            reason = f"{path} is not there; adapters: {listed(adapters())}"
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            reason = f"no permission for {path}{_who_may(path)}"
+        elif error.errno == errno.ENOTTY:
+            reason = f"{path} is not an I2C adapter"
+        else:
+            reason = f"{path} cannot be opened: {error.strerror}"
+        data = {"bus": self.bus, "path": path, "errno": name_of(error)}
+        return DeviceError(f"i2c bus {self.bus}: {reason}", effect="none", data=data)
+
+    async def pump(self) -> None:
+        """Wait until the adapter goes, and raise DeviceError then; nothing else ends it but `close`."""
+        presence = self._presence
+        if presence is None:
+            return
+        async with trio.open_nursery() as nursery:
+            if presence.watch is not None:
+                nursery.start_soon(self._watch, presence, nursery)
+            await self._departure.wait()
+
+    async def _watch(self, presence: Presence, nursery: trio.Nursery) -> None:
+        while presence.watch is not None:
+            if presence.gone():
+                self._departure.tell(gone(self.bus, self._path, effect="none"))
+                return
+            with suppress(trio.ClosedResourceError):
+                await trio.lowlevel.wait_readable(presence.watch)
+                presence.drain()
+        nursery.cancel_scope.cancel()  # the driver was closed
+
+    def describe(self) -> Mapping[str, Any]:
+        """The adapter and how it is used; `functionality` and `mode` are known once it has been open."""
+        described: dict[str, Any] = {
+            "kind": "i2c",
+            "driver": "i2c-dev",
+            "bus": self.bus,
+            "speed_hz": self.speed_hz,
+            "timeout_ms": self.timeout_ms,
+            "retries": self.retries,
+        }
+        if self._adapter is None or self._name is not None:
+            described["path"] = self._path
+        if self._name is not None:
+            described |= {
+                "adapter": self._name,
+                "mode": "raw" if self._functionality & I2C else "smbus",
+                "functionality": functions_of(self._functionality),
+            }
+        elif self._adapter is not None:
+            described["adapter"] = self._adapter
+        return described
+
+    def limit_ms(self, messages: Sequence[Message]) -> float:
+        """See `I2cDriver.limit_ms`."""
+        return limit_ms(messages, timeout_ms=self.timeout_ms, retries=self.retries, speed_hz=self.speed_hz)
+
+    # --- transactions --------------------------------------------------------------------------------------------
+
+    def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> bytes:
+        """See `I2cDriver.transfer`."""
+        handle = self._ready()
+        check_messages(self.bus, addr, messages, ten_bit=ten_bit)
+        ten_bit = ten_bit or addr > 0x7F
+        if self._functionality & I2C:
+            if ten_bit and not self._functionality & TEN_BIT:
+                raise self._unable(addr, "10-bit addresses")
+            self._claim(handle, addr, ten_bit=ten_bit)
+            try:
+                return _raw(handle, addr, messages, _TEN_BIT_FLAG if ten_bit else 0)
+            except OSError as error:
+                raise self._failure(error, addr, messages) from None
+        if ten_bit:
+            raise self._unable(addr, "10-bit addresses: it has no raw I2C")
+        found = call_for(messages, self._functionality)
+        if found is None:
+            raise self._unable(addr, f"{told(messages)} as one exchange{able(self._functionality)}")
+        call, data, length = found
+        self._claim(handle, addr, ten_bit=False)
+        try:
+            answer = call.run(handle, addr, data, length)
+        except OSError as error:
+            raise self._failure(error, addr, messages) from None
+        if len(answer) != length:
+            raise DeviceError(
+                f"i2c bus {self.bus}, address {addr:#04x}: asked for {length} bytes, got {len(answer)}",
+                effect="done",
+                data={"bus": self.bus, "addr": addr, "errno": "EPROTO"},
+            )
+        return answer
+
+    def scan(self, include: Collection[int] = ()) -> Scan:
+        """See `I2cDriver.scan`."""
+        handle = self._ready()
+        planned = plan(include, quick=bool(self._functionality & QUICK), receive=bool(self._functionality & RECEIVE))
+        found: list[int] = []
+        owners: dict[int, str] = {}
+        for addr, kind in planned.probes.items():
+            owner = owner_of(self._number, addr, ten_bit=False)
+            if owner is not None:
+                owners[addr] = owner
+            elif self._answers(handle, addr, kind):
+                found.append(addr)
+        return Scan(tuple(found), owners, planned.skipped)
+
+    def _answers(self, handle: SMBus, addr: int, kind: Kind) -> bool:
+        self._claim(handle, addr, ten_bit=False)
+        try:
+            if kind == "quick":
+                handle.write_quick(addr)
+            else:
+                handle.read_byte(addr)
+        except OSError as error:
+            if error.errno in _NOBODY and not self._gone():
+                return False
+            raise self._failure(error, addr, [Read(1)] if kind == "receive" else [Write(b"")]) from None
+        return True
+
+    def _ready(self) -> SMBus:
+        if self._handle is None or self._presence is None:
+            raise not_open(self.bus)
+        if self._presence.unlinked():
+            # Not asked at all: an adapter that is gone may take seconds to say so.
+            error = gone(self.bus, self._path, effect="none")
+            self._departure.tell(error)
+            raise error
+        return self._handle
+
+    def _claim(self, handle: SMBus, addr: int, *, ten_bit: bool) -> None:
+        """Make sure that no driver of the kernel's has this address. Raises ResourceBusy naming it."""
+        if ten_bit:
+            owner = owner_of(self._number, addr, ten_bit=True)
+            if owner is not None:
+                raise owned(self.bus, addr, owner)
+            return
+        assert handle.fd is not None
+        try:
+            # The kernel's own check, which also knows multiplexers. Never from the cache of smbus2: a driver may have
+            # come since. From here on SMBus calls of this handle go to this address.
+            ioctl(handle.fd, _I2C_SLAVE, addr)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                owner = owner_of(self._number, addr, ten_bit=False) or "of a multiplexer on the way"
+                raise owned(self.bus, addr, owner) from None
+            raise self._failure(error, addr, [Read(1)]) from None
+
+    def _failure(self, error: OSError, addr: int, messages: Sequence[Message]) -> DeviceError:
+        if self._gone():
+            departed = gone(self.bus, self._path, effect="unknown")
+            self._departure.tell(departed)
+            return departed
+        return failed(error, self.bus, addr, messages, able=able(self._functionality), retries=self.retries)
+
+    def _gone(self) -> bool:
+        return self._presence is None or self._presence.gone()
+
+    def _unable(self, addr: int, what: str) -> DeviceError:
+        return DeviceError(
+            f"i2c bus {self.bus}: the adapter {self._name or self._path} cannot do {what}",
+            effect="none",
+            data={
+                "bus": self.bus,
+                "addr": addr,
+                "errno": "EOPNOTSUPP",
+                "functionality": self.describe()["functionality"],
+            },
+        )
+
+
+def _raw(handle: SMBus, addr: int, messages: Sequence[Message], flags: int) -> bytes:
+    from smbus2 import i2c_msg
+
+    sent = []
+    for message in messages:
+        match message:
+            case Write(data):
+                entry = i2c_msg.write(addr, data)
+            case Read(length):
+                entry = i2c_msg.read(addr, length)
+        entry.flags |= flags
+        sent.append(entry)
+    handle.i2c_rdwr(*sent)
+    # i2c_rdwr passes copies of these to the kernel; the buffers that they point to are the same ones.
+    return b"".join(bytes(entry) for entry, message in zip(sent, messages, strict=True) if isinstance(message, Read))
+
+
+def _who_may(path: str) -> str:
+    """Whose the node is, and what lets a user in."""
+    try:
+        status = Path(path).stat()
+        group = grp.getgrgid(status.st_gid).gr_name
+    except (OSError, KeyError):
+        return ""
+    if group == "root" or not status.st_mode & 0o060:
+        return "; a udev rule may give it to a group: hearth doctor shows one"
+    return f"; it belongs to group {group!r}: usermod -aG {group} USER, then log in again"

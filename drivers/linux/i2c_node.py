@@ -1,0 +1,131 @@
+"""Finding an I2C adapter's device node, the kernel's drivers on its addresses, and noticing that it has gone.
+
+Owns what /sys and /dev say about adapters, and the descriptor on which an adapter's removal arrives. It refuses to
+exchange a byte.
+
+An open adapter has no descriptor that becomes readable when it is unplugged, and the kernel does not finish removing it
+while it is held open: on USB that stops every other device from coming and going. But its node in /dev is unlinked at
+once, and a watch on the node tells of that without anybody having to look now and then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from hearth.errors import DeviceError
+
+SYS = Path("/sys")
+DEV = Path("/dev")
+
+_IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x4, 0x400, 0x800
+_TEN_BIT_OFFSET = 0xA000
+
+
+def adapters() -> dict[int, str]:
+    """The adapters that have a character device, by number, with the kernel's names of them."""
+    found: dict[int, str] = {}
+    for entry in (SYS / "class/i2c-dev").glob("i2c-*"):
+        with suppress(OSError, ValueError):  # it went while we looked
+            found[int(entry.name.removeprefix("i2c-"))] = (entry / "name").read_text(encoding="utf-8").strip()
+    return dict(sorted(found.items()))
+
+
+def find_adapter(bus: int, name: str | None) -> int:
+    """The number of the adapter meant: `bus`, or with a name the one that is called so.
+
+    Raises DeviceError (effect "none", errno ENODEV) naming what there is.
+    """
+    if name is None:
+        return bus
+    present = adapters()
+    numbers = [number for number, called in present.items() if called == name]
+    if len(numbers) == 1:
+        return numbers[0]
+    if bus in numbers:
+        return bus
+    if numbers:
+        which = " and ".join(f"i2c-{number}" for number in numbers)
+        raise _missing(bus, f"{which} are all called {name!r}; leave the name out and give the number")
+    raise _missing(bus, f"no adapter is called {name!r}; there are: {listed(present)}")
+
+
+def listed(present: dict[int, str]) -> str:
+    """Adapters in words."""
+    return ", ".join(f"i2c-{number} ({name})" for number, name in present.items()) or "none (is i2c-dev loaded?)"
+
+
+def _missing(bus: int, reason: str) -> DeviceError:
+    return DeviceError(f"i2c bus {bus}: {reason}", effect="none", data={"bus": bus, "errno": "ENODEV"})
+
+
+def name_of(number: int) -> str | None:
+    """The kernel's name of an adapter."""
+    try:
+        return (SYS / f"class/i2c-dev/i2c-{number}/name").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def owner_of(number: int, addr: int, *, ten_bit: bool) -> str | None:
+    """The driver of the kernel's that has an address of adapter `number` for itself, by its name."""
+    wire = addr | _TEN_BIT_OFFSET if ten_bit else addr
+    try:
+        return (SYS / f"bus/i2c/devices/{number}-{wire:04x}/driver").readlink().name
+    except OSError:
+        return None
+
+
+class Presence:
+    """Whether an open adapter is still there.
+
+    `watch` is the descriptor that becomes readable when that may have changed. It is None where the kernel gives none
+    (no more watches); then only a failed exchange tells.
+    """
+
+    def __init__(self, handle: int, number: int, path: str) -> None:
+        self._handle = handle
+        self._entry = SYS / f"class/i2c-dev/i2c-{number}"
+        self._identity = self._identify()
+        self.watch = _watch(path)
+
+    def _identify(self) -> int | None:
+        try:
+            return self._entry.stat().st_ino
+        except OSError:
+            return None
+
+    def unlinked(self) -> bool:
+        """The node has gone: cheap enough to ask before each exchange."""
+        return os.fstat(self._handle).st_nlink == 0
+
+    def gone(self) -> bool:
+        """The node or the kernel's entry has gone, or the entry is another adapter's by now."""
+        return self.unlinked() or self._identify() != self._identity
+
+    def drain(self) -> None:
+        """Take what the watch has told."""
+        assert self.watch is not None
+        with suppress(BlockingIOError):
+            while os.read(self.watch, 4096):
+                pass
+
+    def close(self) -> None:
+        """End the watch."""
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            os.close(watch)
+
+
+def _watch(path: str) -> int | None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        return None
+    # A node that is unlinked while it is open loses a link, which is a change of its attributes.
+    if libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_ATTRIB | _IN_DELETE_SELF | _IN_MOVE_SELF) < 0:
+        os.close(descriptor)
+        return None
+    return descriptor

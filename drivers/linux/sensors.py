@@ -1,0 +1,307 @@
+"""The kernel's sensors: every quantity that hwmon, IIO, thermal zones, power supplies and RAPL offer under /sys.
+
+Owns finding a sensor by its lasting name and reading it once, whole. It keeps nothing between two calls: what is
+plugged in meanwhile is there at the next one, and a name never leads to what has taken a number over. It refuses to
+sample on its own, to average, and to set anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from hearth.drivers.base import BaseDriver, Style
+from hearth.drivers.linux import sensors_hwmon, sensors_iio, sensors_power, sensors_sysfs as sysfs
+from hearth.drivers.linux.sensors_sysfs import Channel, Device, SensorClass
+from hearth.errors import DeviceError, ResourceBusy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from fractions import Fraction
+
+CLASSES: Mapping[str, SensorClass] = {
+    "hwmon": SensorClass(sensors_hwmon.devices, sensors_hwmon.channels),
+    "iio": SensorClass(sensors_iio.devices, sensors_iio.channels),
+    "thermal": SensorClass(sensors_power.zones, sensors_power.zone_channels),
+    "power_supply": SensorClass(sensors_power.supplies, sensors_power.supply_channels),
+    "powercap": SensorClass(sensors_power.domains, sensors_power.domain_channels),
+}
+"""By the first part of a sensor's name."""
+
+_TRIES = 3
+"""How often a reading is repeated whose scale was changed while it was taken."""
+_GONE = frozenset((errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESHUTDOWN))
+_WHY: Mapping[int, str] = {
+    errno.EAGAIN: "it has no reading ready; ask again",
+    errno.ENODATA: "it has no data: switched off, nothing connected, or no measurement yet",
+    errno.ETIMEDOUT: "it did not answer in time",
+    errno.EIO: "it does not answer; is it powered and connected?",
+    errno.ENXIO: "nobody answers at its address; is it powered and connected?",
+    errno.EREMOTEIO: "nobody answers at its address; is it powered and connected?",
+}
+
+
+@frozen
+class KernelSensor:
+    """A sensor that the kernel has at the moment. `path` is its attribute, `limits` are in `unit`."""
+
+    name: str
+    kind: str
+    unit: str
+    kernel: str
+    path: str
+    scale: float | None
+    """What the attribute's number is multiplied by to be in `unit`; None where the device does not tell now."""
+    offset: float
+    """What is added to the attribute's number before that."""
+    driver: str | None
+    label: str | None
+    description: str | None
+    status: str | None
+    limits: Mapping[str, float]
+    alarms: tuple[str, ...]
+    """The names of the sensors that are its alarms: 1 is on."""
+    problem: str | None
+    """Why this process cannot read it, and what would cure that; None where it may."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As hw.sensor.list shows it: what there is."""
+        entry: dict[str, Any] = {
+            "sensor": self.name,
+            "kind": self.kind,
+            "unit": self.unit,
+            "kernel": self.kernel,
+            "path": self.path,
+        }
+        optional = {
+            "scale": self.scale,
+            "offset": self.offset,
+            "driver": self.driver,
+            "label": self.label,
+            "description": self.description,
+            "status": self.status,
+            "limits": dict(self.limits),
+            "alarms": list(self.alarms),
+            "problem": self.problem,
+        }
+        return entry | {key: value for key, value in optional.items() if value}
+
+
+@frozen
+class Reading:
+    """What a sensor measured: `value` in `unit`, by the device that the kernel calls `kernel`."""
+
+    value: float
+    unit: str
+    kernel: str
+
+
+class KernelSensors(BaseDriver):
+    """The bus "sensors": reads one attribute at a time, in a thread, since a chip behind a slow wire may take its time.
+
+    `sys` is where /sys is looked for. Names are "<class>/<device>" or "<class>/<device>/<channel>", such as
+    "hwmon/lm75-i2c-1-48/temp1"; where several devices have one name, each is told by the kernel's number
+    ("thermal/acpitz@thermal_zone1"). No operation has an effect, so every error's effect is "none".
+    """
+
+    style = Style.THREAD
+    width = 4
+
+    def __init__(self, *, sys: Path = Path("/sys")) -> None:
+        self._sys = sys
+
+    def describe(self) -> Mapping[str, Any]:
+        """What this bus is, for health."""
+        return {"kind": "sensors", "driver": "sysfs", "classes": list(CLASSES)}
+
+    def scan(self, most: int | None = None) -> list[KernelSensor]:
+        """Every sensor that is there now, by class and device; at most so many of them.
+
+        Measures nothing, but reads limits and scales, which some chips keep and have to be asked for; a chip that does
+        not answer is asked once. An alarm is listed on its own only where its chip does not measure the quantity.
+        """
+        found: list[KernelSensor] = []
+        for prefix, of_class in CLASSES.items():
+            for name, device in _named(prefix, of_class.devices(self._sys, None)):
+                channels = _channels(of_class, device)
+                answers = True
+                for channel in channels:
+                    if channel.of is None:
+                        if len(found) == most:
+                            return found
+                        limits, answers = _limits(channel) if answers else ({}, False)
+                        alarms = [_joined(name, other.name) for other in channels if other.of == channel.name]
+                        found.append(_told(_joined(name, channel.name), device, channel, limits, tuple(alarms)))
+        return found
+
+    def read(self, name: str) -> Reading:
+        """Read a sensor once.
+
+        Raises DeviceError: ENODEV where no such sensor is there now, ENOTUNIQ where the name is that of several,
+        EACCES with the cure where this process may not, EBADMSG for an attribute that is no number, else the errno
+        of a device that does not answer. ResourceBusy where another program captures from it.
+        """
+        device, channel = self._find(name)
+        try:
+            value = _measure(name, channel)
+        except OSError as error:
+            raise _failure(name, device, channel, error) from error
+        return Reading(value, channel.unit, device.kernel)
+
+    def _find(self, name: str) -> tuple[Device, Channel]:
+        prefix, _, rest = name.partition("/")
+        wanted, _, channel_name = rest.partition("/")
+        of_class = CLASSES.get(prefix)
+        if of_class is None:
+            raise _absent(name, f"the kernel's sensors begin with {', '.join(f'{known}/' for known in CLASSES)}")
+        stem, _, instance = wanted.partition("@")
+        devices = [device for device in of_class.devices(self._sys, stem) if device.stem == stem]
+        if instance:
+            devices = [device for device in devices if device.instance == instance]
+        if len(devices) > 1:
+            names = [_joined(f"{prefix}/{stem}@{device.instance}", channel_name) for device in devices]
+            raise DeviceError(
+                f"sensor {name!r}: the kernel has {len(devices)} devices of this name; ask for {' or '.join(names)}",
+                effect="none",
+                data={"sensor": name, "errno": "ENOTUNIQ", "known": names},
+            )
+        if not devices:
+            raise _absent(name, f"no {prefix} device has this name now")
+        channels = _channels(of_class, devices[0])
+        for channel in channels:
+            if channel.name == channel_name:
+                return devices[0], channel
+        known = ", ".join(channel.name for channel in channels if channel.name) or "no such part"
+        raise _absent(name, f"{devices[0].stem} has {known}")
+
+
+def _absent(name: str, reason: str) -> DeviceError:
+    return DeviceError(
+        f"there is no sensor {name!r}: {reason} (unplugged, or its driver not bound?); "
+        "hw.sensor.list shows what is there",
+        effect="none",
+        data={"sensor": name, "errno": "ENODEV"},
+    )
+
+
+def _named(prefix: str, devices: Iterator[Device]) -> Iterator[tuple[str, Device]]:
+    """The devices with their names: those that share a stem carry the kernel's numbers, all of them."""
+    found = list(devices)
+    stems = [device.stem for device in found]
+    for device in sorted(found, key=lambda device: device.stem):
+        several = stems.count(device.stem) > 1
+        yield f"{prefix}/{device.stem}" + (f"@{device.instance}" if several else ""), device
+
+
+def _joined(name: str, channel: str) -> str:
+    return f"{name}/{channel}" if channel else name
+
+
+def _channels(of_class: SensorClass, device: Device) -> list[Channel]:
+    """The device's channels; none if it went meanwhile."""
+    try:
+        return list(of_class.channels(device))
+    except OSError:
+        return []
+
+
+def _limits(channel: Channel) -> tuple[dict[str, float], bool]:
+    """The limits that the device tells, and whether it answers: one that does not is not asked for the next."""
+    limits: dict[str, float] = {}
+    for limit, at in channel.limits.items():
+        try:
+            value = sysfs.number(sysfs.read(at))
+        except OSError:
+            return limits, False
+        if value is not None:
+            limits[limit] = float(value * channel.factor)
+    return limits, True
+
+
+def _told(
+    name: str, device: Device, channel: Channel, limits: Mapping[str, float], alarms: tuple[str, ...]
+) -> KernelSensor:
+    scale = sysfs.numeric(channel.scale) if channel.scale is not None else 1
+    offset = sysfs.numeric(channel.offset) if channel.offset is not None else 0
+    return KernelSensor(
+        name=name,
+        kind=channel.kind,
+        unit=channel.unit,
+        kernel=device.kernel,
+        path=os.fsencode(channel.path).decode("utf-8", "replace"),
+        scale=None if scale is None else float(scale * channel.factor),
+        offset=float(offset or 0),
+        driver=sysfs.driver(device.parent),
+        label=sysfs.text(channel.label) if channel.label is not None else None,
+        description=channel.description,
+        status=sysfs.text(channel.status) if channel.status is not None else None,
+        limits=limits,
+        alarms=alarms,
+        problem=None if os.access(channel.path, os.R_OK) else _cure(channel.path),
+    )
+
+
+def _measure(name: str, channel: Channel) -> float:
+    """The value, rounded once. A scale that changes while it is read would make nonsense of it: read again then."""
+    for _ in range(_TRIES):
+        before = _settings(name, channel)
+        raw = _number(name, channel.path)
+        if before == (after := _settings(name, channel)):
+            scale, offset = after
+            return float((raw + offset) * scale * channel.factor)
+    raise DeviceError(
+        f"sensor {name!r}: another program keeps changing its scale ({channel.scale}); ask again",
+        effect="none",
+        data={"sensor": name, "errno": "EAGAIN"},
+    )
+
+
+def _settings(name: str, channel: Channel) -> tuple[Fraction | int, Fraction | int]:
+    scale = 1 if channel.scale is None else _number(name, channel.scale)
+    offset = 0 if channel.offset is None else _number(name, channel.offset)
+    return scale, offset
+
+
+def _number(name: str, path: Path) -> Fraction:
+    given = sysfs.read(path)
+    found = sysfs.number(given)
+    if found is None:
+        raise DeviceError(
+            f"sensor {name!r}: {path} says {given[:40]!r}, which is no number",
+            effect="none",
+            data={"sensor": name, "errno": "EBADMSG", "path": str(path)},
+        )
+    return found
+
+
+def _cure(path: Path) -> str:
+    """What gives the right to read an attribute, in words that a shell takes."""
+    return (
+        f"reading {path} needs root, as the kernel has it; to give it to the group hearth at every boot, put "
+        f'"z {path} 0440 root hearth" into /etc/tmpfiles.d/hearth.conf and run systemd-tmpfiles --create'
+    )
+
+
+def _failure(name: str, device: Device, channel: Channel, error: OSError) -> DeviceError | ResourceBusy:
+    """The error that the kernel's becomes."""
+    number = error.errno or errno.EIO
+    symbol = errno.errorcode.get(number, str(number))
+    data = {"sensor": name, "errno": symbol, "path": str(channel.path)}
+    if number == errno.EBUSY:
+        return ResourceBusy(
+            f"sensor {name!r}: another program captures from {device.kernel} (its buffer is enabled); "
+            "it answers when that ends",
+            data={**data, "effect": "none"},
+        )
+    if number in _GONE:
+        data["errno"] = "ENODEV"
+        reason = f"has gone ({symbol}): unplugged, or its driver was unbound; hw.sensor.list shows what is there"
+    elif number in (errno.EACCES, errno.EPERM):
+        reason = f"({device.kernel}): {_cure(channel.path)}"
+    else:
+        reason = f"({device.kernel}): {_WHY.get(number, os.strerror(number))} ({symbol})"
+    return DeviceError(f"sensor {name!r} {reason}", effect="none", data=data)

@@ -1,0 +1,186 @@
+"""How the kernel's sensor classes look in /sys: devices, their channels, their numbers and their lasting names.
+
+Owns the reading of one attribute and the name of the chip behind a device. Which attributes are sensors is said by
+the module of each class; which error a failed reading becomes, by `hearth.drivers.linux.sensors`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_PAGE = 4096
+"""The most that one attribute can hold."""
+_NUMBER = re.compile(r"[+-]?[0-9]{1,24}(?:\.[0-9]{1,24})?")
+_ODD = re.compile(r"[^A-Za-z0-9._:+-]+")
+
+
+@frozen
+class Device:
+    """One device of a sensor class.
+
+    `stem` is its lasting name; `instance` the kernel's number for it in this boot ("hwmon3"), by which those of one
+    stem are told apart; `at` its directory, links resolved, so that a number that is given to another chip meanwhile
+    leads nowhere; `parent` the hardware behind it, where there is some.
+    """
+
+    stem: str
+    instance: str
+    at: Path
+    kernel: str
+    """What the kernel calls it: the chip's, zone's or supply's name."""
+    parent: Path | None = None
+
+
+@frozen
+class Channel:
+    """One quantity of a device: (`path` + `offset`) * `scale` * `factor` is its value in `unit`."""
+
+    name: str
+    """Its name in the device; empty where the device is but one quantity."""
+    kind: str
+    unit: str
+    path: Path
+    factor: Fraction = Fraction(1)
+    scale: Path | None = None
+    offset: Path | None = None
+    label: Path | None = None
+    status: Path | None = None
+    """A word about it that is no number ("Charging")."""
+    limits: Mapping[str, Path] = field(factory=dict)
+    """Name to attribute, in the kernel's unit of `path`."""
+    of: str | None = None
+    """The channel that this one is an alarm of: it is listed there."""
+    description: str | None = None
+
+
+@frozen
+class SensorClass:
+    """A class of /sys: its devices, and the channels of one of them.
+
+    `devices` takes the root of /sys and, for one who looks for a certain stem, that: what cannot have it may be passed
+    over, which spares a lookup most of its work.
+    """
+
+    devices: Callable[[Path, str | None], Iterator[Device]]
+    channels: Callable[[Device], Iterator[Channel]]
+
+
+def names(folder: Path) -> list[str]:
+    """The attributes of a device, those of a kind in the order of their numbers. Raises OSError."""
+    found = (entry.name for entry in folder.iterdir())
+    return sorted(found, key=lambda name: (re.sub(r"\d+", "", name), len(name), name))
+
+
+def entries(folder: Path, pattern: str) -> list[Path]:
+    """What is in `folder` and fits, in the order of the numbers in the names; nothing where there is no folder."""
+    try:
+        found = list(folder.glob(pattern))
+    except OSError:
+        return []  # it went while it was being listed
+    return sorted(found, key=lambda at: ([int(number[:18]) for number in re.findall("[0-9]+", at.name)], at.name))
+
+
+def read(path: Path) -> str:
+    """What the attribute says now, by one read: the kernel measures once. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _PAGE).decode("utf-8", "replace").strip(" \t\r\n\0")
+    finally:
+        os.close(fd)
+
+
+def text(path: Path) -> str | None:
+    """The same for what may be missing or silent: None then, and when it is empty."""
+    try:
+        return read(path) or None
+    except OSError:
+        return None
+
+
+def number(given: str) -> Fraction | None:
+    """The number that an attribute's text stands for, exactly; None where it is none."""
+    return Fraction(given) if _NUMBER.fullmatch(given) else None
+
+
+def numeric(path: Path) -> Fraction | None:
+    """The attribute's number, or None where it is missing, silent or something else."""
+    found = text(path)
+    return None if found is None else number(found)
+
+
+def plain(name: str) -> str:
+    """A kernel's name as a part of a sensor's: without blanks, "/" and "@"."""
+    return _ODD.sub("_", name).strip("_") or "unnamed"
+
+
+def linked(path: Path) -> Path | None:
+    """Where a link leads, or None where there is none. By one step, which is all that a link of /sys ever takes."""
+    try:
+        to = os.readlink(path)  # noqa: PTH115 - half the time of a lookup otherwise
+    except OSError:
+        return None
+    return Path(os.path.normpath(path.parent / to))
+
+
+def real(path: Path) -> Path:
+    """Where a link leads, or the path itself."""
+    return linked(path) or path
+
+
+def driver(parent: Path | None) -> str | None:
+    """The kernel driver that is bound to the hardware behind a device."""
+    found = None if parent is None else linked(parent / "driver")
+    return None if found is None else found.name
+
+
+def subsystem(at: Path | None) -> str | None:
+    """The bus or class that a device belongs to ("i2c", "thermal")."""
+    found = None if at is None else linked(at / "subsystem")
+    return None if found is None else found.name
+
+
+def may_be(name: str, stem: str | None) -> bool:
+    """Whether a chip of this kernel name can have that stem; no stem is any."""
+    return stem is None or stem.startswith(plain(name))
+
+
+def chip(name: str, parent: Path | None) -> str:
+    """A chip's lasting name: its kernel name, its bus and its address there, as far as it has them.
+
+    The nearest device above that sits on a bus counts ("nvme0" is a class device on a PCI one). A HID device is
+    numbered anew each time it is plugged in, so the USB port or I2C address beneath it counts instead.
+    """
+    fallback = None
+    at = parent
+    while at is not None and at != at.parent:
+        bus = linked(at / "subsystem")
+        if bus is not None and bus.parent.name == "bus":
+            if bus.name != "hid":
+                return f"{plain(name)}-{plain(_address(bus.name, at.name))}"
+            fallback = fallback or f"{plain(name)}-hid-{plain(at.name.rpartition('.')[0])}"
+        at = at.parent
+    return fallback or plain(name)
+
+
+def _address(bus: str, device: str) -> str:
+    """Bus and address as lm-sensors writes them, from the kernel's name of the device; else just that name."""
+    if bus == "i2c" and (found := re.fullmatch(r"(\d+)-0*([0-9a-f]{2,})", device)):
+        return f"i2c-{found[1]}-{found[2]}"
+    if bus == "spi" and (found := re.fullmatch(r"spi(\d+)\.(\d+)", device)):
+        return f"spi-{found[1]}-{int(found[2]):x}"
+    if bus == "pci" and (found := re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)\.([0-7])", device)):
+        domain, number, slot, function = (int(part, 16) for part in found.groups())
+        return f"pci-{domain << 16 | number << 8 | slot << 3 | function:04x}"
+    if bus == "platform":
+        found = re.fullmatch(r".*\.(\d+)(?:\.auto)?", device)
+        return f"isa-{int(found[1]):04x}" if found else device
+    return f"{bus}-{device}"

@@ -1,0 +1,273 @@
+"""A serial port of the machine, through pyserial: opened for us alone, set up, and watched through its descriptor.
+
+It owns how a port is opened and what an opening that fails means: who holds it, which group it belongs to, which
+setting it does not do. Moving bytes is `FdUart`'s; pyserial's own reading and writing are never used, since they would
+block or spin.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import pwd
+import stat
+import termios
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+from attrs import asdict
+
+from hearth.drivers.linux import uart_tty
+from hearth.drivers.linux.uart_holders import Holder, holders
+from hearth.drivers.uart_fd import FdUart
+from hearth.errors import DeviceError, ResourceBusy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hearth.drivers.uart import ModemLines, UartSettings
+
+_HELD = (errno.EBUSY, errno.EAGAIN)
+"""Opened exclusively by another process, or locked by one."""
+
+
+class LinuxUart(FdUart):
+    """A `UartDriver` over a device of the kernel. `path` may be a link that udev keeps, such as one in
+    /dev/serial/by-id: it is followed anew at each opening, so that an adapter may come back under another number.
+
+    Closing lets what was written leave the wire, which takes as long as the kernel allows it (30 s for most devices
+    whose other side has stopped the flow): `close` may block for that long, and so may `open` meanwhile.
+    """  # noqa: D205
+
+    opens_in_thread = True
+
+    def __init__(self, port: str, path: str, settings: UartSettings) -> None:
+        super().__init__(port, settings)
+        self.path = path
+        self._device: Any = None
+        self._resolved: str | None = None
+        self._errors: uart_tty.LineErrors | None = None
+        self._threads = trio.CapacityLimiter(1)
+
+    # --- opening --------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open and set up the port. Raises DeviceError and ResourceBusy, both with effect "none"."""
+        self._check_path()
+        others = [holder for holder in holders(self.path) if holder.pid != os.getpid()]
+        if others:
+            # Not every program takes the lock; opening the port under it would change its settings.
+            raise self._held(others)
+        device = self._serial()
+        try:
+            device.open()
+        except (OSError, ValueError, termios.error) as error:
+            raise self._explained(error) from error
+        try:
+            self._set_up(device.fd)
+        except BaseException:
+            device.close()
+            raise
+        self._device = device
+        self._resolved = os.path.realpath(self.path)
+        self._attach(device.fd)
+        self._errors = uart_tty.line_errors(device.fd)
+
+    def _check_path(self) -> None:
+        try:
+            mode = Path(self.path).stat().st_mode
+        except FileNotFoundError as error:
+            where = "/dev/serial/by-id" if self.path.startswith("/dev/serial/") else "/dev"
+            raise self._refused(
+                f"there is no {self.path}: is the device plugged in? `ls {where}` shows what there is", errno.ENOENT
+            ) from error
+        except OSError as error:
+            raise self._refused(f"{self.path} cannot be looked at: {error.strerror}", error.errno) from error
+        if not stat.S_ISCHR(mode):
+            raise self._refused(f"{self.path} is not a serial port", errno.ENOTTY)
+
+    def _serial(self) -> Any:
+        import serial
+        from serial.rs485 import RS485Settings
+
+        settings = self.settings
+        device = serial.Serial(
+            baudrate=settings.baud,
+            bytesize=settings.bits,
+            parity=settings.parity[0].upper(),
+            stopbits=settings.stop_bits,
+            rtscts=settings.flow == "rtscts",
+            xonxoff=settings.flow == "xonxoff",
+            timeout=0,
+            exclusive=True,
+        )
+        device.port = self.path
+        device.dtr = settings.dtr
+        device.rts = settings.rts
+        if settings.rs485 is not None:
+            device.rs485_mode = RS485Settings(
+                rts_level_for_tx=settings.rs485.rts_on_send,
+                rts_level_for_rx=not settings.rs485.rts_on_send,
+                loopback=settings.rs485.loopback,
+                delay_before_tx=settings.rs485.before_ms / 1000,
+                delay_before_rx=settings.rs485.after_ms / 1000,
+            )
+            # pyserial sets RTS last: to anything but the level for receiving it would switch the transmitter on.
+            device.rts = not settings.rs485.rts_on_send
+        return device
+
+    def _set_up(self, fd: int) -> None:
+        try:
+            uart_tty.claim(fd)
+            uart_tty.settle(fd, hangup=self.settings.hangup)
+            self._check_taken(fd)
+            if self.settings.rs485 is not None and not uart_tty.rs485_is_on(fd):
+                raise self._no_rs485(errno.EOPNOTSUPP)
+        except (OSError, termios.error) as error:
+            raise self._refused(f"{self.path} cannot be set up: {error}", _number(error)) from error
+
+    def _check_taken(self, fd: int) -> None:
+        found = uart_tty.refusals(fd, self.settings)
+        if found:
+            listed = "; ".join(f"{one.setting} = {one.wanted} (it stays at {one.found})" for one in found)
+            raise DeviceError(
+                f"uart {self.port}: {self.path} does not do {listed}: change the port's settings in the board profile",
+                effect="none",
+                data={"port": self.port, "errno": "EINVAL", "refused": [asdict(one) for one in found]},
+            )
+
+    def _explained(self, error: BaseException) -> DeviceError | ResourceBusy:
+        """What the operator must know about a port that pyserial could not open."""
+        number = _number(error)
+        if number in _HELD:
+            return self._held(holders(self.path))
+        if number in (errno.EACCES, errno.EPERM):
+            return self._refused(f"no permission to open {self.path}: {_cure(self.path)}", number)
+        if "RS485" in str(error):
+            return self._no_rs485(number)
+        if number == errno.EINVAL or isinstance(error, ValueError):
+            return self._unwilling(error)
+        if number == errno.ENOTTY:
+            return self._refused(f"{self.path} is not a serial port", number)
+        if number in (errno.EIO, errno.ENXIO, errno.ENODEV):
+            return self._refused(f"{self.path} has no working device behind it ({os.strerror(number)})", number)
+        return self._refused(f"{self.path} cannot be opened: {error}", number)
+
+    def _unwilling(self, error: BaseException) -> DeviceError:
+        """The device took none of what was to be changed: which settings that were can only be read back."""
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                self._check_taken(fd)
+            finally:
+                os.close(fd)
+        except DeviceError as refusal:
+            return refusal
+        except OSError:
+            pass  # the first error says enough
+        return self._refused(f"{self.path} refuses its settings: {error}", errno.EINVAL)
+
+    def _refused(self, what: str, number: int | None) -> DeviceError:
+        return self._error(what, number=number)
+
+    def _no_rs485(self, number: int | None) -> DeviceError:
+        return self._refused(
+            f"{self.path} has no RS-485 mode: take rs485 out of the board profile where the adapter switches "
+            "its transceiver by itself",
+            number,
+        )
+
+    def _held(self, found: list[Holder]) -> ResourceBusy:
+        who = ", ".join(str(holder) for holder in found) or "another process that this one may not see"
+        cure = "`sudo systemctl stop serial-getty@…` frees a login console" if _is_console(found) else "end it first"
+        data: dict[str, Any] = {"port": self.port, "path": self.path, "errno": "EBUSY", "effect": "none"}
+        data["holders"] = [asdict(holder) for holder in found]
+        return ResourceBusy(f"uart {self.port}: {self.path} is held by {who}; {cure}", data=data)
+
+    def _release(self, fd: int) -> None:
+        device, self._device = self._device, None
+        with suppress(OSError):  # unplugged
+            uart_tty.disclaim(fd)
+        device.close()
+
+    # --- what the device can do -----------------------------------------------------------------------------------
+
+    async def _apart(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run what may take a USB device's time in a thread; there is none while nobody asks."""
+        with trio.CancelScope(shield=True):
+            return await trio.to_thread.run_sync(lambda: call(*args, **kwargs), limiter=self._threads)
+
+    async def _get_lines(self) -> ModemLines:
+        try:
+            lines: ModemLines = await self._apart(uart_tty.modem_lines, self._fd)
+        except OSError as error:
+            raise self._failed(error) from error
+        return lines
+
+    async def _set_lines(self, *, rts: bool | None, dtr: bool | None) -> None:
+        await self._apart(uart_tty.set_modem_lines, self._fd, rts=rts, dtr=dtr)
+
+    async def _set_break(self, on: bool) -> None:
+        await self._apart(uart_tty.set_break, self._fd, on)
+
+    def _unsent(self, fd: int) -> int:
+        return uart_tty.unsent(fd)
+
+    def _new_overruns(self) -> int:
+        before = self._errors
+        if before is None:
+            return 0
+        self._errors = uart_tty.line_errors(self._fd) or before
+        return max(0, self._errors.overrun - before.overrun)
+
+    def describe(self) -> Mapping[str, Any]:
+        """The port, its settings, the device behind its path, and what its driver has counted of damaged input."""
+        settings = self.settings
+        described: dict[str, Any] = {
+            "kind": "uart",
+            "driver": "serial",
+            "port": self.port,
+            "path": self.path,
+            "device": self._resolved,
+            "baud": settings.baud,
+            "bits": settings.bits,
+            "parity": settings.parity,
+            "stop_bits": settings.stop_bits,
+            "flow": settings.flow,
+            "rs485": settings.rs485 is not None,
+        }
+        errors = self._errors
+        return described if errors is None else {**described, "errors": asdict(errors)}
+
+
+def _number(error: BaseException | None) -> int | None:
+    """The errno of an error that pyserial may have wrapped in one of its own."""
+    while error is not None:
+        number = error.args[0] if isinstance(error, (OSError, termios.error)) and error.args else None
+        if isinstance(number, int):
+            return number
+        error = error.__context__
+    return None
+
+
+def _is_console(found: list[Holder]) -> bool:
+    return any(holder.name in ("agetty", "getty", "login") for holder in found)
+
+
+def _cure(path: str) -> str:
+    """The command that gives this process's user the right to open `path`."""
+    status = Path(path).stat()
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    if stat.S_IMODE(status.st_mode) & 0o060 == 0o060 and status.st_gid != 0:
+        try:
+            group = grp.getgrgid(status.st_gid).gr_name
+        except KeyError:
+            group = str(status.st_gid)
+        return f"it belongs to the group {group}: `sudo usermod -aG {group} {user}`, then log in again"
+    return f"a udev rule must give it to a group (GROUP=\"dialout\", MODE=\"0660\"); `sudo usermod -aG dialout {user}`"

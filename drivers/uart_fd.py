@@ -1,0 +1,344 @@
+"""A serial port over any non-blocking descriptor: the machine that the simulated and the real ports share.
+
+It owns receiving, writing, exchanging and the order in which lines are driven. It refuses to open anything: what the
+descriptor is, and what can be asked of the device behind it, is a subclass's business.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import termios
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import trio
+from attrs import evolve
+
+from hearth.drivers.base import BaseDriver, Style
+from hearth.drivers.uart import MODEM_LINES, ModemLines, UartSettings, write_timeout_s
+from hearth.drivers.uart_inbox import Inbox, Taken
+from hearth.drivers.wakeup import Wakeup
+from hearth.errors import DeviceError, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator
+
+    from hearth.errors import Effect
+
+_READ_SIZE = 65_536
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+"""Seconds between two looks at output that is leaving; there is nothing to poll for its end."""
+_NOT_THERE = (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP)
+"""What a driver answers that cannot do a thing at all."""
+
+
+class FdUart(BaseDriver):
+    """A `UartDriver` over a non-blocking descriptor; a subclass opens it and calls `_attach`."""
+
+    style = Style.ASYNC
+
+    def __init__(self, port: str, settings: UartSettings) -> None:
+        self.port = port
+        self.settings = settings
+        self._fd = -1
+        self._inbox = Inbox(settings.inbox_bytes)
+        self._flights = 0
+        self._landed = Wakeup()
+        self._overrun = 0
+
+    def _attach(self, fd: int) -> None:
+        self._fd = fd
+        self._inbox = Inbox(self.settings.inbox_bytes)
+        self._overrun = 0
+
+    def close(self) -> None:
+        """Close the descriptor; a running pump returns, and readers off the bus get a DeviceError."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._inbox.close(self._error("the port was closed"))
+            if trio.lowlevel.in_trio_run():
+                trio.lowlevel.notify_closing(fd)
+            self._release(fd)
+
+    def _release(self, fd: int) -> None:
+        """Give the descriptor back; a subclass may have more to give."""
+        os.close(fd)
+
+    # --- what the device can do: a subclass knows -----------------------------------------------------------------
+
+    async def _get_lines(self) -> ModemLines:
+        return ModemLines()
+
+    async def _set_lines(self, *, rts: bool | None, dtr: bool | None) -> None:
+        """Set those that are not None. Raises OSError."""
+        raise OSError(errno.ENOTTY, "the port has no modem lines")
+
+    async def _set_break(self, on: bool) -> None:
+        """Begin or end the break state. Raises OSError."""
+        raise OSError(errno.ENOTTY, "the port cannot send a break")
+
+    def _unsent(self, fd: int) -> int:
+        """How much of what was written has not left yet."""
+        return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), "little")
+
+    def _new_overruns(self) -> int:
+        """How many characters the device or the kernel has lost since this was last asked."""
+        return 0
+
+    # --- errors ---------------------------------------------------------------------------------------------------
+
+    def _error(
+        self, what: str, *, taken: int | None = None, number: int | None = None, effect: Effect = "none"
+    ) -> DeviceError:
+        data: dict[str, Any] = {"port": self.port, "errno": errno.errorcode.get(number or errno.EIO, "EIO")}
+        if taken is not None:
+            data["taken"] = taken
+        return DeviceError(f"uart {self.port}: {what}", effect=effect, data=data)
+
+    def _failed(self, error: OSError, *, taken: int | None = None) -> DeviceError:
+        what = f"{error.strerror}; is it still plugged in?"
+        return self._error(what, taken=taken, number=error.errno, effect="unknown" if taken else "none")
+
+    def _open_fd(self) -> int:
+        if self._fd < 0:
+            raise self._error("the port is not open", number=errno.EBADF)
+        return self._fd
+
+    @contextmanager
+    def _flight(self) -> Iterator[int]:
+        """A transaction that needs the pump: it goes on receiving until this has landed."""
+        fd = self._open_fd()
+        self._flights += 1
+        try:
+            yield fd
+        finally:
+            self._flights -= 1
+            self._landed.wake()
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    async def pump(self) -> None:
+        """Move received bytes into the inbox until the port is closed.
+
+        Cancelled while a transaction is in flight it goes on until that has its reply. Raises DeviceError when the
+        port fails.
+        """
+        fd, inbox = self._fd, self._inbox
+        try:
+            await self._receive(fd, inbox)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True) as receiving:
+                # A transaction that begins in this very moment is seen after one more turn.
+                await trio.lowlevel.checkpoint()
+                if self._flights and self._fd == fd:
+                    await self._receive_until_landed(fd, inbox, receiving)
+            raise
+
+    async def _receive_until_landed(self, fd: int, inbox: Inbox, receiving: trio.CancelScope) -> None:
+        async def landing() -> None:
+            await self._landed.until(lambda: not self._flights)
+            receiving.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(landing)
+            await self._receive(fd, inbox)
+            nursery.cancel_scope.cancel()
+
+    async def _receive(self, fd: int, inbox: Inbox) -> None:
+        while fd >= 0:
+            if self._holds_back(inbox):
+                await inbox.wait_for_room()
+            try:
+                await trio.lowlevel.wait_readable(fd)
+                if self._fd != fd:
+                    return
+                data = os.read(fd, _READ_SIZE)
+                if not data:
+                    raise OSError(errno.EIO, "the other side hung up")
+            except BlockingIOError:
+                continue
+            except trio.ClosedResourceError:
+                return
+            except OSError as error:
+                failure = self._failed(error)
+                inbox.close(failure)
+                raise failure from error
+            inbox.feed(data, now=trio.current_time())
+
+    def _holds_back(self, inbox: Inbox) -> bool:
+        """With flow control a full inbox is no loss: what is not read stays in the kernel, which stops the sender."""
+        return self.settings.flow != "none" and inbox.full and not inbox.closed
+
+    def _pull(self, fd: int) -> None:
+        """Fetch what the kernel has received by now; a failure is the pump's to report."""
+        inbox = self._inbox
+        for _ in range(16):
+            if self._holds_back(inbox):
+                return
+            try:
+                data = os.read(fd, _READ_SIZE)
+            except OSError:
+                return
+            if not data:
+                return
+            inbox.feed(data, now=trio.current_time())
+
+    async def take(
+        self, length: int | None, until: bytes | None, *, gap_s: float | None = None, partial: bool = False
+    ) -> Taken:
+        """See `UartDriver.take`."""
+        fd = self._open_fd()
+        if gap_s is not None:
+            # While this process was busy bytes may have come that belong before the gap.
+            self._pull(fd)
+        return self._counted(self._inbox.take(length, until, gap_s=gap_s, partial=partial), partial=partial)
+
+    def _counted(self, taken: Taken, *, partial: bool) -> Taken:
+        self._overrun += self._new_overruns()
+        if not self._overrun or not (taken.complete or partial):
+            return taken
+        overrun, self._overrun = self._overrun, 0
+        return evolve(taken, overrun=overrun)
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    async def write(self, data: bytes, *, timeout_s: float, drain: bool = False) -> int:
+        """See `UartDriver.write`."""
+        with self._flight() as fd:
+            deadline = trio.current_time() + timeout_s
+            await self._send(fd, data, deadline, timeout_s)
+            if drain:
+                unsent = await self._drained(fd, deadline)
+                if unsent:
+                    raise TimedOut(
+                        f"uart {self.port}: the last of {len(data)} bytes are still there after {timeout_s:.1f} s; "
+                        "flow control?",
+                        effect="unknown",
+                        data={"port": self.port, "taken": len(data), "unsent": unsent},
+                    )
+            return len(data)
+
+    async def _send(self, fd: int, data: bytes, deadline: float, timeout_s: float) -> None:
+        rest = memoryview(data)
+        try:
+            with trio.move_on_at(deadline):
+                while rest:
+                    try:
+                        rest = rest[os.write(fd, rest) :]
+                    except BlockingIOError:
+                        await trio.lowlevel.wait_writable(fd)
+        except trio.ClosedResourceError:
+            closed = OSError(errno.EBADF, "the port was closed")
+            raise self._failed(closed, taken=len(data) - len(rest)) from None
+        except OSError as error:
+            failure = self._failed(error, taken=len(data) - len(rest))
+            if _hung_up(fd):
+                # A pump that holds back does not see the end of the device by itself.
+                self._inbox.close(failure)
+            raise failure from error
+        if rest:
+            taken = len(data) - len(rest)
+            raise TimedOut(
+                f"uart {self.port}: {taken} of {len(data)} bytes were taken in {timeout_s:.1f} s; flow control?",
+                effect="unknown" if taken else "none",
+                data={"port": self.port, "taken": taken},
+            )
+
+    async def _drained(self, fd: int, deadline: float) -> int:
+        """Wait until what was written has left; return how much of it has not by then."""
+        while True:
+            try:
+                unsent = self._unsent(fd)
+            except OSError as error:
+                raise self._error(f"{error.strerror}; is it still plugged in?", effect="unknown") from error
+            left_s = deadline - trio.current_time()
+            if not unsent or left_s <= 0:
+                return unsent
+            pause = min(max(5.0 * unsent / self.settings.baud, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            await trio.sleep(min(pause, left_s))
+
+    async def exchange(
+        self, data: bytes, *, length: int | None, until: bytes | None, timeout_s: float, gap_s: float | None = None
+    ) -> Taken:
+        """See `UartDriver.exchange`."""
+        with self._flight() as fd:
+            inbox = self._inbox
+            self._pull(fd)
+            discarded = inbox.clear()
+            self._new_overruns()
+            self._overrun = 0
+            write_s = write_timeout_s(len(data), self.settings.baud)
+            await self._send(fd, data, trio.current_time() + write_s, write_s)
+            try:
+                with trio.move_on_after(timeout_s):
+                    while not inbox.complete(length, until, gap_s):
+                        await inbox.wait(length, until, gap_s)
+                        self._pull(fd)
+            except DeviceError as error:
+                raise DeviceError(error.message, data={**(error.data or {}), "effect": "unknown"}) from error
+            reply = inbox.take(length, until, gap_s=gap_s, partial=True)
+            return self._counted(evolve(reply, discarded=discarded), partial=True)
+
+    # --- lines ----------------------------------------------------------------------------------------------------
+
+    async def control(
+        self, *, rts: bool | None = None, dtr: bool | None = None, break_s: float | None = None
+    ) -> ModemLines:
+        """See `UartDriver.control`."""
+        with self._flight() as fd:
+            if rts is not None and (self.settings.flow == "rtscts" or self.settings.rs485 is not None):
+                owner = "flow control" if self.settings.rs485 is None else "RS-485"
+                raise self._error(f"RTS belongs to {owner} on this port, so it cannot be set", number=errno.EBUSY)
+            if rts is not None or dtr is not None:
+                try:
+                    await self._set_lines(rts=rts, dtr=dtr)
+                except OSError as error:
+                    effect: Effect = "none" if error.errno in _NOT_THERE else "unknown"
+                    what = f"RTS and DTR cannot be set: {error.strerror}"
+                    raise self._error(what, number=error.errno, effect=effect) from error
+            if break_s is not None:
+                await self._send_break(fd, break_s)
+            return await self._get_lines()
+
+    async def _send_break(self, fd: int, break_s: float) -> None:
+        # The kernel would wait for this itself, and for ever.
+        wait_s = write_timeout_s(4096, self.settings.baud)
+        unsent = await self._drained(fd, trio.current_time() + wait_s)
+        if unsent:
+            raise TimedOut(
+                f"uart {self.port}: no break was sent: output is still there after {wait_s:.1f} s; flow control?",
+                effect="none",
+                data={"port": self.port, "unsent": unsent},
+            )
+        try:
+            await self._set_break(True)
+        except OSError as error:
+            what = f"no break was sent: {error.strerror}"
+            raise self._error(what, number=error.errno) from error
+        try:
+            await trio.sleep(break_s)
+        finally:
+            with trio.CancelScope(shield=True):
+                try:
+                    await self._set_break(False)
+                except OSError as error:
+                    what = f"the break could not be ended: {error.strerror}"
+                    raise self._error(what, number=error.errno, effect="unknown") from error
+
+    async def make_safe(self, outputs: Iterable[Hashable]) -> list[dict[str, Any]]:
+        """Give RTS and DTR the levels of the port's settings, if they are among `outputs` and the port has them."""
+        if MODEM_LINES not in outputs or await self._get_lines() == ModemLines():
+            return []
+        settings = self.settings
+        fixed = settings.flow == "rtscts" or settings.rs485 is not None
+        await self.control(rts=None if fixed else settings.rts, dtr=settings.dtr)
+        return [{"port": self.port, "safe": {"rts": settings.rts, "dtr": settings.dtr}}]
+
+
+def _hung_up(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return bool(poll.poll(0))

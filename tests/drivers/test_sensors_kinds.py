@@ -1,0 +1,54 @@
+"""What the kinds of I2C sensors make of a chip's bytes: the examples of their data sheets."""
+
+import pytest
+
+from hearth.drivers.boards.sensors import SENSOR_KINDS, Sensor
+from hearth.errors import DeviceError
+
+EXAMPLES = [
+    ("tmp102", "7ff0", 127.9375),
+    ("tmp102", "e700", -25.0),
+    ("tmp102", "4b01", 150.0),
+    ("lm75", "7d00", 125.0),
+    ("lm75", "00ff", 0.5),
+    ("lm75", "c900", -55.0),
+    ("lm75b", "7f00", 127.0),
+    ("lm75b", "003f", 0.125),
+    ("lm75b", "ffe0", -0.125),
+    ("tmp75", "0040", 0.25),
+    ("tmp75", "ffc0", -0.25),
+    ("tmp75", "3200", 50.0),
+    ("tmp117", "0c80", 25.0),
+    ("tmp117", "ffff", -0.0078125),
+    ("mcp9808", "c194", 25.25),
+    ("mcp9808", "1ff0", -1.0),
+    ("ina219", "1f42", 4.0),
+    ("ina219", "5dc0", 12.0),
+    ("ina226", "2570", 11.98),
+]
+
+
+def sensor(kind):
+    return Sensor("t", kind, "i2c:1", 0x48, SENSOR_KINDS[kind].unit)
+
+
+@pytest.mark.parametrize(("kind", "raw", "value"), EXAMPLES)
+def test_a_register_becomes_a_number_with_a_unit(kind, raw, value):
+    assert sensor(kind).value(bytes.fromhex(raw)) == value
+
+
+def test_every_kind_has_an_example():
+    assert {kind for kind, _, _ in EXAMPLES} == set(SENSOR_KINDS)
+
+
+def test_a_chip_that_has_measured_nothing_yet_is_an_error_and_not_the_coldest_of_all_temperatures():
+    with pytest.raises(DeviceError, match="ask again") as caught:
+        sensor("tmp117").value(b"\x80\x00")
+    assert caught.value.data == {"effect": "none", "errno": "EAGAIN"}
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x19", b"\x19\x00\x00"])
+def test_a_reply_of_the_wrong_length_is_an_error(raw):
+    with pytest.raises(DeviceError, match="expected 2 bytes") as caught:
+        sensor("tmp102").value(raw)
+    assert caught.value.data["addr"] == 0x48

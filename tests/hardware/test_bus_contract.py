@@ -1,0 +1,516 @@
+"""The bus contract (design §3), sentence by sentence, on the kernel's own interfaces with the drivers that serve them.
+
+Each bench is one interface, a way to let a transaction on it stand still in the kernel or beyond, and what the world
+shows of those that were done. A line of gpio-sim cannot stand still: setting it is one system call that does not wait.
+There the bus is held by a lease.
+"""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import threading
+import time
+from base64 import b64encode
+from contextlib import ExitStack, asynccontextmanager
+
+import pytest
+import serial
+import smbus2
+import trio
+import trio.testing
+from support.cell import MEMORY, Cell
+from support.gpio_sim import GpioSim
+from support.mcp2221 import ADAPTER, Mcp2221, Memory
+from support.saboteur import bug, install
+from support.waiting import passes
+
+from hearth.actors.bus import Bus
+from hearth.actors.tickets import Asker, Ticket
+from hearth.drivers.gpio import LineSpec
+from hearth.drivers.i2c import Write
+from hearth.drivers.linux.gpio import LinuxGpio
+from hearth.drivers.linux.i2c import LinuxI2c
+from hearth.drivers.linux.uart import LinuxUart
+from hearth.drivers.uart import UartSettings
+from hearth.errors import DeviceError, HearthError, ResourceBusy, TimedOut, effect_of
+
+ME = Asker("session", "task", "me")
+YOU = Asker("other session", "other task", "you")
+DATA = bytes(range(100, 200))
+DEADLINE_MS = 300
+LINES = tuple(LineSpec(offset, f"L{offset}") for offset in range(4))
+BOUND = 30
+"""Seconds for each test here; it usually takes a small part of one."""
+
+
+class OnGpioSim:
+    """Transaction n drives line n high."""
+
+    slow = False
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.chip = GpioSim("contract", 4)
+        stack.callback(self.chip.close)
+        self.driver = LinuxGpio("contract", LINES)
+
+    def op(self, number):
+        return lambda driver: driver.set(number, 1)
+
+    def done(self):
+        return [offset for offset in range(4) if self.chip.value(offset)]
+
+
+class OnAdapter:
+    """What both interfaces of an MCP2221 need: it wedges, and is released."""
+
+    slow = True
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.adapter = stack.enter_context(Mcp2221({MEMORY: Memory()}))
+
+    async def reached(self):
+        await trio.to_thread.run_sync(self.adapter.chip.wait_held)
+
+    def let_go(self):
+        self.adapter.chip.release()
+
+
+class OnI2c(OnAdapter):
+    """Transaction n writes a hundred times n, in two reports to the adapter; it stands before the seventieth."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__(stack)
+        self.driver = LinuxI2c(1, adapter=ADAPTER)
+
+    def op(self, number):
+        return lambda driver: driver.transfer(MEMORY, [Write(bytes([number]) * 100)])
+
+    async def hold(self):
+        self.adapter.chip.wedge(after=70)
+
+    def done(self):
+        log = self.adapter.chip.log
+        assert {len(exchange.written) for exchange in log if exchange.whole} <= {100}
+        assert self.adapter.chip.strays == []
+        return [exchange.written[0] for exchange in log if exchange.whole]
+
+
+class OnAdaptersLines(OnAdapter):
+    """Transaction n drives line n of the adapter high; it stands in the kernel while somebody's I2C write stands."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__(stack)
+        self.driver = LinuxGpio("mcp2221_gpio", LINES)
+        self._begun = threading.Event()
+        self._somebody = threading.Thread()
+
+    def op(self, number):
+        def drive(driver):
+            self._begun.set()
+            driver.set(number, 1)
+
+        return drive
+
+    def _write(self):
+        with smbus2.SMBus(self.adapter.bus) as bus:
+            bus.i2c_rdwr(smbus2.i2c_msg.write(MEMORY, [0]))
+
+    async def hold(self):
+        self.adapter.chip.wedge()
+        self._somebody = threading.Thread(target=self._write)
+        self._somebody.start()
+        await super().reached()
+        self._begun.clear()
+
+    async def reached(self):
+        assert await trio.to_thread.run_sync(self._begun.wait, BOUND)
+
+    def let_go(self):
+        super().let_go()
+        if self._somebody.ident is not None:
+            self._somebody.join(BOUND)
+
+    def done(self):
+        return [pin for pin, (level, is_input) in enumerate(self.adapter.chip.gpio) if level and not is_input]
+
+
+class OnUart:
+    """Transaction n is an exchange with an instrument that answers each line; it stands while that is silent."""
+
+    slow = True
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.driver = LinuxUart("contract", "/dev/ttyS1", UartSettings(baud=38_400))
+        self.heard: list[int] = []
+        self._asked, self._answers = threading.Event(), threading.Event()
+        self._answers.set()
+        self._far = stack.enter_context(serial.Serial("/dev/ttyS2", timeout=BOUND))
+        self._far.reset_input_buffer()
+        thread = threading.Thread(target=self._instrument, daemon=True)
+        thread.start()
+        stack.callback(thread.join, BOUND)
+        stack.callback(self._far.cancel_read)
+        stack.callback(self._answers.set)
+
+    def _instrument(self):
+        while line := self._far.readline():
+            self._asked.set()
+            self._answers.wait(BOUND)
+            self.heard.append(int(line))
+            self._far.write(b"done " + line)
+
+    def op(self, number):
+        async def exchange(driver):
+            reply = await driver.exchange(b"%d\n" % number, length=None, until=b"\n", timeout_s=BOUND)
+            assert reply.data == b"done %d\n" % number
+
+        return exchange
+
+    async def hold(self):
+        self._asked.clear()
+        self._answers.clear()
+
+    async def reached(self):
+        assert await trio.to_thread.run_sync(self._asked.wait, BOUND)
+
+    def let_go(self):
+        self._answers.set()
+
+    def done(self):
+        return list(self.heard)
+
+
+BENCHES = {"gpio-sim": OnGpioSim, "gpio-mcp2221": OnAdaptersLines, "i2c": OnI2c, "uart": OnUart}
+
+
+@pytest.fixture(params=BENCHES)
+def bench(request):
+    with ExitStack() as stack:
+        yield BENCHES[request.param](stack)
+
+
+@pytest.fixture(params=[name for name, bench in BENCHES.items() if bench.slow])
+def slow_bench(request):
+    with ExitStack() as stack:
+        yield BENCHES[request.param](stack)
+
+
+@asynccontextmanager
+async def serving(bench, **more):
+    """The bench's bus, open; what it audits is in `bench.audited`."""
+    bench.audited = []
+
+    def audit(event, **fields):
+        bench.audited.append((event, fields))
+
+    with trio.fail_after(BOUND):
+        async with trio.open_nursery() as nursery:
+            bus = Bus("contract", bench.driver, audit=audit, **more)
+            await nursery.start(bus.run)
+            try:
+                yield bus
+            except BaseException:
+                if bench.slow:
+                    bench.let_go()
+                raise
+            finally:
+                nursery.cancel_scope.cancel()
+
+
+class Askers:
+    """Askers in tasks of their own, and what became of each: a value, an error or "cancelled"."""
+
+    def __init__(self, bus, bench, nursery) -> None:
+        self.of: dict[int, object] = {}
+        self._bus, self._bench, self._nursery = bus, bench, nursery
+
+    def ask(self, number, *, asker=ME, limit=BOUND) -> trio.CancelScope:
+        """Ask for transaction `number`; returns the scope that cancels its asker."""
+        scope = trio.CancelScope()
+        ticket = Ticket(self._bench.op(number), asker, limit=limit)
+
+        async def run():
+            with scope:
+                try:
+                    await self._bus.request(ticket).get()
+                    self.of[number] = "done"
+                except trio.Cancelled:
+                    self.of[number] = "cancelled"
+                    raise
+                except HearthError as error:
+                    self.of[number] = error
+
+        self._nursery.start_soon(run)
+        return scope
+
+
+@asynccontextmanager
+async def standing(bus, bench, nursery):
+    """Nobody's transaction can begin inside this block, which gets the numbers of those that are done after it.
+
+    Transaction 0 stands on the wire, or the bus is leased.
+    """
+    if bench.slow:
+        await bench.hold()
+        askers = Askers(bus, bench, nursery)
+        askers.ask(0, asker=YOU)
+        await bench.reached()
+        yield [0]
+        bench.let_go()
+        await passes(lambda: askers.of)
+        assert askers.of == {0: "done"}
+    else:
+        lease = Ticket(None, YOU, limit=0)
+        await bus.request(lease).get()
+        yield []
+        bus.release(lease)
+
+
+async def queued(bus, count):
+    await passes(lambda: bus.health()["queued"] == count)
+
+
+# --- a transaction that has begun is never interrupted ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["a cancel", "a deadline", "the end of its bus"])
+async def test_a_transaction_that_has_begun_is_not_interrupted_by(by, slow_bench) -> None:
+    bench = slow_bench
+
+    async def let_go_once_all_is_quiet():
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.done() == []
+        assert askers.of == {}
+        bench.let_go()
+
+    async with trio.open_nursery() as nursery, serving(bench) as bus:
+        await bench.hold()
+        askers = Askers(bus, bench, nursery)
+        scope = askers.ask(1)
+        await bench.reached()
+        nursery.start_soon(let_go_once_all_is_quiet)
+        if by == "a cancel":
+            scope.cancel()
+        elif by == "a deadline":
+            scope.deadline = trio.current_time()
+        if by != "the end of its bus":
+            await passes(lambda: askers.of)
+    assert askers.of == {1: "done"}
+    assert bench.done() == [1]
+
+
+HOWS = {
+    "a cancel": lambda scene: scene.cancel(),
+    "its task's deadline": lambda scene: scene.pass_the_deadline(),
+    "the end of its session": lambda scene: scene.end_session(),
+    "a client that disconnects": lambda scene: scene.disconnect(),
+    "a session that crashes elsewhere": lambda scene: scene.crash(scene.witness, scene.witness.open()),
+    "the crash of its own session": lambda scene: scene.crash(scene.peer, scene.session),
+    "SIGTERM": lambda scene: scene.terminate(),
+}
+
+
+class Scene:
+    """A daemon, and a task that stands in the middle of an I2C write on the wire; a witness who sees what arrives."""
+
+    def __init__(self, cell, env, limit) -> None:
+        self.daemon = cell.daemon('[tools]\nenable = ["com.example"]\n', env=env).start()
+        self.peer, self.witness = self.daemon.peer(), self.daemon.peer()
+        self.session = self.peer.open(on_disconnect="close")
+        cell.wire.wedge(after=70)
+        step = ("i2c.write", {"bus": 1, "addr": MEMORY, "data": b64encode(DATA).decode()})
+        self.began = time.monotonic()
+        self.task = self.peer.submit(self.session, step, **limit)
+        cell.wire.wait_held()
+
+    def cancel(self):
+        answer = self.peer.call("task.cancel", {"session_id": self.session, "task_id": self.task})
+        assert answer["result"]["status"] == "CANCELLING"
+
+    def pass_the_deadline(self):
+        """Until the daemon has served somebody after it."""
+        self.daemon.until(lambda: time.monotonic() > self.began + 2 * DEADLINE_MS / 1000)
+        self.witness.health()
+
+    def end_session(self):
+        self.peer.start("session.close", {"session_id": self.session})
+        self.until_it_is_gone()
+
+    def disconnect(self):
+        self.peer.close()
+        self.until_it_is_gone()
+
+    def until_it_is_gone(self):
+        """There is no session but the one that asks."""
+        self.daemon.until(lambda: self.witness.health()["sessions"] == 1)
+
+    def crash(self, peer, session):
+        assert peer.refusal("task.submit", bug(session))["code"] == -32603
+
+    def terminate(self):
+        self.daemon.signal(signal.SIGTERM)
+        self.daemon.until(lambda: "error" in self.witness.call("session.open"))
+
+    def steps(self, event):
+        return [r for r in self.daemon.records() if r["event"] == event and r.get("task_id") == self.task]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_write_that_is_on_the_wire_is_not_interrupted_by(how, tmp_path) -> None:
+    install(tmp_path)
+    with Cell(tmp_path, adapter=True) as cell:
+        limit = {"max_duration_ms": DEADLINE_MS} if how == "its task's deadline" else {}
+        scene = Scene(cell, {"PYTHONPATH": str(tmp_path)}, limit)
+        HOWS[how](scene)
+        # It stands where it stood, and whoever asks is told that it runs or that its session is no more.
+        [exchange] = cell.wire.log
+        assert exchange.end is None
+        assert scene.steps("task.step.finish") == []
+        cell.wire.release()
+        scene.daemon.until(lambda: scene.steps("task.finish"))
+        assert exchange.whole
+        assert exchange.written == DATA
+        [step] = scene.steps("task.step.finish")
+        assert step["status"] == "SUCCESS"
+        [task] = scene.steps("task.finish")
+        verdicts = {"a session that crashes elsewhere": "SUCCESS", "its task's deadline": "FAILED"}
+        assert task["status"] == verdicts.get(how, "CANCELLED")
+        if how == "SIGTERM":
+            assert scene.daemon.wait() == 0
+
+
+# --- a queued request whose asker is cancelled never begins ------------------------------------------------------
+
+
+async def test_a_queued_request_whose_asker_is_cancelled_never_begins(bench) -> None:
+    async with serving(bench) as bus, trio.open_nursery() as nursery:
+        askers = Askers(bus, bench, nursery)
+        async with standing(bus, bench, nursery) as others:
+            withdrawn = askers.ask(1)
+            askers.ask(2)
+            await queued(bus, 2)
+            withdrawn.cancel()
+            await passes(lambda: askers.of)
+            assert askers.of == {1: "cancelled"}
+            assert bus.health()["queued"] == 1
+        await passes(lambda: 2 in askers.of)
+        assert bench.done() == [*others, 2]
+
+
+# --- two transactions on one bus never overlap -------------------------------------------------------------------
+
+
+def watched(op, notes, name):
+    """The transaction, with its beginning and end noted where it runs."""
+
+    def run(driver):
+        notes.append(("begin", name))
+        value = op(driver)
+        if inspect.iscoroutine(value):
+            return finish(value)
+        notes.append(("end", name))
+        return value
+
+    async def finish(coroutine):
+        value = await coroutine
+        notes.append(("end", name))
+        return value
+
+    return run
+
+
+async def test_two_transactions_on_one_bus_never_overlap(bench) -> None:
+    notes: list[tuple[str, tuple[int, int]]] = []
+
+    async def ask(bus, number):
+        for round_ in range(8):
+            op = watched(bench.op(number), notes, (number, round_))
+            await bus.request(Ticket(op, ME, limit=BOUND)).get()
+
+    async with serving(bench) as bus:
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                nursery.start_soon(ask, bus, number)
+        assert set(bench.done()) == {0, 1, 2, 3}
+    assert len(notes) == 2 * 4 * 8
+    for begin, end in zip(notes[::2], notes[1::2], strict=True):
+        assert (begin[0], end) == ("begin", ("end", begin[1]))
+
+
+# --- a full queue answers RESOURCE_BUSY at once ------------------------------------------------------------------
+
+
+async def test_a_full_queue_answers_resource_busy_at_once(bench) -> None:
+    async with serving(bench, queue_bound=2) as bus, trio.open_nursery() as nursery:
+        askers = Askers(bus, bench, nursery)
+        async with standing(bus, bench, nursery) as others:
+            askers.ask(1)
+            askers.ask(2)
+            await queued(bus, 2)
+            # Synchronously: it is refused before anything else could happen.
+            with pytest.raises(ResourceBusy) as refused:
+                bus.request(Ticket(bench.op(3), ME, limit=BOUND))
+            assert refused.value.data["reason"] == "queue full"
+            assert effect_of(refused.value) == "none"
+        await passes(lambda: len(askers.of) == 2)
+        assert askers.of == {1: "done", 2: "done"}
+        assert sorted(bench.done()) == [*others, 1, 2]
+
+
+# --- a transaction past its limit marks the bus wedged -----------------------------------------------------------
+
+
+async def test_a_transaction_past_its_limit_marks_its_bus_wedged_and_finishes_all_the_same(slow_bench) -> None:
+    bench = slow_bench
+    with ExitStack() as stack:
+        other = OnGpioSim(stack)
+        async with serving(bench) as bus, serving(other) as other_bus, trio.open_nursery() as nursery:
+            askers = Askers(bus, bench, nursery)
+            await bench.hold()
+            askers.ask(1, limit=0.05)
+            await bench.reached()
+            await passes(lambda: bus.state == "wedged")
+            assert askers.of == {}, "nothing may kill it, so its asker waits for it"
+            with pytest.raises(ResourceBusy) as refused:
+                bus.request(Ticket(bench.op(2), YOU, limit=BOUND))
+            assert refused.value.data["reason"] == "wedged"
+            assert [event for event, _ in bench.audited] == ["bus.wedged"]
+            assert bus.health()["state"] == "wedged"
+            assert bus.health()["reason"] == bench.audited[0][1]["reason"]
+            # Another bus is not concerned.
+            await other_bus.request(Ticket(other.op(3), ME, limit=BOUND)).get()
+            assert other.done() == [3]
+
+            bench.let_go()
+            await passes(lambda: askers.of)
+            assert isinstance(askers.of[1], TimedOut)
+            assert effect_of(askers.of[1]) == "done"
+            assert bench.done() == [1]
+            assert [event for event, _ in bench.audited] == ["bus.wedged", "bus.reopened"]
+            await bus.request(Ticket(bench.op(2), YOU, limit=BOUND)).get()
+            assert bench.done() == [1, 2]
+
+
+# --- an error tells what became of the world ---------------------------------------------------------------------
+
+
+async def test_an_error_tells_whether_anything_crossed_the_wire() -> None:
+    with ExitStack() as stack:
+        bench = OnI2c(stack)
+        async with serving(bench) as bus:
+
+            async def effect(*, addr=MEMORY):
+                ticket = Ticket(lambda driver: driver.transfer(addr, [Write(bytes(100))]), ME, limit=BOUND)
+                with pytest.raises(DeviceError) as failed:
+                    await bus.request(ticket).get()
+                return effect_of(failed.value)
+
+            assert await effect(addr=0x23) == "none"
+            bench.adapter.chip.nack(after=0)
+            assert await effect() == "none"
+            bench.adapter.chip.nack(after=65)
+            assert await effect() == "unknown"
+            bench.adapter.chip.timeout(after=3)
+            assert await effect() == "unknown"
+            assert [len(exchange.written) for exchange in bench.adapter.chip.log] == [0, 0, 65, 3]

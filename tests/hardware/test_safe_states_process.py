@@ -1,0 +1,87 @@
+"""What becomes of driven lines when hearthd itself ends: with SIGTERM, and with kill -9 until the next start.
+
+Nothing but the kernel holds a line once its user is dead, and what becomes of one that nobody holds is the chip's
+affair: gpio-sim lets it go back to its pull, the MCP2221 leaves it driven as it was, as many chips do.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+import smbus2
+from support.cell import CHIPS, DRIVEN, MCP, MEMORY, RELEASED, SAFE, SIM, Cell, closes, drive
+
+pytestmark = pytest.mark.slow
+
+AFTER_DEATH = {SIM: RELEASED, MCP: DRIVEN}
+"""What the kernel makes of lines whose user was killed while it drove them."""
+AFTER_START = {chip: {**SAFE[chip], "latch": AFTER_DEATH[chip]["latch"]} for chip in CHIPS}
+"""A line with hold = "keep" is not touched: it stays as the kernel has made it."""
+
+
+@pytest.fixture
+def cell(tmp_path):
+    with Cell(tmp_path, adapter=True) as made:
+        yield made
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_sigterm_brings_lines_to_their_safe_state_before_the_process_lets_them_go(chip, cell) -> None:
+    daemon = cell.daemon().start()
+    peer = daemon.peer()
+    session = peer.open()
+    drive(peer, session, chip)
+    assert daemon.stop() == 0
+    [close] = closes(daemon, session)
+    assert close["reason"] == "shutting down"
+    safe = {report["line"]: report["safe"] for report in close["safe"]}
+    assert safe == {0: 0, 1: 1, 2: "input"}
+    # The levels hold for as long as their requests live, which is until the process has ended.
+    assert cell.levels(chip) == {SIM: RELEASED, MCP: SAFE[MCP]}[chip]
+    assert not cell.user_of("relay").used
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_after_kill_9_lines_are_what_the_kernel_makes_of_them_until_the_next_start_makes_them_safe(chip, cell) -> None:
+    daemon = cell.daemon().start()
+    peer = daemon.peer()
+    drive(peer, peer.open(), chip)
+    assert cell.levels(chip) == DRIVEN
+    daemon.kill()
+    assert cell.levels(chip) == AFTER_DEATH[chip]
+    assert not cell.user_of("relay").used
+    daemon.start()
+    # Whoever connects finds it done: nobody has asked for anything yet.
+    assert cell.levels(chip) == AFTER_START[chip]
+    [made_safe] = [r for r in daemon.records() if r["event"] == "outputs.safe"]
+    assert made_safe["bus"] == f"gpio:{chip}"
+
+
+def test_a_line_that_was_being_driven_when_kill_9_came_is_made_safe_by_the_next_start(cell) -> None:
+    """The output is written down before it is driven: here the daemon dies while the kernel is about to do that."""
+    daemon = cell.daemon().start()
+    peer = daemon.peer()
+    session = peer.open()
+    wires = threading.Thread(target=_occupy, args=[cell.bus])
+    cell.wire.wedge()
+    wires.start()
+    cell.wire.wait_held()
+    peer.submit(session, ("gpio.set", {"chip": MCP, "line": "relay", "value": 1}))
+    daemon.until((daemon.directory / "audit.log.outputs").exists)
+    daemon.until(lambda: peer.health()["buses"][f"gpio:{MCP}"]["transactions"] == 1)
+    assert cell.level("relay", MCP) == "input"
+    daemon.signal(signal.SIGKILL)
+    # What is in the kernel goes on there, whoever asked for it is dead.
+    cell.wire.release()
+    wires.join(20)
+    daemon.wait()
+    daemon.start()
+    assert cell.level("relay", MCP) == 0
+
+
+def _occupy(bus: int) -> None:
+    """Somebody else's transaction on the wires of the same adapter, which does one thing at a time."""
+    with smbus2.SMBus(bus) as wire:
+        wire.i2c_rdwr(smbus2.i2c_msg.write(MEMORY, [0]))

@@ -1,0 +1,174 @@
+"""A robot cell in the guest: the kernel's own devices, a board profile that names them, and daemons that serve them.
+
+It owns the world outside of a hearthd: a gpio-sim chip, an MCP2221 adapter with four more lines and a memory on its
+wires, a null modem's far end. What a daemon does with them, and when, is the tests' business.
+
+Lines of both chips have the same four kinds of safe state, and every level tells what a line is going through: whether
+a session drives it (`DRIVEN`), whether it was brought to its safe state (`SAFE`), or whether nobody holds it any more
+(on gpio-sim: its pull, `RELEASED`; on the MCP2221 it stays as it was).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+import gpiod
+from support.gpio_sim import GpioSim
+from support.hearthd import Hearthd
+from support.mcp2221 import ADAPTER, Mcp2221
+from support.mcp2221_chip import Chip, Memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.hearthd import Peer
+
+SIM, MCP = "cell", "mcp2221_gpio"
+"""The labels of the two chips."""
+CHIPS = (SIM, MCP)
+KINDS = ("relay", "brake", "valve", "latch")
+"""safe 0; safe 1; safe as an input; safe 0 with hold = "keep"."""
+
+Level: TypeAlias = Literal[0, 1, "input"]
+
+DRIVEN: dict[str, Level] = {"relay": 1, "brake": 0, "valve": 0, "latch": 1}
+RELEASED: dict[str, Level] = {"relay": 1, "brake": 0, "valve": 1, "latch": 0}
+SAFE: dict[str, dict[str, Level]] = {
+    SIM: {"relay": 0, "brake": 1, "valve": 1, "latch": 1},
+    MCP: {"relay": 0, "brake": 1, "valve": "input", "latch": 1},
+}
+MEMORY, THERMOMETER = 0x50, 0x48
+
+_KINDS = """
+[gpio.lines.relay]
+safe = 0
+[gpio.lines.brake]
+safe = 1
+[gpio.lines.valve]
+safe = "input"
+[gpio.lines.latch]
+safe = 0
+hold = "keep"
+"""
+_HEAD = """
+name = "cell"
+description = "a robot cell"
+[discover]
+sensors = true
+"""
+_SIM = f"""
+[[gpio]]
+label = "{SIM}"
+driver = "gpiod"
+names = {[*KINDS, "button", "lamp"]}
+{_KINDS}
+[gpio.lines.button]
+direction = "input"
+"""
+_MCP = f"""
+[[gpio]]
+label = "{MCP}"
+driver = "gpiod"
+names = {list(KINDS)}
+{_KINDS}
+[[i2c]]
+bus = 1
+driver = "i2c-dev"
+adapter = "{ADAPTER}"
+[sensors.motor]
+kind = "tmp102"
+bus = 1
+addr = {THERMOMETER}
+"""
+_UART = """
+[[uart]]
+port = "modem"
+driver = "serial"
+path = "/dev/ttyS1"
+baud = 38_400
+[[uart]]
+port = "instrument"
+driver = "serial"
+path = "/dev/ttyS3"
+baud = 38_400
+"""
+
+
+class Cell:
+    """The devices and the daemons of one test. `adapter`, `uarts`: whether there is an MCP2221, and serial ports."""
+
+    def __init__(self, directory: Path, *, adapter: bool = False, uarts: bool = False) -> None:
+        self.directory = directory
+        self.profile = directory / "cell.toml"
+        self.memory, self.thermometer = Memory(), Memory()
+        self._daemons: list[Hearthd] = []
+        parts = [_HEAD, _SIM, *[_MCP] * adapter, *[_UART] * uarts]
+        self.profile.write_text("".join(parts))
+        with contextlib.ExitStack() as stack:
+            self.sim = GpioSim(SIM, [*KINDS, "button", "lamp"])
+            stack.callback(self.sim.close)
+            for line, level in RELEASED.items():
+                self.sim.pull(line, level)
+            self._adapter = stack.enter_context(self._plugged()) if adapter else None
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """End the daemons first: the kernel lets an adapter go only when nobody has it open."""
+        with self._stack:
+            if self._adapter is not None:
+                self._adapter.chip.clear()
+            for daemon in self._daemons:
+                daemon.end()
+
+    def _plugged(self) -> Mcp2221:
+        return Mcp2221({MEMORY: self.memory, THERMOMETER: self.thermometer})
+
+    @property
+    def wire(self) -> Chip:
+        """The MCP2221: what crossed its wires, and what goes wrong there."""
+        assert self._adapter is not None
+        return self._adapter.chip
+
+    @property
+    def bus(self) -> int:
+        """The number of the MCP2221's adapter."""
+        assert self._adapter is not None
+        return self._adapter.bus
+
+    def daemon(self, config: str = "", *, audit: str = "", env: dict[str, str] | None = None) -> Hearthd:
+        """A daemon on this cell's profile, not yet started; ended with the cell, whatever state it is in."""
+        board = f'[board]\nprofile = "{self.profile}"\n'
+        self._daemons.append(Hearthd(self.directory, board + config, env, audit=audit))
+        return self._daemons[-1]
+
+    def level(self, line: str, chip: str = SIM) -> Level:
+        """What a voltmeter shows; "input" where the MCP2221 only listens."""
+        if chip == SIM:
+            return self.sim.value(line)
+        level, is_input = self.wire.gpio[KINDS.index(line)]
+        return "input" if is_input else 1 if level else 0
+
+    def levels(self, chip: str = SIM) -> dict[str, Level]:
+        """The lines that have a kind, as `DRIVEN`, `SAFE` and `RELEASED` have them."""
+        return {line: self.level(line, chip) for line in KINDS}
+
+    def user_of(self, line: str) -> gpiod.LineInfo:
+        """What the kernel says of a line of the gpio-sim chip: who uses it, and as what."""
+        with gpiod.Chip(self.sim.path) as chip:
+            return chip.get_line_info(self.sim.offset(line))
+
+
+def drive(peer: Peer, session: str, chip: str) -> None:
+    """Drive every line that has a kind to the level that `DRIVEN` gives it."""
+    for line, level in DRIVEN.items():
+        step = peer.run(session, "gpio.set", chip=chip, line=line, value=level)
+        assert step["status"] == "SUCCESS", step
+
+
+def closes(daemon: Hearthd, session: str) -> list[dict[str, Any]]:
+    """The records of a session's end: none while it lives."""
+    return [r for r in daemon.records() if r["event"] == "session.close" and r["session_id"] == session]
