@@ -20,12 +20,13 @@ from attrs import field, frozen
 from hearth._version import __version__
 from hearth.actors.alarms import Alarms
 from hearth.actors.asks import NUDGE, Ask, End
-from hearth.actors.bus import SAFE_STATE_LIMIT, Bus
+from hearth.actors.bus import Bus
+from hearth.actors.buses import disown_outputs, settle_buses, start_buses
 from hearth.actors.ledger import Ledger
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.submission import Checks
-from hearth.actors.supervisor import contain, keep_open
+from hearth.actors.supervisor import contain
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.policy.rate import Rate, TokenBucket
 from hearth.policy.rules import Grant, PolicyEntry, decide
@@ -47,10 +48,6 @@ REJECTIONS = Rate(10, 60)
 """How often the refusals of one principal are put on record: ten at once, then one in six seconds."""
 MOST_REJECTED = 1000
 """Principals whose refusals are counted."""
-
-OPEN_PATIENCE = 5.0
-"""Seconds that the start waits for its buses, and for the safe states of what an earlier run left driven; a bus that
-opens later serves from then on, and begins with those."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -273,8 +270,8 @@ class Runtime:
             with trio.CancelScope() as house:
                 async with trio.open_nursery() as outer:
                     await outer.start(journal.run)
-                    self._disown_outputs()
-                    await self._start_buses(outer)
+                    disown_outputs(self.parts.ledger, self.buses, self.parts.board.name, self.audit)
+                    await start_buses(self.buses, outer, self.audit)
                     self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses))
                     outer.start_soon(self._alarms.run)
                     house.shield = True
@@ -283,7 +280,7 @@ class Runtime:
                         task_status.started()
                         await self._over.wait()
                     self._nursery = None
-                    await self._settle_buses()
+                    await settle_buses(self.buses)
                     self.parts.ledger.flush()
                     self.audit("daemon.stop")
                     await journal.aclose()
@@ -291,43 +288,6 @@ class Runtime:
         finally:
             self._nursery = None
             await journal.aclose()
-
-    def _disown_outputs(self) -> None:
-        """Put on record what an earlier run may have left driven and nobody here can bring to a safe state."""
-        ledger = self.parts.ledger
-        found = ledger.found
-        if found.trouble is not None:
-            moved = {"file": found.aside.name} if found.aside is not None else {}
-            self.audit("outputs.unknown", reason=found.trouble, **moved)
-        for bus_id, outputs in found.outputs.items():
-            if bus_id not in self.buses:
-                reason = f"board {self.parts.board.name} has no such bus"
-                log.warning("bus %s: %s: outputs %s are left as they are", bus_id, reason, list(outputs))
-                self.audit("outputs.unknown", reason=reason, bus=bus_id, outputs=list(outputs))
-                ledger.strike(bus_id, outputs)
-
-    async def _start_buses(self, outer: trio.Nursery) -> None:
-        opened = {bus_id: trio.Event() for bus_id in self.buses}
-        for bus_id, bus in self.buses.items():
-            outer.start_soon(keep_open, bus, self.audit, opened[bus_id].set)
-        with trio.move_on_after(OPEN_PATIENCE):
-            for event in opened.values():
-                await event.wait()
-            for bus in self.buses.values():
-                if bus.state == "ready":
-                    await bus.settle()
-        for bus_id, event in opened.items():
-            if not event.is_set():
-                log.warning("bus %s is not open after %g s; starting without it", bus_id, OPEN_PATIENCE)
-
-    async def _settle_buses(self) -> None:
-        """Let what sessions no longer wait for come to its end: outputs on their way to their safe state."""
-        with trio.move_on_after(SAFE_STATE_LIMIT):
-            async with trio.open_nursery() as nursery:
-                for bus in self.buses.values():
-                    nursery.start_soon(bus.settle)
-        for bus in self.buses.values():
-            bus.abandon()
 
     async def end_sessions(self) -> None:
         """Ask every session to end and wait for the grace; then stop waiting for what cannot be waited for."""

@@ -1,7 +1,7 @@
 """The session actor: one authenticated context, its policy decision, its tasks (draft §3, §5; design §3, §8).
 
-It alone owns the session's state: its tasks, its rate buckets, who follows all of it, and when it was last
-heard of. It takes one message at a time and never waits for a task, so that a request about one task is
+It alone owns the session's state: its tasks, who follows all of it, what it accepts (`admission`) and how long it has
+been silent (`silence`). It takes one message at a time and never waits for a task, so that a request about one task is
 answered while others run. However it ends (closed, idle, silent, its client gone, shutdown, a crash), its
 tasks are cancelled, the outputs it drove go to their safe state, and the end is on record.
 """
@@ -14,15 +14,15 @@ import orjson
 import trio
 from attrs import frozen
 
+from hearth.actors.admission import Admission
 from hearth.actors.asks import NUDGE, End, Gone, Nudge, PathsLooked, refuse
+from hearth.actors.bus import make_safe
 from hearth.actors.mailbox import Mailbox
-from hearth.actors.submission import NotLooked, check, look_in_thread
-from hearth.actors.task import TaskActor
+from hearth.actors.silence import Silence
+from hearth.actors.submission import NotLooked, look_in_thread
 from hearth.actors.taskbook import TaskBook
-from hearth.actors.tickets import Asker
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.ids import new_id
-from hearth.policy.rate import RateLimits
 from hearth.protocol.methods import (
     SUPPORTED,
     EventsSubscribe,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hearth.actors.asks import Ask, Follower, Message, Notice
     from hearth.actors.step import TaskServices
     from hearth.actors.submission import Checks, Looked
+    from hearth.actors.task import TaskActor
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen
 
@@ -77,22 +78,20 @@ class Session:
     """One session. Others know its `session_id`, its owner's `principal`, and `post`."""
 
     __slots__ = (
+        "_admission",
         "_book",
         "_closers",
         "_followers",
         "_grant",
         "_handling",
         "_inbox",
-        "_last_followed",
-        "_last_heard",
         "_lookups",
         "_nursery",
-        "_opened_at",
         "_opener",
         "_opening",
-        "_rates",
         "_reason",
         "_services",
+        "_silence",
         "_winding_up",
         "end_recorded",
         "made_safe",
@@ -109,10 +108,10 @@ class Session:
         self._services = services
         self._inbox: Mailbox[Message] = Mailbox()
         self._book = TaskBook(services.limits.max_tasks, services.limits.history)
-        self._rates = RateLimits(grant)
+        self._admission = Admission(self.session_id, principal, grant, self._book, services.tasks, services.checks)
         self._followers: list[Follower] = []
         self._lookups: set[trio.CancelScope] = set()
-        self._opened_at = self._last_heard = self._last_followed = trio.current_time()
+        self._silence = Silence(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
         self._handling: Ask | None = None
         self._closers: list[Ask] = []
         self._reason: str | None = None
@@ -161,7 +160,9 @@ class Session:
                 refuse(message, SessionInvalid())
             # Once more and whatever happened above: tasks that were still yielding may have driven outputs since.
             with trio.CancelScope(shield=True):
-                self.made_safe = await self._make_safe(trio.current_time() + self._services.limits.close_grace)
+                # Waited for only if that is still to be recorded here; else their buses tell.
+                grace = 0.0 if self.end_recorded else self._services.limits.close_grace
+                self.made_safe = await self._make_safe(trio.current_time() + grace)
 
     def _opened(self) -> dict[str, Any]:
         return {
@@ -205,18 +206,18 @@ class Session:
             self._reason = "closed by the client"
             self._closers.append(message)
         else:
-            self._last_heard = trio.current_time()
+            self._silence.heard_at = trio.current_time()
             self._handle(message, {})
 
     def _notice(self, message: Notice) -> None:
         if isinstance(message, End):
             self._reason = self._reason or message.reason
         elif isinstance(message, Gone):
-            self._last_followed = trio.current_time()
+            self._silence.followed_at = trio.current_time()
             self._followers = [follower for follower in self._followers if follower is not message.follower]
             if message.follower is self._opener and self._opening.on_disconnect == "close":
                 self._reason = self._reason or "its client disconnected"
-            elif message.untold and self._last_heard == self._opened_at:
+            elif message.untold and self._silence.unbroken:
                 # Nobody will ever use it: clients that give up while they wait must not use up their principal's share.
                 self._reason = self._reason or "its client never learned of it"
         elif self._reason is None:
@@ -255,57 +256,14 @@ class Session:
             return
         assert self._nursery is not None
         try:
-            task = self._accept(ask, submit, looked)
+            task = self._admission.accept(submit, looked, ask, self._silence.heard_at, self._task_ended)
         except NotLooked as question:
             self._nursery.start_soon(self._look_up, ask, submit, question)
             return
-        except RpcError as error:
-            self._audit_rejection(submit, error)
-            raise
         for follower in self._followers:
             if not follower.gone:
                 follower.follow(task.log, 1)
         self._nursery.start_soon(task.run)
-
-    def _accept(self, ask: Ask, submit: TaskSubmit, looked: Looked) -> TaskActor:
-        services = self._services
-        steps, tokens = check(submit, services.checks, self._grant, self._rates, self._last_heard, looked)
-        asker = Asker(self.session_id, new_id(), self.principal)
-        try:
-            self._book.check_room(submit)
-            failure = services.tasks.journal.failure
-            if failure is not None and any(step.tool.risk_level for step in steps):
-                raise AuditUnavailable(data={"reason": failure, "effect": "none"})
-            if submit.constraints.on_busy == "fail" and not submit.constraints.dry_run:
-                for step in steps:
-                    busy = step.bus.known_busy(asker)
-                    if busy is not None:
-                        raise busy
-        except RpcError:
-            self._rates.put_back(tokens)
-            raise
-
-        def acknowledge(error: RpcError | None) -> None:
-            if error is not None:
-                self._book.withdraw_key(submit)
-                ask.error(error)
-                return
-            ask.result({"task_id": asker.task_id, "status": "QUEUED"})
-            if submit.subscribe and ask.follower is not None:
-                ask.follower.follow(task.log, 1)
-
-        task = TaskActor(
-            asker,
-            submit.intent,
-            steps,
-            submit.constraints,
-            services.tasks,
-            now=self._last_heard,
-            acknowledge=acknowledge,
-            on_end=self._task_ended,
-        )
-        self._book.enter(task, submit)
-        return task
 
     async def _look_up(self, ask: Ask, submit: TaskSubmit, question: NotLooked) -> None:
         """Look paths up in a thread, because a disk may take its time, then have the submission checked again."""
@@ -322,21 +280,9 @@ class Session:
                 if answer is None:
                     ask.error(SessionInvalid())
 
-    def _audit_rejection(self, submit: TaskSubmit, error: RpcError) -> None:
-        """A refusal is on record too; nobody waits for it, since nothing was done."""
-        record: dict[str, Any] = {
-            "event": "task.reject",
-            "session_id": self.session_id,
-            "principal": self.principal,
-            "tools": [step.tool[:100] for step in submit.steps[:16]],
-            "error_code": error.code,
-            "reason": error.message[:256],
-        }
-        self._services.tasks.journal.post(record)
-
     def _task_ended(self, task: TaskActor) -> None:
         if task.log.was_followed:
-            self._last_followed = trio.current_time()
+            self._silence.followed_at = trio.current_time()
         self._book.ended(task)
         if self._winding_up:
             self._inbox.post(NUDGE)
@@ -369,33 +315,14 @@ class Session:
                     follower.unfollow(log)
         ask.result({"ok": True})
 
-    # --- silence ------------------------------------------------------------------------------------------------
-
     def _check_silence(self) -> None:
-        """Close a session that has been silent for too long; otherwise ask to be woken when it would be.
-
-        The deadman counts requests only. The idle time-to-live also counts from the end of the last subscription,
-        because until then somebody was listening; a running task alone does not keep a session (design §8).
-        """
-        now = trio.current_time()
-        ttl = self._services.limits.idle_ttl
-        heartbeat = self._opening.heartbeat_ms
-        due = self._last_heard + ttl if heartbeat is None else self._last_heard + heartbeat / 1000
-        if heartbeat is not None and now >= due:
-            self._reason = f"no heartbeat within {heartbeat} ms"
-            return
-        if self._is_followed():
-            self._last_followed = now
-        idle_at = max(self._last_heard, self._last_followed) + ttl
-        if now >= idle_at:
-            self._reason = "idle"
-            return
-        self._services.wake_at(self.session_id, idle_at if heartbeat is None else min(due, idle_at))
-
-    def _is_followed(self) -> bool:
-        return any(not follower.gone for follower in self._followers) or any(
+        """Close a session that has been silent for too long; otherwise ask to be woken when it would be."""
+        followed = any(not follower.gone for follower in self._followers) or any(
             task.log.followed for task in self._book.all_live()
         )
+        self._reason = self._silence.too_long(trio.current_time(), followed=followed)
+        if self._reason is None:
+            self._services.wake_at(self.session_id, self._silence.until)
 
     # --- the end ------------------------------------------------------------------------------------------------
 
@@ -427,25 +354,10 @@ class Session:
     async def _make_safe(self, until: float) -> list[Any]:
         """Bring every output this session drove to its safe state; what was done, for the record.
 
-        Waits no longer than `until` for a bus that does not come free, or whose device is not there; its turn then
-        comes when it does, and the bus puts it on record.
+        Once the end is on record, what becomes of them is for their buses to tell.
         """
-        done: list[Any] = []
         buses = self._services.checks.buses.values()
-        alone = self.end_recorded
-        tickets = [ticket for bus in buses if (ticket := bus.make_safe(self.session_id, alone=alone)) is not None]
-        with trio.move_on_at(until):
-            for ticket in tickets:
-                await ticket.wait()
-        for ticket in tickets:
-            if ticket.filled:
-                try:
-                    done.extend(await ticket.get())
-                except RpcError as error:
-                    done.append({"error": error.message})
-            else:
-                ticket.alone = True
-        return done
+        return await make_safe(buses, self.session_id, until, alone=self.end_recorded)
 
     async def _record(self, event: str, **members: Any) -> None:
         """Write a record about the session; reads go on when the log cannot be written, so a failure is not raised."""

@@ -146,7 +146,7 @@ def _answer(slot: Slot[Any], result: outcome.Outcome[Any]) -> None:
 
 async def open_driver(driver: Driver) -> None:
     """Open a driver. Raises what its `open` raises."""
-    if driver.style is not Style.THREAD:
+    if driver.style is not Style.THREAD and not driver.opens_in_thread:
         driver.open()
         return
     opening = Background(driver.open, "hearth-open")
@@ -164,7 +164,7 @@ async def close_driver(bus_id: str, driver: Driver, workers: Sequence[Worker], *
 
     Before it is closed it cannot be opened again; the end of the runtime waits for `CLOSE_LIMIT`, or does not `wait`.
     """
-    if driver.style is not Style.THREAD:
+    if driver.style is not Style.THREAD and not driver.opens_in_thread:
         driver.close()
         return
     closing = Background(partial(_close_after, workers, driver), "hearth-close")

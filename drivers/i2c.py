@@ -90,8 +90,7 @@ class I2cDriver(Driver, Protocol):
     def scan(self, include: Collection[int] = ()) -> Outcome[Scan]:
         """Who acknowledges from 0x08 to 0x77, but for addresses at which asking does harm (see `i2c_scan`).
 
-        `include` are addresses of that kind to ask nevertheless. Raises what `transfer` raises, but for "nobody
-        there".
+        `include` are addresses to ask nevertheless. Raises what `transfer` raises, but for "nobody there".
         """
         ...
 

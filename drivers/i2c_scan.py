@@ -35,6 +35,8 @@ DANGEROUS: Mapping[int, str] = {
 
 Kind = Literal["quick", "receive"]
 
+_TOLD: Mapping[Kind, str] = {"quick": "a quick write", "receive": "receiving a byte"}
+
 
 @frozen
 class Plan:
@@ -48,18 +50,20 @@ def plan(include: Collection[int] = (), *, quick: bool = True, receive: bool = T
     """What to ask on an adapter that can write quick, that can receive a byte, or both.
 
     An adapter without one of them leaves the addresses out for which it would be needed: the other one is the wrong
-    question there.
+    question there. `include` names addresses to ask nevertheless, with whatever the adapter has.
     """
+    able: dict[Kind, bool] = {"quick": quick, "receive": receive}
     probes: dict[int, Kind] = {}
     skipped: dict[int, str] = {}
     for addr in ADDRESSES:
         kind: Kind = "receive" if any(addr in part for part in RECEIVE_RANGES) else "quick"
+        other: Kind = "quick" if kind == "receive" else "receive"
         if addr in DANGEROUS and addr not in include:
             skipped[addr] = DANGEROUS[addr]
-        elif kind == "receive" and not receive:
-            skipped[addr] = "only receiving a byte is safe here, and the adapter cannot do that"
-        elif kind == "quick" and not quick:
-            skipped[addr] = "only a quick write is safe here, and the adapter cannot do that"
-        else:
+        elif able[kind]:
             probes[addr] = kind
+        elif addr in include and able[other]:
+            probes[addr] = other
+        else:
+            skipped[addr] = f"only {_TOLD[kind]} is safe here, and the adapter cannot do that"
     return Plan(probes, skipped)

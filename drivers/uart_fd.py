@@ -1,7 +1,7 @@
 """A serial port over any non-blocking descriptor: the machine that the simulated and the real ports share.
 
-It owns receiving, writing, exchanging and the order in which lines are driven. It refuses to open anything: what the
-descriptor is, and what can be asked of the device behind it, is a subclass's business.
+It owns writing, exchanging and the order in which lines are driven; receiving is `Receiver`'s. It refuses to open
+anything: what the descriptor is, and what can be asked of the device behind it, is a subclass's business.
 """
 
 from __future__ import annotations
@@ -11,61 +11,29 @@ import fcntl
 import os
 import select
 import termios
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
 from attrs import evolve
 
-from hearth.drivers.base import BaseDriver, Style
-from hearth.drivers.uart import MODEM_LINES, ModemLines, UartSettings, write_timeout_s
-from hearth.drivers.uart_inbox import Inbox, Taken
-from hearth.drivers.wakeup import Wakeup
+from hearth.drivers.uart import MODEM_LINES, ModemLines, write_timeout_s
+from hearth.drivers.uart_receiver import Receiver
 from hearth.errors import DeviceError, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable
 
+    from hearth.drivers.uart_inbox import Taken
     from hearth.errors import Effect
 
-_READ_SIZE = 65_536
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two looks at output that is leaving; there is nothing to poll for its end."""
 _NOT_THERE = (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP)
 """What a driver answers that cannot do a thing at all."""
 
 
-class FdUart(BaseDriver):
+class FdUart(Receiver):
     """A `UartDriver` over a non-blocking descriptor; a subclass opens it and calls `_attach`."""
-
-    style = Style.ASYNC
-
-    def __init__(self, port: str, settings: UartSettings) -> None:
-        self.port = port
-        self.settings = settings
-        self._fd = -1
-        self._inbox = Inbox(settings.inbox_bytes)
-        self._flights = 0
-        self._landed = Wakeup()
-        self._overrun = 0
-
-    def _attach(self, fd: int) -> None:
-        self._fd = fd
-        self._inbox = Inbox(self.settings.inbox_bytes)
-        self._overrun = 0
-
-    def close(self) -> None:
-        """Close the descriptor; a running pump returns, and readers off the bus get a DeviceError."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._inbox.close(self._error("the port was closed"))
-            if trio.lowlevel.in_trio_run():
-                trio.lowlevel.notify_closing(fd)
-            self._release(fd)
-
-    def _release(self, fd: int) -> None:
-        """Give the descriptor back; a subclass may have more to give."""
-        os.close(fd)
 
     # --- what the device can do: a subclass knows -----------------------------------------------------------------
 
@@ -83,125 +51,6 @@ class FdUart(BaseDriver):
     def _unsent(self, fd: int) -> int:
         """How much of what was written has not left yet."""
         return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), "little")
-
-    def _new_overruns(self) -> int:
-        """How many characters the device or the kernel has lost since this was last asked."""
-        return 0
-
-    # --- errors ---------------------------------------------------------------------------------------------------
-
-    def _error(
-        self, what: str, *, taken: int | None = None, number: int | None = None, effect: Effect = "none"
-    ) -> DeviceError:
-        data: dict[str, Any] = {"port": self.port, "errno": errno.errorcode.get(number or errno.EIO, "EIO")}
-        if taken is not None:
-            data["taken"] = taken
-        return DeviceError(f"uart {self.port}: {what}", effect=effect, data=data)
-
-    def _failed(self, error: OSError, *, taken: int | None = None) -> DeviceError:
-        what = f"{error.strerror}; is it still plugged in?"
-        return self._error(what, taken=taken, number=error.errno, effect="unknown" if taken else "none")
-
-    def _open_fd(self) -> int:
-        if self._fd < 0:
-            raise self._error("the port is not open", number=errno.EBADF)
-        return self._fd
-
-    @contextmanager
-    def _flight(self) -> Iterator[int]:
-        """A transaction that needs the pump: it goes on receiving until this has landed."""
-        fd = self._open_fd()
-        self._flights += 1
-        try:
-            yield fd
-        finally:
-            self._flights -= 1
-            self._landed.wake()
-
-    # --- receiving ------------------------------------------------------------------------------------------------
-
-    async def pump(self) -> None:
-        """Move received bytes into the inbox until the port is closed.
-
-        Cancelled while a transaction is in flight it goes on until that has its reply. Raises DeviceError when the
-        port fails.
-        """
-        fd, inbox = self._fd, self._inbox
-        try:
-            await self._receive(fd, inbox)
-        except trio.Cancelled:
-            with trio.CancelScope(shield=True) as receiving:
-                # A transaction that begins in this very moment is seen after one more turn.
-                await trio.lowlevel.checkpoint()
-                if self._flights and self._fd == fd:
-                    await self._receive_until_landed(fd, inbox, receiving)
-            raise
-
-    async def _receive_until_landed(self, fd: int, inbox: Inbox, receiving: trio.CancelScope) -> None:
-        async def landing() -> None:
-            await self._landed.until(lambda: not self._flights)
-            receiving.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(landing)
-            await self._receive(fd, inbox)
-            nursery.cancel_scope.cancel()
-
-    async def _receive(self, fd: int, inbox: Inbox) -> None:
-        while fd >= 0:
-            if self._holds_back(inbox):
-                await inbox.wait_for_room()
-            try:
-                await trio.lowlevel.wait_readable(fd)
-                if self._fd != fd:
-                    return
-                data = os.read(fd, _READ_SIZE)
-                if not data:
-                    raise OSError(errno.EIO, "the other side hung up")
-            except BlockingIOError:
-                continue
-            except trio.ClosedResourceError:
-                return
-            except OSError as error:
-                failure = self._failed(error)
-                inbox.close(failure)
-                raise failure from error
-            inbox.feed(data, now=trio.current_time())
-
-    def _holds_back(self, inbox: Inbox) -> bool:
-        """With flow control a full inbox is no loss: what is not read stays in the kernel, which stops the sender."""
-        return self.settings.flow != "none" and inbox.full and not inbox.closed
-
-    def _pull(self, fd: int) -> None:
-        """Fetch what the kernel has received by now; a failure is the pump's to report."""
-        inbox = self._inbox
-        for _ in range(16):
-            if self._holds_back(inbox):
-                return
-            try:
-                data = os.read(fd, _READ_SIZE)
-            except OSError:
-                return
-            if not data:
-                return
-            inbox.feed(data, now=trio.current_time())
-
-    async def take(
-        self, length: int | None, until: bytes | None, *, gap_s: float | None = None, partial: bool = False
-    ) -> Taken:
-        """See `UartDriver.take`."""
-        fd = self._open_fd()
-        if gap_s is not None:
-            # While this process was busy bytes may have come that belong before the gap.
-            self._pull(fd)
-        return self._counted(self._inbox.take(length, until, gap_s=gap_s, partial=partial), partial=partial)
-
-    def _counted(self, taken: Taken, *, partial: bool) -> Taken:
-        self._overrun += self._new_overruns()
-        if not self._overrun or not (taken.complete or partial):
-            return taken
-        overrun, self._overrun = self._overrun, 0
-        return evolve(taken, overrun=overrun)
 
     # --- sending --------------------------------------------------------------------------------------------------
 
@@ -289,8 +138,8 @@ class FdUart(BaseDriver):
     ) -> ModemLines:
         """See `UartDriver.control`."""
         with self._flight() as fd:
-            if rts is not None and (self.settings.flow == "rtscts" or self.settings.rs485 is not None):
-                owner = "flow control" if self.settings.rs485 is None else "RS-485"
+            owner = self._rts_owner()
+            if rts is not None and owner is not None:
                 raise self._error(f"RTS belongs to {owner} on this port, so it cannot be set", number=errno.EBUSY)
             if rts is not None or dtr is not None:
                 try:
@@ -302,6 +151,11 @@ class FdUart(BaseDriver):
             if break_s is not None:
                 await self._send_break(fd, break_s)
             return await self._get_lines()
+
+    def _rts_owner(self) -> str | None:
+        if self.settings.rs485 is not None:
+            return "RS-485"
+        return "flow control" if self.settings.flow == "rtscts" else None
 
     async def _send_break(self, fd: int, break_s: float) -> None:
         # The kernel would wait for this itself, and for ever.
@@ -332,10 +186,11 @@ class FdUart(BaseDriver):
         """Give RTS and DTR the levels of the port's settings, if they are among `outputs` and the port has them."""
         if MODEM_LINES not in outputs or await self._get_lines() == ModemLines():
             return []
-        settings = self.settings
-        fixed = settings.flow == "rtscts" or settings.rs485 is not None
-        await self.control(rts=None if fixed else settings.rts, dtr=settings.dtr)
-        return [{"port": self.port, "safe": {"rts": settings.rts, "dtr": settings.dtr}}]
+        safe = {"rts": self.settings.rts, "dtr": self.settings.dtr}
+        if self._rts_owner() is not None:
+            del safe["rts"]
+        await self.control(**safe)
+        return [{"port": self.port, "safe": safe}]
 
 
 def _hung_up(fd: int) -> bool:

@@ -32,9 +32,9 @@ class Inbox:
         self._wakeup = Wakeup()
 
     @property
-    def full(self) -> bool:
-        """True if the next byte would push another one out."""
-        return len(self._data) >= self._capacity
+    def room(self) -> int:
+        """How many bytes may come before the next one pushes another one out."""
+        return self._capacity - len(self._data)
 
     @property
     def closed(self) -> bool:
@@ -116,7 +116,7 @@ class Inbox:
 
     async def wait_for_room(self) -> None:
         """Wait until a byte can come without pushing another one out, or none will."""
-        await self._wakeup.until(lambda: not self.full or self._closed is not None)
+        await self._wakeup.until(lambda: self.room > 0 or self._closed is not None)
 
 
 @frozen(eq=False)

@@ -9,21 +9,36 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from benchmarks import report
 from benchmarks.__main__ import DOCS
 from benchmarks.servers import RESULTS, ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from benchmarks.hil.bench import Effort
 
-BEGIN, END = "<!-- figures: written by `make bench-hil` -->", "<!-- end of the guest's figures -->"
+BEGIN, END = "<!-- figures: written by `python -m benchmarks.hil --docs` -->", "<!-- end of the guest's figures -->"
 TIMEOUT = 1800
 CANNOT_RUN = 126
 """What tests/hardware/guest.py returns where no guest can run; it has said why."""
+
+
+class Measure(Protocol):
+    """One thing to measure."""
+
+    @property
+    def name(self) -> str:
+        """What it is called on the command line."""
+
+    @property
+    def what(self) -> str:
+        """What it is, for people."""
+
+    def __call__(self, folder: Path, effort: Effort) -> Iterator[report.Row]:
+        """Measure. Raises RuntimeError or OSError if it cannot be done."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,9 +67,14 @@ def _measure(options: argparse.Namespace) -> int:
     effort = Effort(rounds=7, seconds=1.0, edges=400, settle=12.0, idle=10.0)
     if options.quick:
         effort = Effort(rounds=2, seconds=0.1, edges=20, settle=1.0, idle=1.0)
+    measures: list[Measure] = [*RATES, *LATENCIES, *IDLES]
+    known = [measure.name for measure in measures]
+    for name in options.names:
+        if name not in known:
+            raise SystemExit(f"no measure {name!r}; there are {', '.join(known)}")
     rows: list[report.Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        for measure in (*RATES, *LATENCIES, *IDLES):
+        for measure in measures:
             if options.names and measure.name not in options.names:
                 continue
             print(f"{measure.name} …", file=sys.stderr, flush=True)
@@ -65,7 +85,7 @@ def _measure(options: argparse.Namespace) -> int:
     return int(any(row.figure is None for row in rows))
 
 
-def _taken(measure: Any, folder: Path, effort: Effort) -> list[report.Row]:
+def _taken(measure: Measure, folder: Path, effort: Effort) -> list[report.Row]:
     """The rows of one measure. One that cannot be taken says why, and the others go on."""
     try:
         return list(measure(folder, effort))

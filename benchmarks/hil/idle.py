@@ -48,10 +48,12 @@ adapter = "{adapter}"
 port = "modem"
 driver = "serial"
 path = "/dev/ttyS1"
+baud = 38_400
 [[uart]]
 port = "instrument"
 driver = "serial"
 path = "/dev/ttyS3"
+baud = 38_400
 """
 
 CONFIG = """

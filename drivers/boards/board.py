@@ -145,9 +145,12 @@ def open_board(
     if profile.discover:
         from hearth.drivers.boards.discover import THIS, find
         from hearth.drivers.boards.generic import survey
+        from hearth.drivers.boards.holders import NOBODY, find_holders
 
         machine = machine or THIS
-        found = survey(profile, find(profile.discover, machine))
+        there = find(profile.discover, machine)
+        # Looking at all processes takes a while, and only ports need it.
+        found = survey(profile, there, find_holders(machine.proc, machine.dev) if there.ports else NOBODY)
         undriven = found.undriven
         profile = evolve(
             profile,

@@ -11,7 +11,10 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundPort, Origin
+    from hearth.drivers.linux.uart_holders import Holder
 
 NAME_IT = "a board profile that lists it drives it; see docs/reference/boards.md"
 """The cure for everything here: somebody who knows the wiring says so."""
@@ -39,7 +42,7 @@ def chip_reason(chip: FoundChip) -> str | None:
     origin = chip.origin
     if origin.driver in _SIMULATED or _behind_a_bus(origin):
         return None
-    if origin.described_by is not None or "pci" in origin.above:
+    if origin.described_by is not None or _is_a_card(origin):
         return (
             "its pins belong to the machine itself, whose storage, power and displays hang on them, and nothing tells "
             "which of them are free"
@@ -56,18 +59,27 @@ def adapter_reason(adapter: FoundAdapter) -> str | None:
         return "it leads to a display or into a graphics card, where a wrong write can do lasting damage"
     if _MANAGEMENT.search(name):
         return "the machine manages itself over it: a wrong write can destroy memory modules or change their settings"
-    if origin.described_by == "acpi" or "pci" in origin.above:
+    if origin.described_by == "acpi" or _is_a_card(origin):
         return "the machine's own devices sit on it (touch pad, audio, sensors, charger)"
     return None
 
 
-def port_reason(port: FoundPort) -> str | None:
-    """Why generic-linux does not drive this serial port, or None."""
+def port_reason(port: FoundPort, open_in: Sequence[Holder] = ()) -> str | None:
+    """Why generic-linux does not drive this serial port, or None. `open_in` are processes that have it open now.
+
+    Most programs do not lock a port: two readers would each get half of what comes.
+    """
     if port.console:
         return "the kernel writes its console to it"
     if port.terminal_of:
         return f"it is the terminal of {', '.join(port.terminal_of[:3])}"
+    if open_in:
+        return f"it is open in {', '.join(map(str, open_in[:3]))}"
     return None
+
+
+def _is_a_card(origin: Origin) -> bool:
+    return origin.described_by is None and "pci" in origin.above
 
 
 def _behind_a_bus(origin: Origin) -> bool:

@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
+from attrs import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _INNER = frozenset({"gpio", "serial-base", "tty"})
 """Subsystems that the kernel puts between a device and its chip or port; their drivers say nothing of the device."""
 
+_PLUGS = frozenset({"usb", "hid"})
 _I2C_FUNCS = 0x0705
 
 KERNEL = "kernel"
@@ -95,7 +96,7 @@ class FoundPort:
     path: str
     origin: Origin
     console: bool = False
-    terminal_of: tuple[str, ...] = field(default=())
+    terminal_of: tuple[str, ...] = ()
 
 
 @frozen
@@ -218,6 +219,7 @@ def _origin(device: Path, machine: Machine) -> Origin:
     above: list[str] = []
     driver = described = None
     compatible = ""
+    on_a_card = False
     place, root = device.resolve(), machine.sys.resolve()
     while place != root and root in place.parents:
         subsystem = (place / "subsystem").resolve().name if (place / "subsystem").exists() else None
@@ -225,13 +227,15 @@ def _origin(device: Path, machine: Machine) -> Origin:
             above.append(subsystem)
         if driver is None and subsystem not in _INNER and (place / "driver").exists():
             driver = (place / "driver").resolve().name
-        # What hangs on a bus that people plug things into has no description of its own, but the bus has.
-        if described is None and not {"usb", "hid"} & set(above):
+        # What was plugged in has no description of its own, but what it is plugged into has. A card may bring one for
+        # its parts: the chip behind a Raspberry Pi 5's header is such a card.
+        if described is None and not on_a_card and not _PLUGS & set(above):
             if (place / "of_node").exists():
                 described = "devicetree"
                 compatible = (_read(place / "of_node/compatible") or "").replace("\0", " ").strip()
             elif (place / "firmware_node/path").exists() or (place / "firmware_node/hid").exists():
                 described = "acpi"
+        on_a_card = on_a_card or subsystem == "pci"
         place = place.parent
     return Origin(tuple(above), driver, described, compatible)
 

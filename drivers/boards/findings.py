@@ -48,11 +48,12 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
                 "node": port.node,
                 "path": port.path,
                 "driver": port.origin.driver,
-                **_state("uart", port.path, port_reason(port), holders.nodes.get(port.path, ())),
+                **_state("uart", port.path, port_reason(port), open_in),
             }
             # A port of a virtual machine that leads nowhere is of no interest, until somebody wants it.
             for port in found.ports
-            if port.origin.above or port.console or port.terminal_of or port.path in holders.nodes
+            for open_in in [holders.nodes.get(port.path, ())]
+            if port.origin.above or port.console or port.terminal_of or open_in
         ],
         "sensors": _sensors(machine),
         "everybody_seen": holders.complete,
@@ -78,13 +79,14 @@ def _chip(chip: FoundChip, holders: Holders) -> dict[str, Any]:
         for line in chip.lines
         if line.consumer is not None
     ]
-    reason = None if chip.label in HEADERS else chip_reason(chip)
+    reason = None if chip.label is None or chip.label in HEADERS else chip_reason(chip)
     return {
         "node": chip.node,
         "path": chip.path,
         "label": chip.label,
         "driver": chip.origin.driver,
         "lines": len(chip.lines) if chip.error is None else None,
+        "names": [line.name or "" for line in chip.lines],
         "used": used,
         "error": chip.error,
         **_state("gpio", chip.path, reason, holders.nodes.get(chip.path, ())),

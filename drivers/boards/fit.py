@@ -14,6 +14,7 @@ from attrs import frozen
 
 from hearth.drivers.boards.access import lack_of
 from hearth.drivers.boards.discover import KERNEL, THIS, clients
+from hearth.drivers.boards.generic import survey
 from hearth.drivers.boards.holders import HEARTHD
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ class Misfit:
 
 
 def misfits(profile: Profile, found: Machinery, holders: Holders, machine: Machine = THIS) -> Iterator[Misfit]:
-    """What keeps the profile from working here. What it merely looks for (`discover`) need not be there."""
+    """What keeps the profile from working here.
+
+    What it merely looks for (`discover`) need not be there; but what is there and cannot be had is told.
+    """
     for index, chip in enumerate(profile.chips):
         if chip.driver != "sim":
             yield from _chip(f"gpio[{index}]", chip, found.chips, holders)
@@ -52,6 +56,9 @@ def misfits(profile: Profile, found: Machinery, holders: Holders, machine: Machi
     for index, port in enumerate(profile.uarts):
         if port.driver != "sim":
             yield from _port(f"uart[{index}]", port, found.ports, holders)
+    for entry in survey(profile, found, holders).undriven:
+        if not entry.left_alone:
+            yield Misfit(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
 
 
 def _lack(key: str, path: str, kind: Kind) -> Iterator[Misfit]:

@@ -10,13 +10,14 @@ from collections import Counter
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from hearth.drivers.boards.access import lack_of
 from hearth.drivers.boards.caution import NAME_IT, adapter_reason, chip_reason, port_reason
 from hearth.drivers.boards.chips import MAX_OFFSET, ChipSpec
 from hearth.drivers.boards.discover import KERNEL
 from hearth.drivers.boards.driver import Undriven
+from hearth.drivers.boards.holders import NOBODY
 from hearth.drivers.boards.profile import I2cSpec, Profile, UartSpec, load_profile
 from hearth.drivers.gpio import LineSpec
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundLine, FoundPort, Machinery
+    from hearth.drivers.boards.holders import Holders
     from hearth.drivers.boards.profile import Kind
 
 HEADERS: Mapping[str, str] = {"pinctrl-bcm2711": "rpi4", "pinctrl-rp1": "rpi5"}
@@ -41,11 +43,14 @@ class Survey:
     chips: tuple[ChipSpec, ...] = ()
     i2c: tuple[I2cSpec, ...] = ()
     uarts: tuple[UartSpec, ...] = ()
-    undriven: tuple[Undriven, ...] = field(default=())
+    undriven: tuple[Undriven, ...] = ()
 
 
-def survey(profile: Profile, found: Machinery) -> Survey:
-    """Sort what was found: what the profile's `discover` asks for, without what the profile lists itself."""
+def survey(profile: Profile, found: Machinery, holders: Holders = NOBODY) -> Survey:
+    """Sort what was found: what the profile's `discover` asks for, without what the profile lists itself.
+
+    `holders` are the processes that have ports open.
+    """
     undriven: list[Undriven] = []
     wanted = profile.discover
     chips = [chip for chip in found.chips if _asked(wanted.get("gpio"), chip.node, chip.label)]
@@ -59,7 +64,7 @@ def survey(profile: Profile, found: Machinery) -> Survey:
     return Survey(
         tuple(_chips(profile, chips, undriven)),
         tuple(_adapters(profile, adapters, undriven)),
-        tuple(_ports(profile, ports, undriven)),
+        tuple(_ports(profile, ports, holders, undriven)),
         tuple(undriven),
     )
 
@@ -73,7 +78,7 @@ def _refused(
 ) -> bool:
     """Whether this one is not driven: because of `reason`, or for lack of a permission."""
     if reason is not None:
-        undriven.append(Undriven(kind, node, reason, path, label, NAME_IT))
+        undriven.append(Undriven(kind, node, reason, path, label, NAME_IT, left_alone=True))
         return True
     lack = lack_of(path, kind)
     if lack is not None:
@@ -85,13 +90,17 @@ def _chips(profile: Profile, found: list[FoundChip], undriven: list[Undriven]) -
     listed = {chip.label for chip in profile.chips} | {chip.path for chip in profile.chips}
     labels = Counter(chip.label for chip in found)
     for chip in found:
-        if chip.label in listed or chip.path in listed or chip.error in _GONE:
+        if chip.label in listed or chip.path in listed:
             continue
         header = HEADERS.get(chip.label or "")
-        reason = None if header else chip_reason(chip)
+        # One that may not be opened is unknown, and may be a header's: the permission comes first.
+        reason = None if header or chip.label is None else chip_reason(chip)
         if _refused(undriven, "gpio", chip.node, chip.path, chip.label, reason=reason):
             continue
-        if chip.error is not None:
+        if chip.error in _GONE:
+            cure = "it is looked for once, at start: restart hearth when it is there again"
+            undriven.append(Undriven("gpio", chip.node, "it went while it was looked at", chip.path, None, cure))
+        elif chip.error is not None:
             why = f"{chip.path} cannot be opened ({chip.error})"
             undriven.append(Undriven("gpio", chip.node, why, chip.path, chip.label, "the kernel's log may say why"))
         elif not chip.lines:
@@ -140,12 +149,19 @@ def _adapters(profile: Profile, found: list[FoundAdapter], undriven: list[Undriv
             yield I2cSpec(adapter.bus, "i2c-dev")
 
 
-def _ports(profile: Profile, found: list[FoundPort], undriven: list[Undriven]) -> Iterable[UartSpec]:
+def _ports(
+    profile: Profile, found: list[FoundPort], holders: Holders, undriven: list[Undriven]
+) -> Iterable[UartSpec]:
     listed = {_node_of(spec.path) for spec in profile.uarts if spec.path is not None}
+    names = {spec.port for spec in profile.uarts}
     for port in found:
         if _node_of(port.path) in listed:
             continue
-        reason = port_reason(port)
+        if port.node in names:
+            why = "the profile gives its name to another port"
+            undriven.append(Undriven("uart", port.node, why, port.path, port.origin.driver, "list it, or rename that"))
+            continue
+        reason = port_reason(port, holders.nodes.get(port.path, ()))
         if not _refused(undriven, "uart", port.node, port.path, port.origin.driver, reason=reason):
             yield UartSpec(port.node, "serial", port.path)
 

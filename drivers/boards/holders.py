@@ -33,6 +33,9 @@ class Holders:
     """False if there are processes whose descriptors this one may not see."""
 
 
+NOBODY = Holders({}, {}, complete=True)
+
+
 def find_holders(proc: Path, dev: Path) -> Holders:
     """Look at every descriptor of every process that may be looked at. This process itself does not count."""
     lines: dict[tuple[str, int], list[Holder]] = {}

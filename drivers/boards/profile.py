@@ -125,8 +125,8 @@ def _unique(top: Table, key: str, what: str, values: list[str] | list[int]) -> N
 
 
 def _patterns(table: Table, kind: str) -> tuple[str, ...]:
-    """`true` for everything, or a list of patterns."""
-    if table.is_list(kind):
+    """`true` for everything, or a list of patterns, which sensors do not have: reading one does no harm."""
+    if kind != "sensors" and table.is_list(kind):
         return table.texts(kind)
     return ("*",) if table.flag(kind, False) else ()
 

@@ -104,24 +104,26 @@ class KernelLine:
     # --- system calls -------------------------------------------------------------------------------------------
 
     def claim(self, target: LineState | None = None, edge: EdgeKind | None = None) -> LineState:
-        """Request the line, if it is not ours yet, and return what it was; afterwards it may be read.
+        """Request the line, which is not ours yet, and return what it was; afterwards it may be read.
 
         A line that is an output is taken as it is, and goes on driving what it drives. One that is an input, or has to
         be one by the profile, becomes `target` at once if that is given, else an input with the profile's bias that
         reports `edge`.
         """
-        if self.request is not None:
-            return self.state
-        with self.refusals("requested", "none"):
+        driven: Level | None = None if target == "input" else target
+        with self.refusals("requested", "none" if driven is None else "unknown"):
             info = self._chip.get_line_info(self.offset)
-            if info.direction is Direction.OUTPUT and self.spec.direction != "input":
-                self.request = self._requested(self._as_is)
-                self._was = self.read()
-                return self._was
-            driven: Level | None = None if target == "input" else target
-            self.request = self._requested(self._input(edge) if driven is None else self._output(driven))
-            self._was, self.driven = "input", driven
-        return "input"
+            if info.direction is not Direction.OUTPUT or self.spec.direction == "input":
+                self.request = self._requested(self._input(edge) if driven is None else self._output(driven))
+                self._was, self.driven = "input", driven
+                return "input"
+            self.request = self._requested(self._as_is)
+        try:
+            self._was = self.read()
+        except DeviceError:
+            self.release()
+            raise
+        return self._was
 
     def _requested(self, settings: LineSettings) -> LineRequest:
         request = self._chip.request_lines({self.offset: settings}, consumer=CONSUMER, event_buffer_size=self._buffer)

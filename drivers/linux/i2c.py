@@ -34,6 +34,7 @@ from hearth.drivers.linux.i2c_node import (
 from hearth.drivers.linux.i2c_smbus import I2C, QUICK, RECEIVE, TEN_BIT, able, call_for, functions_of
 from hearth.drivers.wakeup import Departure
 from hearth.errors import DeviceError
+from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -89,11 +90,9 @@ class LinuxI2c(BaseDriver):
 
         self._departure.forget()
         self._number = find_adapter(self.bus, self._adapter)
+        handle = SMBus()
         try:
-            handle = SMBus(self._path)
-        except OSError as error:
-            raise self._cannot_open(error) from None
-        try:
+            handle.open(self._path)  # not by its constructor, which would leave a node that is no adapter open
             assert handle.fd is not None
             # The driver's steps are coarse; rounding down could make it 0, which is no time at all.
             ioctl(handle.fd, _I2C_TIMEOUT, -(-self.timeout_ms // _TIMEOUT_UNIT_MS))
@@ -139,10 +138,11 @@ class LinuxI2c(BaseDriver):
         presence = self._presence
         if presence is None:
             return
-        async with trio.open_nursery() as nursery:
+        async with unwrapped() as body, trio.open_nursery() as nursery:
             if presence.watch is not None:
                 nursery.start_soon(self._watch, presence, nursery)
-            await self._departure.wait()
+            async with body.watched():
+                await self._departure.wait()
 
     async def _watch(self, presence: Presence, nursery: trio.Nursery) -> None:
         while presence.watch is not None:
@@ -164,16 +164,14 @@ class LinuxI2c(BaseDriver):
             "timeout_ms": self.timeout_ms,
             "retries": self.retries,
         }
-        if self._adapter is None or self._name is not None:
+        name = self._name or self._adapter
+        if name is not None:
+            described["adapter"] = name
+        if self._adapter is None or self._functionality:
             described["path"] = self._path
-        if self._name is not None:
-            described |= {
-                "adapter": self._name,
-                "mode": "raw" if self._functionality & I2C else "smbus",
-                "functionality": functions_of(self._functionality),
-            }
-        elif self._adapter is not None:
-            described["adapter"] = self._adapter
+        if self._functionality:
+            described["mode"] = "raw" if self._functionality & I2C else "smbus"
+            described["functionality"] = functions_of(self._functionality)
         return described
 
     def limit_ms(self, messages: Sequence[Message]) -> float:
@@ -287,7 +285,7 @@ class LinuxI2c(BaseDriver):
                 "bus": self.bus,
                 "addr": addr,
                 "errno": "EOPNOTSUPP",
-                "functionality": self.describe()["functionality"],
+                "functionality": functions_of(self._functionality),
             },
         )
 
@@ -297,11 +295,7 @@ def _raw(handle: SMBus, addr: int, messages: Sequence[Message], flags: int) -> b
 
     sent = []
     for message in messages:
-        match message:
-            case Write(data):
-                entry = i2c_msg.write(addr, data)
-            case Read(length):
-                entry = i2c_msg.read(addr, length)
+        entry = i2c_msg.write(addr, message.data) if isinstance(message, Write) else i2c_msg.read(addr, message.length)
         entry.flags |= flags
         sent.append(entry)
     handle.i2c_rdwr(*sent)

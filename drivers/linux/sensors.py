@@ -7,7 +7,6 @@ sample on its own, to average, and to set anything.
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,9 @@ from attrs import frozen
 
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.linux import sensors_hwmon, sensors_iio, sensors_power, sensors_sysfs as sysfs
+from hearth.drivers.linux.sensors_errors import SILENT, absent, cure, failure
 from hearth.drivers.linux.sensors_sysfs import Channel, Device, SensorClass
-from hearth.errors import DeviceError, ResourceBusy
+from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,15 +34,6 @@ CLASSES: Mapping[str, SensorClass] = {
 
 _TRIES = 3
 """How often a reading is repeated whose scale was changed while it was taken."""
-_GONE = frozenset((errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESHUTDOWN))
-_WHY: Mapping[int, str] = {
-    errno.EAGAIN: "it has no reading ready; ask again",
-    errno.ENODATA: "it has no data: switched off, nothing connected, or no measurement yet",
-    errno.ETIMEDOUT: "it did not answer in time",
-    errno.EIO: "it does not answer; is it powered and connected?",
-    errno.ENXIO: "nobody answers at its address; is it powered and connected?",
-    errno.EREMOTEIO: "nobody answers at its address; is it powered and connected?",
-}
 
 
 @frozen
@@ -149,7 +140,7 @@ class KernelSensors(BaseDriver):
         try:
             value = _measure(name, channel)
         except OSError as error:
-            raise _failure(name, device, channel, error) from error
+            raise failure(name, device, channel, error) from error
         return Reading(value, channel.unit, device.kernel)
 
     def _find(self, name: str) -> tuple[Device, Channel]:
@@ -157,7 +148,7 @@ class KernelSensors(BaseDriver):
         wanted, _, channel_name = rest.partition("/")
         of_class = CLASSES.get(prefix)
         if of_class is None:
-            raise _absent(name, f"the kernel's sensors begin with {', '.join(f'{known}/' for known in CLASSES)}")
+            raise absent(name, f"the kernel's sensors begin with {', '.join(f'{known}/' for known in CLASSES)}")
         stem, _, instance = wanted.partition("@")
         devices = [device for device in of_class.devices(self._sys, stem) if device.stem == stem]
         if instance:
@@ -170,22 +161,13 @@ class KernelSensors(BaseDriver):
                 data={"sensor": name, "errno": "ENOTUNIQ", "known": names},
             )
         if not devices:
-            raise _absent(name, f"no {prefix} device has this name now")
+            raise absent(name, f"no {prefix} device has this name now")
         channels = _channels(of_class, devices[0])
         for channel in channels:
             if channel.name == channel_name:
                 return devices[0], channel
-        known = ", ".join(channel.name for channel in channels if channel.name) or "no such part"
-        raise _absent(name, f"{devices[0].stem} has {known}")
-
-
-def _absent(name: str, reason: str) -> DeviceError:
-    return DeviceError(
-        f"there is no sensor {name!r}: {reason} (unplugged, or its driver not bound?); "
-        "hw.sensor.list shows what is there",
-        effect="none",
-        data={"sensor": name, "errno": "ENODEV"},
-    )
+        known = ", ".join(channel.name for channel in channels if channel.name and channel.of is None) or "no such part"
+        raise absent(name, f"{devices[0].stem} has {known}")
 
 
 def _named(prefix: str, devices: Iterator[Device]) -> Iterator[tuple[str, Device]]:
@@ -215,8 +197,10 @@ def _limits(channel: Channel) -> tuple[dict[str, float], bool]:
     for limit, at in channel.limits.items():
         try:
             value = sysfs.number(sysfs.read(at))
-        except OSError:
-            return limits, False
+        except OSError as error:
+            if error.errno in SILENT:
+                return limits, False
+            continue  # it has no such limit at the moment
         if value is not None:
             limits[limit] = float(value * channel.factor)
     return limits, True
@@ -241,7 +225,7 @@ def _told(
         status=sysfs.text(channel.status) if channel.status is not None else None,
         limits=limits,
         alarms=alarms,
-        problem=None if os.access(channel.path, os.R_OK) else _cure(channel.path),
+        problem=None if os.access(channel.path, os.R_OK) else cure(channel.path),
     )
 
 
@@ -276,32 +260,3 @@ def _number(name: str, path: Path) -> Fraction:
             data={"sensor": name, "errno": "EBADMSG", "path": str(path)},
         )
     return found
-
-
-def _cure(path: Path) -> str:
-    """What gives the right to read an attribute, in words that a shell takes."""
-    return (
-        f"reading {path} needs root, as the kernel has it; to give it to the group hearth at every boot, put "
-        f'"z {path} 0440 root hearth" into /etc/tmpfiles.d/hearth.conf and run systemd-tmpfiles --create'
-    )
-
-
-def _failure(name: str, device: Device, channel: Channel, error: OSError) -> DeviceError | ResourceBusy:
-    """The error that the kernel's becomes."""
-    number = error.errno or errno.EIO
-    symbol = errno.errorcode.get(number, str(number))
-    data = {"sensor": name, "errno": symbol, "path": str(channel.path)}
-    if number == errno.EBUSY:
-        return ResourceBusy(
-            f"sensor {name!r}: another program captures from {device.kernel} (its buffer is enabled); "
-            "it answers when that ends",
-            data={**data, "effect": "none"},
-        )
-    if number in _GONE:
-        data["errno"] = "ENODEV"
-        reason = f"has gone ({symbol}): unplugged, or its driver was unbound; hw.sensor.list shows what is there"
-    elif number in (errno.EACCES, errno.EPERM):
-        reason = f"({device.kernel}): {_cure(channel.path)}"
-    else:
-        reason = f"({device.kernel}): {_WHY.get(number, os.strerror(number))} ({symbol})"
-    return DeviceError(f"sensor {name!r} {reason}", effect="none", data=data)

@@ -78,7 +78,7 @@ class LinuxUart(FdUart):
 
     def _check_path(self) -> None:
         try:
-            mode = Path(self.path).stat().st_mode
+            status = Path(self.path).stat()
         except FileNotFoundError as error:
             where = "/dev/serial/by-id" if self.path.startswith("/dev/serial/") else "/dev"
             raise self._refused(
@@ -86,7 +86,7 @@ class LinuxUart(FdUart):
             ) from error
         except OSError as error:
             raise self._refused(f"{self.path} cannot be looked at: {error.strerror}", error.errno) from error
-        if not stat.S_ISCHR(mode):
+        if not stat.S_ISCHR(status.st_mode) or not uart_tty.may_be_tty(status.st_rdev):
             raise self._refused(f"{self.path} is not a serial port", errno.ENOTTY)
 
     def _serial(self) -> Any:

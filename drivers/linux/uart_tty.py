@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import struct
 import termios
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -19,6 +21,7 @@ from hearth.drivers.uart import ModemLines
 if TYPE_CHECKING:
     from hearth.drivers.uart import UartSettings
 
+_PTY_MAJORS = range(136, 144)
 _TCGETS2 = 0x802C542A
 _TIOCGICOUNT = 0x545D
 _TIOCGRS485 = 0x542E
@@ -40,6 +43,13 @@ _PARITIES = {
 _PARITY_MASK = termios.PARENB | termios.PARODD | _CMSPAR
 _RATE_TOLERANCE = 0.03
 """What a receiver still understands: ten bits drift by a third of one."""
+
+
+def may_be_tty(device: int) -> bool:
+    """False if the kernel says that this device number is something else: to open that may have an effect."""
+    major, minor = os.major(device), os.minor(device)
+    subsystem = Path(f"/sys/dev/char/{major}:{minor}/subsystem")
+    return major in _PTY_MAJORS or not subsystem.exists() or subsystem.resolve().name == "tty"
 
 
 @frozen

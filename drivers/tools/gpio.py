@@ -151,7 +151,10 @@ def gpio_tools(board: Board) -> list[Tool]:
             name="gpio.get",
             risk_level=0,
             timeout_ms=1_000,
-            description="Read a GPIO line: 1 if it is high, 0 if it is low, whoever drives it.",
+            description=(
+                "Read a GPIO line: 1 if it is high, 0 if it is low, whoever drives it; the other way round on a line "
+                "that is active low (hw.gpio.list)."
+            ),
             params_schema=schemas.args(named, required=["line"]),
             result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),
             capability="CAP_GPIO_READ",
@@ -166,7 +169,7 @@ def gpio_tools(board: Board) -> list[Tool]:
                 "Wait for edges (changes of level) on a GPIO line. Each is published as a progress event; "
                 "the step ends after `count` edges or `timeout_ms`, whichever is first, and returns all of "
                 "them. Running into the timeout is no failure: timed_out says so. Gaps in `seq` are edges "
-                "that were dropped."
+                "that were dropped. While the line is driven by hearth they are hearth's own changes of it."
             ),
             params_schema=schemas.args(
                 {
@@ -200,9 +203,9 @@ def gpio_tools(board: Board) -> list[Tool]:
             timeout_ms=1_000,
             supports_rollback=True,
             description=(
-                "Drive a GPIO line low (0) or high (1). It stays so until it is set again; when the session "
-                "ends it goes to its safe state (hw.gpio.list), unless its `hold` is keep. Rollback "
-                "restores what it was before."
+                "Drive a GPIO line low (0) or high (1); the other way round if it is active low. It stays so until it "
+                "is set again; when the session ends it goes to its safe state (hw.gpio.list), unless its `hold` is "
+                "keep. Rollback restores what it was before."
             ),
             params_schema=schemas.args({**named, "value": schemas.LEVEL}, required=["line", "value"]),
             result_schema=schemas.result({**named, "value": schemas.LEVEL}, optional=["chip"]),

@@ -60,7 +60,8 @@ def hardware_tools(board: Board) -> list[Tool]:
         )
 
     undriven = schemas.listed(
-        "what is there but cannot be used, each with the reason", schemas.json_object("kind, name, reason, path")
+        "what is there but cannot be used, each with the reason",
+        schemas.json_object("kind, name, reason, cure, path, label"),
     )
     return [
         listing(
@@ -79,11 +80,13 @@ def hardware_tools(board: Board) -> list[Tool]:
         ),
         listing(
             "hw.gpio.list",
-            "List the GPIO chips and their lines: offset, name, aliases, what may be done with each, and "
-            "the safe state "
-            "it goes to when the session that drove it ends. Touches no hardware.",
+            "List the GPIO chips and their lines: offset, name, aliases, header pin, what may be done with each, "
+            "what else the pin can be, and the safe state it goes to when the session that drove it ends. "
+            "Touches no hardware.",
             {
-                "chips": schemas.listed("the chips; the first is the default", schemas.json_object("chip, bus, lines")),
+                "chips": schemas.listed(
+                    "the chips; the first is the default", schemas.json_object("chip, bus, path, lines")
+                ),
                 "undriven": undriven,
             },
             _answering(BoardDriver.gpio),
@@ -92,15 +95,18 @@ def hardware_tools(board: Board) -> list[Tool]:
             "hw.i2c.list",
             "List the I2C buses and the devices known to sit on them. Touches no hardware; i2c.scan asks the bus.",
             {
-                "buses": schemas.listed("the buses", schemas.json_object("bus, speed_hz, devices")),
+                "buses": schemas.listed("the buses", schemas.json_object("bus, adapter, functionality, devices, …")),
                 "undriven": undriven,
             },
             _answering(BoardDriver.i2c),
         ),
         listing(
             "hw.uart.list",
-            "List the serial ports: name, baud rate, device path. Touches no hardware.",
-            {"ports": schemas.listed("the ports", schemas.json_object("port, baud, path")), "undriven": undriven},
+            "List the serial ports: name, settings, device path. Touches no hardware.",
+            {
+                "ports": schemas.listed("the ports", schemas.json_object("port, path, baud, bits, parity, …")),
+                "undriven": undriven,
+            },
             _answering(BoardDriver.uart),
         ),
         *_sensor_tools(board),

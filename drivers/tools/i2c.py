@@ -297,8 +297,9 @@ def i2c_tools(board: Board) -> list[Tool]:
                         "type": "array",
                         "maxItems": len(ADDRESSES),
                         "items": schemas.address(),
-                        "description": "addresses to ask although it may do harm: of "
-                        + ", ".join(f"{addr:#04x}" for addr in DANGEROUS),
+                        "description": "addresses to ask although it may do harm, such as "
+                        + ", ".join(f"{addr:#04x}" for addr in DANGEROUS)
+                        + ", or what the adapter cannot ask in the way that is safest there",
                     },
                 },
                 required=["bus"],

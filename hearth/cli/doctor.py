@@ -109,7 +109,11 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
             yield Check("FAIL", "bus", f"{told}: {bus.get('reason') or 'no reason given'}", bus_cure(bus.get("state")))
     for missing in board.get("undriven", ()):
         told = f"{missing.get('kind')} {missing.get('name')}: {missing.get('reason')}"
-        yield Check("WARN", "bus", told, "nobody can use it through hearth; the board's profile says what is wanted")
+        if missing.get("left_alone"):
+            yield Check("OK", "bus", f"{told}; not driven")
+        else:
+            cure = missing.get("cure") or "nobody can use it through hearth; the board's profile says what is wanted"
+            yield Check("WARN", "bus", told, cure)
     audit = health.get("audit") or {}
     if audit.get("ok"):
         yield Check("OK", "audit", f"records are written (durability {audit.get('durability')})")

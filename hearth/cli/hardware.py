@@ -50,6 +50,8 @@ def _device(kind: str, told: str, entry: Mapping[str, Any], *, told_apart: bool)
         told += f"; {entry['lack']['reason']}"
         if told_apart:
             return Check("WARN", kind, told, entry["lack"]["cure"])
+    elif entry.get("error") is not None:
+        return Check("WARN", kind, told, "the kernel's log may say why: `sudo dmesg`")
     return Check("OK", kind, told)
 
 

@@ -156,16 +156,22 @@ def test_a_wedged_and_a_missing_bus_fail_with_what_to_look_at():
             "buses": {"i2c:1": {"state": "wedged", "reason": "slow"}, "gpio:x": {"state": "down"}},
             "audit": {"ok": False, "reason": "disk full"},
         },
-        "undriven": [{"kind": "i2c", "name": "7", "reason": "no driver"}],
+        "undriven": [
+            {"kind": "i2c", "name": "7", "reason": "no driver"},
+            {"kind": "uart", "name": "ttyS0", "reason": "a console", "cure": "list it", "left_alone": True},
+            {"kind": "gpio", "name": "gpiochip0", "reason": "you may not", "cure": "sudo"},
+        ],
     }
     found = list(doctor.board_checks(board))
-    assert states(found) == ["OK", "FAIL", "FAIL", "WARN", "FAIL"]
+    assert states(found) == ["OK", "FAIL", "FAIL", "WARN", "OK", "WARN", "FAIL"]
     assert found[1].finding == "i2c:1 is wedged: slow"
     assert "wiring" in found[1].cure
     assert found[2].finding == "gpio:x is down: no reason given"
     assert "permissions" in found[2].cure
     assert found[3].finding == "i2c 7: no driver"
-    assert found[4].finding == "the log cannot be written: disk full"
+    assert (found[4].finding, found[4].cure) == ("uart ttyS0: a console; not driven", None)
+    assert found[5].cure == "sudo"
+    assert found[6].finding == "the log cannot be written: disk full"
 
 
 def test_findings_are_aligned_and_their_cures_below_them():
@@ -257,6 +263,12 @@ def test_a_permission_that_lacks_is_a_warning_with_the_command():
     assert told(chips=[closed])[0].startswith("WARN chip gpiochip0 (gpio-sim), not opened: EACCES; ada may not open")
 
 
+def test_a_chip_that_cannot_be_opened_for_another_reason_is_a_warning_too():
+    (warning, _) = hardware.checks(machine(chips=[chip(label=None, lines=None, error="EIO")]))
+    assert (warning.state, warning.finding) == ("WARN", "gpiochip0 (gpio-sim), not opened: EIO")
+    assert "dmesg" in warning.cure
+
+
 def test_what_a_profile_does_not_need_is_no_warning():
     profile = {"name": "cell", "wants": True, "problems": []}
     assert told(profile=profile, ports=[port(lack=LACK)]) == [
@@ -291,10 +303,21 @@ def test_that_not_all_processes_can_be_seen_is_said_where_it_matters():
     assert told(everybody_seen=False, ports=[port()])[-1].startswith("OK holders of other users' processes")
 
 
-def test_this_machine_can_be_looked_at():
-    found = hardware.look("rpi5")
+@pytest.fixture
+def gone(tmp_path):
+    """A profile whose hardware no machine has."""
+    path = tmp_path / "gone.toml"
+    path.write_text(
+        'name = "gone"\ndescription = "not here"\n[[gpio]]\nlabel = "no such chip"\ndriver = "gpiod"\nnames = ["A"]\n'
+        '[[i2c]]\nbus = 255\ndriver = "i2c-dev"\n'
+    )
+    return str(path)
+
+
+def test_this_machine_can_be_looked_at(gone):
+    found = hardware.look(gone)
     assert found["profile"]["wants"] is True
-    assert found["profile"]["source"] == "board profile rpi5.toml"
+    assert found["profile"]["source"] == f"board profile {gone}"
     assert found == json.loads(json.dumps(found))
     assert all(check.finding for check in hardware.checks(found))
 
@@ -332,21 +355,22 @@ def test_a_config_without_a_socket_means_the_default_one(cli, tmp_path):
     assert "nowhere/hearth.sock (from --config)" in answer.out
 
 
-def test_a_board_that_is_not_here_fails_with_what_is_missing(cli):
-    answer = cli("doctor", "--board", "rpi5")
+def test_a_board_that_is_not_here_fails_with_what_is_missing(cli, gone):
+    answer = cli("doctor", "--board", gone)
     assert answer.code == 1
-    assert "FAIL  profile  rpi5: gpio[0].label: a chip labelled 'pinctrl-rp1' is not there" in answer.out
+    assert "gone: gpio[0].label: a chip labelled 'no such chip' is not there" in answer.out
+    assert "FAIL  profile  gone: i2c[0].bus: /dev/i2c-255 is not there" in answer.out
 
 
-def test_the_board_of_a_config_is_looked_for_unless_another_one_is_named(cli, tmp_path):
-    (tmp_path / "hearth.toml").write_text(f'[server]\nsocket = "{tmp_path}/none"\n[board]\nprofile = "rpi5"\n')
-    assert "FAIL  profile  rpi5: " in cli("doctor", "--config", tmp_path / "hearth.toml").out
+def test_the_board_of_a_config_is_looked_for_unless_another_one_is_named(cli, tmp_path, gone):
+    (tmp_path / "hearth.toml").write_text(f'[server]\nsocket = "{tmp_path}/none"\n[board]\nprofile = "{gone}"\n')
+    assert "FAIL  profile  gone: " in cli("doctor", "--config", tmp_path / "hearth.toml").out
     named = cli("doctor", "--config", tmp_path / "hearth.toml", "--board", "sim")
     assert "OK    profile  sim needs nothing" in named.out
 
 
-def test_as_json_the_machine_is_told_whole(cli):
-    answer = cli("doctor", "--json", "--board", "rpi5")
+def test_as_json_the_machine_is_told_whole(cli, gone):
+    answer = cli("doctor", "--json", "--board", gone)
     assert answer.code == 1
     found = answer.json["hardware"]
     assert set(found) == {"chips", "adapters", "ports", "sensors", "everybody_seen", "profile"}

@@ -1,60 +1,27 @@
-"""A real hearthd as a process, and a client that is not ours: bytes on a socket."""
+"""The daemon and the client of the conformance tests: the client speaks as the draft's plain one does."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
 from typing import TYPE_CHECKING, Any
 
+from support import hearthd
+from support.hearthd import Wire, eventually
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-BOUND = 30
-"""Seconds after which any wait here is a failure."""
+__all__ = ["Hearthd", "Peer", "eventually"]
 
 
-def eventually(condition: Callable[[], Any], what: str = "it") -> Any:
-    """Look again until the condition holds, and return what it returned; the bound makes a failure of waiting."""
-    deadline = time.monotonic() + BOUND
-    pause = threading.Event()
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {BOUND} s"
-        pause.wait(0.01)
-    return found
-
-
-class Peer:
-    """One connection. What is sent and received is exactly what is on the wire."""
+class Peer(Wire):
+    """One connection."""
 
     def __init__(self, path: Path) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(BOUND)
-        self.socket.connect(str(path))
-        self._reader = self.socket.makefile("rb")
-        self._last_id = 0
+        super().__init__(path)
         self.notifications: list[dict[str, Any]] = []
         """What came while `call` waited for its answer."""
-
-    # --- bytes --------------------------------------------------------------------------------------------------
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def raw(self) -> bytes:
-        """The next line with its line end; b"" when the server has closed."""
-        return self._reader.readline()
-
-    def line(self) -> Any:
-        """The next line, read; None when the server has closed."""
-        text = self.raw()
-        return json.loads(text) if text else None
 
     def ask(self, document: bytes) -> Any:
         """Send one line and return the next one that comes."""
@@ -64,14 +31,6 @@ class Peer:
     def is_silent(self) -> bool:
         """True if nothing is on its way: a request that is answered comes back without anything before it."""
         return self.ask(b'{"jsonrpc":"2.0","id":"still there?","method":"no.such"}')["id"] == "still there?"
-
-    # --- calls --------------------------------------------------------------------------------------------------
-
-    def start(self, method: str, params: Any = None) -> int:
-        self._last_id += 1
-        request = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params or {}}
-        self.send(json.dumps(request).encode() + b"\n")
-        return self._last_id
 
     def answer(self, id_: Any) -> dict[str, Any]:
         """The answer with this id; notifications that come before it are kept."""
@@ -159,10 +118,6 @@ class Peer:
         """How many transactions have begun on a bus so far."""
         return int(self.value(session_id, "hw.board")["health"]["buses"][bus]["transactions"])
 
-    def close(self) -> None:
-        self._reader.close()
-        self.socket.close()
-
 
 AS_USER = """
 import os, sys
@@ -180,77 +135,23 @@ daemon.main(arguments)
 """
 
 
-class Hearthd:
+class Hearthd(hearthd.Hearthd):
     """A daemon of its own in a directory of its own."""
 
     def __init__(self, directory: Path, config: str = "", *, server: str = "", audit: str = "") -> None:
-        self.directory = directory
-        self.socket = directory / "hearth.sock"
-        self.audit = directory / "audit.log"
-        self.config = directory / "hearth.toml"
-        self.config.write_text(
-            f'[server]\nsocket = "{self.socket}"\n{server}\n[audit]\npath = "{self.audit}"\n{audit}\n{config}\n'
-        )
-        self.process: subprocess.Popen[str] | None = None
-        self.said = ""
-        self._peers: list[Peer] = []
+        super().__init__(directory, config, server=server, audit=audit)
 
-    def start(self, *arguments: str, env: Mapping[str, str] | None = None, user: int | None = None) -> Hearthd:
+    def start(  # type: ignore[override]
+        self, *arguments: str, env: Mapping[str, str] | None = None, user: int | None = None
+    ) -> Hearthd:
         """Wait until it is ready. With `user`, root's interpreter becomes that user before the daemon begins."""
-        program = ["-m", "hearth.actors.daemon"] if user is None else ["-c", AS_USER, str(user)]
-        self.process = subprocess.Popen(
-            [sys.executable, *program, "--config", str(self.config), *arguments],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(env or {})},
-        )
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said += line
-            if line.startswith("hearthd: ready on "):
-                return self
-        self.process.wait(BOUND)
-        raise AssertionError(f"hearthd did not start:\n{self.said}")
+        self.env = {**os.environ, **(env or {})}
+        if user is None:
+            super().start(*arguments)
+        else:
+            super().start(*arguments, program=["-c", AS_USER, str(user)])
+        return self
 
     def peer(self) -> Peer:
-        self._peers.append(Peer(self.socket))
-        return self._peers[-1]
-
-    def hang_up(self) -> None:
-        """Close all clients."""
-        for peer in self._peers:
-            peer.close()
-        self._peers.clear()
-
-    def stop(self) -> int:
-        """End it gracefully; returns the exit status."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        _, rest = self.process.communicate(timeout=BOUND)
-        self.said += rest or ""
-        return int(self.process.returncode)
-
-    def end(self) -> None:
-        """Whatever state it is in: leave nothing behind."""
-        self.hang_up()
-        if self.process is None or self.process.stderr is None or self.process.stderr.closed:
-            return
-        self.process.terminate()
-        try:
-            self.process.communicate(timeout=BOUND)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
-            raise
-
-    def records(self, **like: Any) -> list[dict[str, Any]]:
-        """The audit records with these members; a line that is being written is left out."""
-        text = self.audit.read_bytes()
-        lines = text[: text.rfind(b"\n") + 1].splitlines()
-        records = [json.loads(line) for line in lines]
-        return [record for record in records if like.items() <= record.items()]
-
-    def recorded(self, **like: Any) -> dict[str, Any]:
-        """Wait for a record with these members, and return the first."""
-        found: list[dict[str, Any]] = eventually(lambda: self.records(**like), f"an audit record {like}")
-        return found[0]
+        self.peers.append(Peer(self.socket))
+        return self.peers[-1]

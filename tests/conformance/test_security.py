@@ -166,6 +166,7 @@ def test_12_no_tool_above_the_sessions_maximum_is_executed(hearthd, cap: int) ->
         "i2c.scan": {"bus": 1},
         "uart.write": {"port": "uart0", "data": "AA=="},
         "uart.exchange": {"port": "uart0", "data": "AA=="},
+        "uart.control": {"port": "uart0", "rts": True},
         "file.write": {"path": "/x", "data": ""},
         "file.delete": {"path": "/x"},
         "proc.signal": {"pid": 1, "signal": "SIGTERM"},

@@ -1,6 +1,8 @@
 """Boards: the drivers of a profile, and the names by which everything is found."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from support.machine import FilesMachine
@@ -276,3 +278,20 @@ def test_what_the_board_tells_about_itself_is_json(name):
 def test_a_sensor_that_answers_with_too_few_bytes_is_a_device_error(sim):
     with pytest.raises(DeviceError, match="expected 2 bytes, got 1"):
         sim.sensor("temperature").value(b"\x00")
+
+
+@pytest.mark.parametrize("profile", ["sim", "generic-linux"])
+def test_a_board_without_hardware_of_a_kind_loads_no_library_for_it(profile, tmp_path):
+    """On a machine that has none: the files of one."""
+    FilesMachine(tmp_path)
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from hearth.drivers.boards import load_profile, open_board\n"
+        "from hearth.drivers.boards.discover import Machine\n"
+        f"root = Path({str(tmp_path)!r})\n"
+        f"board = open_board(load_profile({profile!r}), machine=Machine(root / 'sys', root / 'dev', root / 'proc'))\n"
+        "print(sorted({'gpiod', 'smbus2', 'serial', 'psutil'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"

@@ -1,7 +1,6 @@
 """What is found on a machine, and what of it is nobody else's: read from files as other machines have them."""
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +101,23 @@ def test_who_described_a_device_is_told_for_the_machines_own(files):
     assert (laptop.origin.described_by, laptop.origin.driver) == ("acpi", "tigerlake-pinctrl")
 
 
+def test_a_card_is_described_by_what_it_brings_along_and_not_by_what_it_is_plugged_into(files):
+    """A Raspberry Pi 5's header hangs on a PCI device whose parts the device tree has; a graphics card's does not."""
+    rp1 = "platform/axi/1000120000.pcie/pci0002:00/0002:01:00.0"
+    files.device("platform/axi/1000120000.pcie", "platform", driver="brcm-pcie", compatible="brcm,bcm2712-pcie")
+    files.device(rp1, "pci", driver="rp1")
+    files.device(f"{rp1}/1f00074000.i2c", "platform", driver="i2c_designware", compatible="snps,designware-i2c")
+    files.adapter(1, "Synopsys DesignWare I2C adapter", f"{rp1}/1f00074000.i2c")
+    card = "platform/axi/1000120000.pcie/pci0002:00/0002:02:00.0"
+    files.device(card, "pci", driver="some-card")
+    files.adapter(2, "some card's bus", card)
+    header, other = find(["i2c"], files.machine).adapters
+    assert header.origin.described_by == "devicetree"
+    assert caution.adapter_reason(header) is None
+    assert other.origin.described_by is None
+    assert "own devices" in caution.adapter_reason(other)
+
+
 def test_serial_ports_are_those_of_serial_drivers_with_a_uart_in_them(files):
     files.device("platform/serial8250/port0", "serial-base", driver="port")
     files.device("platform/serial8250", "platform", driver="serial8250")
@@ -130,23 +146,36 @@ def test_a_console_and_a_terminal_are_told_with_whose_they_are(files):
     assert (two.console, two.terminal_of) == (False, ())
 
 
+LOGIN = """
+import os, sys
+os.setsid()
+terminal = os.open(sys.argv[1], os.O_RDWR)   # a session leader's first terminal is its controlling one
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
 def test_the_terminal_of_a_real_process_is_seen(tmp_path):
-    """As the kernel encodes it: pseudo-terminals have major numbers and minor ones beyond a byte's reach."""
-    pid, master = pty.fork()
-    if pid == 0:
-        os.execv("/bin/sh", ["sh", "-c", "tty; read x"])
+    """As the kernel encodes it: pseudo-terminals have a major number of their own, and there may be many."""
+    near, far = os.openpty()
+    path = os.ttyname(far)
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOGIN, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
-        path = os.read(master, 100).decode().strip()
+        assert process.stdout.readline() == "held\n"
         number = os.stat(path).st_rdev
         files = FilesMachine(tmp_path)
         (files.machine.proc / "tty/drivers").write_text("pty_slave /dev/pts 136 0-1048575 serial\n")
         files.port("ttyX", f"{os.major(number)}:{os.minor(number)}", None)
-        (files.machine.proc / str(pid)).symlink_to(f"/proc/{pid}")
+        (files.machine.proc / str(process.pid)).symlink_to(f"/proc/{process.pid}")
         (port,) = find_ports(files.machine)
-        assert port.terminal_of == (f"sh (pid {pid})",)
+        (terminal,) = port.terminal_of
+        assert terminal.endswith(f"(pid {process.pid})")
     finally:
-        os.close(master)
-        os.waitpid(pid, 0)
+        process.communicate(timeout=30)
+        os.close(near)
+        os.close(far)
 
 
 def test_addresses_that_a_kernel_driver_owns_are_told_with_the_driver(files):
@@ -203,6 +232,7 @@ PCI = Origin(("i2c", "pci"), "i801_smbus")
         ("i2c-tiny-usb at bus 001 device 005", Origin(("i2c", "usb", "pci"), "i2c-tiny-usb"), None),
         ("bcm2835 (i2c@7e804000)", PLATFORM, None),
         ("Synopsys DesignWare I2C adapter", PLATFORM, None),
+        ("Synopsys DesignWare I2C adapter", Origin(("i2c", "platform", "pci"), "i2c_designware", "devicetree"), None),
         ("i2c-1-mux (chan_id 0)", Origin(("i2c", "i2c", "i2c", "platform"), None, "devicetree"), None),
         ("SMBus I801 adapter at efa0", PCI, "memory modules"),
         ("SMBus PIIX4 adapter port 0 at 0b00", PCI, "memory modules"),

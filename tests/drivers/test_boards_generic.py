@@ -18,7 +18,7 @@ from hearth.drivers.boards.discover import (
 )
 from hearth.drivers.boards.fit import misfits
 from hearth.drivers.boards.generic import HEADERS, survey
-from hearth.drivers.boards.holders import HEARTHD, Holders
+from hearth.drivers.boards.holders import HEARTHD, NOBODY, Holders
 from hearth.drivers.boards.profile import load_profile, parse_profile
 from hearth.drivers.linux.uart_holders import Holder
 
@@ -120,6 +120,7 @@ def test_a_chip_that_cannot_be_opened_or_is_empty_is_listed_with_the_reason():
     assert [(entry.name, entry.reason) for entry in result.undriven] == [
         ("gpiochip0", "/none/gpiochip0 cannot be opened (EIO)"),
         ("gpiochip1", "it has no lines"),
+        ("gpiochip2", "it went while it was looked at"),
     ]
 
 
@@ -140,6 +141,15 @@ def test_a_console_is_listed_and_not_offered():
         "the kernel writes its console to it",
         "it is the terminal of agetty (pid 6)",
     ]
+
+
+def test_a_port_that_another_program_has_open_is_listed_and_not_offered():
+    profile = parse_profile({"name": "g", "description": "g", "discover": {"uart": True}}, "g")
+    holders = Holders({}, {"/none/ttyUSB0": (Holder(9, "gpsd"),)}, complete=True)
+    result = survey(profile, found(port("ttyUSB0"), port("ttyUSB1")), holders)
+    assert [spec.port for spec in result.uarts] == ["ttyUSB1"]
+    (entry,) = result.undriven
+    assert (entry.reason, entry.left_alone) == ("it is open in gpsd (pid 9)", True)
 
 
 def test_a_port_without_a_device_is_offered_only_when_it_is_named():
@@ -182,6 +192,18 @@ def test_what_the_profile_lists_itself_is_not_found_again():
     assert [spec.port for spec in result.uarts] == ["ttyUSB1"]
 
 
+def test_a_port_whose_name_the_profile_gives_to_another_is_listed_and_not_mixed_up_with_it():
+    content = {
+        "name": "x",
+        "description": "x",
+        "uart": [{"port": "ttyUSB0", "driver": "serial", "path": "/none/ttyACM0"}],
+        "discover": {"uart": True},
+    }
+    result = survey(parse_profile(content, "x"), found(port("ttyUSB0"), port("ttyACM0")))
+    assert result.uarts == ()
+    assert [entry.reason for entry in result.undriven] == ["the profile gives its name to another port"]
+
+
 def test_what_this_user_may_not_open_is_listed_with_the_commands(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_args, **_options: False)
     monkeypatch.setattr(access, "user_name", lambda _uid: "ada")
@@ -192,6 +214,15 @@ def test_what_this_user_may_not_open_is_listed_with_the_commands(tmp_path, monke
     assert entry.reason.startswith(f"ada may not open {tmp_path}/ttyUSB0")
     assert entry.cure.splitlines()[-1] == "sudo usermod -aG dialout ada   # then log in again"
     assert entry.to_json()["cure"] == entry.cure
+
+
+def test_a_chip_that_may_not_be_opened_lacks_a_permission_before_it_is_anybodys(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_args, **_options: False)
+    (tmp_path / "gpiochip0").touch(mode=0o600)
+    closed = FoundChip("gpiochip0", str(tmp_path / "gpiochip0"), SOC, error="EACCES")
+    (entry,) = generic(closed).undriven
+    assert "may not open" in entry.reason
+    assert not entry.left_alone
 
 
 def test_a_board_of_what_is_found_opens_nothing_and_says_what_it_has(tmp_path):
@@ -214,7 +245,6 @@ def test_a_board_of_what_is_found_opens_nothing_and_says_what_it_has(tmp_path):
 
 # --- whether a profile fits -----------------------------------------------------------------------------------------
 
-NOBODY = Holders({}, {}, complete=True)
 CONTENT = {
     "name": "cell",
     "description": "a cell",
@@ -341,6 +371,16 @@ def test_a_path_that_is_a_link_is_followed_and_one_to_something_else_is_left_to_
     (told,) = problems(*THERE[:2], there, uart=linked)
     assert "console" in told[2]
     assert problems(*THERE[:2], uart=linked) == []
+
+
+def test_what_is_looked_for_and_may_not_be_opened_is_a_warning_and_what_is_left_alone_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_args, **_options: False)
+    (tmp_path / "i2c-1").touch(mode=0o600)
+    closed = FoundAdapter("i2c-1", str(tmp_path / "i2c-1"), 1, USB, "bridge")
+    host = adapter(0, "SMBus I801 adapter at efa0", PCI)
+    (told,) = misfits(load_profile("generic-linux"), found(closed, host, port("ttyS0", console=True)), NOBODY)
+    assert (told.key, told.severity) == ("discover.i2c", "warn")
+    assert "sudo usermod -aG i2c" in told.cure
 
 
 def test_a_permission_that_lacks_is_a_warning_with_the_command(tmp_path, monkeypatch):

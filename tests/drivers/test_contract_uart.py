@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from hearth.drivers.uart import MODEM_LINES, ModemLines
 from hearth.errors import DeviceError
 
 
@@ -127,6 +128,7 @@ async def test_a_port_that_is_not_open_is_refused_without_effect(uart_bench, tra
         lambda d: d.write(b"x", timeout_s=1),
         lambda d: d.take(1, None),
         lambda d: d.exchange(b"x", length=1, until=None, timeout_s=1),
+        lambda d: d.control(),
     ):
         with pytest.raises(DeviceError, match="not open") as caught:
             await transact(uart_bench, op)
@@ -147,6 +149,82 @@ async def test_describe_is_json_whether_the_port_is_open_or_not(uart_bench):
     assert json.loads(json.dumps(uart_bench.describe()))["kind"] == "uart"
     uart_bench.close()
     assert json.loads(json.dumps(uart_bench.describe()))["kind"] == "uart"
+
+
+async def test_with_a_gap_a_read_ends_when_the_line_is_quiet_and_not_before(uart_bench, transact):
+    await write(uart_bench, transact, b"DELAY 30 late\nDELAY 30 later\n")
+    with trio.fail_after(10):
+        taken = await transact(uart_bench, lambda d: d.take(None, None, gap_s=1.0))
+        assert not taken.complete
+        await taken.inbox.wait(None, None, 1.0)
+        taken = await transact(uart_bench, lambda d: d.take(None, None, gap_s=1.0))
+    assert (taken.data, taken.complete) == (b"late\nlater\n", True)
+
+
+async def test_length_and_text_end_a_read_before_its_gap(uart_bench, transact):
+    await write(uart_bench, transact, b"one;two\n")
+    with trio.fail_after(10):
+        await uart_bench._inbox.wait(8, None)
+        taken = await transact(uart_bench, lambda d: d.take(None, b";", gap_s=60))
+        assert (taken.data, taken.complete) == (b"one;", True)
+        taken = await transact(uart_bench, lambda d: d.take(2, None, gap_s=60))
+        assert (taken.data, taken.complete) == (b"tw", True)
+        taken = await transact(uart_bench, lambda d: d.take(3, None, gap_s=60))
+        assert (taken.data, taken.complete) == (b"", False)
+
+
+async def test_an_exchange_may_end_with_a_gap(uart_bench, transact):
+    with trio.fail_after(10):
+        reply = await transact(
+            uart_bench, lambda d: d.exchange(b"*IDN?\n", length=None, until=None, gap_s=0.3, timeout_s=9)
+        )
+    assert (reply.data, reply.complete) == (b"HEARTH,SIM-UART,0,1\n", True)
+
+
+async def test_a_write_that_drains_ends_when_everything_has_left(uart_bench, transact):
+    with trio.fail_after(10):
+        assert await transact(uart_bench, lambda d: d.write(b"gone\n", timeout_s=9, drain=True)) == 5
+    assert await received(uart_bench, transact, until=b"\n") == b"gone\n"
+
+
+async def test_an_exchange_in_flight_gets_its_reply_although_the_bus_is_ending(uart_bench, transact):
+    """The pump has been cancelled when the reply comes: a transaction that has begun is never interrupted."""
+    replies = []
+
+    async def exchange():
+        replies.append(
+            await transact(uart_bench, lambda d: d.exchange(b"DELAY 50 still\n", length=None, until=b"\n", timeout_s=9))
+        )
+
+    await trio.testing.wait_all_tasks_blocked()  # the bench's own pump waits: it ends with this close
+    uart_bench.close()
+    uart_bench.open()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery, trio.open_nursery() as bus:
+            bus.start_soon(uart_bench.pump)
+            nursery.start_soon(exchange)
+            await trio.testing.wait_all_tasks_blocked()
+            bus.cancel_scope.cancel()
+    assert replies[0].data == b"still\n"
+
+
+async def test_lines_are_told_and_where_there_are_some_driven_and_made_safe(uart_bench, transact):
+    lines = await transact(uart_bench, lambda d: d.control())
+    if lines == ModemLines():
+        with pytest.raises(DeviceError, match="cannot be set") as caught:
+            await transact(uart_bench, lambda d: d.control(rts=True))
+        assert caught.value.data["effect"] == "none"
+        assert await transact(uart_bench, lambda d: d.make_safe([MODEM_LINES])) == []
+        return
+    assert (lines.rts, lines.dtr) == (True, True)
+    lines = await transact(uart_bench, lambda d: d.control(rts=False, dtr=False))
+    assert (lines.rts, lines.dtr) == (False, False)
+    lines = await transact(uart_bench, lambda d: d.control(dtr=True))
+    assert (lines.rts, lines.dtr) == (False, True)
+    safe = await transact(uart_bench, lambda d: d.make_safe([MODEM_LINES]))
+    assert safe == [{"port": "bench", "safe": {"rts": True, "dtr": True}}]
+    lines = await transact(uart_bench, lambda d: d.control())
+    assert (lines.rts, lines.dtr) == (True, True)
 
 
 async def test_outputs_that_are_not_its_own_are_left_alone(uart_bench, transact):

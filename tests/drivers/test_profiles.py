@@ -1,14 +1,16 @@
 """Board profiles: what ships, and how a bad one is refused."""
 
 import copy
+import re
 import tomllib
 from pathlib import Path
 
+import attrs
 import pytest
 
 import hearth.drivers.boards
-from hearth.drivers.boards import load_profile, shipped_profiles
-from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.boards import access, load_profile, shipped_profiles
+from hearth.drivers.boards.profile import I2cSpec, parse_profile
 from hearth.drivers.uart import Rs485, UartSettings
 from hearth.errors import ConfigError
 
@@ -379,6 +381,7 @@ BAD_REAL = [
     (put("uart", 0, "inbox_bytes", value=1), "uart[0].inbox_bytes: expected an integer from 4096 to 16777216, found 1"),
     (put("uart", 0, "peer", value="echo"), 'uart[0].peer: only a simulated port (driver = "sim") has one'),
     (put("discover", value={"gpio": 1}), "discover.gpio: expected true or false, found 1"),
+    (put("discover", value={"sensors": ["hwmon/*"]}), "discover.sensors: expected true or false, found ['hwmon/*']"),
     (put("discover", value={"uart": [1]}), "discover.uart: expected a list of strings, found [1]"),
     (put("discover", value={"spi": True}), "discover.spi: unknown key; this table has gpio, i2c, sensors, uart"),
 ]
@@ -427,8 +430,7 @@ def blocks(language):
 
 
 def test_the_profile_in_the_documentation_is_a_good_one():
-    (text,) = blocks("toml")
-    content = tomllib.loads(text)
+    content = tomllib.loads(blocks("toml")[0])
     profile = parse_profile(content, "board profile cell-7.toml")
     lines = {line.name: line for line in profile.chips[0].lines}
     assert lines["DOOR"].offset == 3
@@ -437,6 +439,44 @@ def test_the_profile_in_the_documentation_is_a_good_one():
     with pytest.raises(ConfigError) as caught:
         parse_profile(content, "board profile cell-7.toml")
     assert f"`{caught.value}`" in DOC.read_text().replace("\n", " ")
+
+
+def test_the_real_profile_in_the_documentation_says_what_its_comments_say():
+    """tests/hardware opens it."""
+    _, text = blocks("toml")
+    profile = parse_profile(tomllib.loads(text), "board profile cell.toml")
+    (chip,), (adapter,), (port,) = profile.chips, profile.i2c, profile.uarts
+    lines = {line.name: line for line in chip.lines}
+    assert (lines["VALVE"].active_low, lines["VALVE"].initial, lines["STOP"].offset) == (True, 0, 4)
+    assert (adapter.timeout_ms, adapter.retries) == (250, 1)
+    assert (port.settings.bits, port.settings.parity, port.settings.inbox_bytes) == (7, "even", 16_384)
+    for key, default in (("timeout_ms", "1000"), ("retries", "0"), ("bits", "8"), ("stop_bits", "1")):
+        (comment,) = [line.partition("#")[2] for line in text.splitlines() if line.startswith(f"{key} =")]
+        field = next(field for spec in (I2cSpec, UartSettings) for field in attrs.fields(spec) if field.name == key)
+        assert default in comment
+        assert float(field.default) == float(default)
+
+
+def test_the_table_for_rs485_in_the_documentation_has_the_defaults():
+    (table,) = re.findall(r"`(\{ rts_on_send.*?\})`", DOC.read_text())
+    content = copy.deepcopy(REAL)
+    content["uart"][0] |= tomllib.loads(f"rs485 = {table}")
+    assert parse_profile(content, "x").uarts[0].settings.rs485 == Rs485()
+
+
+def test_the_commands_in_the_documentation_are_those_that_doctor_prints():
+    (text,) = blocks("sh")
+    assert text.splitlines() == [*access.rule("/dev/gpiochip0", "gpio"), access.join("gpio", "hearth")]
+    assert f"`{access.rule('/dev/i2c-1', 'i2c')[1].split(chr(39))[1]}`" in DOC.read_text()
+
+
+def test_the_documentation_says_of_released_outputs_what_the_decision_says():
+    decision = DOC.parents[1] / "decisions/0031-what-holds-a-gpio-level-and-where-a-chip-is-asked.md"
+
+    def table(text):
+        return text.partition("| chip | output after its release |\n")[2].partition("\n\n")[0]
+
+    assert table(DOC.read_text()) == table(decision.read_text()) != ""
 
 
 def test_the_python_in_the_documentation_runs():

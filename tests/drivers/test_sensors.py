@@ -524,9 +524,23 @@ def test_a_converter_that_another_program_captures_from_is_busy(tree, monkeypatc
         return plain(path)
 
     monkeypatch.setattr(sysfs, "read", busy)
-    with pytest.raises(ResourceBusy, match="another program captures from adc") as caught:
+    with pytest.raises(ResourceBusy, match=r"adc.*another program captures from it") as caught:
         tree.read("iio/adc/voltage0")
     assert caught.value.data["effect"] == "none"
+
+
+def test_a_chip_that_is_busy_for_a_moment_is_busy_too(tree, monkeypatch):
+    at = tree.hwmon(0, {"name": "chip", "temp1_input": 1}) / "temp1_input"
+    plain = sysfs.read
+
+    def busy(path):
+        if path == at:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return plain(path)
+
+    monkeypatch.setattr(sysfs, "read", busy)
+    with pytest.raises(ResourceBusy, match="busy; ask again"):
+        tree.read("hwmon/chip/temp1")
 
 
 @pytest.mark.parametrize("odd", ["", "abc", "1 2 3", "0x10", "nan", "1e999", "--5", "5.", "9" * 5000, "१२"])
@@ -615,6 +629,19 @@ def test_a_chip_that_does_not_answer_is_asked_for_one_limit_and_no_more(tree, mo
     sensors = tree.listed()
     assert [dict(sensor.limits) for sensor in sensors.values()] == [{}, {}, {}, {"max": 80.0}]
     assert asked == ["temp1_min"]
+
+
+def test_a_limit_that_a_chip_does_not_have_at_the_moment_costs_it_no_other(tree, monkeypatch):
+    tree.hwmon(0, {"name": "chip", "temp1_input": 1, "temp1_max": 80000, "temp1_min": 1000})
+    plain = sysfs.read
+
+    def read(path):
+        if path.name == "temp1_min":
+            raise OSError(errno.ENODATA, "No data available")
+        return plain(path)
+
+    monkeypatch.setattr(sysfs, "read", read)
+    assert tree.listed()["hwmon/chip/temp1"].limits == {"max": 80.0}
 
 
 def test_a_list_may_be_cut(tree):

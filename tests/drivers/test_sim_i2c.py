@@ -251,3 +251,9 @@ def test_an_adapter_without_one_of_the_probes_leaves_out_what_the_other_could_ha
     assert "quick write" in no_quick.skipped[0x20]
     assert "receiving a byte" in no_receive.skipped[0x50]
     assert not plan(range(128), quick=False, receive=False).probes
+
+
+def test_an_included_address_is_asked_with_what_the_adapter_has():
+    assert plan({0x20, 0x69}, quick=False).probes[0x20] == "receive"
+    assert plan({0x50}, receive=False).probes[0x50] == "quick"
+    assert plan({0x20, 0x50, 0x69}).probes == plan({0x69}).probes

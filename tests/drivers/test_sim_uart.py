@@ -8,7 +8,7 @@ import trio.testing
 from hypothesis import given, strategies as st
 
 from hearth.drivers.sim.uart import EchoPeer, SimUart
-from hearth.drivers.uart import INBOX_CAPACITY, MAX_TAKE, UartSettings, write_timeout_s
+from hearth.drivers.uart import INBOX_CAPACITY, MAX_TAKE, Rs485, UartSettings, write_timeout_s
 from hearth.drivers.uart_fd import FdUart
 from hearth.drivers.uart_inbox import Inbox
 from hearth.errors import DeviceError, TimedOut
@@ -227,7 +227,7 @@ async def test_the_simulated_port_passes_a_failing_pump_on_as_one_error_and_no_g
     def broken(fd, size):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("hearth.drivers.uart_fd.os.read", broken)
+    monkeypatch.setattr("hearth.drivers.uart_receiver.os.read", broken)
     port.peer = None
     os.write(port._far, b"x")
     with trio.fail_after(10), pytest.raises(DeviceError, match="Input/output"):
@@ -246,7 +246,7 @@ async def test_a_wakeup_without_bytes_is_no_end(monkeypatch):
             raise BlockingIOError
         return real(fd, size)
 
-    monkeypatch.setattr("hearth.drivers.uart_fd.os.read", first_nothing)
+    monkeypatch.setattr("hearth.drivers.uart_receiver.os.read", first_nothing)
     port.far.send(b"hi")
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
@@ -299,6 +299,124 @@ def test_clearing_tells_how_much_and_forgets_what_was_lost():
     assert inbox.clear() == 4
     inbox.feed(b"gh")
     assert inbox.take(2, None).overflow == 0
+
+
+async def test_a_gap_is_counted_from_the_last_byte_that_came(autojump_clock):
+    inbox, start = Inbox(), trio.current_time()
+
+    async def feed():
+        for at in (1.0, 1.4, 1.8):
+            await trio.sleep_until(start + at)
+            inbox.feed(b"x", now=trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed)
+        with trio.fail_after(10):
+            await inbox.wait(None, None, 0.5)
+    assert trio.current_time() - start == pytest.approx(2.3)
+    assert inbox.take(None, None, gap_s=0.5).data == b"xxx"
+    assert not inbox.take(None, None, gap_s=0.5).complete
+
+
+async def test_bytes_of_which_another_reader_takes_all_are_no_answer_after_the_gap(autojump_clock):
+    inbox, ended = Inbox(), []
+
+    async def read():
+        await inbox.wait(None, None, 0.5)
+        ended.append(trio.current_time())
+
+    with trio.fail_after(100):
+        async with trio.open_nursery() as nursery:
+            start = trio.current_time()
+            inbox.feed(b"theirs", now=start)
+            nursery.start_soon(read)
+            await trio.sleep(0.2)
+            inbox.take(6, None)
+            await trio.sleep(5)
+            assert not ended
+            inbox.feed(b"mine", now=trio.current_time())
+    assert ended == [pytest.approx(start + 5.7)]
+
+
+async def test_a_port_with_flow_control_takes_no_more_than_it_has_room_for(nursery):
+    port = SimUart("sim", UartSettings(flow="rtscts", inbox_bytes=4096))
+    port.open()
+    nursery.start_soon(port.pump)
+    total, got = 100_000, bytearray()
+    await port.write(b"BURST %d\n" % total, timeout_s=1)
+    with trio.fail_after(20):
+        while len(got) < total:
+            await port._inbox.wait(None, None)
+            await trio.testing.wait_all_tasks_blocked()
+            assert port._inbox.room >= 0
+            taken = await port.take(None, None, gap_s=0.0)
+            assert not taken.overflow
+            got += taken.data
+    assert bytes(got) == (b"0123456789" * (total // 10))
+    port.close()
+
+
+async def test_a_break_is_ended_whatever_happens():
+    port = SimUart("sim")
+    port.open()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: port.control(break_s=60))
+            await trio.testing.wait_all_tasks_blocked()
+            assert port.in_break
+            nursery.cancel_scope.cancel()
+    assert (port.in_break, port.breaks) == (False, 1)
+    port.close()
+
+
+async def test_a_break_that_cannot_be_ended_says_that_it_may_still_be_on(monkeypatch):
+    port = SimUart("sim")
+    port.open()
+
+    async def stuck(on):
+        if not on:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(port, "_set_break", stuck)
+    with pytest.raises(DeviceError, match="could not be ended") as caught:
+        await port.control(break_s=0.001)
+    assert caught.value.data["effect"] == "unknown"
+    port.close()
+
+
+async def test_a_write_whose_device_goes_while_it_drains_leaves_the_effect_unknown(port, monkeypatch):
+    def gone(fd):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(port, "_unsent", gone)
+    with trio.fail_after(10), pytest.raises(DeviceError, match="plugged in") as caught:
+        await port.write(b"x", timeout_s=5, drain=True)
+    assert caught.value.data["effect"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"bits": 9}, "bits"),
+        ({"baud": 49}, "baud"),
+        ({"parity": "both"}, "parity"),
+        ({"stop_bits": 3}, "stop_bits"),
+        ({"stop_bits": 1.5}, "stop_bits"),
+        ({"stop_bits": 2, "bits": 5}, "stop_bits"),
+        ({"flow": "dsrdtr"}, "flow"),
+        ({"rs485": True, "flow": "rtscts"}, "rs485"),
+        ({"inbox_bytes": 100}, "inbox_bytes"),
+    ],
+)
+def test_settings_that_no_port_can_have_are_refused_by_name(settings, key):
+    with pytest.raises(ValueError, match=key):
+        UartSettings(**settings)
+
+
+def test_rs485_may_be_asked_for_in_short():
+    assert UartSettings(rs485=True).rs485 == Rs485()
+    assert UartSettings(rs485=False).rs485 is None
+    assert UartSettings(rs485=Rs485(before_ms=3)).rs485.before_ms == 3
 
 
 wishes = st.tuples(

@@ -312,3 +312,34 @@ async def test_a_watch_whose_chip_is_closed_fails_with_a_device_error(bench, chi
             nursery.start_soon(lambda: bench.run("gpio.watch", line=27, timeout_ms=60_000))
             await trio.testing.wait_all_tasks_blocked()
             chip.close()
+
+
+async def test_the_tools_speak_of_a_line_that_is_active_low_as_its_logic_has_it(make_board_bench):
+    lines = {"VALVE": {"active_low": True, "safe": 0}}
+    content = {"label": "c", "driver": "sim", "names": ["VALVE"], "lines": lines}
+    bench = make_board_bench({"name": "logic", "description": "logic", "gpio": [content]})
+    chip = bench.driver("gpio:c")
+    chip.open()
+    chip.push(0, 1)
+    assert (await bench.run("gpio.get", line="VALVE"))["value"] == 0
+    chip.let_go(0)
+    done = await bench.done("gpio.set", line="VALVE", value=0)
+    assert chip.level(0) == 1
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+
+            async def pulse():
+                await bench.run("gpio.pulse", line="VALVE", value=1, duration_ms=1)
+
+            edges = []
+
+            async def watch():
+                edges.extend((await bench.run("gpio.watch", line="VALVE", count=2))["edges"])
+
+            nursery.start_soon(watch)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(pulse)
+    assert [edge["edge"] for edge in edges] == ["rising", "falling"]
+    done.undo.op(chip)
+    assert chip.state(0) == "input"
+    chip.close()

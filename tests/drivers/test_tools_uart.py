@@ -161,7 +161,7 @@ async def test_an_exchange_without_a_reply_is_bounded_by_its_timeout(bench, uart
     assert limit > 10
 
 
-@pytest.mark.parametrize("tool", ["uart.read", "uart.write", "uart.exchange"])
+@pytest.mark.parametrize("tool", ["uart.read", "uart.write", "uart.exchange", "uart.control"])
 async def test_a_port_that_is_not_there_is_refused_before_anything_runs(bench, tool):
     assert bench.tools[tool].bus({"port": "uart0"}) == "uart:uart0"
     with pytest.raises(InvalidParams, match="it has: uart0"):
@@ -174,3 +174,77 @@ async def test_a_read_whose_port_is_closed_fails_with_a_device_error(bench, uart
             nursery.start_soon(lambda: bench.run("uart.read", port="uart0", timeout_ms=9000))
             await trio.testing.wait_all_tasks_blocked()
             uart.close()
+
+
+async def test_a_read_with_a_gap_ends_when_the_line_is_quiet(bench):
+    await bench.run("uart.write", port="uart0", data=b64(b"DELAY 10 a\nDELAY 10 b\n"))
+    with trio.fail_after(10):
+        result = await bench.run("uart.read", port="uart0", gap_ms=1000, timeout_ms=9000)
+    assert result == {"data": b64(b"a\nb\n"), "timed_out": False}
+
+
+async def test_a_gap_that_does_not_come_before_the_timeout_is_a_timeout(bench):
+    await bench.run("uart.write", port="uart0", data=b64(b"a\n"))
+    result = await bench.run("uart.read", port="uart0", gap_ms=60_000, timeout_ms=200)
+    assert result == {"data": b64(b"a\n"), "timed_out": True}
+
+
+async def test_an_exchange_with_a_gap_needs_no_delimiter(bench):
+    result = await bench.run("uart.exchange", port="uart0", data=b64(b"BURST 25\n"), gap_ms=300, timeout_ms=9000)
+    assert result == {"data": b64(b"0123456789012345678901234"), "timed_out": False}
+
+
+async def test_a_write_that_drains_may_take_longer(bench, uart, make_context):
+    context = make_context(uart)
+    for drain in (False, True):
+        sent = await bench.run("uart.write", context=context, port="uart0", data=b64(b"hello\n"), drain=drain)
+        assert sent == {"written": 6}
+    quick, slow = context.limits
+    assert slow > quick
+
+
+async def test_characters_that_the_device_lost_are_reported_once(bench, uart, monkeypatch):
+    await bench.run("uart.write", port="uart0", data=b64(b"ab\n"))
+    await arrived(uart, length=3)
+    counts = iter([2, 0])
+    monkeypatch.setattr(uart, "_new_overruns", lambda: next(counts))
+    assert (await bench.run("uart.read", port="uart0", len=1))["overrun"] == 2
+    assert "overrun" not in await bench.run("uart.read", port="uart0", len=1)
+
+
+async def test_control_tells_all_lines_and_drives_what_is_asked(bench, uart, make_context):
+    context = make_context(uart)
+    told = await bench.run("uart.control", context=context, port="uart0")
+    assert told == {"port": "uart0", "rts": True, "dtr": True, "cts": True, "dsr": True, "ri": False, "cd": True}
+    assert context.drives == []
+    driven = await bench.run("uart.control", context=context, port="uart0", dtr=False)
+    assert driven == {**told, "dtr": False}
+    assert context.drives == ["lines"]
+
+
+async def test_control_can_be_taken_back(bench, uart, transact):
+    await bench.run("uart.control", port="uart0", rts=False)
+    done = await bench.done("uart.control", port="uart0", rts=True, dtr=False)
+    assert done.undo.describe == "uart.control port uart0 back to rts off, dtr on"
+    assert done.undo.drives == "lines"
+    await transact(uart, done.undo.op)
+    told = await bench.run("uart.control", port="uart0")
+    assert (told["rts"], told["dtr"]) == (False, True)
+
+
+async def test_a_break_is_one_transaction_and_leaves_nothing_to_take_back(bench, uart, make_context):
+    context, order = make_context(uart), []
+
+    async def send_break():
+        done = await bench.done("uart.control", context=context, port="uart0", break_ms=50)
+        order.append(done.undo)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_break)
+            await trio.testing.wait_all_tasks_blocked()
+            assert uart.in_break
+            await bench.run("uart.write", context=context, port="uart0", data=b64(b"x\n"))
+            order.append("written")
+    assert order == [None, "written"]
+    assert (uart.in_break, uart.breaks) == (False, 1)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
+import select
 import shlex
 import signal
 import socket
@@ -123,19 +123,32 @@ def _power(boot: Boot, linux: kernel.Kernel, work: Path) -> bool:
             pass_fds=[end.fileno() for end in ports],
             env=env,
             process_group=0,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - no thread runs yet, and it makes one system call
         )
-        threading.Thread(target=_answer, args=(instrument,), daemon=True).start()
-        try:
-            process.wait(boot.timeout)
-        except subprocess.TimeoutExpired:
-            return True
-        finally:
-            # The guest's own processes are in its group, and may outlive its kernel by a moment.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return False
+        with _ended_with_us(process):
+            threading.Thread(target=_answer, args=(instrument,), daemon=True).start()
+            with os.fdopen(os.pidfd_open(process.pid)) as alive:
+                ended, _, _ = select.select([alive], [], [], boot.timeout)
+    return not ended
+
+
+@contextlib.contextmanager
+def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill the guest at the end, and even if this runner is killed itself.
+
+    The guest is a group of processes: its kernel, and one for each address space in it, which may outlive the kernel. A
+    shell watches over it whose input ends when nobody is left to hold the other end of its pipe. The group is killed
+    before its leader is waited for, so that its number cannot be another's by then.
+    """
+    watch = ["sh", "-c", 'read _; kill -9 -- "-$1"', "sh", str(process.pid)]
+    null = subprocess.DEVNULL
+    guard = subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        guard.kill()
+        guard.communicate()
+        process.wait()
 
 
 def _answer(instrument: socket.socket) -> None:
@@ -190,11 +203,6 @@ def _verdict(code: int, *, late: bool, reported: bool) -> str:
 
 def _tell(text: str) -> None:
     print(f"guest: {text}", file=sys.stderr, flush=True)
-
-
-def _die_with_parent() -> None:
-    """In the child: a runner that is killed takes its guest along (prctl(2), PR_SET_PDEATHSIG)."""
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -76,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--coverage", action="store_true", help="measure it")
     parsed, extra = parser.parse_known_args(arguments)
     shutil.rmtree(OUT, ignore_errors=True)
+    failed: dict[str, int] = {}
     for part in parts():
         print(f"hardware tests: {part.name}", flush=True)
         try:
@@ -84,8 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"hardware tests skipped: {missing}", flush=True)
             return 0
         if code != 0:
-            print(f"hardware tests: {part.name} failed with status {code}", flush=True)
-            return code
+            failed[part.name] = code
+    if failed:
+        told = ", ".join(f"{name} (status {code})" for name, code in failed.items())
+        print(f"hardware tests failed: {told}; their results are in {OUT}", flush=True)
+        return next(iter(failed.values()))
     if parsed.coverage:
         for data in OUT.glob(".coverage.*"):
             shutil.move(data, kernel.PROJECT)

@@ -10,6 +10,7 @@ import gpiod
 import pytest
 import trio
 from gpiod.line import Direction
+from smbus2 import SMBus
 from support.gpio_sim import gpio_sim
 from support.i2c_stub import ADAPTER as STUB, kernel_driver, stub_bus
 from support.mcp2221 import ADAPTER as MCP2221, Mcp2221
@@ -20,7 +21,7 @@ from support.users import ordinary_user
 import hearth
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.discover import find_adapters, find_chips, find_ports
-from hearth.errors import InvalidParams, PermissionDenied
+from hearth.errors import InvalidParams, PermissionDenied, ResourceBusy
 
 LIMIT_S = 60
 
@@ -168,6 +169,22 @@ async def test_generic_linux_drives_a_usb_bridge_with_its_lines(tmp_path):
             assert (bool(level), bool(is_input)) == (True, False)
 
 
+async def test_generic_linux_drives_an_expander_and_leaves_its_address_on_the_wire_to_the_kernel(tmp_path):
+    number = stub_bus()
+    with kernel_driver(number, 0x50, "pca9554"):
+        label = f"{number}-0050"
+        (found,) = [chip for chip in find_chips() if chip.label == label]
+        assert found.origin.above.count("i2c") == 2
+        assert len(found.lines) == 8
+        async with generic(tmp_path) as session:
+            await session.run("gpio.set", chip=label, line="line3", value=1)
+            with SMBus(number, force=True) as wire:
+                assert wire.read_byte_data(0x50, 1, force=True) & 0b1000
+                assert not wire.read_byte_data(0x50, 3, force=True) & 0b1000
+            with pytest.raises(ResourceBusy, match="pca953x"):
+                await session.run("i2c.write", bus=number, addr=0x50, reg=1, data="AA==")
+
+
 async def test_generic_linux_drives_an_smbus_adapter_that_is_nobodys(tmp_path):
     number = stub_bus()
     async with generic(tmp_path) as session:
@@ -291,3 +308,47 @@ async def test_a_profile_for_simulated_chips_opens_and_drives_them(cell, profile
             await session.run("uart.write", port="modem", data="aGVsbG8K")
             answer = await session.run("uart.read", port="far", until="\n", timeout_ms=10_000)
             assert (answer["data"], answer["timed_out"]) == ("aGVsbG8K", False)
+
+
+# --- the Raspberry Pi's headers, on chips that look like theirs -----------------------------------------------------
+
+PI_LINES = ["ID_SDA", "ID_SCL", *(f"GPIO{n}" for n in range(2, 28)), *(f"SOC{n}" for n in range(28, 54))]
+
+
+@pytest.fixture(params=[("rpi4", "pinctrl-bcm2711"), ("rpi5", "pinctrl-rp1")], ids=["rpi4", "rpi5"])
+def header(request):
+    """A profile's name and its chip, which is not the first one of the machine; a line of the board's own is in use."""
+    name, label = request.param
+    with gpio_sim("gpio-brcmstb", 4), gpio_sim(label, PI_LINES, hogs={22: ("led0", "output-low")}) as chip:
+        yield name, chip
+
+
+async def test_a_raspberrys_header_is_driven_by_pin_whatever_number_its_chip_has(header):
+    name, chip = header
+    assert chip.name != "gpiochip0"
+    with trio.fail_after(LIMIT_S):
+        async with hearth.open_runtime(board=name) as runtime, runtime.open_session() as session:
+            for line in ("PIN11", "GPIO17", 17):
+                for value in (1, 0):
+                    await session.run("gpio.set", line=line, value=value)
+                    assert chip.value(17) == value
+            for reserved in ("ID_SD", "GPIO2", "GPIO3", "GPIO14", 15):
+                with pytest.raises(PermissionDenied):
+                    await session.run("gpio.get", line=reserved)
+            for absent in (28, "SOC28", "PIN1", "PIN27"):
+                with pytest.raises(InvalidParams):
+                    await session.run("gpio.set", line=absent, value=1)
+        assert [line_info(chip, offset).consumer for offset in (2, 17, 22)] == [None, None, "led0"]
+
+
+def test_generic_linux_knows_a_raspberrys_header(header):
+    name, chip = header
+    board = open_board(load_profile("generic-linux"))
+    (shipped,) = load_profile(name).chips
+    offered = board.chips[chip.label]
+    assert len(offered.lines) == 28
+    assert offered.aliases == shipped.aliases
+    assert offered.lines[22].reserved == "in use by 'led0' since before hearth started"
+    assert board.line(chip.label, "PIN11", drive=True) == 17
+    with pytest.raises(InvalidParams):
+        board.line(chip.label, 28)

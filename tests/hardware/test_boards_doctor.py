@@ -8,12 +8,16 @@ from pathlib import Path
 
 import orjson
 import pytest
+import trio
+from docs.player import acts, blocks, matches
 from support.gpio_sim import gpio_sim
+from support.hearthd import Hearthd
 from support.i2c_stub import ADAPTER as STUB, kernel_driver, stub_bus
 from support.mcp2221 import ADAPTER as MCP2221, Mcp2221
 from support.usb_serial import usb_serial
 from support.users import ordinary_user
 
+import hearth
 from hearth.cli.main import main
 
 LIMIT_S = 60
@@ -23,6 +27,14 @@ import sys, gpiod
 chip, line, port = sys.argv[1:]
 held = open(port, "rb", buffering=0) if port else None
 request = gpiod.request_lines(chip, consumer="plc", config={line: None}) if line else None
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+TERMINAL = """
+import os, sys
+os.setsid()
+terminal = os.open(sys.argv[1], os.O_RDWR)   # a session leader's first terminal is its controlling one
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -105,6 +117,7 @@ def test_a_line_and_a_port_that_another_process_holds_are_told_with_the_process(
     name = Path(sys.executable).resolve().name
     chip = entry(told, "chips", cell.name)
     relay, power = chip["used"]
+    assert (chip["lines"], chip["names"]) == (4, ["relay", "button", "", "power"])
     assert (relay["line"], relay["name"], relay["consumer"]) == (0, "relay", "plc")
     assert [holder["pid"] for holder in relay["by"]] == [pid]
     assert (power["consumer"], power["by"]) == ("board-power", [])
@@ -137,15 +150,17 @@ def group(gid):
     return grp.getgrgid(gid).gr_name
 
 
-def test_a_node_that_is_roots_alone_is_told_with_a_whole_udev_rule(cell, doctor):
+def test_a_node_that_is_roots_alone_is_told_with_a_whole_udev_rule(cell, doctor, tmp_path):
     Path(cell.path).chmod(0o600)
     os.chown(cell.path, 0, 0)
-    doctor()
-    with ordinary_user():
-        _, told = doctor(json=True)
+    with usb_serial(tmp_path) as adapter:
+        port = adapter.node.removeprefix("/dev/")
+        doctor()
+        with ordinary_user():
+            _, told = doctor(json=True)
     cures = {
         kind: entry(told, kind, node)["lack"]["cure"].splitlines()
-        for kind, node in (("chips", cell.name), ("adapters", f"i2c-{stub_bus()}"))
+        for kind, node in (("chips", cell.name), ("adapters", f"i2c-{stub_bus()}"), ("ports", port))
     }
     rule = 'SUBSYSTEM=="gpio", KERNEL=="gpiochip*", GROUP="gpio", MODE="0660"'
     assert cures["chips"] == [
@@ -154,6 +169,7 @@ def test_a_node_that_is_roots_alone_is_told_with_a_whole_udev_rule(cell, doctor)
         "sudo udevadm control --reload && sudo udevadm trigger --subsystem-match=gpio",
         "sudo usermod -aG gpio nobody   # then log in again",
     ]
+    assert f'KERNEL=="{port}", GROUP="dialout"' in cures["ports"][1]
     assert cures["adapters"][-1] == "sudo usermod -aG i2c nobody   # then log in again"
 
 
@@ -202,6 +218,65 @@ def test_a_profile_that_does_not_fit_fails_with_each_place_and_its_cure(cell, do
     assert all(problem["cure"] for problem in found.values())
 
 
+def test_what_generic_linux_could_drive_and_this_user_may_not_open_is_a_warning_with_the_commands(cell, doctor):
+    Path(cell.path).chmod(0o600)
+    assert "OK    profile  generic-linux fits this machine\n" in doctor("--board", "generic-linux")[1]
+    with ordinary_user():
+        code, told = doctor("--board", "generic-linux", json=True)
+        _, out = doctor("--board", "generic-linux")
+    assert code == 0
+    problems = told["hardware"]["profile"]["problems"]
+    assert {problem["severity"] for problem in problems} == {"warn"}
+    assert {"discover.gpio", "discover.i2c"} <= {problem["key"] for problem in problems}
+    assert f"WARN  profile  generic-linux: discover.gpio: {cell.name}: nobody may not open {cell.path} " in out
+    assert "→ sudo groupadd --system --force gpio\n" in out
+
+
+PAGE = Path(__file__).parents[2] / "docs/reference/boards.md"
+
+
+@contextlib.contextmanager
+def cell_of_the_page(directory):
+    """The hardware that the documented profile is for, and the profile; yields its path and the USB adapter."""
+    lines = ["VALVE", "LAMP", "DOOR", "", "STOP", "POWER_OK"]
+    with (
+        gpio_sim("gripper-io", lines, hogs={5: ("board-power", "input")}),
+        Mcp2221(),
+        usb_serial(directory) as adapter,
+    ):
+        _, text = [block.text for block in blocks(PAGE.read_text()) if block.language == "toml"]
+        link = "/dev/serial/by-id/usb-hearth_scale"
+        assert f'path = "{link}"' in text
+        profile = directory / "cell.toml"
+        profile.write_text(text.replace(link, adapter.path))
+        yield profile, adapter
+
+
+def test_what_the_page_on_boards_shows_of_a_doctor_is_what_it_prints(doctor, tmp_path):
+    (console,) = [block for block in blocks(PAGE.read_text()) if block.language == "console"]
+    (act,) = acts([console])
+    assert act.shell.startswith("hearth doctor --board ./cell.toml")
+    with cell_of_the_page(tmp_path) as (profile, adapter), holding(port=adapter.node):
+        code, out = doctor("--board", profile)
+    assert code == act.code == 1
+    assert matches(act.expected, out), out
+
+
+def test_the_profile_on_the_page_on_boards_fits_and_opens(doctor, tmp_path):
+    with cell_of_the_page(tmp_path) as (profile, _):
+        code, out = doctor("--board", profile)
+        assert (code, "OK    profile  cell fits this machine\n" in out) == (0, True)
+        buses = trio.run(states, str(profile))
+    assert buses == {"gpio:gripper-io": "ready", "i2c:3": "ready", "uart:scale": "ready"}
+
+
+async def states(profile):
+    with trio.fail_after(LIMIT_S):
+        async with hearth.open_runtime(board=profile) as runtime, runtime.open_session() as session:
+            buses = (await session.run("hw.board"))["health"]["buses"]
+            return {bus: state["state"] for bus, state in buses.items() if ":" in bus}
+
+
 def test_a_permission_that_a_profile_needs_is_a_warning(cell, doctor, tmp_path):
     path = write(tmp_path, gpio(["relay"]))
     path.chmod(0o644)
@@ -216,3 +291,53 @@ def test_a_permission_that_a_profile_needs_is_a_warning(cell, doctor, tmp_path):
     assert code == 0
     warnings = [problem for problem in told["hardware"]["profile"]["problems"] if problem["severity"] == "warn"]
     assert any("may not open" in problem["problem"] and "udev" in problem["cure"] for problem in warnings)
+
+
+# --- beside a daemon ------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def daemon(directory, profile):
+    """A hearthd of its own process on a profile, and a peer with a session."""
+    hearthd = Hearthd(directory, f'[board]\nprofile = "{profile}"\n')
+    try:
+        hearthd.start()
+        peer = hearthd.peer()
+        yield hearthd, peer, peer.open(max_risk_level=2)
+    finally:
+        hearthd.end()
+
+
+def test_what_a_daemon_of_ours_holds_is_no_obstacle_to_its_own_profile(cell, doctor, tmp_path):
+    with usb_serial(tmp_path) as adapter:
+        uart = f'[[uart]]\nport = "scale"\ndriver = "serial"\npath = "{adapter.path}"\n'
+        profile = write(tmp_path, gpio(["relay", "button"]) + uart)
+        with daemon(tmp_path, profile) as (hearthd, peer, session):
+            assert peer.run(session, "gpio.set", line="relay", value=1)["status"] == "SUCCESS"
+            code, told = doctor("--config", hearthd.config, json=True)
+            pid = hearthd.process.pid
+        port = entry(told, "ports", adapter.node.removeprefix("/dev/"))
+    relay, _ = entry(told, "chips", cell.name)["used"]
+    assert (relay["consumer"], relay["by"]) == ("hearth", [{"pid": pid, "name": "hearthd"}])
+    assert port["open_in"] == [{"pid": pid, "name": "hearthd"}]
+    assert told["hardware"]["profile"]["problems"] == []
+    assert (code, told["ok"]) == (0, True)
+
+
+def test_a_daemon_on_generic_linux_is_told_with_what_it_leaves_alone(cell, doctor, tmp_path):
+    login = subprocess.Popen(
+        [sys.executable, "-c", TERMINAL, "/dev/ttyS2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert login.stdout.readline() == "held\n"
+        profile = write(tmp_path, '[discover]\ngpio = true\ni2c = true\nuart = ["ttyS2"]\nsensors = true\n')
+        with daemon(tmp_path, profile) as (hearthd, _peer, _session):
+            code, out = doctor("--config", hearthd.config)
+    finally:
+        login.communicate(timeout=LIMIT_S)
+    assert code == 0
+    assert "OK    bus      gpio:cell is ready; " in out
+    assert f"OK    bus      i2c:{stub_bus()} is ready; " in out
+    assert "OK    bus      sensors is ready; " in out
+    assert "OK    bus      uart ttyS2: it is the terminal of " in out
+    assert "OK    profile  cell fits this machine\n" in out

@@ -8,21 +8,16 @@ There the bus is held by a lease.
 from __future__ import annotations
 
 import inspect
-import signal
 import threading
-import time
-from base64 import b64encode
 from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 import serial
-import smbus2
 import trio
 import trio.testing
-from support.cell import MEMORY, Cell
+from support.cell import MEMORY, SlowLines
 from support.gpio_sim import GpioSim
 from support.mcp2221 import ADAPTER, Mcp2221, Memory
-from support.saboteur import bug, install
 from support.waiting import passes
 
 from hearth.actors.bus import Bus
@@ -37,8 +32,6 @@ from hearth.errors import DeviceError, HearthError, ResourceBusy, TimedOut, effe
 
 ME = Asker("session", "task", "me")
 YOU = Asker("other session", "other task", "you")
-DATA = bytes(range(100, 200))
-DEADLINE_MS = 300
 LINES = tuple(LineSpec(offset, f"L{offset}") for offset in range(4))
 BOUND = 30
 """Seconds for each test here; it usually takes a small part of one."""
@@ -62,18 +55,12 @@ class OnGpioSim:
 
 
 class OnAdapter:
-    """What both interfaces of an MCP2221 need: it wedges, and is released."""
+    """An MCP2221, which has both of the next two interfaces."""
 
     slow = True
 
     def __init__(self, stack: ExitStack) -> None:
         self.adapter = stack.enter_context(Mcp2221({MEMORY: Memory()}))
-
-    async def reached(self):
-        await trio.to_thread.run_sync(self.adapter.chip.wait_held)
-
-    def let_go(self):
-        self.adapter.chip.release()
 
 
 class OnI2c(OnAdapter):
@@ -86,8 +73,14 @@ class OnI2c(OnAdapter):
     def op(self, number):
         return lambda driver: driver.transfer(MEMORY, [Write(bytes([number]) * 100)])
 
-    async def hold(self):
+    def hold(self):
         self.adapter.chip.wedge(after=70)
+
+    async def reached(self):
+        await trio.to_thread.run_sync(self.adapter.chip.wait_held)
+
+    def let_go(self):
+        self.adapter.chip.release()
 
     def done(self):
         log = self.adapter.chip.log
@@ -97,39 +90,24 @@ class OnI2c(OnAdapter):
 
 
 class OnAdaptersLines(OnAdapter):
-    """Transaction n drives line n of the adapter high; it stands in the kernel while somebody's I2C write stands."""
+    """Transaction n drives line n of the adapter high; it stands when the adapter has been told to."""
 
     def __init__(self, stack: ExitStack) -> None:
         super().__init__(stack)
         self.driver = LinuxGpio("mcp2221_gpio", LINES)
-        self._begun = threading.Event()
-        self._somebody = threading.Thread()
+        self._lines = SlowLines(self.adapter.chip)
 
     def op(self, number):
-        def drive(driver):
-            self._begun.set()
-            driver.set(number, 1)
+        return lambda driver: driver.set(number, 1)
 
-        return drive
-
-    def _write(self):
-        with smbus2.SMBus(self.adapter.bus) as bus:
-            bus.i2c_rdwr(smbus2.i2c_msg.write(MEMORY, [0]))
-
-    async def hold(self):
-        self.adapter.chip.wedge()
-        self._somebody = threading.Thread(target=self._write)
-        self._somebody.start()
-        await super().reached()
-        self._begun.clear()
+    def hold(self):
+        self._lines.hold()
 
     async def reached(self):
-        assert await trio.to_thread.run_sync(self._begun.wait, BOUND)
+        assert await trio.to_thread.run_sync(self._lines.reached.wait, BOUND)
 
     def let_go(self):
-        super().let_go()
-        if self._somebody.ident is not None:
-            self._somebody.join(BOUND)
+        self._lines.let_go()
 
     def done(self):
         return [pin for pin, (level, is_input) in enumerate(self.adapter.chip.gpio) if level and not is_input]
@@ -167,7 +145,7 @@ class OnUart:
 
         return exchange
 
-    async def hold(self):
+    def hold(self):
         self._asked.clear()
         self._answers.clear()
 
@@ -252,7 +230,7 @@ async def standing(bus, bench, nursery):
     Transaction 0 stands on the wire, or the bus is leased.
     """
     if bench.slow:
-        await bench.hold()
+        bench.hold()
         askers = Askers(bus, bench, nursery)
         askers.ask(0, asker=YOU)
         await bench.reached()
@@ -285,7 +263,7 @@ async def test_a_transaction_that_has_begun_is_not_interrupted_by(by, slow_bench
         bench.let_go()
 
     async with trio.open_nursery() as nursery, serving(bench) as bus:
-        await bench.hold()
+        bench.hold()
         askers = Askers(bus, bench, nursery)
         scope = askers.ask(1)
         await bench.reached()
@@ -298,86 +276,6 @@ async def test_a_transaction_that_has_begun_is_not_interrupted_by(by, slow_bench
             await passes(lambda: askers.of)
     assert askers.of == {1: "done"}
     assert bench.done() == [1]
-
-
-HOWS = {
-    "a cancel": lambda scene: scene.cancel(),
-    "its task's deadline": lambda scene: scene.pass_the_deadline(),
-    "the end of its session": lambda scene: scene.end_session(),
-    "a client that disconnects": lambda scene: scene.disconnect(),
-    "a session that crashes elsewhere": lambda scene: scene.crash(scene.witness, scene.witness.open()),
-    "the crash of its own session": lambda scene: scene.crash(scene.peer, scene.session),
-    "SIGTERM": lambda scene: scene.terminate(),
-}
-
-
-class Scene:
-    """A daemon, and a task that stands in the middle of an I2C write on the wire; a witness who sees what arrives."""
-
-    def __init__(self, cell, env, limit) -> None:
-        self.daemon = cell.daemon('[tools]\nenable = ["com.example"]\n', env=env).start()
-        self.peer, self.witness = self.daemon.peer(), self.daemon.peer()
-        self.session = self.peer.open(on_disconnect="close")
-        cell.wire.wedge(after=70)
-        step = ("i2c.write", {"bus": 1, "addr": MEMORY, "data": b64encode(DATA).decode()})
-        self.began = time.monotonic()
-        self.task = self.peer.submit(self.session, step, **limit)
-        cell.wire.wait_held()
-
-    def cancel(self):
-        answer = self.peer.call("task.cancel", {"session_id": self.session, "task_id": self.task})
-        assert answer["result"]["status"] == "CANCELLING"
-
-    def pass_the_deadline(self):
-        """Until the daemon has served somebody after it."""
-        self.daemon.until(lambda: time.monotonic() > self.began + 2 * DEADLINE_MS / 1000)
-        self.witness.health()
-
-    def end_session(self):
-        self.peer.start("session.close", {"session_id": self.session})
-        self.until_it_is_gone()
-
-    def disconnect(self):
-        self.peer.close()
-        self.until_it_is_gone()
-
-    def until_it_is_gone(self):
-        """There is no session but the one that asks."""
-        self.daemon.until(lambda: self.witness.health()["sessions"] == 1)
-
-    def crash(self, peer, session):
-        assert peer.refusal("task.submit", bug(session))["code"] == -32603
-
-    def terminate(self):
-        self.daemon.signal(signal.SIGTERM)
-        self.daemon.until(lambda: "error" in self.witness.call("session.open"))
-
-    def steps(self, event):
-        return [r for r in self.daemon.records() if r["event"] == event and r.get("task_id") == self.task]
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_a_write_that_is_on_the_wire_is_not_interrupted_by(how, tmp_path) -> None:
-    install(tmp_path)
-    with Cell(tmp_path, adapter=True) as cell:
-        limit = {"max_duration_ms": DEADLINE_MS} if how == "its task's deadline" else {}
-        scene = Scene(cell, {"PYTHONPATH": str(tmp_path)}, limit)
-        HOWS[how](scene)
-        # It stands where it stood, and whoever asks is told that it runs or that its session is no more.
-        [exchange] = cell.wire.log
-        assert exchange.end is None
-        assert scene.steps("task.step.finish") == []
-        cell.wire.release()
-        scene.daemon.until(lambda: scene.steps("task.finish"))
-        assert exchange.whole
-        assert exchange.written == DATA
-        [step] = scene.steps("task.step.finish")
-        assert step["status"] == "SUCCESS"
-        [task] = scene.steps("task.finish")
-        verdicts = {"a session that crashes elsewhere": "SUCCESS", "its task's deadline": "FAILED"}
-        assert task["status"] == verdicts.get(how, "CANCELLED")
-        if how == "SIGTERM":
-            assert scene.daemon.wait() == 0
 
 
 # --- a queued request whose asker is cancelled never begins ------------------------------------------------------
@@ -467,7 +365,7 @@ async def test_a_transaction_past_its_limit_marks_its_bus_wedged_and_finishes_al
         other = OnGpioSim(stack)
         async with serving(bench) as bus, serving(other) as other_bus, trio.open_nursery() as nursery:
             askers = Askers(bus, bench, nursery)
-            await bench.hold()
+            bench.hold()
             askers.ask(1, limit=0.05)
             await bench.reached()
             await passes(lambda: bus.state == "wedged")

@@ -1,6 +1,5 @@
 """The gpio tools over a real kernel chip, through a whole runtime: what a client does and what the wire shows."""
 
-import gpiod
 import pytest
 import trio
 from gpiod.line import Edge
@@ -36,8 +35,7 @@ safe = 0
 
 
 def watched(chip, line):
-    with gpiod.Chip(chip.path) as opened:
-        return opened.get_line_info(chip.offset(line)).edge_detection is not Edge.NONE
+    return chip.info(line).edge_detection is not Edge.NONE
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import os
 
-import gpiod
 import pytest
 import trio
 import trio.testing
@@ -44,8 +43,7 @@ def driver():
 
 
 def watched(chip, line):
-    with gpiod.Chip(chip.path) as opened:
-        return opened.get_line_info(chip.offset(line)).edge_detection is not Edge.NONE
+    return chip.info(line).edge_detection is not Edge.NONE
 
 
 def refused(operation):

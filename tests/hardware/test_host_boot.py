@@ -138,51 +138,40 @@ def test_virtual_time_is_a_word_for_the_kernel():
     assert time.monotonic() - started < BOUND
 
 
-def children(pid):
-    """The processes that descend from one, as the kernel lists them."""
-    found = []
-    for line in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        found += [int(line), *children(int(line))]
-    return found
+def processes():
+    """Every process that is more than what its parent has not waited for: (its id, its parent's, its group's)."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent, group = path.read_text().rpartition(") ")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            continue
+        if state != "Z":
+            yield int(path.parent.name), int(parent), int(group)
 
 
-def started():
-    """A runner whose guest has begun its command, which says so."""
-    process = subprocess.Popen(
-        [*RUNNER, "--", "sh", "-c", "echo begun; sleep 1000"],
-        cwd=kernel.PROJECT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "begun\n"
-    return process, children(process.pid)
-
-
-def running(pid):
-    """Whether there is such a process, and not only what its parent has not waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def gone(pids):
-    """Wait until none of the processes is left."""
-    deadline = time.monotonic() + BOUND
-    while any(running(pid) for pid in pids):
-        assert time.monotonic() < deadline, "the guest outlived its runner"
-        time.sleep(0.02)
+@pytest.fixture
+def runner():
+    """A runner whose guest has begun its command."""
+    command = [*RUNNER, "--", "sh", "-c", "echo begun; sleep 1000"]
+    with subprocess.Popen(command, cwd=kernel.PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"begun\n"
+            yield process
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_runner_that_is_ended_takes_its_guest_along(number):
-    process, guests = started()
-    assert guests
-    process.send_signal(number)
-    process.communicate(timeout=BOUND)
-    gone(guests)
-    assert process.returncode != 0
+def test_a_runner_that_is_ended_takes_its_guest_along(runner, number):
+    groups = {group for _, parent, group in processes() if parent == runner.pid}
+    assert groups
+    runner.send_signal(number)
+    runner.communicate(timeout=BOUND)
+    assert runner.returncode != 0
+    deadline = time.monotonic() + BOUND
+    while any(group in groups for _, _, group in processes()):
+        assert time.monotonic() < deadline, "the guest outlived its runner"
+        time.sleep(0.02)
 
 
 def shown_by(runner, until=None):
@@ -198,19 +187,19 @@ def shown_by(runner, until=None):
 
 
 def test_an_interactive_command_has_the_terminal():
-    runner, terminal = pty.openpty()
+    ours, terminal = pty.openpty()
     process = subprocess.Popen(
         [*RUNNER, "--interactive", "--", "sh"], cwd=kernel.PROJECT, stdin=terminal, stdout=terminal, stderr=terminal
     )
     os.close(terminal)
-    former = termios.tcgetattr(runner)
-    assert shown_by(runner, until=b"# ")
-    os.write(runner, b"echo $HEARTH_GUEST$((6*7)); tty; exit 5\n")
-    rest = shown_by(runner)
+    former = termios.tcgetattr(ours)
+    assert shown_by(ours, until=b"# ")
+    os.write(ours, b"echo $HEARTH_GUEST$((6*7)); tty; exit 5\n")
+    rest = shown_by(ours)
     assert process.wait(BOUND) == 5
     assert b"142\r\n/dev/tty" in rest
-    assert termios.tcgetattr(runner) == former, "the terminal is left as it was"
-    os.close(runner)
+    assert termios.tcgetattr(ours) == former, "the terminal is left as it was"
+    os.close(ours)
 
 
 def test_the_suite_that_cannot_run_says_why_in_one_line_and_does_not_fail(tmp_path, capsys, monkeypatch):

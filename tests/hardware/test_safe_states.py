@@ -11,7 +11,6 @@ import sys
 
 import pytest
 from support.cell import CHIPS, DRIVEN, SAFE, Cell, closes, drive
-from support.hearthd import Peer
 from support.saboteur import bug, install
 
 pytestmark = pytest.mark.slow
@@ -49,7 +48,7 @@ def crashed(_cell, peer, session):
 
 ENDS = {
     "its client": (closed_by_its_client, {}, "closed by the client"),
-    "its silence": (silent, {"heartbeat_ms": 500}, "no heartbeat within 500 ms"),
+    "its silence": (silent, {"heartbeat_ms": 1500}, "no heartbeat within 1500 ms"),
     "its connection": (disconnected, {"on_disconnect": "close"}, "its client disconnected"),
     "its crash": (crashed, {}, "internal error"),
 }
@@ -59,7 +58,7 @@ ENDS = {
 @pytest.mark.parametrize("by", ENDS)
 def test_lines_that_a_session_drove_are_as_the_profile_says_when_it_is_ended_by(by, chip, shared) -> None:
     end, opening, reason = ENDS[by]
-    peer = Peer(shared.running.socket)
+    peer = shared.running.peer()
     session = peer.open(**opening)
     drive(peer, session, chip)
     assert by == "its silence" or shared.levels(chip) == DRIVEN
@@ -68,7 +67,6 @@ def test_lines_that_a_session_drove_are_as_the_profile_says_when_it_is_ended_by(
     assert shared.levels(chip) == SAFE[chip]
     [close] = closes(shared.running, session)
     assert close["reason"] == reason
-    peer.close()
 
 
 _CONTROLLER = """

@@ -7,11 +7,9 @@ affair: gpio-sim lets it go back to its pull, the MCP2221 leaves it driven as it
 from __future__ import annotations
 
 import signal
-import threading
 
 import pytest
-import smbus2
-from support.cell import CHIPS, DRIVEN, MCP, MEMORY, RELEASED, SAFE, SIM, Cell, closes, drive
+from support.cell import CHIPS, DRIVEN, MCP, RELEASED, SAFE, SIM, Cell, SlowLines, closes, drive
 
 pytestmark = pytest.mark.slow
 
@@ -60,28 +58,19 @@ def test_after_kill_9_lines_are_what_the_kernel_makes_of_them_until_the_next_sta
 
 
 def test_a_line_that_was_being_driven_when_kill_9_came_is_made_safe_by_the_next_start(cell) -> None:
-    """The output is written down before it is driven: here the daemon dies while the kernel is about to do that."""
+    """The output is written down before it is driven: here the daemon dies while the adapter is about to do that."""
+    lines = SlowLines(cell.wire)
     daemon = cell.daemon().start()
     peer = daemon.peer()
     session = peer.open()
-    wires = threading.Thread(target=_occupy, args=[cell.bus])
-    cell.wire.wedge()
-    wires.start()
-    cell.wire.wait_held()
+    lines.hold()
     peer.submit(session, ("gpio.set", {"chip": MCP, "line": "relay", "value": 1}))
-    daemon.until((daemon.directory / "audit.log.outputs").exists)
-    daemon.until(lambda: peer.health()["buses"][f"gpio:{MCP}"]["transactions"] == 1)
+    assert lines.reached.wait(20)
     assert cell.level("relay", MCP) == "input"
     daemon.signal(signal.SIGKILL)
-    # What is in the kernel goes on there, whoever asked for it is dead.
-    cell.wire.release()
-    wires.join(20)
+    # What is in the kernel goes on there, though whoever asked for it is dead.
+    lines.let_go()
     daemon.wait()
+    assert cell.level("relay", MCP) == 1
     daemon.start()
     assert cell.level("relay", MCP) == 0
-
-
-def _occupy(bus: int) -> None:
-    """Somebody else's transaction on the wires of the same adapter, which does one thing at a time."""
-    with smbus2.SMBus(bus) as wire:
-        wire.i2c_rdwr(smbus2.i2c_msg.write(MEMORY, [0]))

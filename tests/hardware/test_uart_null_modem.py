@@ -97,8 +97,11 @@ async def test_a_mebibyte_each_way_at_once_with_reads_cancelled_and_restarted_at
         received[receiver] = len(got), crc32(got) == crc32(data), cancelled > 50
 
     with trio.fail_after(120):
-        async with hearth.open_runtime(board=board) as runtime:
-            async with runtime.open_session(client_name="proof") as session, trio.open_nursery() as nursery:
-                nursery.start_soon(direction, session, "near", "far")
-                nursery.start_soon(direction, session, "far", "near")
+        async with (
+            hearth.open_runtime(board=board) as runtime,
+            runtime.open_session(client_name="proof") as session,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(direction, session, "near", "far")
+            nursery.start_soon(direction, session, "far", "near")
     assert received == {"near": (SIZE, True, True), "far": (SIZE, True, True)}

@@ -11,13 +11,14 @@ a session drives it (`DRIVEN`), whether it was brought to its safe state (`SAFE`
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import gpiod
 from support.gpio_sim import GpioSim
 from support.hearthd import Hearthd
 from support.mcp2221 import ADAPTER, Mcp2221
-from support.mcp2221_chip import Chip, Memory
+from support.mcp2221_chip import SET_GPIO, Chip, Memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +39,8 @@ SAFE: dict[str, dict[str, Level]] = {
     SIM: {"relay": 0, "brake": 1, "valve": 1, "latch": 1},
     MCP: {"relay": 0, "brake": 1, "valve": "input", "latch": 1},
 }
+PATIENCE_S = 20
+"""No wait is longer."""
 MEMORY, THERMOMETER = 0x50, 0x48
 
 _KINDS = """
@@ -128,16 +131,16 @@ class Cell:
         return Mcp2221({MEMORY: self.memory, THERMOMETER: self.thermometer})
 
     @property
+    def adapter(self) -> Mcp2221:
+        """The MCP2221 as something that is plugged in and unplugged."""
+        assert self._adapter is not None
+        return self._adapter
+
+    @property
     def wire(self) -> Chip:
         """The MCP2221: what crossed its wires, and what goes wrong there."""
         assert self._adapter is not None
         return self._adapter.chip
-
-    @property
-    def bus(self) -> int:
-        """The number of the MCP2221's adapter."""
-        assert self._adapter is not None
-        return self._adapter.bus
 
     def daemon(self, config: str = "", *, audit: str = "", env: dict[str, str] | None = None) -> Hearthd:
         """A daemon on this cell's profile, not yet started; ended with the cell, whatever state it is in."""
@@ -162,6 +165,35 @@ class Cell:
             return chip.get_line_info(self.sim.offset(line))
 
 
+class SlowLines:
+    """Lets an MCP2221 stand, when it is told to, before it does what drives one of its lines; I2C is not concerned.
+
+    (The kernel's driver of that adapter must not be asked for both at once: it prepares what it sends for a line in the
+    buffer that a transfer on the wires is using, and what is sent is then neither.)
+    """
+
+    def __init__(self, chip: Chip) -> None:
+        self.reached, self._go = threading.Event(), threading.Event()
+        self._go.set()
+        self._command = chip.command
+        chip.command = self._stand  # type: ignore[method-assign]
+
+    def _stand(self, report: bytes) -> bytes:
+        if report[0] == SET_GPIO and not self._go.is_set():
+            self.reached.set()
+            self._go.wait(PATIENCE_S)
+        return self._command(report)
+
+    def hold(self) -> None:
+        """The next one stands."""
+        self.reached.clear()
+        self._go.clear()
+
+    def let_go(self) -> None:
+        """It goes on."""
+        self._go.set()
+
+
 def drive(peer: Peer, session: str, chip: str) -> None:
     """Drive every line that has a kind to the level that `DRIVEN` gives it."""
     for line, level in DRIVEN.items():
@@ -171,4 +203,4 @@ def drive(peer: Peer, session: str, chip: str) -> None:
 
 def closes(daemon: Hearthd, session: str) -> list[dict[str, Any]]:
     """The records of a session's end: none while it lives."""
-    return [r for r in daemon.records() if r["event"] == "session.close" and r["session_id"] == session]
+    return daemon.records(event="session.close", session_id=session)

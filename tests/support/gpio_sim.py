@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import gpiod
+
 CONFIGFS = Path("/sys/kernel/config/gpio-sim")
 PATIENCE_S = 10.0
 """How long anything here may take before it counts as broken; it usually takes less than a millisecond."""
@@ -124,8 +126,15 @@ class GpioSim:
         """Which way the line is pulled: the world's `push`, or the bias that its user asked for."""
         return 1 if self._attribute(line, "pull").read_text().strip() == "pull-up" else 0
 
+    def info(self, line: int | str) -> gpiod.LineInfo:
+        """What the kernel tells everybody about a line: its user, its direction, its settings."""
+        import gpiod
+
+        with gpiod.Chip(self.path) as chip:
+            return chip.get_line_info(self.offset(line))
+
     def pull(self, line: int | str, level: int) -> None:
-        """Pull a line up (1) or down (0), and do not wait for anything."""
+        """Pull a line up (1) or down (0), and wait for nothing: a `push` soon after may take this edge for its own."""
         self._attribute(line, "pull").write_text("pull-up" if level else "pull-down")
 
     def push(self, line: int | str, level: int) -> None:
@@ -140,11 +149,9 @@ class GpioSim:
 
     def _is_heard(self, line: int | str, rises: bool) -> bool:
         """Whether the user of a line has asked for such an edge."""
-        import gpiod
         from gpiod.line import Direction, Edge
 
-        with gpiod.Chip(self.path) as chip:
-            info = chip.get_line_info(self.offset(line))
+        info = self.info(line)
         if not info.used or info.direction is Direction.OUTPUT:
             return False
         if info.debounced:

@@ -1,4 +1,8 @@
-"""A real hearthd as a process, on a socket of its own, and a client that is not ours: bytes on a socket."""
+"""A real hearthd as a process, on a socket of its own, and a client that is not ours: bytes on a socket.
+
+`Wire` is what every such client has; `Peer` is one that works with sessions and tasks. The conformance tests have their
+own, which speaks as the draft's plain client does, and a daemon with more knobs (tests/conformance/daemon.py).
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,18 @@ from hearth.audit.files import rotated_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+BOUND = 30
+"""Seconds after which any wait here is a failure."""
+
+
+def eventually(condition: Callable[[], Any], what: str = "it") -> Any:
+    """Look again until the condition holds, and return what it returned; the bound makes a failure of waiting."""
+    limit = time.monotonic() + BOUND
+    while not (found := condition()):
+        assert time.monotonic() < limit, f"{what} has not come about within {BOUND} s"
+        time.sleep(0.005)
+    return found
+
 
 def submission(session_id: str, *steps: tuple[str, dict[str, Any]], **constraints: Any) -> dict[str, Any]:
     """The params of a task.submit."""
@@ -32,31 +48,45 @@ def request(id_: Any, method: str, params: Any = None) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params or {}}).encode() + b"\n"
 
 
-class Peer:
-    """A client that is not ours: bytes on a socket."""
+class Wire:
+    """A connection to a daemon: what is sent and received is exactly what is on it."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         # Connected while it blocks: then it waits for its turn where many connect at once.
         self.socket.connect(str(path))
-        self.socket.settimeout(20)
+        self.socket.settimeout(BOUND)
         self._lines = self.socket.makefile("rb")
         self._last_id = 0
 
     def send(self, *documents: bytes) -> None:
         self.socket.sendall(b"".join(documents))
 
-    def line(self) -> Any:
-        """The next line, read; None when the server has closed."""
+    def raw(self) -> bytes:
+        """The next line with its line end; b"" when the server has closed."""
         text = self._lines.readline()
         assert not text or text.endswith(b"\n"), "the server closed in the middle of a line"
+        return text
+
+    def line(self) -> Any:
+        """The next line, read; None when the server has closed."""
+        text = self.raw()
         return json.loads(text) if text else None
 
     def start(self, method: str, params: Any = None, **members: Any) -> int:
+        """Send a request; returns its id."""
         self._last_id += 1
         request = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params or {}, **members}
         self.send(json.dumps(request).encode() + b"\n")
         return self._last_id
+
+    def close(self) -> None:
+        self._lines.close()
+        self.socket.close()
+
+
+class Peer(Wire):
+    """A client that works: sessions, tasks, and their ends."""
 
     def call(self, method: str, params: Any = None) -> Any:
         """Call and return the whole answer, passing over notifications."""
@@ -126,11 +156,7 @@ class Peer:
         """Wait until the server closes the connection, without reading anything."""
         poll = select.poll()
         poll.register(self.socket, 0)
-        assert poll.poll(20_000), "the server keeps the connection"
-
-    def close(self) -> None:
-        self._lines.close()
-        self.socket.close()
+        assert poll.poll(BOUND * 1000), "the server keeps the connection"
 
 
 _STRANGER = """
@@ -154,7 +180,7 @@ def as_nobody(path: Path, *documents: bytes, groups: Sequence[int] = ()) -> list
         [sys.executable, "-I", "-S", "-c", _STRANGER, str(path), " ".join(map(str, groups))],
         input=b"".join(documents),
         capture_output=True,
-        timeout=30,
+        timeout=BOUND,
         check=False,
     )
     if done.returncode:
@@ -166,21 +192,26 @@ class Hearthd:
     """The daemon under test."""
 
     def __init__(
-        self, directory: Path, config: str = "", env: dict[str, str] | None = None, *, audit: str = ""
+        self,
+        directory: Path,
+        config: str = "",
+        env: dict[str, str] | None = None,
+        *,
+        server: str = "",
+        audit: str = "checkpoint_every = 50",
     ) -> None:
-        """`config` is more of hearth.toml, `audit` more of its [audit]."""
+        """`config` is more of hearth.toml; `server` and `audit` are more of these two tables of it."""
         self.directory = directory
         self.socket = directory / "hearth.sock"
         self.audit = directory / "audit.log"
         self.config = directory / "hearth.toml"
         self.config.write_text(
-            f'[server]\nsocket = "{self.socket}"\n'
-            f'[audit]\npath = "{self.audit}"\ncheckpoint_every = 50\n{audit}\n{config}'
+            f'[server]\nsocket = "{self.socket}"\n{server}\n[audit]\npath = "{self.audit}"\n{audit}\n{config}\n'
         )
         self.env = {**os.environ, **(env or {})}
         self.process: subprocess.Popen[str] | None = None
         self.said = ""
-        self.peers: list[Peer] = []
+        self.peers: list[Any] = []
 
     def start(
         self, *arguments: str, prefix: Sequence[str] = (), program: Sequence[str] = ("-m", "hearth.actors.daemon")
@@ -202,7 +233,7 @@ class Hearthd:
                 self._listener.start()
                 return self
         self.process.stderr.close()
-        self.process.wait(timeout=30)
+        self.process.wait(BOUND)
         raise AssertionError(f"hearthd did not start:\n{self.said}")
 
     def _listen(self, stderr: IO[str]) -> None:
@@ -214,6 +245,12 @@ class Hearthd:
         self.peers.append(Peer(self.socket))
         return self.peers[-1]
 
+    def hang_up(self) -> None:
+        """Close all clients."""
+        for peer in self.peers:
+            peer.close()
+        self.peers.clear()
+
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
@@ -221,8 +258,8 @@ class Hearthd:
     def wait(self) -> int:
         """Wait for the end; returns the exit status."""
         assert self.process is not None
-        status = self.process.wait(timeout=30)
-        self._listener.join(timeout=30)
+        status = self.process.wait(BOUND)
+        self._listener.join(BOUND)
         return status
 
     def stop(self) -> int:
@@ -235,8 +272,7 @@ class Hearthd:
 
     def end(self) -> None:
         """Whatever state it is in: leave nothing behind."""
-        for peer in self.peers:
-            peer.close()
+        self.hang_up()
         if self.process is None or self.process.poll() is not None:
             return
         try:
@@ -245,22 +281,25 @@ class Hearthd:
             self.kill()
             raise
 
-    def records(self) -> list[dict[str, Any]]:
-        """The audit records, from the first file that was rotated to the last line that is whole."""
+    def records(self, **like: Any) -> list[dict[str, Any]]:
+        """The audit records with these members, from the first file that was rotated to the last line that is whole."""
         text = b"".join(file.read_bytes() for file in (*rotated_files(self.audit), self.audit))
-        return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+        records = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+        return [record for record in records if like.items() <= record.items()]
+
+    def recorded(self, **like: Any) -> dict[str, Any]:
+        """Wait for a record with these members, and return the first."""
+        found: list[dict[str, Any]] = eventually(lambda: self.records(**like), f"an audit record {like}")
+        return found[0]
 
     @property
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
 
-    def until(self, condition: Callable[[], bool]) -> None:
+    def until(self, condition: Callable[[], Any]) -> None:
         """Wait until something is so that the daemon does in its own time; fail after a generous bound."""
-        limit = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < limit, "it has not come about"
-            time.sleep(0.005)
+        eventually(condition)
 
     def memory(self) -> int:
         """Resident memory, in MiB."""

@@ -1,0 +1,109 @@
+"""What a session accepts: the way of a checked submission into the session's book, and the record of a refused one.
+
+Owns the session's rate buckets. The checks themselves are `submission`'s; when a task runs, and who hears of it, is the
+session's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hearth.actors.submission import check
+from hearth.actors.task import TaskActor
+from hearth.actors.tickets import Asker
+from hearth.errors import AuditUnavailable, RpcError
+from hearth.ids import new_id
+from hearth.policy.rate import RateLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hearth.actors.asks import Ask
+    from hearth.actors.step import StepRun, TaskServices
+    from hearth.actors.submission import Checks, Looked
+    from hearth.actors.taskbook import TaskBook
+    from hearth.policy.rules import Grant
+    from hearth.protocol.methods import TaskSubmit
+
+
+class Admission:
+    """One session's door for tasks."""
+
+    __slots__ = ("_book", "_checks", "_grant", "_principal", "_rates", "_services", "_session_id")
+
+    def __init__(
+        self, session_id: str, principal: str, grant: Grant, book: TaskBook, services: TaskServices, checks: Checks
+    ) -> None:
+        self._session_id = session_id
+        self._principal = principal
+        self._grant = grant
+        self._rates = RateLimits(grant)
+        self._book = book
+        self._services = services
+        self._checks = checks
+
+    def accept(
+        self, submit: TaskSubmit, looked: Looked, ask: Ask, now: float, on_end: Callable[[TaskActor], None]
+    ) -> TaskActor:
+        """A task that is in the book and ready to run; it answers `ask` when its submission is on record.
+
+        `now` is when the submission came. Raises RpcError for one that is refused, which is then on record, and
+        NotLooked.
+        """
+        try:
+            steps, tokens = check(submit, self._checks, self._grant, self._rates, now, looked)
+            asker = Asker(self._session_id, new_id(), self._principal)
+            try:
+                self._require_room(submit, steps, asker)
+            except RpcError:
+                self._rates.put_back(tokens)
+                raise
+        except RpcError as error:
+            self._record_rejection(submit, error)
+            raise
+
+        def acknowledge(error: RpcError | None) -> None:
+            if error is not None:
+                self._book.withdraw_key(submit)
+                ask.error(error)
+                return
+            ask.result({"task_id": asker.task_id, "status": "QUEUED"})
+            if submit.subscribe and ask.follower is not None:
+                ask.follower.follow(task.log, 1)
+
+        task = TaskActor(
+            asker,
+            submit.intent,
+            steps,
+            submit.constraints,
+            self._services,
+            now=now,
+            acknowledge=acknowledge,
+            on_end=on_end,
+        )
+        self._book.enter(task, submit)
+        return task
+
+    def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], asker: Asker) -> None:
+        """Refuse what is well but cannot be served now: too many tasks, no audit log, a bus known to be busy."""
+        self._book.check_room(submit)
+        failure = self._services.journal.failure
+        if failure is not None and any(step.tool.risk_level for step in steps):
+            raise AuditUnavailable(data={"reason": failure, "effect": "none"})
+        if submit.constraints.on_busy == "fail" and not submit.constraints.dry_run:
+            for step in steps:
+                busy = step.bus.known_busy(asker)
+                if busy is not None:
+                    raise busy
+
+    def _record_rejection(self, submit: TaskSubmit, error: RpcError) -> None:
+        """A refusal is on record too; nobody waits for it, since nothing was done."""
+        record: dict[str, Any] = {
+            "event": "task.reject",
+            "session_id": self._session_id,
+            "principal": self._principal,
+            "tools": [step.tool[:100] for step in submit.steps[:16]],
+            "error_code": error.code,
+            "reason": error.message[:256],
+        }
+        self._services.journal.post(record)

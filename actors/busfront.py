@@ -1,0 +1,223 @@
+"""The front of a bus: what its askers meet, at once and in their own turn.
+
+Admission (a ticket is queued, refused with the reason, or, for an INLINE driver whose bus is free, run here and now),
+leases, safe states, health: everything that is synchronous and needs no turn of the bus's own. It owns the state that
+askers and actor share: who is next, what is under way, what is driven. How transactions run and how a bus lives is the
+actor's, which is built on this (`bus.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import trio
+
+from hearth.actors.outputs import Driven
+from hearth.actors.tickets import Asker, StandingTicket, State, Ticket, TicketQueue
+from hearth.drivers.base import Style
+from hearth.errors import DeviceError, InternalError, ResourceBusy, RpcError, effect_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+    from hearth.actors.ledger import Ledger
+    from hearth.drivers.base import Driver
+
+BusState = Literal["opening", "ready", "wedged", "down", "closed"]
+
+SAFE_STATE_LIMIT = 5.0
+"""Seconds that bringing a session's outputs to their safe state may take before the bus counts as wedged."""
+
+
+class BusFront:
+    """What askers see of a bus; see `hearth.actors.bus.Bus`."""
+
+    def __init__(
+        self,
+        bus_id: str,
+        driver: Driver,
+        queue_bound: int,
+        audit: Callable[..., None],
+        ledger: Ledger,
+    ) -> None:
+        self.bus_id = bus_id
+        self.driver = driver
+        self.state: BusState = "opening"
+        self.reason: str | None = None
+        self._queue = TicketQueue(queue_bound)
+        self._audit = audit
+        self._idle: list[trio.lowlevel.Task] = []
+        self._current: list[Ticket] = []
+        self._inline = driver.style is Style.INLINE
+        self._crash: Exception | None = None
+        self._driven = Driven(bus_id, ledger, audit)
+        self._transactions = 0
+
+    def request(self, ticket: Ticket, *, no_wait: bool = False) -> Ticket:
+        """Queue a ticket; its asker then awaits `ticket.get()`.
+
+        With `no_wait` the ticket is refused unless it can begin at once. Raises ResourceBusy (queue full, wedged, or
+        with `no_wait` leased or in use) and DeviceError (the device is not there).
+        """
+        if self.state != "ready" and (self.state == "closed" or not ticket.must_run):
+            raise self.unavailable(ticket.asker)
+        if no_wait:
+            busy = self.busy(ticket.asker)
+            if busy is not None:
+                raise busy
+        if self._inline and self._queue.would_begin(ticket) and self.state == "ready" and self._crash is None:
+            # It begins now and ends now: there is no moment at which anything could interrupt it or overlap with it.
+            self._run_in_place(ticket)
+            return ticket
+        try:
+            self._queue.put(ticket)
+        except ResourceBusy as error:
+            raise self._explain(error.message, "queue full", ticket.asker) from None
+        self._wake()
+        return ticket
+
+    @trio.lowlevel.enable_ki_protection
+    def _run_in_place(self, ticket: Ticket) -> None:
+        """Run a transaction of an INLINE driver here and now, in the turn of whoever asked.
+
+        The guarantee is the same as in the bus's own turn, by construction: a plain call has no checkpoint, so no
+        cancellation can reach it and no other task runs meanwhile (see docs/decisions); nor can a Ctrl-C, which an
+        embedding program would otherwise meet in the middle of it. What it saves is two turns.
+        """
+        op = ticket.op
+        if op is None:
+            self._grant(ticket)
+            return
+        ticket.state = State.BEGUN
+        self._transactions += 1
+        try:
+            if ticket.drives is not None:
+                self._drive(ticket, ticket.drives)
+            value = op(self.driver)
+        except RpcError as error:
+            self._finish(ticket, error=error)
+        except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its asker
+            self._finish(ticket, error=self._crash_error(error))
+            self._crash = error
+            self._wake()
+        else:
+            ticket.state = State.DONE
+            ticket.fill(value)
+
+    def busy(self, asker: Asker) -> ResourceBusy | None:
+        """Why a ticket of `asker` could not begin at once, or None."""
+        lease = self._queue.lease
+        if lease is not None and lease.asker is not asker:
+            return self._explain("is leased", "leased", asker)
+        # Who holds the bus goes before all who wait for the end of the lease.
+        if len(self._current) >= self.driver.width or (lease is None and self._queue.depth):
+            return self._explain("is in use", "in use", asker)
+        return None
+
+    def known_busy(self, asker: Asker) -> RpcError | None:
+        """What is known at submit to keep a task that does not want to wait from running: leased, wedged, full."""
+        if self.state != "ready":
+            return self.unavailable(asker)
+        lease = self._queue.lease
+        if lease is not None:
+            return self._explain("is leased", "leased", asker)
+        return self._explain("has a full queue", "queue full", asker) if self._queue.full else None
+
+    def unavailable(self, asker: Asker) -> RpcError:
+        """Why the bus serves nobody at the moment."""
+        if self.state == "wedged":
+            return self._explain(f"is wedged: {self.reason}", "wedged", asker)
+        return DeviceError(
+            f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}",
+            effect="none",
+            data={"bus": self.bus_id, "state": self.state},
+        )
+
+    def _explain(self, what: str, reason: str, asker: Asker) -> ResourceBusy:
+        data: dict[str, Any] = {"bus": self.bus_id, "reason": reason, "effect": "none"}
+        holder = self._queue.lease or (self._current[0] if self._current else None)
+        if holder is not None:
+            data["held_ms"] = round((trio.current_time() - holder.begun_at) * 1000, 3)
+            if holder.asker.principal == asker.principal:
+                data["holder_task"] = holder.asker.task_id
+        if reason == "wedged":
+            data["detail"] = self.reason
+        return ResourceBusy(f"bus {self.bus_id} {what}", data=data)
+
+    def release(self, lease: Ticket) -> None:
+        """End a lease, whether or not it was granted."""
+        if lease.state is State.QUEUED:
+            lease.abort()
+        self._queue.release(lease)
+        self._wake()
+
+    def make_safe(self, session_id: str, *, alone: bool = False) -> StandingTicket | None:
+        """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
+
+        Outputs that another session has driven since are left to that session. Outputs are forgotten only when they are
+        safe: until then they are asked for again whenever the bus is opened, and by the next run. Who stops waiting for
+        the ticket says so by `alone`; the bus then tells of the outcome itself.
+        """
+        if not self._driven.of(session_id):
+            return None
+        waiting = self._queue.standing(session_id)
+        if waiting is not None:
+            # It takes all outputs that are the session's when its turn comes.
+            waiting.alone = alone
+            return waiting
+        asker = Asker(session_id, "", "")
+        ticket = StandingTicket(asker, limit=SAFE_STATE_LIMIT, alone=alone)
+        self._driven.owed.add(session_id)
+        if self.state == "closed":
+            self._finish(ticket, error=self.unavailable(asker))
+            return ticket
+        self._queue.put(ticket)
+        self._wake()
+        return ticket
+
+    async def settle(self) -> None:
+        """Wait until everything that must run has run; at once where nothing of the kind waits or is under way."""
+        if self.state != "closed" and (self._current or self._queue.must_wait):
+            last = Ticket(lambda _driver: None, Asker("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
+            await self.request(last).wait()
+
+    def health(self) -> Mapping[str, Any]:
+        """What an operator wants to know, as JSON."""
+        health: dict[str, Any] = {"state": self.state, "queued": self._queue.depth, "transactions": self._transactions}
+        if self.reason is not None:
+            health["reason"] = self.reason
+        if self._queue.lease is not None:
+            health["leased"] = True
+        return health
+
+    # --- what the actor uses too --------------------------------------------------------------------------------------
+
+    def _grant(self, ticket: Ticket) -> None:
+        ticket.begun_at = trio.current_time()
+        ticket.state = State.BEGUN
+        self._queue.grant(ticket)
+        ticket.fill(None)
+
+    def _wake(self) -> None:
+        if self._idle:
+            trio.lowlevel.reschedule(self._idle.pop())
+
+    def _drive(self, ticket: Ticket, output: Hashable) -> None:
+        """Note the output before the effect: one whose driving failed half-way must still go to its safe state."""
+        self._driven.drive(output, ticket.asker.session_id, insist=ticket.must_run)
+
+    def _crash_error(self, error: BaseException) -> InternalError:
+        text = f"the transaction ended in {type(error).__name__}; bus {self.bus_id} is reopened"
+        return InternalError(text, data={"effect": "unknown", "bus": self.bus_id})
+
+    def _finish(self, ticket: Ticket, value: Any = None, *, error: RpcError | None = None) -> None:
+        ticket.state = State.DONE
+        if error is not None:
+            data = error.data = dict(error.data or {})
+            data.setdefault("effect", effect_of(error))
+        if type(ticket) is StandingTicket:
+            self._driven.settle(ticket.asker.session_id, ticket.outputs, value, error, tell=ticket.alone)
+        if error is None:
+            ticket.fill(value)
+        else:
+            ticket.fail(error)

@@ -1,0 +1,189 @@
+"""What a Linux port says of a terminal that cannot be used, on pseudo-terminals, which any machine has.
+
+Devices with lines, breaks, an unplugging and another user's rights are in the guest: tests/hardware/test_uart_*.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import termios
+import tty
+
+import pytest
+import trio
+
+from hearth.drivers.linux import uart_holders, uart_tty
+from hearth.drivers.linux.uart import LinuxUart
+from hearth.drivers.linux.uart_holders import Holder, holders
+from hearth.drivers.uart import UartSettings
+from hearth.errors import DeviceError, ResourceBusy
+
+
+@pytest.fixture
+def terminal():
+    """A pseudo-terminal's path, and the descriptor of its far end."""
+    far, near = os.openpty()
+    tty.setraw(near)
+    path = os.ttyname(near)
+    yield path, far
+    os.close(near)
+    os.close(far)
+
+
+def refused(path, kind=DeviceError, **settings):
+    with pytest.raises(kind) as caught:
+        LinuxUart("arm", path, UartSettings(**settings)).open()
+    assert caught.value.data["effect"] == "none"
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"parity": "odd"}, {"setting": "parity", "wanted": "odd", "found": "none"}),
+        ({"bits": 7}, {"setting": "bits", "wanted": 7, "found": 8}),
+    ],
+)
+def test_a_setting_that_cannot_be_had_is_named_with_what_there_is_instead(terminal, settings, found):
+    for _ in range(2):
+        error = refused(terminal[0], **settings)
+        assert found in error.data["refused"]
+        assert f"does not do {found['setting']} = {found['wanted']} (it stays at {found['found']})" in error.message
+
+
+def test_a_rate_need_not_be_one_of_the_usual_ones(terminal):
+    port = LinuxUart("arm", terminal[0], UartSettings(baud=12_345))
+    port.open()
+    assert uart_tty.refusals(port._fd, UartSettings(baud=12_345)) == []
+    assert [one.setting for one in uart_tty.refusals(port._fd, UartSettings(baud=19_200))] == ["baud"]
+    port.close()
+
+
+def test_a_port_that_is_locked_names_its_holder(terminal):
+    other = os.open(terminal[0], os.O_RDWR | os.O_NOCTTY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    error = refused(terminal[0], ResourceBusy)
+    os.close(other)
+    assert {"pid": os.getpid(), "name": holders(terminal[0])[0].name} in error.data["holders"]
+    assert f"(pid {os.getpid()})" in error.message
+
+
+def test_a_port_that_somebody_has_open_without_a_lock_is_not_touched(terminal):
+    code = "import os, sys; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(); sys.stdin.read()"
+    before = termios.tcgetattr(terminal[1])
+    with subprocess.Popen(
+        [sys.executable, "-c", code, terminal[0]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        error = refused(terminal[0], ResourceBusy, baud=9600)
+        other.stdin.close()
+    assert f"(pid {other.pid})" in error.message
+    assert termios.tcgetattr(terminal[1]) == before
+
+
+def test_a_login_console_is_told_how_to_be_freed(terminal, monkeypatch):
+    monkeypatch.setattr("hearth.drivers.linux.uart.holders", lambda path: [Holder(1, "agetty")])
+    assert "systemctl stop serial-getty@" in refused(terminal[0], ResourceBusy).message
+
+
+def test_while_the_port_is_open_the_terminal_is_exclusive_and_afterwards_it_is_not(terminal):
+    port = LinuxUart("arm", terminal[0], UartSettings())
+    port.open()
+    mine = port._fd
+    taken = fcntl.ioctl(mine, 0x80045440, bytes(4))  # TIOCGEXCL
+    other = os.open(os.devnull, os.O_RDONLY)
+    os.close(other)
+    port.close()
+    free = os.open(terminal[0], os.O_RDWR | os.O_NOCTTY)
+    left = fcntl.ioctl(free, 0x80045440, bytes(4))
+    os.close(free)
+    assert (int.from_bytes(taken, "little"), int.from_bytes(left, "little")) == (1, 0)
+
+
+async def test_nothing_to_read_is_not_the_end_of_the_device(terminal, nursery):
+    """What is pulled before a read that ends with a gap leaves the pump with a wake-up and no bytes."""
+    port = LinuxUart("arm", terminal[0], UartSettings())
+    port.open()
+    with pytest.raises(BlockingIOError):
+        os.read(port._fd, 1)
+    nursery.start_soon(port.pump)
+    with trio.fail_after(10):
+        for _ in range(50):
+            os.write(terminal[1], b"xyz")
+            await trio.lowlevel.checkpoint()
+            taken = await port.take(None, None, gap_s=0.0)
+            while not taken.complete:
+                await taken.inbox.wait(None, None)
+                taken = await port.take(None, None, gap_s=0.0)
+    port.close()
+
+
+async def test_a_far_end_that_goes_ends_the_pump(terminal):
+    far, near = os.openpty()
+    tty.setraw(near)
+    port = LinuxUart("arm", os.ttyname(near), UartSettings())
+    port.open()
+    os.close(near)
+    os.close(far)
+    with trio.fail_after(10), pytest.raises(DeviceError, match="is it still plugged in"):
+        await port.pump()
+    port.close()
+
+
+def test_a_terminal_that_has_gone_is_not_there(terminal):
+    assert "there is no /dev/pts/99999: is the device plugged in? `ls /dev` shows" in refused("/dev/pts/99999").message
+
+
+def test_what_is_no_terminal_is_not_opened(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in ("/dev/null", str(file), str(fifo)):
+        assert "is not a serial port" in refused(path).message
+    (tmp_path / "loop").symlink_to("loop")
+    assert "cannot be looked at" in refused(str(tmp_path / "loop")).message
+
+
+def test_rs485_is_refused_where_there_is_none(terminal):
+    assert "has no RS-485 mode" in refused(terminal[0], rs485=True).message
+
+
+def test_an_opening_that_failed_leaves_nothing_open(terminal):
+    before = len(os.listdir("/proc/self/fd"))
+    for settings in ({"rs485": True}, {"parity": "even"}):
+        refused(terminal[0], **settings)
+    assert len(os.listdir("/proc/self/fd")) == before
+    port = LinuxUart("arm", terminal[0], UartSettings())
+    for _ in range(3):
+        port.open()
+        port.close()
+        port.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_holders_of_nothing_are_nobody():
+    assert holders("/dev/no-such-device") == []
+
+
+def test_a_process_that_ends_while_it_is_looked_at_has_nothing_open(tmp_path):
+    process = tmp_path / "7"
+    process.mkdir()
+    assert not uart_holders._has_open(process, 1)
+    (process / "fd").mkdir()
+    (process / "fd" / "3").symlink_to("/dev/gone")
+    (process / "fd" / "4").symlink_to(os.devnull)
+    assert uart_holders._has_open(process, os.stat(os.devnull).st_rdev)
+    assert holders(os.devnull, proc=tmp_path) == [Holder(7, "a process")]
+
+
+def test_a_pseudo_terminal_counts_no_errors_and_has_no_lines(terminal):
+    port = LinuxUart("arm", terminal[0], UartSettings())
+    port.open()
+    assert uart_tty.line_errors(port._fd) is None
+    assert "errors" not in port.describe()
+    assert uart_tty.unsent(port._fd) == 0
+    port.close()

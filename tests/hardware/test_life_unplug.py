@@ -1,0 +1,108 @@
+"""A device that is unplugged and comes back: what a whole hearthd makes of it, its debts included.
+
+The adapter keeps the levels of its lines while it is unplugged, as one with a supply of its own does: so what was
+driven stays driven until somebody makes it safe.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.cell import CHIPS, DRIVEN, MCP, MEMORY, SAFE, SIM, Cell, closes, drive
+
+if TYPE_CHECKING:
+    from support.hearthd import Hearthd
+
+pytestmark = pytest.mark.slow
+
+BUS = f"gpio:{MCP}"
+I2C = "i2c:1"
+
+
+@pytest.fixture
+def cell(tmp_path):
+    with Cell(tmp_path, adapter=True) as made:
+        yield made
+
+
+def states(daemon: Hearthd) -> dict[str, Any]:
+    return {bus: health["state"] for bus, health in daemon.peer().health()["buses"].items()}
+
+
+def driven(daemon: Hearthd) -> Any:
+    ledger = Path(f"{daemon.audit}.outputs")
+    return json.loads(ledger.read_text())["outputs"] if ledger.exists() else {}
+
+
+def unplug(cell: Cell, daemon: Hearthd) -> None:
+    """The daemon lets go by itself: else the kernel would wait for it, and the test would fail here."""
+    cell.adapter.unplug()
+    daemon.until(lambda: states(daemon)[BUS] == states(daemon)[I2C] == "down")
+
+
+def test_unplugged_says_why_spares_the_others_and_serves_again_when_it_is_back(cell) -> None:
+    daemon = cell.daemon().start()
+    peer = daemon.peer()
+    session = peer.open()
+    watch = peer.submit(session, ("gpio.watch", {"chip": MCP, "line": "valve", "timeout_ms": 60_000}))
+    here = {"session_id": session, "task_id": watch}
+    daemon.until(lambda: peer.call("task.get", here)["result"]["status"] == "RUNNING")
+    unplug(cell, daemon)
+    ended = peer.wait(session, watch)["steps"][0]
+    assert (ended["status"], ended["error_code"]) == ("FAILED", -32009)
+    for tool, args in [
+        ("gpio.set", {"chip": MCP, "line": "relay", "value": 1}),
+        ("i2c.read", {"bus": 1, "addr": MEMORY, "reg": 0, "len": 1}),
+    ]:
+        step = peer.run(session, tool, **args)
+        assert (step["error_code"], step["error_data"]["effect"]) == (-32009, "none"), step
+        assert step["error_data"]["state"] == "down"
+    assert peer.run(session, "gpio.set", chip=SIM, line="lamp", value=1)["status"] == "SUCCESS"
+    cell.adapter.replug()
+    daemon.until(lambda: states(daemon)[BUS] == states(daemon)[I2C] == "ready")
+    assert peer.run(session, "gpio.set", chip=MCP, line="relay", value=1)["status"] == "SUCCESS"
+    assert peer.run(session, "i2c.read", bus=1, addr=MEMORY, reg=0, len=1)["status"] == "SUCCESS"
+    reopened = {record["bus"] for record in daemon.records() if record["event"] == "bus.reopened"}
+    assert reopened == {BUS, I2C}
+
+
+def test_lines_of_a_session_that_ended_while_the_chip_was_unplugged_are_safe_when_it_is_back(cell) -> None:
+    daemon = cell.daemon().start()
+    peer = daemon.peer()
+    session = peer.open()
+    for chip in CHIPS:
+        drive(peer, session, chip)
+    unplug(cell, daemon)
+    assert peer.call("session.close", {"session_id": session})["result"] == {"ok": True}
+    assert cell.levels(SIM) == SAFE[SIM]
+    [close] = closes(daemon, session)
+    assert {report["line"] for report in close["safe"]} == {0, 1, 2}, "those of the chip that is there"
+    assert list(driven(daemon)) == [BUS]
+    cell.adapter.replug()
+    daemon.until(lambda: not driven(daemon))
+    assert cell.levels(MCP) == SAFE[MCP]
+    [safe] = [record for record in daemon.records() if record["event"] == "outputs.safe"]
+    assert (safe["bus"], safe["session_id"], safe["outputs"]) == (BUS, session, [0, 1, 2, 3])
+
+
+def test_sigterm_does_not_wait_for_a_chip_that_is_gone_and_the_next_start_makes_it_safe(cell) -> None:
+    daemon = cell.daemon().start()
+    peer = daemon.peer()
+    drive(peer, peer.open(), MCP)
+    unplug(cell, daemon)
+    assert daemon.stop() == 0
+    assert list(driven(daemon)) == [BUS]
+    # The next one starts without the chip, serves the others, and keeps in mind what is owed.
+    daemon.start()
+    assert states(daemon)[BUS] == "down"
+    assert states(daemon)[f"gpio:{SIM}"] == "ready"
+    assert list(driven(daemon)) == [BUS]
+    cell.adapter.replug()
+    daemon.until(lambda: not driven(daemon))
+    assert cell.levels(MCP) == SAFE[MCP]
+    assert cell.levels(MCP) != DRIVEN
+    [safe] = [record for record in daemon.records() if record["event"] == "outputs.safe" and "safe" in record]
+    assert "session_id" not in safe
