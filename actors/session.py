@@ -1,9 +1,9 @@
 """The session actor: one authenticated context, its policy decision, its tasks (draft §3, §5; design §3, §8).
 
-It alone owns the session's state: its tasks, who follows all of it, what it accepts (`admission`) and how long it has
-been silent (`silence`). It takes one message at a time and never waits for a task, so that a request about one task is
-answered while others run. However it ends (closed, idle, silent, its client gone, shutdown, a crash), its
-tasks are cancelled, the outputs it drove go to their safe state, and the end is on record.
+It alone owns the session's state: its tasks (`taskbook`), what it accepts (`admission`), who is told (`audience`), and
+how long it has been silent (`silence`). It takes one message at a time and never waits for a task, so that a request
+about one task is answered while others run. However it ends (closed, idle, silent, its client gone, shutdown, a crash),
+its tasks are cancelled, the outputs it drove go to their safe state, and the end is on record.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from attrs import frozen
 
 from hearth.actors.admission import Admission
 from hearth.actors.asks import NUDGE, End, Gone, Nudge, PathsLooked, refuse
+from hearth.actors.audience import Audience
 from hearth.actors.bus import make_safe
 from hearth.actors.mailbox import Mailbox
 from hearth.actors.silence import Silence
 from hearth.actors.submission import NotLooked, look_in_thread
 from hearth.actors.taskbook import TaskBook
-from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
+from hearth.errors import AuditUnavailable, InternalError, RpcError, SessionInvalid, ShuttingDown
 from hearth.ids import new_id
 from hearth.protocol.methods import (
     SUPPORTED,
@@ -79,9 +80,9 @@ class Session:
 
     __slots__ = (
         "_admission",
+        "_audience",
         "_book",
         "_closers",
-        "_followers",
         "_grant",
         "_handling",
         "_inbox",
@@ -109,7 +110,7 @@ class Session:
         self._inbox: Mailbox[Message] = Mailbox()
         self._book = TaskBook(services.limits.max_tasks, services.limits.history)
         self._admission = Admission(self.session_id, principal, grant, self._book, services.tasks, services.checks)
-        self._followers: list[Follower] = []
+        self._audience = Audience(self._book)
         self._lookups: set[trio.CancelScope] = set()
         self._silence = Silence(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
         self._handling: Ask | None = None
@@ -214,7 +215,7 @@ class Session:
             self._reason = self._reason or message.reason
         elif isinstance(message, Gone):
             self._silence.followed_at = trio.current_time()
-            self._followers = [follower for follower in self._followers if follower is not message.follower]
+            self._audience.forget(message.follower)
             if message.follower is self._opener and self._opening.on_disconnect == "close":
                 self._reason = self._reason or "its client disconnected"
             elif message.untold and self._silence.unbroken:
@@ -236,9 +237,9 @@ class Session:
             elif isinstance(params, TaskCancel):
                 ask.result(self._book.cancel(params.task_id))
             elif isinstance(params, EventsSubscribe):
-                self._subscribe(ask, params)
+                self._audience.subscribe(ask, params)
             elif isinstance(params, EventsUnsubscribe):
-                self._unsubscribe(ask, params)
+                self._audience.unsubscribe(ask, params)
             elif isinstance(params, ToolList):
                 ask.result(orjson.Fragment(self._services.tool_list(self._grant)))
         except RpcError as error:
@@ -260,9 +261,7 @@ class Session:
         except NotLooked as question:
             self._nursery.start_soon(self._look_up, ask, submit, question)
             return
-        for follower in self._followers:
-            if not follower.gone:
-                follower.follow(task.log, 1)
+        self._audience.follow(task.log)
         self._nursery.start_soon(task.run)
 
     async def _look_up(self, ask: Ask, submit: TaskSubmit, question: NotLooked) -> None:
@@ -287,40 +286,9 @@ class Session:
         if self._winding_up:
             self._inbox.post(NUDGE)
 
-    # --- events -------------------------------------------------------------------------------------------------
-
-    def _subscribe(self, ask: Ask, params: EventsSubscribe) -> None:
-        follower = ask.follower
-        if follower is None:
-            raise PermissionDenied("this carrier takes no notifications")
-        if params.task_id is not None:
-            log = self._book.log_of(params.task_id)
-            ask.result({"ok": True, "task_id": params.task_id, "last_seq": log.last_seq})
-            follower.follow(log, params.from_seq)
-            return
-        ask.result({"ok": True})
-        self._followers = [other for other in self._followers if other is not follower and not other.gone]
-        self._followers.append(follower)
-        for log in self._book.logs():
-            follower.follow(log, 1)
-
-    def _unsubscribe(self, ask: Ask, params: EventsUnsubscribe) -> None:
-        follower = ask.follower
-        if follower is not None:
-            if params.task_id is not None:
-                follower.unfollow(self._book.log_of(params.task_id))
-            else:
-                self._followers = [other for other in self._followers if other is not follower]
-                for log in self._book.logs():
-                    follower.unfollow(log)
-        ask.result({"ok": True})
-
     def _check_silence(self) -> None:
         """Close a session that has been silent for too long; otherwise ask to be woken when it would be."""
-        followed = any(not follower.gone for follower in self._followers) or any(
-            task.log.followed for task in self._book.all_live()
-        )
-        self._reason = self._silence.too_long(trio.current_time(), followed=followed)
+        self._reason = self._silence.too_long(trio.current_time(), followed=self._audience.listening)
         if self._reason is None:
             self._services.wake_at(self.session_id, self._silence.until)
 

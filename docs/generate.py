@@ -228,6 +228,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "uart.read": {"port": "uart0", "len": 64, "timeout_ms": 50},
     "uart.write": {"port": "uart0", "data": "aGVsbG8K"},
     "uart.exchange": {"port": "uart0", "data": "KklETj8K", "until": "\n", "timeout_ms": 500},
+    "uart.control": {"port": "uart0", "dtr": False, "break_ms": 10},
     "file.list": {"path": "/srv/hearth"},
     "file.stat": {"path": "/srv/hearth/notes.txt"},
     "file.read": {"path": "/srv/hearth/notes.txt", "offset": 0, "len": 4096},

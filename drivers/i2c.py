@@ -166,7 +166,7 @@ def owned(bus: int, addr: int, owner: str) -> ResourceBusy:
     return ResourceBusy(
         f"i2c bus {bus}: address {addr:#04x} belongs to the kernel's driver {owner!r}; unbind it, or use what it "
         "offers (hw.sensor.list)",
-        data={"effect": "none", "bus": bus, "addr": addr, "errno": "EBUSY", "owner": owner},
+        data={"effect": "none", "bus": bus, "addr": addr, "errno": "EBUSY", "reason": "held", "owner": owner},
     )
 
 

@@ -184,7 +184,7 @@ class TimedOut(DeviceError):
 
 
 class AuditUnavailable(RpcError):
-    """The audit log cannot be written, so nothing that has an effect may begin."""
+    """The audit log, or the list of driven outputs, cannot be written, so nothing that has an effect may begin."""
 
     code = -32011
     symbol = "AUDIT_UNAVAILABLE"

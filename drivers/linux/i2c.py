@@ -10,10 +10,8 @@ that, since the kernel checks it for SMBus calls only.
 from __future__ import annotations
 
 import errno
-import grp
 from contextlib import suppress
 from fcntl import ioctl
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -21,16 +19,8 @@ import trio
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.i2c import Read, Scan, Write, check_messages, limit_ms, not_open, owned
 from hearth.drivers.i2c_scan import Kind, plan
-from hearth.drivers.linux.i2c_errors import failed, gone, name_of, told
-from hearth.drivers.linux.i2c_node import (
-    DEV,
-    Presence,
-    adapters,
-    find_adapter,
-    listed,
-    name_of as adapter_name,
-    owner_of,
-)
+from hearth.drivers.linux.i2c_errors import failed, gone, told
+from hearth.drivers.linux.i2c_node import DEV, Presence, cannot_open, find_adapter, name_of, owner_of
 from hearth.drivers.linux.i2c_smbus import I2C, QUICK, RECEIVE, TEN_BIT, able, call_for, functions_of
 from hearth.drivers.wakeup import Departure
 from hearth.errors import DeviceError
@@ -89,9 +79,9 @@ class LinuxI2c(BaseDriver):
         from smbus2 import SMBus
 
         self._departure.forget()
-        self._number = find_adapter(self.bus, self._adapter)
         handle = SMBus()
         try:
+            self._number = find_adapter(self.bus, self._adapter)
             handle.open(self._path)  # not by its constructor, which would leave a node that is no adapter open
             assert handle.fd is not None
             # The driver's steps are coarse; rounding down could make it 0, which is no time at all.
@@ -100,8 +90,8 @@ class LinuxI2c(BaseDriver):
             self._presence = Presence(handle.fd, self._number, self._path)
         except OSError as error:
             handle.close()
-            raise self._cannot_open(error) from None
-        self._name = adapter_name(self._number)
+            raise cannot_open(self.bus, self._path, error) from None
+        self._name = name_of(self._number)
         self._functionality = int(handle.funcs)
         self._handle = handle
 
@@ -119,19 +109,6 @@ class LinuxI2c(BaseDriver):
     @property
     def _path(self) -> str:
         return str(DEV / f"i2c-{self._number}")
-
-    def _cannot_open(self, error: OSError) -> DeviceError:
-        path = self._path
-        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
-            reason = f"{path} is not there; adapters: {listed(adapters())}"
-        elif error.errno in (errno.EACCES, errno.EPERM):
-            reason = f"no permission for {path}{_who_may(path)}"
-        elif error.errno == errno.ENOTTY:
-            reason = f"{path} is not an I2C adapter"
-        else:
-            reason = f"{path} cannot be opened: {error.strerror}"
-        data = {"bus": self.bus, "path": path, "errno": name_of(error)}
-        return DeviceError(f"i2c bus {self.bus}: {reason}", effect="none", data=data)
 
     async def pump(self) -> None:
         """Wait until the adapter goes, and raise DeviceError then; nothing else ends it but `close`."""
@@ -230,7 +207,7 @@ class LinuxI2c(BaseDriver):
         self._claim(handle, addr, ten_bit=False)
         try:
             if kind == "quick":
-                handle.write_quick(addr)
+                self._touch(handle, addr)
             else:
                 handle.read_byte(addr)
         except OSError as error:
@@ -238,6 +215,22 @@ class LinuxI2c(BaseDriver):
                 return False
             raise self._failure(error, addr, [Read(1)] if kind == "receive" else [Write(b"")]) from None
         return True
+
+    def _touch(self, handle: SMBus, addr: int) -> None:
+        """A quick write: the address and nothing after it.
+
+        Where there is raw I2C it is an empty message, which is what the kernel makes of a quick write. But some drivers
+        make something else of it: that of the MCP2221 sends a zero byte, which turns a port expander's outputs off.
+        """
+        if self._functionality & I2C:
+            try:
+                _raw(handle, addr, [Write(b"")], 0)
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+            else:
+                return
+        handle.write_quick(addr)
 
     def _ready(self) -> SMBus:
         if self._handle is None or self._presence is None:
@@ -301,15 +294,3 @@ def _raw(handle: SMBus, addr: int, messages: Sequence[Message], flags: int) -> b
     handle.i2c_rdwr(*sent)
     # i2c_rdwr passes copies of these to the kernel; the buffers that they point to are the same ones.
     return b"".join(bytes(entry) for entry, message in zip(sent, messages, strict=True) if isinstance(message, Read))
-
-
-def _who_may(path: str) -> str:
-    """Whose the node is, and what lets a user in."""
-    try:
-        status = Path(path).stat()
-        group = grp.getgrgid(status.st_gid).gr_name
-    except (OSError, KeyError):
-        return ""
-    if group == "root" or not status.st_mode & 0o060:
-        return "; a udev rule may give it to a group: hearth doctor shows one"
-    return f"; it belongs to group {group!r}: usermod -aG {group} USER, then log in again"

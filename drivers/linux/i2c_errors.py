@@ -79,7 +79,7 @@ def failed(
     elif number in _REFUSED:
         reason, effect = _REFUSED[number], refused_effect(messages)
         if number == errno.EAGAIN:
-            data["attempts"] = retries + 1
+            data["retries"] = retries
     else:
         reason, effect = _BROKEN.get(number, error.strerror or "the exchange failed"), "unknown"
     return DeviceError(f"{place}: {reason} ({data['errno']})", effect=effect, data=data)

@@ -1,4 +1,4 @@
-"""Finding an I2C adapter's device node, the kernel's drivers on its addresses, and noticing that it has gone.
+"""Finding an I2C adapter's node, why it cannot be opened, who owns its addresses, and noticing that it has gone.
 
 Owns what /sys and /dev say about adapters, and the descriptor on which an adapter's removal arrives. It refuses to
 exchange a byte.
@@ -11,10 +11,13 @@ once, and a watch on the node tells of that without anybody having to look now a
 from __future__ import annotations
 
 import ctypes
+import errno
+import grp
 import os
 from contextlib import suppress
 from pathlib import Path
 
+from hearth.drivers.linux.i2c_errors import name_of as errno_name
 from hearth.errors import DeviceError
 
 SYS = Path("/sys")
@@ -25,7 +28,7 @@ _TEN_BIT_OFFSET = 0xA000
 
 
 def adapters() -> dict[int, str]:
-    """The adapters that have a character device, by number, with the kernel's names of them."""
+    """The adapters that have a character device, by number, with the kernel's names of them. Raises OSError."""
     found: dict[int, str] = {}
     for entry in (SYS / "class/i2c-dev").glob("i2c-*"):
         with suppress(OSError, ValueError):  # it went while we looked
@@ -36,7 +39,7 @@ def adapters() -> dict[int, str]:
 def find_adapter(bus: int, name: str | None) -> int:
     """The number of the adapter meant: `bus`, or with a name the one that is called so.
 
-    Raises DeviceError (effect "none", errno ENODEV) naming what there is.
+    Raises DeviceError (effect "none", errno ENODEV) naming what there is, and OSError where nobody can look.
     """
     if name is None:
         return bus
@@ -67,6 +70,36 @@ def name_of(number: int) -> str | None:
         return (SYS / f"class/i2c-dev/i2c-{number}/name").read_text(encoding="utf-8").strip()
     except OSError:
         return None
+
+
+def cannot_open(bus: int, path: str, error: OSError) -> DeviceError:
+    """Why an adapter's node cannot be opened, and what mends that."""
+    if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+        present = adapters()
+        reason = f"{path} is not there; adapters: {listed(present)}"
+        if any(path.endswith(f"/i2c-{number}") for number in present):
+            # The kernel's entry comes first, and in a container the node may never come.
+            reason = f"{path} is not there, though the kernel has the adapter: its node has not been made (yet)"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        reason = f"no permission for {path}{_who_may(path)}"
+    elif error.errno == errno.ENOTTY:
+        reason = f"{path} is not an I2C adapter"
+    else:
+        reason = f"{path} cannot be opened: {error.strerror}"
+    data = {"bus": bus, "path": path, "errno": errno_name(error)}
+    return DeviceError(f"i2c bus {bus}: {reason}", effect="none", data=data)
+
+
+def _who_may(path: str) -> str:
+    """Whose the node is, and what lets a user in."""
+    try:
+        status = Path(path).stat()
+        group = grp.getgrgid(status.st_gid).gr_name
+    except (OSError, KeyError):
+        return ""
+    if group == "root" or not status.st_mode & 0o060:
+        return "; a udev rule may give it to a group: hearth doctor shows one"
+    return f"; it belongs to group {group!r}: usermod -aG {group} USER, then log in again"
 
 
 def owner_of(number: int, addr: int, *, ten_bit: bool) -> str | None:

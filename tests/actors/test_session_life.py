@@ -199,7 +199,7 @@ async def test_connections_that_followed_and_went_are_forgotten(world):
             await session.subscribe()
             await session.client.close()
             await trio.testing.wait_all_tasks_blocked()
-        assert len(actor._followers) <= 1
+        assert len(actor._audience._followers) <= 1
 
 
 # --- closing -----------------------------------------------------------------------------------------------------

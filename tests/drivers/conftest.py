@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import termios
 import tty
 from contextlib import contextmanager
 from pathlib import Path
@@ -223,7 +224,7 @@ def sim_uart():
 
 def raw_terminal(path):
     fd = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
-    tty.setraw(fd)
+    tty.setraw(fd, termios.TCSANOW)
     return fd
 
 

@@ -139,7 +139,7 @@ async def test_an_address_that_a_driver_of_the_kernels_has_is_refused_naming_it(
     with trio.fail_after(30), pytest.raises(ResourceBusy, match="'lm75'") as caught:
         await transact(i2c_bench.driver, lambda d: d.transfer(i2c_bench.owned, messages))
     place = {"bus": i2c_bench.driver.bus, "addr": i2c_bench.owned}
-    assert caught.value.data == {"effect": "none", **place, "errno": "EBUSY", "owner": "lm75"}
+    assert caught.value.data == {"effect": "none", **place, "errno": "EBUSY", "reason": "held", "owner": "lm75"}
 
 
 async def test_a_scan_finds_who_acknowledges_in_order_and_touches_nothing_that_is_owned(i2c_bench, transact):

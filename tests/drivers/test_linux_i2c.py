@@ -63,8 +63,8 @@ def test_different_causes_are_told_in_different_words():
     assert len({failure(number).message for number in numbers}) == len(numbers)
 
 
-def test_a_lost_arbitration_tells_how_often_the_kernel_tried():
-    assert failure(errno.EAGAIN, retries=4).data["attempts"] == 5
+def test_a_lost_arbitration_tells_how_often_the_kernel_may_try_again():
+    assert failure(errno.EAGAIN, retries=4).data["retries"] == 4
 
 
 def test_an_error_without_a_number_is_an_io_error():
@@ -128,6 +128,17 @@ def test_an_adapter_is_found_by_its_number_or_its_name(sys):
         find_adapter(5, "twin")
     with pytest.raises(DeviceError, match=r"there are: i2c-2 \(twin\), i2c-10 \(left\), i2c-11 \(twin\)"):
         find_adapter(5, "right")
+
+
+def test_an_adapter_that_has_no_node_yet_is_told_from_one_that_is_not_there(sys, tmp_path, monkeypatch):
+    monkeypatch.setattr("hearth.drivers.linux.i2c.DEV", tmp_path / "dev")
+    for driver, told in (
+        (LinuxI2c(1, adapter="left"), "i2c-10 is not there, though the kernel has the adapter"),
+        (LinuxI2c(3), r"i2c-3 is not there; adapters: i2c-2 \(twin\)"),
+    ):
+        with pytest.raises(DeviceError, match=told) as caught:
+            driver.open()
+        assert (caught.value.data["effect"], caught.value.data["errno"]) == ("none", "ENOENT")
 
 
 def test_without_any_adapter_the_module_is_what_may_be_missing(tmp_path, monkeypatch):

@@ -10,11 +10,15 @@ import os
 import subprocess
 import sys
 import termios
+import threading
+import time
 import tty
 
 import pytest
 import trio
+import trio.testing
 
+from hearth.actors.bus import Bus
 from hearth.drivers.linux import uart_holders, uart_tty
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.linux.uart_holders import Holder, holders
@@ -72,7 +76,7 @@ def test_a_port_that_is_locked_names_its_holder(terminal):
 
 
 def test_a_port_that_somebody_has_open_without_a_lock_is_not_touched(terminal):
-    code = "import os, sys; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(); sys.stdin.read()"
+    code = "import os, sys; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); sys.stdin.read()"
     before = termios.tcgetattr(terminal[1])
     with subprocess.Popen(
         [sys.executable, "-c", code, terminal[0]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -118,6 +122,30 @@ async def test_nothing_to_read_is_not_the_end_of_the_device(terminal, nursery):
             while not taken.complete:
                 await taken.inbox.wait(None, None)
                 taken = await port.take(None, None, gap_s=0.0)
+    port.close()
+
+
+async def test_a_process_that_was_busy_for_longer_than_the_gap_does_not_cut_a_message_in_two(terminal, nursery):
+    port, gap_s = LinuxUart("arm", terminal[0], UartSettings()), 0.1
+    port.open()
+    nursery.start_soon(port.pump)
+    got = []
+
+    async def read():
+        taken = await port.take(None, None, gap_s=gap_s)
+        while not taken.complete:
+            await taken.inbox.wait(None, None, gap_s)
+            taken = await port.take(None, None, gap_s=gap_s)
+        got.append(taken.data)
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as inner:
+            inner.start_soon(read)
+            os.write(terminal[1], b"first ")
+            await port._inbox.wait(6, None)
+            os.write(terminal[1], b"and second half")
+            time.sleep(2 * gap_s)  # noqa: ASYNC251  the loop stands still: that is the point
+    assert got == [b"first and second half"]
     port.close()
 
 
@@ -187,3 +215,24 @@ def test_a_pseudo_terminal_counts_no_errors_and_has_no_lines(terminal):
     assert "errors" not in port.describe()
     assert uart_tty.unsent(port._fd) == 0
     port.close()
+
+
+async def test_an_opening_that_takes_its_time_keeps_nobody_waiting(terminal):
+    """A USB device may take seconds to answer; the loop that serves all other buses must go on."""
+    hold = threading.Event()
+
+    class Slow(LinuxUart):
+        def open(self):
+            assert hold.wait(20)
+            super().open()
+
+    bus = Bus("uart:arm", Slow("arm", terminal[0], UartSettings()))
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bus.run)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert bus.state == "opening"
+            hold.set()
+            while bus.state != "ready":  # noqa: ASYNC110  a bus tells its state, not its changes
+                await trio.sleep(0.001)
+            nursery.cancel_scope.cancel()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import select
 import shlex
 import signal
@@ -109,10 +110,12 @@ def _power(boot: Boot, linux: kernel.Kernel, work: Path) -> bool:
         "con0=fd:0,fd:1" if boot.interactive else "con0=null,fd:1",
         *(f"ssl{number}=fd:{end.fileno()}" for number, end in enumerate(ports, 1)),
         "quiet",
+        "loglevel=2",  # a command's output is its own: what drivers complain of is in dmesg
         "panic=-1",
         *boot.append,
     ]
     env = {"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": str(kernel.scratch(boot.mem))}
+    _allow_descriptors()
     with _ended_by_sigterm(), _terminal_restored(boot.interactive), contextlib.ExitStack() as stack:
         for end in ports:
             stack.enter_context(end)
@@ -139,7 +142,7 @@ def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
     shell watches over it whose input ends when nobody is left to hold the other end of its pipe. The group is killed
     before its leader is waited for, so that its number cannot be another's by then.
     """
-    watch = ["sh", "-c", 'read _; kill -9 -- "-$1"', "sh", str(process.pid)]
+    watch = ["sh", "-c", 'read _; kill -s KILL -- "-$1"', "sh", str(process.pid)]
     null = subprocess.DEVNULL
     guard = subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
     try:
@@ -149,6 +152,12 @@ def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
         guard.kill()
         guard.communicate()
         process.wait()
+
+
+def _allow_descriptors() -> None:
+    """Let the kernel have as many as it may: it holds one for every file of the host that the guest remembers."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _answer(instrument: socket.socket) -> None:

@@ -52,7 +52,7 @@ HOWS = {
 
 
 class Scene:
-    """A task that stands in the middle of an I2C write on the wire, and a witness who sees what arrives at the daemon."""
+    """A task that stands in the middle of an I2C write on the wire, and a witness who sees what arrives at hearthd."""
 
     def __init__(self, cell, limit) -> None:
         self.daemon = cell.running

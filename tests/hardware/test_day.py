@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 import trio
-from support.cell import Cell
+from support.cell import Cell, closes
 
 import hearth
 from hearth import step
@@ -61,8 +61,7 @@ async def every(seconds, act):
 
 def closed(daemon, session):
     """Why a session was closed; None while it lives."""
-    ends = (r for r in daemon.records() if r["event"] == "session.close" and r["session_id"] == session.session_id)
-    return next((record["reason"] for record in ends), None)
+    return next((record["reason"] for record in closes(daemon, session.session_id)), None)
 
 
 async def test_a_task_ends_at_its_deadline_of_24_hours_and_a_heartbeat_each_minute_keeps_its_session(cell) -> None:

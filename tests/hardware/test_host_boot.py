@@ -15,7 +15,7 @@ import pytest
 from hardware import guest, kernel, suite
 
 RUNNER = [sys.executable, str(kernel.HERE / "guest.py")]
-BOUND = 120
+BOUND = 60
 """Seconds that a boot may take on a machine that has much else to do; it takes less than one."""
 
 pytestmark = pytest.mark.slow
@@ -200,6 +200,22 @@ def test_an_interactive_command_has_the_terminal():
     assert b"142\r\n/dev/tty" in rest
     assert termios.tcgetattr(ours) == former, "the terminal is left as it was"
     os.close(ours)
+
+
+MANY = """
+import os, sys
+paths = (os.path.join(folder, name) for folder, _, names in os.walk(sys.argv[1]) for name in names)
+for number, path in zip(range(1500), paths):
+    open(path, "rb").read(1)
+print(number + 1)
+"""
+
+
+def test_the_guest_may_remember_more_files_than_a_shell_lets_a_process_open():
+    command = [*RUNNER, "--", sys.executable, "-c", MANY, os.path.dirname(os.__file__)]
+    limited = ["sh", "-c", 'ulimit -S -n 512; exec "$@"', "sh", *command]
+    done = subprocess.run(limited, cwd=kernel.PROJECT, capture_output=True, text=True, timeout=BOUND, check=False)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1500"), done.stdout
 
 
 def test_the_suite_that_cannot_run_says_why_in_one_line_and_does_not_fail(tmp_path, capsys, monkeypatch):

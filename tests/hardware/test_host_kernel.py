@@ -18,7 +18,7 @@ FULL = "\n".join(kernel.wanted(FRAGMENT))
 
 def kernel_with(config):
     """What is looked at in a kernel: the configuration that it carries."""
-    return b"\x7fELF code IKCFG_ST" + gzip.compress(config.encode()) + b"IKCFG_ED more code"
+    return b"\x7fELF code IKCFG_ST" + gzip.compress(config.encode(), mtime=0) + b"IKCFG_ED more code"
 
 
 @pytest.fixture

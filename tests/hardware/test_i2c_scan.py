@@ -1,6 +1,7 @@
 """A scan on the kernel's adapters: how each address is asked, and what is left alone."""
 
 import pytest
+from smbus2 import SMBus
 from support.i2c_stub import CHIPS, kernel_driver, stub_bus
 from support.mcp2221 import Mcp2221
 from support.mcp2221_chip import Memory
@@ -28,8 +29,9 @@ def driver(adapter):
 
 
 def asked(adapter):
-    """Which address was asked in which way, from the wire."""
+    """Which address was asked in which way, from the wire; with nothing but an address, where it was a write."""
     assert all(len(exchange.messages) == 1 for exchange in adapter.chip.log)
+    assert not any(exchange.written for exchange in adapter.chip.log)
     return {exchange.addr: exchange.messages[0].way for exchange in adapter.chip.log}
 
 
@@ -90,6 +92,16 @@ def test_an_adapter_that_has_smbus_only_is_scanned_too():
         scan = driver.scan()
     assert (scan.found, scan.owned) == ((0x50,), {0x48: "lm75"})
     driver.close()
+
+
+def test_a_scan_sends_nobody_a_byte_though_the_adapters_driver_would(driver, adapter):
+    # What this kernel makes of a quick write on this adapter: a port expander would take the zero for its outputs.
+    with SMBus(driver.bus) as other:
+        other.write_quick(0x60)
+    assert [exchange.written for exchange in adapter.chip.log] == [b"\0"]
+    adapter.chip.log.clear()
+    driver.scan()
+    assert 0x60 in asked(adapter)
 
 
 def test_a_scan_leaves_the_adapter_as_it_was(driver, adapter):

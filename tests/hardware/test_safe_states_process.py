@@ -6,10 +6,14 @@ affair: gpio-sim lets it go back to its pull, the MCP2221 leaves it driven as it
 
 from __future__ import annotations
 
+import random
 import signal
 
 import pytest
-from support.cell import CHIPS, DRIVEN, MCP, RELEASED, SAFE, SIM, Cell, SlowLines, closes, drive
+from support.cell import CHIPS, DRIVEN, MCP, MEMORY, RELEASED, SAFE, SIM, Cell, SlowLines, closes, drive
+from support.hearthd import submission
+
+from hearth.audit.verify import verify
 
 pytestmark = pytest.mark.slow
 
@@ -74,3 +78,40 @@ def test_a_line_that_was_being_driven_when_kill_9_came_is_made_safe_by_the_next_
     assert cell.level("relay", MCP) == 1
     daemon.start()
     assert cell.level("relay", MCP) == 0
+
+
+def test_lines_are_safe_after_every_start_whenever_kill_9_came(cell) -> None:
+    rng = random.Random(9)
+    safe = {line: level for line, level in SAFE[MCP].items() if line != "latch"}
+    daemon = cell.daemon().start()
+    for _ in range(6):
+        peer = daemon.peer()
+        session = peer.open()
+        # At first every line to where it is not safe, then any line anywhere.
+        settings = [*DRIVEN.items(), *((rng.choice(list(safe)), rng.randrange(2)) for _ in range(100))]
+        steps = [("gpio.set", {"chip": MCP, "line": line, "value": value}) for line, value in settings]
+        peer.start("task.submit", {**submission(session, *steps), "subscribe": True})
+        for _ in range(rng.randrange(2, 150)):
+            assert peer.line() is not None
+        daemon.kill()
+        daemon.start()
+        assert {line: cell.level(line, MCP) for line in safe} == safe
+    assert daemon.stop() == 0
+    assert verify(daemon.audit).ok
+
+
+def test_a_hanging_adapter_does_not_keep_sigterm_from_making_other_lines_safe(cell) -> None:
+    daemon = cell.daemon("[limits]\nclose_grace_s = 0.2\n").start()
+    peer = daemon.peer()
+    session = peer.open()
+    drive(peer, session, SIM)
+    cell.wire.wedge()
+    peer.submit(session, ("i2c.write", {"bus": 1, "addr": MEMORY, "data": "AAAA"}))
+    cell.wire.wait_held()
+    daemon.signal(signal.SIGTERM)
+    daemon.until(lambda: cell.levels(SIM) == SAFE[SIM])
+    cell.wire.release()
+    assert daemon.wait() == 0
+    assert cell.wire.log[-1].whole
+    [close] = closes(daemon, session)
+    assert close["yielding"] == 1

@@ -33,11 +33,15 @@ def adapter(tmp_path):
 
 
 class OtherSide:
-    """The instrument in the adapter: bytes in and out, when a test says so."""
+    """The instrument in the adapter: bytes in and out, when a test says so.
+
+    A context manager, because the kernel lets an adapter go only when nobody has this side of it open.
+    """
 
     def __init__(self, path):
         self.fd = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
-        tty.setraw(self.fd)
+        # At once: its default flushes what has come since it was opened.
+        tty.setraw(self.fd, termios.TCSANOW)
 
     async def read(self, size):
         got = bytearray()
@@ -52,18 +56,24 @@ class OtherSide:
             await trio.lowlevel.wait_writable(self.fd)
             rest = rest[os.write(self.fd, rest) :]
 
-    def close(self):
-        if self.fd >= 0:
-            trio.lowlevel.notify_closing(self.fd)
-            os.close(self.fd)
-            self.fd = -1
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exc):
+        trio.lowlevel.notify_closing(self.fd)
+        os.close(self.fd)
 
 
 @pytest.fixture
 async def other_side(adapter):
-    made = OtherSide(adapter.device)
-    yield made
-    made.close()
+    with OtherSide(adapter.device) as made:
+        yield made
+
+
+def let_go(adapter):
+    """Let the output that stands still go, so that closing the port need not wait for it."""
+    with OtherSide(adapter.device):
+        pass
 
 
 def unsent(port):
@@ -90,11 +100,10 @@ async def test_a_write_ends_when_the_kernel_has_all_of_it_and_with_drain_when_it
         nursery.start_soon(drained)
         await trio.sleep(0.05)
         assert not done.is_set()
-        other = OtherSide(adapter.device)
-        assert await other.read(14) == b"taken and gone"
-        await done.wait()
-        assert not unsent(port)
-        other.close()
+        with OtherSide(adapter.device) as other:
+            assert await other.read(14) == b"taken and gone"
+            await done.wait()
+            assert not unsent(port)
     port.close()
 
 
@@ -105,7 +114,7 @@ async def test_output_that_does_not_leave_ends_a_draining_write_with_what_was_ta
         await port.write(b"stuck", timeout_s=0.05, drain=True)
     assert (caught.value.data["taken"], caught.value.data["effect"]) == (5, "unknown")
     assert caught.value.data["unsent"] > 0
-    OtherSide(adapter.device).close()  # lets the output go, so that closing need not wait for it
+    let_go(adapter)
     port.close()
 
 
@@ -120,12 +129,10 @@ async def test_a_write_that_is_taken_in_part_says_how_much(adapter, nursery):
         await port.write(b"x", timeout_s=0.05)
     assert (caught.value.data["taken"], caught.value.data["effect"]) == (0, "none")
     taken = 0
-    other = OtherSide(adapter.device)
-    with trio.move_on_after(0.5):
+    with OtherSide(adapter.device) as other, trio.move_on_after(0.5):
         while True:
             await trio.lowlevel.wait_readable(other.fd)
             taken += len(os.read(other.fd, 65536))
-    other.close()
     port.close()
     assert taken > 0
 
@@ -161,7 +168,7 @@ async def test_closing_with_output_that_does_not_leave_stalls_nobody_and_ends(ad
             nursery.cancel_scope.cancel()
     assert took > 1, "the output was given its time to leave"
     assert ticker.longest < 1
-    OtherSide(adapter.device).close()
+    let_go(adapter)
 
 
 async def test_what_was_written_before_the_end_still_leaves(adapter):
@@ -171,9 +178,8 @@ async def test_what_was_written_before_the_end_still_leaves(adapter):
 
     async def late_reader():
         await trio.sleep(0.3)
-        other = OtherSide(adapter.device)
-        got.append(await other.read(10))
-        other.close()
+        with OtherSide(adapter.device) as other:
+            got.append(await other.read(10))
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery, trio.open_nursery() as life:

@@ -70,9 +70,11 @@ async def test_lines_that_come_in_follow_the_other_side(adapter):
     with opened(adapter.path) as port:
         before = await port.control()
         other = os.open(adapter.device, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
-        wait_until("the other side is seen", lambda: bits(port._fd) & termios.TIOCM_CAR)
-        there = await port.control()
-        os.close(other)
+        try:
+            wait_until("the other side is seen", lambda: bits(port._fd) & termios.TIOCM_CAR)
+            there = await port.control()
+        finally:
+            os.close(other)  # the kernel lets the adapter go only then
         wait_until("the other side is gone", lambda: not bits(port._fd) & termios.TIOCM_CAR)
         after = await port.control()
     assert (before.dsr, before.cd) == (after.dsr, after.cd) == (False, False)
@@ -111,7 +113,10 @@ async def test_a_break_takes_its_time_and_leaves_the_port_usable(null_modem):
         with trio.fail_after(10):
             await port.control(break_s=0.1)
             assert 0.1 <= trio.current_time() - start < 5
-            assert await port.write(b"x", timeout_s=5) == 1
+            with opened(null_modem[1], baud=38_400) as other:
+                await port.write(b"x", timeout_s=5)
+                await trio.lowlevel.wait_readable(other._fd)
+                assert os.read(other._fd, 10) == b"x"
 
 
 async def test_a_break_behind_output_that_does_not_leave_is_refused_while_others_go_on(adapter, autojump_clock):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import termios
 import tty
 from base64 import b64decode, b64encode
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -31,10 +33,15 @@ def board(adapter):
     return open_board(parse_profile({"name": "b", "description": "a board", "uart": [spec]}, "a test"))
 
 
+@contextmanager
 def other_side(adapter):
+    """The inside of the adapter, which the kernel lets go only when nobody has it open."""
     fd = os.open(adapter.device, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
-    tty.setraw(fd)
-    return fd
+    tty.setraw(fd, termios.TCSANOW)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 async def unplugged(adapter):
@@ -74,10 +81,9 @@ async def test_unplugged_in_mid_read_the_read_fails_clearly_and_the_bus_reopens_
             assert caught.value.data["effect"] == "none"
             adapter.plug()
             await bus_state(session, "ready")
-            fd = other_side(adapter)
-            os.write(fd, b"back again")
-            read_again = await session.run("uart.read", port="arm", len=10, timeout_ms=10_000)
-            os.close(fd)
+            with other_side(adapter) as fd:
+                os.write(fd, b"back again")
+                read_again = await session.run("uart.read", port="arm", len=10, timeout_ms=10_000)
     assert b64decode(read_again["data"]) == b"back again"
 
 
@@ -148,14 +154,14 @@ async def test_unplugged_in_an_exchange_the_effect_is_unknown(adapter):
 async def test_unplugged_while_a_full_inbox_holds_back_the_next_write_finds_out(adapter):
     port = LinuxUart("arm", adapter.path, UartSettings(flow="rtscts", inbox_bytes=4096))
     port.open()
-    fd, ended = other_side(adapter), trio.Event()
+    ended = trio.Event()
 
     async def pump():
         with pytest.raises(DeviceError, match="plugged in"):
             await port.pump()
         ended.set()
 
-    with trio.fail_after(30):
+    with trio.fail_after(30), other_side(adapter) as fd:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pump)
             os.write(fd, bytes(5000))
@@ -164,7 +170,6 @@ async def test_unplugged_while_a_full_inbox_holds_back_the_next_write_finds_out(
             with pytest.raises(DeviceError, match="plugged in"):
                 await port.write(b"x", timeout_s=5)
             await ended.wait()
-    os.close(fd)
     port.close()
 
 

@@ -152,7 +152,11 @@ class CdcDevice:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self.path = self.wait_for("the device has a node", lambda: _node(serial_number))
+        try:
+            self.path = self.wait_for("the device has a node", lambda: _node(serial_number))
+        except BaseException:
+            self._end()
+            raise
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -192,16 +196,21 @@ class CdcDevice:
         """Report a line state to the host, which has the port open."""
         self._order("state", struct.pack("<BBHHHH", 0xA1, 0x20, 0, 0, 2, bits))
 
-    def unplug(self) -> None:
-        """Pull it out, whatever it is doing."""
+    def _end(self) -> None:
         self._process.kill()
         self._process.wait()
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # an order that it did not take any more
                 pipe.close()
+
+    def unplug(self) -> None:
+        """Pull it out, whatever it is doing; returns when its node is gone."""
+        self._end()
         end = time.monotonic() + PATIENCE_S
-        while Path(self.path).exists() and time.monotonic() < end:
+        while Path(self.path).exists():
+            if time.monotonic() > end:
+                raise TimeoutError(f"not within {PATIENCE_S:g} s: {self.path} goes")
             time.sleep(0.002)
 
 

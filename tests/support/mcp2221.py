@@ -41,6 +41,9 @@ _DESCRIPTOR = bytes.fromhex("0600ff0901a101190129401500 26ff00750895408102190129
 _PATIENCE_S = 3.9
 """The kernel's driver waits 4 s for a reply: one that would come later is not sent, for the next command to meet."""
 
+_SETTINGS = 0x61
+"""The command that asks for the chip's settings: the kernel's last one before it leaves a new adapter to its users."""
+
 _numbers = itertools.count()
 
 
@@ -55,6 +58,7 @@ class Mcp2221:
         self.bus = -1
         self._fd = -1
         self._threads: list[threading.Thread] = []
+        self._settled = threading.Event()
         self._unplugging: threading.Thread | None = None
         self.plug()
 
@@ -68,6 +72,7 @@ class Mcp2221:
         """Appear, and return the adapter's number when its node is there. Raises TimeoutError."""
         uniq = f"hearth-{os.getpid()}-{next(_numbers)}"
         self._fd = os.open("/dev/uhid", os.O_RDWR | os.O_CLOEXEC)
+        self._settled.clear()
         self._send_create(uniq)
         reports: queue.SimpleQueue[tuple[float, bytes] | None] = queue.SimpleQueue()
         self._threads = [
@@ -77,6 +82,10 @@ class Mcp2221:
         for thread in self._threads:
             thread.start()
         self.bus = _wait_for_node(uniq, timeout)
+        # It asks a tenth of a second later, in the buffer in which a line's command may just be prepared: who drives a
+        # line before that may find that nothing was driven.
+        if not self._settled.wait(timeout):
+            raise TimeoutError(f"the kernel has not asked for the chip's settings within {timeout:g} s")
         self.chip.log.clear()  # the kernel itself has looked for thermometers
         return self.bus
 
@@ -146,6 +155,8 @@ class Mcp2221:
                 os.write(fd, struct.pack("<IH", _INPUT2, len(reply)) + reply)
             except OSError:
                 self.chip.abandon()  # it was unplugged meanwhile
+            if report[0] == _SETTINGS:
+                self._settled.set()
 
 
 def _wait_for_node(uniq: str, timeout: float) -> int:

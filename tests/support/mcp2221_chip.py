@@ -186,6 +186,7 @@ class Chip:
         self._current: Exchange | None = None
         self._fault: Fault | None = None
         self._to_come = 0
+        self._header = b""
         self._answer = b""
         self._state = 0
         self._moved = 0
@@ -289,11 +290,12 @@ class Chip:
 
     def _write(self, report: bytes) -> None:
         length, addr = int.from_bytes(report[1:3], "little"), report[3] >> 1
+        header = report[:4]  # the same in all reports of one write
+        if self._to_come and header != self._header:
+            self._stray(f"a write to {addr:#04x} while {self._to_come} bytes of another were to come")
         if not self._to_come:
             self._begin(addr, reading=False, restart=False)
-            self._to_come = length
-        elif self._current is None or addr != self._current.addr:
-            self._stray(f"a write to {addr:#04x} while {self._to_come} bytes of another were to come")
+            self._to_come, self._header = length, header
         data = report[4 : 4 + min(self._to_come, CHUNK)]
         message = self._message()
         target = self.targets[addr]

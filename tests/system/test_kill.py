@@ -7,6 +7,7 @@ import json
 import random
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ class Load(threading.Thread):
     def __init__(self, peer: Any, seed: int) -> None:
         super().__init__(daemon=True)
         self._peer = peer
-        self._line = seed % 16
+        self.line = seed % 16
         self.acknowledged: set[str] = set()
         self.finished: dict[str, str] = {}
         self.started: Counter[str] = Counter()
@@ -43,7 +44,7 @@ class Load(threading.Thread):
                         "task": {
                             "intent": "load",
                             "steps": [
-                                {"tool": "gpio.set", "args": {"line": self._line, "value": value}},
+                                {"tool": "gpio.set", "args": {"line": self.line, "value": value}},
                                 {"tool": "i2c.read", "args": {"bus": 1, "addr": "0x48", "reg": 0, "len": 2}},
                             ],
                         },
@@ -70,6 +71,7 @@ def test_after_kill_9_no_acknowledged_task_is_missing_and_nothing_ran_unrecorded
     config = running.config.read_text().replace("[audit]\n", f'[audit]\ndurability = "{durability}"\n')
     running.config.write_text(config)
     told: list[Load] = []
+    debts: list[list[int]] = []
     for _ in range(ROUNDS):
         running.start()
         clients = [Load(running.peer(), seed) for seed in range(4)]
@@ -85,6 +87,9 @@ def test_after_kill_9_no_acknowledged_task_is_missing_and_nothing_ran_unrecorded
             client.join(20)
             assert not client.is_alive()
         told += clients
+        left = json.loads(Path(f"{running.audit}.outputs").read_text())["outputs"]["gpio:sim"]
+        assert {client.line for client in clients if client.finished} <= set(left), "an output was driven unrecorded"
+        debts.append(left)
     running.start()
     assert running.stop() == 0
 
@@ -104,4 +109,5 @@ def test_after_kill_9_no_acknowledged_task_is_missing_and_nothing_ran_unrecorded
         assert client.acknowledged <= submitted, "an acknowledged task is missing from the log"
         assert all(starts[task] >= count for task, count in client.started.items()), "a step ran unrecorded"
         assert all(ends.get(task) == status for task, status in client.finished.items())
+    assert [r["outputs"] for r in records if r["event"] == "outputs.safe"] == debts
     assert submitted - set(ends) <= recovered, "a task that was in flight is not named by daemon.recover"
