@@ -20,7 +20,7 @@ from hearth.actors.busfront import BusFront
 from hearth.actors.ledger import Ledger
 from hearth.actors.tickets import StandingTicket, State, Ticket
 from hearth.actors.workers import Worker, close_driver, open_driver, open_worker
-from hearth.errors import DeviceError, HearthError, RpcError, TimedOut
+from hearth.errors import DeviceError, HearthError, ResourceBusy, RpcError, TimedOut
 from hearth.groups import sole
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class Bus(BusFront):
         if isinstance(error, Exception) and self.state != "closed":
             cause = sole(error)
             self.state = "down"
+            self._held = cause if isinstance(cause, ResourceBusy) else None
             self.reason = str(cause) if isinstance(cause, HearthError) else f"it crashed: {type(cause).__name__}"
         else:
             self.state, self.reason = "closed", self.reason or "the runtime is ending"

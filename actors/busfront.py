@@ -44,6 +44,8 @@ class BusFront:
         self.driver = driver
         self.state: BusState = "opening"
         self.reason: str | None = None
+        self._held: ResourceBusy | None = None
+        """Set while the bus is down because another process holds its device."""
         self._queue = TicketQueue(queue_bound)
         self._audit = audit
         self._idle: list[trio.lowlevel.Task] = []
@@ -127,11 +129,11 @@ class BusFront:
         """Why the bus serves nobody at the moment."""
         if self.state == "wedged":
             return self._explain(f"is wedged: {self.reason}", "wedged", asker)
-        return DeviceError(
-            f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}",
-            effect="none",
-            data={"bus": self.bus_id, "state": self.state},
-        )
+        text = f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}"
+        data = {"bus": self.bus_id, "state": self.state}
+        if self._held is not None and self.state == "down":
+            return ResourceBusy(text, data={"effect": "none", **(self._held.data or {}), **data})
+        return DeviceError(text, effect="none", data=data)
 
     def _explain(self, what: str, reason: str, asker: Asker) -> ResourceBusy:
         data: dict[str, Any] = {"bus": self.bus_id, "reason": reason, "effect": "none"}

@@ -15,7 +15,7 @@ from hearth.actors.supervisor import keep_open
 from hearth.actors.tickets import Asker, Ticket
 from hearth.drivers.base import Style
 from hearth.drivers.wakeup import Departure
-from hearth.errors import DeviceError
+from hearth.errors import DeviceError, ResourceBusy
 
 ME = Asker("session", "task", "me")
 
@@ -183,4 +183,20 @@ async def test_a_driver_can_say_from_a_transaction_that_its_device_is_gone(style
         assert await bus.request(Ticket(Op("z"), ME, limit=60)).get() == "z"
         assert audited == ["bus.reopened"]
         assert driver.observer.labels("begin") == ["x", "z"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_bus_whose_device_another_process_holds_answers_resource_busy_and_names_the_holder(nursery):
+    class Held(BenchDriver):
+        def open(self):
+            raise ResourceBusy("a: held by 'minicom' (pid 7)", data={"reason": "held", "holders": [7], "effect": "none"})
+
+    with trio.fail_after(10):
+        bus = Bus("a", Held("a", Observer()))
+        started = trio.Event()
+        nursery.start_soon(keep_open, bus, lambda _event, **_fields: None, started.set)
+        await started.wait()
+        with pytest.raises(ResourceBusy, match="bus a is down: a: held by 'minicom'") as refused:
+            bus.request(Ticket(Op("x"), ME, limit=60))
+        assert refused.value.data == {"bus": "a", "state": "down", "reason": "held", "holders": [7], "effect": "none"}
         nursery.cancel_scope.cancel()
