@@ -145,7 +145,7 @@ def open_board(
     if profile.discover:
         from hearth.drivers.boards.discover import THIS, find
         from hearth.drivers.boards.generic import survey
-        from hearth.drivers.boards.holders import NOBODY, find_holders
+        from hearth.drivers.linux.holders import NOBODY, find_holders
 
         machine = machine or THIS
         there = find(profile.discover, machine)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundPort, Origin
-    from hearth.drivers.linux.uart_holders import Holder
+    from hearth.drivers.linux.holders import Holder
 
 NAME_IT = "a board profile that lists it drives it; see docs/reference/boards.md"
 """The cure for everything here: somebody who knows the wiring says so."""

@@ -13,14 +13,13 @@ from hearth.drivers.boards.caution import NAME_IT, adapter_reason, chip_reason, 
 from hearth.drivers.boards.discover import KERNEL, THIS, find, functionality
 from hearth.drivers.boards.fit import misfits
 from hearth.drivers.boards.generic import HEADERS
-from hearth.drivers.boards.holders import find_holders
 from hearth.drivers.boards.profile import load_profile
+from hearth.drivers.linux.holders import find_holders
 
 if TYPE_CHECKING:
     from hearth.drivers.boards.discover import FoundChip, Machine
-    from hearth.drivers.boards.holders import Holders
     from hearth.drivers.boards.profile import Kind, Profile
-    from hearth.drivers.linux.uart_holders import Holder
+    from hearth.drivers.linux.holders import Holder, Holders
 
 
 def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]:

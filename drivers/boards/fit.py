@@ -15,14 +15,14 @@ from attrs import frozen
 from hearth.drivers.boards.access import lack_of
 from hearth.drivers.boards.discover import KERNEL, THIS, clients
 from hearth.drivers.boards.generic import survey
-from hearth.drivers.boards.holders import HEARTHD
+from hearth.drivers.linux.holders import HEARTHD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundPort, Machine, Machinery
-    from hearth.drivers.boards.holders import Holders
     from hearth.drivers.boards.profile import ChipSpec, I2cSpec, Kind, Profile, UartSpec
+    from hearth.drivers.linux.holders import Holders
 
 OURS = "hearth"
 """The consumer that hearth's own requests have: a daemon that runs is no obstacle to itself."""

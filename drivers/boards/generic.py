@@ -17,16 +17,16 @@ from hearth.drivers.boards.caution import NAME_IT, adapter_reason, chip_reason, 
 from hearth.drivers.boards.chips import MAX_OFFSET, ChipSpec
 from hearth.drivers.boards.discover import KERNEL
 from hearth.drivers.boards.driver import Undriven
-from hearth.drivers.boards.holders import NOBODY
 from hearth.drivers.boards.profile import I2cSpec, Profile, UartSpec, load_profile
 from hearth.drivers.gpio import LineSpec
+from hearth.drivers.linux.holders import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundLine, FoundPort, Machinery
-    from hearth.drivers.boards.holders import Holders
     from hearth.drivers.boards.profile import Kind
+    from hearth.drivers.linux.holders import Holders
 
 HEADERS: Mapping[str, str] = {"pinctrl-bcm2711": "rpi4", "pinctrl-rp1": "rpi5"}
 """Labels of processors' own chips to the shipped profile that knows which of their lines are on a header."""

@@ -21,7 +21,7 @@ import trio
 from attrs import asdict
 
 from hearth.drivers.linux import uart_tty
-from hearth.drivers.linux.uart_holders import Holder, holders
+from hearth.drivers.linux.holders import Holder, holders
 from hearth.drivers.uart_fd import FdUart
 from hearth.errors import DeviceError, ResourceBusy
 

@@ -189,7 +189,8 @@ async def test_a_driver_can_say_from_a_transaction_that_its_device_is_gone(style
 async def test_a_bus_whose_device_another_process_holds_answers_resource_busy_and_names_the_holder(nursery):
     class Held(BenchDriver):
         def open(self):
-            raise ResourceBusy("a: held by 'minicom' (pid 7)", data={"reason": "held", "holders": [7], "effect": "none"})
+            data = {"reason": "held", "holders": [7], "effect": "none"}
+            raise ResourceBusy("a: held by 'minicom' (pid 7)", data=data)
 
     with trio.fail_after(10):
         bus = Bus("a", Held("a", Observer()))

@@ -20,8 +20,7 @@ from hearth.drivers.boards.discover import (
     find_ports,
     functionality,
 )
-from hearth.drivers.boards.holders import HEARTHD, find_holders
-from hearth.drivers.linux.uart_holders import Holder
+from hearth.drivers.linux.holders import HEARTHD, Holder, find_holders
 
 USB = "pci0000:00/0000:00:14.0/usb1/1-2"
 

@@ -18,9 +18,8 @@ from hearth.drivers.boards.discover import (
 )
 from hearth.drivers.boards.fit import misfits
 from hearth.drivers.boards.generic import HEADERS, survey
-from hearth.drivers.boards.holders import HEARTHD, NOBODY, Holders
 from hearth.drivers.boards.profile import load_profile, parse_profile
-from hearth.drivers.linux.uart_holders import Holder
+from hearth.drivers.linux.holders import HEARTHD, NOBODY, Holder, Holders
 
 SIM = Origin(("gpio", "platform"), "gpio-sim")
 SOC = Origin(("gpio", "platform"), "pinctrl-bcm2835", "devicetree")

@@ -19,9 +19,9 @@ import trio
 import trio.testing
 
 from hearth.actors.bus import Bus
-from hearth.drivers.linux import uart_holders, uart_tty
+from hearth.drivers.linux import uart_tty
+from hearth.drivers.linux.holders import Holder, holders
 from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.linux.uart_holders import Holder, holders
 from hearth.drivers.uart import UartSettings
 from hearth.errors import DeviceError, ResourceBusy
 
@@ -200,11 +200,10 @@ def test_holders_of_nothing_are_nobody():
 def test_a_process_that_ends_while_it_is_looked_at_has_nothing_open(tmp_path):
     process = tmp_path / "7"
     process.mkdir()
-    assert not uart_holders._has_open(process, 1)
+    assert holders(os.devnull, proc=tmp_path) == []
     (process / "fd").mkdir()
     (process / "fd" / "3").symlink_to("/dev/gone")
     (process / "fd" / "4").symlink_to(os.devnull)
-    assert uart_holders._has_open(process, os.stat(os.devnull).st_rdev)
     assert holders(os.devnull, proc=tmp_path) == [Holder(7, "a process")]
 
 
