@@ -82,7 +82,8 @@ def image(
     """The whole archive.
 
     `modules` are `{name: (object file, options)}` in loading order; `control` and `out` are folders of the host, of
-    which the guest sees `out` at the same path; an interactive command has the console as its terminal, any other no input.
+    which the guest sees `out` at the same path. An interactive command has the console as its terminal, any other no
+    input.
     """
     shown = "" if out is None else _mount(out)
     # To a terminal the console writes as terminals want it, to a pipe or file what the command wrote.
