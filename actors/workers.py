@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import nullcontext
 from functools import partial
 from inspect import iscoroutine
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
 
 import outcome
 import trio
@@ -54,7 +56,18 @@ def open_worker(driver: Driver, nursery: trio.Nursery) -> Worker | None:
         return None
     if driver.style is Style.ASYNC:
         return TaskWorker(nursery)
-    return ThreadWorker()
+    return ThreadWorker(None if driver.shares is None else _turns_on(driver.shares))
+
+
+_turns: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+
+
+def _turns_on(device: str) -> threading.Lock:
+    """The lock of a device that several buses share."""
+    turns = _turns.get(device)
+    if turns is None:
+        turns = _turns[device] = threading.Lock()
+    return turns
 
 
 class TaskWorker:
@@ -99,7 +112,9 @@ class ThreadWorker:
     The thread is a daemon thread: one that is stuck in the kernel for ever must not keep the process from ending.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turns: threading.Lock | None = None) -> None:
+        self._turns = turns
+        """Held while a call runs: the device is another bus's, too."""
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Slot[Any]] | None] = SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.Thread(target=self._loop, name="hearth-bus", daemon=True)
@@ -125,7 +140,8 @@ class ThreadWorker:
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
             call, slot = job
-            result = outcome.capture(_whole, call)
+            with self._turns or nullcontext():
+                result = outcome.capture(_whole, call)
             try:
                 self._token.run_sync_soon(_answer, slot, result)
             except trio.RunFinishedError:

@@ -51,6 +51,15 @@ class Driver(Protocol):
         """True if `open` and `close` may block although the style is not THREAD: the bus calls them in a thread."""
         ...
 
+    @property
+    def shares(self) -> str | None:
+        """While it is open: what this bus's device is called, if other buses are on it too; else None.
+
+        Buses of style THREAD that name the same device take turns: a transaction of one begins when that of the other
+        has returned, as if they were one bus.
+        """
+        ...
+
     def open(self) -> None:
         """Acquire the device. Raises DeviceError (missing, no permission) or ResourceBusy (held by another process).
 
@@ -95,6 +104,7 @@ class BaseDriver:
     style = Style.THREAD
     width = 1
     opens_in_thread = False
+    shares: str | None = None
 
     def open(self) -> None:
         """Nothing to acquire."""

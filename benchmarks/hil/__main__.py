@@ -64,7 +64,7 @@ def _measure(options: argparse.Namespace) -> int:
     from benchmarks.hil.rates import RATES
 
     # A daemon is at rest after ten seconds at the earliest: for so long Trio keeps a thread after its last call.
-    effort = Effort(rounds=7, seconds=1.0, edges=400, settle=12.0, idle=10.0)
+    effort = Effort(rounds=7, seconds=1.0, edges=200, settle=12.0, idle=10.0)
     if options.quick:
         effort = Effort(rounds=2, seconds=0.1, edges=20, settle=1.0, idle=1.0)
     measures: list[Measure] = [*RATES, *LATENCIES, *IDLES]

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.gpio import EdgeKind, Level, LineSpec, LineState, Watch, bring_to_safe
-from hearth.drivers.linux.gpio_chips import cannot_open, find_chip, open_chip, style_of
+from hearth.drivers.linux.gpio_chips import cannot_open, entry_of, find_chip, open_chip, style_of
 from hearth.drivers.linux.gpio_edges import KERNEL_BUFFER, EdgePump, Edges
+from hearth.drivers.linux.shared import shared_device
 from hearth.errors import DeviceError, ResourceBusy
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class LinuxGpio(BaseDriver):
 
         chip, found = open_chip(self.label, self._wanted_path)
         self._chip, self._found = chip, found
+        self.shares = shared_device(entry_of(found.name))
         try:
             self._pump = EdgePump(chip.fd)
             self._cells = {

@@ -22,6 +22,8 @@ from hearth.errors import DeviceError
 if TYPE_CHECKING:
     import gpiod
 
+_SYS = Path("/sys")
+
 _MEMORY_MAPPED = frozenset({"platform", "pci", "pci_express", "amba", "acpi", "pnp", "auxiliary", "soc", "of"})
 """Buses whose devices answer within a few memory accesses. Whatever hangs on another one is asked over a wire."""
 _SLEEPERS = frozenset({"raspberrypi-exp-gpio", "gpio-aggregator", "gpio-virtuser"})
@@ -158,14 +160,19 @@ def _permission(path: str) -> str:
     )
 
 
-def style_of(name: str, sys: Path = Path("/sys")) -> Style:
+def entry_of(name: str, sys: Path = _SYS) -> Path:
+    """Where the kernel tells about a chip (its own name for it, "gpiochip0"), there or not."""
+    return sys / "bus/gpio/devices" / name
+
+
+def style_of(name: str, sys: Path = _SYS) -> Style:
     """INLINE for a chip (the kernel's name, "gpiochip0") that is memory-mapped all the way up, else THREAD.
 
     The kernel knows whether asking a chip may sleep, but does not tell; what the chip hangs on does. What cannot be
     found out counts as sleeping: a thread costs microseconds, a loop that stands still costs everybody.
     """
     try:
-        device = (sys / "bus/gpio/devices" / name).resolve(strict=True)
+        device = entry_of(name, sys).resolve(strict=True)
     except OSError:
         return Style.THREAD
     buses: list[str] = []

@@ -20,8 +20,9 @@ from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.i2c import Read, Scan, Write, check_messages, limit_ms, not_open, owned
 from hearth.drivers.i2c_scan import Kind, plan
 from hearth.drivers.linux.i2c_errors import failed, gone, told
-from hearth.drivers.linux.i2c_node import DEV, Presence, cannot_open, find_adapter, name_of, owner_of
+from hearth.drivers.linux.i2c_node import DEV, SYS, Presence, cannot_open, find_adapter, name_of, owner_of
 from hearth.drivers.linux.i2c_smbus import I2C, QUICK, RECEIVE, TEN_BIT, able, call_for, functions_of
+from hearth.drivers.linux.shared import shared_device
 from hearth.drivers.wakeup import Departure
 from hearth.errors import DeviceError
 from hearth.groups import unwrapped
@@ -92,6 +93,7 @@ class LinuxI2c(BaseDriver):
             handle.close()
             raise cannot_open(self.bus, self._path, error) from None
         self._name = name_of(self._number)
+        self.shares = shared_device(SYS / f"class/i2c-dev/i2c-{self._number}")
         self._functionality = int(handle.funcs)
         self._handle = handle
 

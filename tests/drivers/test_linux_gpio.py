@@ -13,6 +13,7 @@ from hearth.drivers.gpio import LineSpec, Watch
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.gpio_chips import cannot_open, style_of, survey
 from hearth.drivers.linux.gpio_edges import EdgePump, Edges
+from hearth.drivers.linux.shared import shared_device
 from hearth.errors import DeviceError
 
 # --- what a chip hangs on ---------------------------------------------------------------------------------------------
@@ -319,3 +320,14 @@ async def test_a_pump_ends_when_a_watched_line_cannot_be_read_any_more(chip_fd):
         await watch.receive()
     pump.close()
     os.close(line)
+
+
+def test_a_chip_behind_an_hid_device_shares_it_and_others_share_nothing(tmp_path):
+    hid = tmp_path / "devices/usb1/0003:04D8:00DD.0001"
+    for device, subsystem in ((tmp_path / "devices/usb1", "usb"), (hid, "hid"), (hid / "gpiochip2", "gpio")):
+        (tmp_path / "bus" / subsystem).mkdir(parents=True)
+        device.mkdir(parents=True, exist_ok=True)
+        (device / "subsystem").symlink_to(tmp_path / "bus" / subsystem)
+    assert shared_device(hid / "gpiochip2") == str(hid)
+    assert shared_device(hid) is None
+    assert shared_device(tmp_path / "gone") is None
