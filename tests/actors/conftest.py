@@ -1,18 +1,15 @@
 """What the actor tests share; the doubles themselves are in tests/support."""
 
+from contextlib import asynccontextmanager
+
 import pytest
+import trio
+from support.doubles import BenchDriver, Observer
+from support.steps import within_real_seconds
+from support.world import World, running
 
-pytest.register_assert_rewrite("support.doubles", "support.world", "support.steps", "support.session_contract")
-
-from contextlib import asynccontextmanager  # noqa: E402
-
-import trio  # noqa: E402
-from support.doubles import BenchDriver, Observer  # noqa: E402
-from support.steps import within_real_seconds  # noqa: E402
-from support.world import World, running  # noqa: E402
-
-from hearth.actors.bus import Bus  # noqa: E402
-from hearth.drivers.base import Style  # noqa: E402
+from hearth.actors.bus import Bus
+from hearth.drivers.base import Style
 
 
 def pytest_addoption(parser):

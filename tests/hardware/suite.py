@@ -2,11 +2,13 @@
 
     python tests/hardware/suite.py [--coverage] [PYTEST ARGUMENTS...]
 
-One boot runs this folder and the drivers' contract suites, whose benches stand on the kernel's devices there; a second
-one, whose clock jumps over every wait, runs what is marked `virtual_time`. The exit status is that of the first boot
-that failed. Where no guest can run, one line says why and what to do about it, and the exit status is 0.
+The boots run side by side, since most of their time is waiting; what each printed is shown whole when it has ended.
+They are this folder's tests and the drivers' contract suites, whose benches stand on the kernel's devices there, in
+halves; those marked `virtual_time`, under a clock that jumps over every wait; and those marked `unmeasured`, which are
+about amounts and would only be slowed down by a measurement of coverage. The exit status is that of the first boot that
+failed. Where no guest can run, one line says why and what to do about it, and the exit status is 0.
 
-With --coverage, what the guest measured is left beside what the host did, for `coverage combine`; `.guest/ran` says
+With --coverage, what the guests measured is left beside what the host did, for `coverage combine`; `.guest/ran` says
 that all of it is there.
 """
 
@@ -14,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,44 +33,70 @@ if __name__ == "__main__":  # as a script: the siblings are found where pytest's
 from hardware import guest, kernel
 
 OUT = kernel.PROJECT / ".guest"
-"""What the boots leave: results in JUnit's form, and `ran`."""
+"""What the boots leave: what they printed, results in JUnit's form, and `ran`."""
 
 _SECONDS = 1200
-"""A bound for a boot that hangs, far beyond what one takes on a loaded machine: a minute or two."""
+"""A bound for a boot that hangs, far beyond what one takes on a loaded machine: three minutes or four."""
 
 _STUCK = 150
 """Seconds after which a test that does not end has its stacks printed."""
 
+_MEMORY = 1024
+
+_DAEMONS = ("bench", "boards", "bus_contract_wire", "contention", "daemon", "life", "safe_states", "shared_adapter")
+"""How the names of the files go on whose tests start daemons: about half of the time goes there."""
+
 
 @frozen
 class Part:
-    """One boot: its name, the words for the kernel, and the arguments of pytest."""
+    """One boot: its name, the words for the kernel, the tests, and whether their coverage is measured."""
 
     name: str
     append: Sequence[str]
-    pytest: Sequence[str]
+    tests: Sequence[str]
+    measured: bool = True
 
 
 def parts() -> list[Part]:
-    """The boots, in order."""
-    contracts = sorted(
-        str(path.relative_to(kernel.PROJECT)) for path in kernel.PROJECT.glob("tests/drivers/test_contract_*.py")
-    )
-    devices = ["-q", "-m", "not virtual_time", "-o", f"faulthandler_timeout={_STUCK}", "tests/hardware", *contracts]
+    """The boots, the longest first."""
+    tests = kernel.PROJECT / "tests"
+    files = [path for path in sorted(tests.glob("hardware/test_*.py")) if not path.name.startswith("test_host_")]
+    daemons = [path for path in files if path.name.removeprefix("test_").startswith(_DAEMONS)]
+    others = [path for path in files if path not in daemons] + sorted(tests.glob("drivers/test_contract_*.py"))
+    ordinary = ["-q", "-m", "not virtual_time and not unmeasured"]
+
+    def names(paths: Sequence[Path]) -> list[str]:
+        return [str(path.relative_to(kernel.PROJECT)) for path in paths]
+
     return [
-        Part("devices", [], devices),
+        Part("daemons", [], [*ordinary, *names(daemons)]),
+        Part("drivers", [], [*ordinary, *names(others)]),
         Part("virtual-time", ["time-travel=inf-cpu"], ["-v", "-m", "virtual_time", "tests/hardware"]),
+        Part("unmeasured", [], ["-v", "-m", "unmeasured", "tests/hardware"], measured=False),
     ]
 
 
 def boot(part: Part, extra: Sequence[str], *, coverage: bool) -> int:
-    """Run one part, and return its exit status. Raises `kernel.Missing`."""
+    """Run one part, show what it printed, and return its exit status."""
     python = [sys.executable]
-    if coverage:
-        python += ["-m", "coverage", "run", f"--data-file={OUT}/.coverage"]
+    if coverage and part.measured:
+        python += ["-m", "coverage", "run", f"--data-file={OUT}/.coverage.{part.name}"]
     pytest = ["-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={OUT}/{part.name}.xml"]
-    command = [*python, *pytest, *part.pytest, *extra]
-    return guest.run(guest.Boot(command, timeout=_SECONDS, append=part.append, out=OUT))
+    command = [*python, *pytest, "-o", f"faulthandler_timeout={_STUCK}", *part.tests, *extra]
+    runner = [sys.executable, str(Path(guest.__file__)), "--timeout", str(_SECONDS), "--mem", str(_MEMORY)]
+    words = [word for append in part.append for word in ("--append", append)]
+    printed = OUT / f"{part.name}.log"
+    with printed.open("wb") as log:
+        done = subprocess.run(
+            [*runner, "--out", str(OUT), *words, "--", *command],
+            cwd=kernel.PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    print(f"hardware tests: {part.name}\n{printed.read_text(errors='replace')}", flush=True)
+    return done.returncode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,16 +106,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--coverage", action="store_true", help="measure it")
     parsed, extra = parser.parse_known_args(arguments)
     shutil.rmtree(OUT, ignore_errors=True)
-    failed: dict[str, int] = {}
-    for part in parts():
-        print(f"hardware tests: {part.name}", flush=True)
-        try:
-            code = boot(part, extra, coverage=parsed.coverage)
-        except kernel.Missing as missing:
-            print(f"hardware tests skipped: {missing}", flush=True)
-            return 0
-        if code != 0:
-            failed[part.name] = code
+    try:
+        kernel.check(None, _MEMORY)
+    except kernel.Missing as missing:
+        print(f"hardware tests skipped: {missing}", flush=True)
+        return 0
+    OUT.mkdir()
+    print(f"hardware tests: each boot is shown when it has ended; meanwhile: tail -f {OUT}/*.log", flush=True)
+    boots = parts()
+    with ThreadPoolExecutor(len(boots)) as side_by_side:
+        codes = list(side_by_side.map(lambda part: boot(part, extra, coverage=parsed.coverage), boots))
+    failed = {part.name: code for part, code in zip(boots, codes, strict=True) if code != 0}
     if failed:
         told = ", ".join(f"{name} (status {code})" for name, code in failed.items())
         print(f"hardware tests failed: {told}; their results are in {OUT}", flush=True)

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 BOUND = 300
 """Seconds after which a run counts as hung, not as slow."""
 
 
+@pytest.mark.unmeasured
 def test_a_quick_run_produces_every_row_with_a_figure(tmp_path):
     target = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.hil", "--quick", "--json", str(target)]

@@ -90,6 +90,7 @@ async def emptied(session, port):
         pass
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("seed", [1])
 async def test_a_mebibyte_each_way_at_once_with_reads_cancelled_and_restarted_at_random(board, seed):
     dice = random.Random(seed)

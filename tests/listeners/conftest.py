@@ -1,23 +1,20 @@
 """What the listeners' tests share: a runtime behind each carrier there is, in this process."""
 
+import json
+from contextlib import asynccontextmanager
+from functools import partial
+
 import pytest
+import trio
+from attrs import evolve
 
-pytest.register_assert_rewrite("support.session_contract", "support.world", "support.doubles", "support.hearthd")
-
-import json  # noqa: E402
-from contextlib import asynccontextmanager  # noqa: E402
-from functools import partial  # noqa: E402
-
-import trio  # noqa: E402
-from attrs import evolve  # noqa: E402
-
-import hearth  # noqa: E402
-from hearth.actors.carrier import SocketCarrier  # noqa: E402
-from hearth.actors.connection import Connection  # noqa: E402
-from hearth.actors.listeners import unix  # noqa: E402
-from hearth.actors.runtime import Runtime  # noqa: E402
-from hearth.config import AuditConfig, Config  # noqa: E402
-from hearth.groups import unwrapped  # noqa: E402
+import hearth
+from hearth.actors.carrier import SocketCarrier
+from hearth.actors.connection import Connection
+from hearth.actors.listeners import unix
+from hearth.actors.runtime import Runtime
+from hearth.config import AuditConfig, Config
+from hearth.groups import unwrapped
 
 
 @asynccontextmanager

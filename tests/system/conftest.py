@@ -6,10 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.register_assert_rewrite("support.hearthd")
-
-from support.hearthd import Hearthd, Peer  # noqa: E402
+from support.hearthd import Hearthd, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
