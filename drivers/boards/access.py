@@ -5,15 +5,14 @@ Owns the advice about groups and udev rules; changes nothing.
 
 from __future__ import annotations
 
-import contextlib
-import grp
 import os
-import pwd
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import frozen
+
+from hearth.drivers.linux.owners import group_name, lets_group_in, user_name
 
 if TYPE_CHECKING:
     from hearth.drivers.boards.profile import Kind
@@ -47,7 +46,7 @@ def lack_of(path: str, kind: Kind) -> Lack | None:
         return None
     user, owner, group = user_name(os.geteuid()), user_name(node.st_uid), group_name(node.st_gid)
     reason = f"{user} may not open {path} ({owner}:{group}, mode {stat.S_IMODE(node.st_mode):04o})"
-    if node.st_gid != 0 and node.st_mode & 0o060 == 0o060:
+    if lets_group_in(node):
         return Lack(reason, join(group, user))
     return Lack(reason, "\n".join((*rule(path, kind), join(GROUPS[kind], user))))
 
@@ -66,17 +65,3 @@ def rule(path: str, kind: Kind) -> list[str]:
         f"echo '{text}' | sudo tee -a /etc/udev/rules.d/60-hearth.rules",
         f"sudo udevadm control --reload && sudo udevadm trigger --subsystem-match={subsystem}",
     ]
-
-
-def user_name(uid: int) -> str:
-    """A user's name, or the number where it has none."""
-    with contextlib.suppress(KeyError):
-        return pwd.getpwuid(uid).pw_name
-    return str(uid)
-
-
-def group_name(gid: int) -> str:
-    """A group's name, or the number where it has none."""
-    with contextlib.suppress(KeyError):
-        return grp.getgrgid(gid).gr_name
-    return str(gid)

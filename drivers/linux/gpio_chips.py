@@ -8,7 +8,6 @@ found by label because their numbers are given in the order in which drivers hap
 from __future__ import annotations
 
 import errno
-import grp
 import os
 import stat
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from hearth.drivers.base import Style
+from hearth.drivers.linux.owners import group_name, lets_group_in
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -146,12 +146,8 @@ def _permission(path: str) -> str:
         device = Path(path).stat()
     except OSError:
         return "is no longer there"
-    try:
-        group = grp.getgrgid(device.st_gid).gr_name
-    except KeyError:
-        group = str(device.st_gid)
-    mode = stat.S_IMODE(device.st_mode)
-    if device.st_gid != 0 and mode & 0o060 == 0o060:
+    group, mode = group_name(device.st_gid), stat.S_IMODE(device.st_mode)
+    if lets_group_in(device):
         return f"belongs to group {group} ({mode:04o}): `sudo usermod -aG {group} USER`, then log in again"
     rule = 'SUBSYSTEM=="gpio", KERNEL=="gpiochip*", GROUP="gpio", MODE="0660"'
     return (

@@ -8,9 +8,7 @@ block or spin.
 from __future__ import annotations
 
 import errno
-import grp
 import os
-import pwd
 import stat
 import termios
 from contextlib import suppress
@@ -22,6 +20,7 @@ from attrs import asdict
 
 from hearth.drivers.linux import uart_tty
 from hearth.drivers.linux.holders import Holder, holders
+from hearth.drivers.linux.owners import group_name, lets_group_in, user_name
 from hearth.drivers.uart_fd import FdUart
 from hearth.errors import DeviceError, ResourceBusy
 
@@ -259,15 +258,8 @@ def _is_console(found: list[Holder]) -> bool:
 
 def _cure(path: str) -> str:
     """The command that gives this process's user the right to open `path`."""
-    status = Path(path).stat()
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        user = str(os.getuid())
-    if stat.S_IMODE(status.st_mode) & 0o060 == 0o060 and status.st_gid != 0:
-        try:
-            group = grp.getgrgid(status.st_gid).gr_name
-        except KeyError:
-            group = str(status.st_gid)
+    status, user = Path(path).stat(), user_name(os.getuid())
+    if lets_group_in(status):
+        group = group_name(status.st_gid)
         return f"it belongs to the group {group}: `sudo usermod -aG {group} {user}`, then log in again"
     return f"a udev rule must give it to a group (GROUP=\"dialout\", MODE=\"0660\"); `sudo usermod -aG dialout {user}`"
