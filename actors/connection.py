@@ -1,7 +1,7 @@
 """The connection actor: one carrier connection of one principal (design §3).
 
 A reader feeds the sans-IO protocol and hands each call to the session it names; one writer sends what is due,
-coalesced. It owns no session and knows no task: it translates bytes to messages and answers to bytes, bounds
+coalesced. It owns no session and knows no task: it translates documents to messages and answers to documents, bounds
 how much one client can have under way, and tells the sessions it was used for when it ends. A client that
 does not read is cut off after a bound, and nobody else notices.
 """
@@ -14,9 +14,10 @@ import orjson
 import trio
 
 from hearth.actors.asks import Ask, Gone
-from hearth.actors.carrier import Carrier, PeerGone
+from hearth.actors.carrier import Carrier, PeerGone, Unreadable
 from hearth.actors.outbox import HIGH_WATER, Outbox
-from hearth.errors import InternalError, QueueFull, RpcError
+from hearth.errors import InternalError, ParseError, QueueFull, RpcError
+from hearth.protocol.jsonrpc import dump_error
 from hearth.protocol.methods import METHODS, Params, SessionOpen, read_session_id
 from hearth.protocol.server import Answer, Call, ServerProtocol
 
@@ -139,8 +140,8 @@ class Connection:
     async def _write(self, connection: trio.CancelScope) -> None:
         batch, send = self.outbox.batch, self._carrier.send
         try:
-            while data := await batch():
-                await send(data)
+            while documents := await batch():
+                await send(documents)
                 if self._untold and not self.outbox.size:
                     self._untold.clear()
         except PeerGone:
@@ -149,13 +150,19 @@ class Connection:
         connection.cancel()
 
     async def _read(self) -> None:
-        receive, parse = self._carrier.receive, self._protocol.receive
-        while not self._protocol.closed:
+        protocol, receive = self._protocol, self._carrier.receive
+        parse = protocol.receive_document if self._carrier.whole_documents else protocol.receive
+        while not protocol.closed:
             try:
                 data = await receive()
+            except Unreadable as error:
+                self.outbox.push(dump_error(None, ParseError(data={"reason": str(error)})))
+                if self.outbox.size > HIGH_WATER:
+                    await self.outbox.room()
+                continue
             except PeerGone:
                 return
-            if not data:
+            if data is None:
                 return
             for event in parse(data):
                 if self.outbox.size > HIGH_WATER:

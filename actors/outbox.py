@@ -2,8 +2,8 @@
 
 Everything leaves in the order it became due: an answer as the bytes it is, a history as a `Feed` that is read only
 when its turn comes. So a client that reads slowly costs the few bytes of a cursor per task it follows, and its
-progress events coalesce by themselves. The outbox has one writer, which takes whatever is ready as one piece of
-bytes; it does no I/O.
+progress events coalesce by themselves. The outbox has one writer, which takes whatever is ready at once; it does
+no I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hearth.actors.events import EventLog
 
 CHUNK = 1 << 16
-"""Bytes to send at once, as a goal: what is ready is joined up to here."""
+"""Bytes to send at once, as a goal."""
 HIGH_WATER = 1 << 20
 """Bytes of unsent answers past which the connection reads no more requests."""
 
@@ -146,17 +146,17 @@ class Outbox:
 
     # --- the writer's side --------------------------------------------------------------------------------------
 
-    async def batch(self) -> bytes:
-        """Wait until something is due; return as much as fits one send. b"" means: closing, and all is sent."""
+    async def batch(self) -> list[bytes]:
+        """Wait until something is due; return the documents of one send. An empty list: closing, and all is sent."""
         while True:
             while not self._items:
                 if self.closing:
-                    return b""
+                    return []
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
             parts = self._take()
             if parts:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+                return parts
 
     def _take(self) -> list[bytes]:
         """What is due, up to some CHUNK; nothing, where histories have nothing new for who follows them."""

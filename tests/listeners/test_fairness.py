@@ -47,5 +47,5 @@ async def test_subscribing_again_and_again_costs_no_more_each_time() -> None:
     assert len(outbox._items) <= 2 * len(logs) + 65
     lines = b""
     while lines.count(b"\n") < len(logs):
-        lines += await outbox.batch()
+        lines += b"".join(await outbox.batch())
     assert lines.count(b"\n") == len(logs), "each history is told once"

@@ -21,7 +21,7 @@ async def test_a_follower_that_waits_for_a_far_event_costs_no_stack() -> None:
     sent = []
 
     async def write():
-        while data := await outbox.batch():
+        while data := b"".join(await outbox.batch()):
             sent.append(data)
 
     async with trio.open_nursery() as nursery:
@@ -42,7 +42,7 @@ async def test_long_events_are_taken_a_few_at_a_time() -> None:
     outbox.follow(log, 1)
     seen = []
     while len(seen) < 101:
-        data = await outbox.batch()
+        data = b"".join(await outbox.batch())
         assert len(data) <= 2 * CHUNK + 50_200
         seen += events_in(data)
     assert seen == list(range(1, 102))
@@ -53,7 +53,7 @@ async def test_many_short_events_go_out_as_one_piece() -> None:
     for _ in range(200):
         log.publish("finish", "", {})
     outbox.follow(log, 1)
-    assert len(events_in(await outbox.batch())) == 200
+    assert len(events_in(b"".join(await outbox.batch()))) == 200
 
 
 async def test_what_is_due_leaves_in_the_order_in_which_it_became_due() -> None:
@@ -62,7 +62,7 @@ async def test_what_is_due_leaves_in_the_order_in_which_it_became_due() -> None:
     outbox.push(b"one\n")
     log.publish("start", "", {})
     outbox.push(b"two\n")
-    lines = (await outbox.batch()).splitlines()
+    lines = b"".join(await outbox.batch()).splitlines()
     assert lines[0] == b"one"
     assert b'"start"' in lines[1]
     assert lines[2] == b"two"
@@ -74,12 +74,12 @@ async def test_a_history_that_is_followed_again_starts_again_and_comes_once() ->
         log.publish("start", "", {})
     outbox.follow(log, 1)
     outbox.follow(log, 2)
-    assert events_in(await outbox.batch()) == [2, 3]
+    assert events_in(b"".join(await outbox.batch())) == [2, 3]
     outbox.unfollow(log)
     outbox.unfollow(log)
     log.publish("start", "", {})
     outbox.push(b'{"params":{"seq":0}}\n')
-    assert events_in(await outbox.batch()) == [0]
+    assert events_in(b"".join(await outbox.batch())) == [0]
 
 
 async def test_histories_are_held_back_until_the_batch_that_asked_for_them_is_answered() -> None:
@@ -88,10 +88,10 @@ async def test_histories_are_held_back_until_the_batch_that_asked_for_them_is_an
     log.publish("start", "", {})
     outbox.follow(log, 1)
     outbox.push(b"answer to another\n")
-    assert await outbox.batch() == b"answer to another\n"
+    assert b"".join(await outbox.batch()) == b"answer to another\n"
     outbox.push(b"answer to the batch\n")
     outbox.unhold()
-    first, second = (await outbox.batch()).splitlines()
+    first, second = b"".join(await outbox.batch()).splitlines()
     assert first == b"answer to the batch"
     assert b'"start"' in second
 
@@ -106,8 +106,8 @@ async def test_the_reader_waits_while_too_much_waits_to_be_sent() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(outbox.room)
         await trio.testing.wait_all_tasks_blocked()
-        await outbox.batch()
-    assert await outbox.batch() == b"y"
+        b"".join(await outbox.batch())
+    assert b"".join(await outbox.batch()) == b"y"
 
 
 async def test_after_the_connection_has_gone_nothing_is_kept_and_nobody_is_poked() -> None:
@@ -117,4 +117,4 @@ async def test_after_the_connection_has_gone_nothing_is_kept_and_nobody_is_poked
     outbox.abandon()
     log.publish("start", "", {})
     assert not log.followed
-    assert await outbox.batch() == b""
+    assert b"".join(await outbox.batch()) == b""

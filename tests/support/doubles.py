@@ -424,12 +424,15 @@ class MemoryCarrier:
         """What each send carried."""
         self.closed = False
 
+    whole_documents = False
+
     async def receive(self):
         await trio.lowlevel.checkpoint()
-        return await self._in.read()
+        return await self._in.read() or None
 
-    async def send(self, data):
-        self.sent.append(bytes(data))
+    async def send(self, documents):
+        data = b"".join(documents)
+        self.sent.append(data)
         try:
             with trio.fail_after(self._send_timeout):
                 await self._out.write(data)
