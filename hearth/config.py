@@ -30,6 +30,13 @@ from hearth.config_kinds import (
     Text,
     checked,
 )
+from hearth.config_listen import (
+    AlternativeName,
+    Endpoint as Endpoint,
+    TlsConfig as TlsConfig,
+    WebSocketConfig as WebSocketConfig,
+    open_doors,
+)
 from hearth.config_toml import show
 from hearth.errors import ConfigError
 
@@ -69,6 +76,7 @@ _MATCH = OneOrMore(
         user=Text(),
         group=Text(),
         cert_subject=Text(),
+        cert_san=AlternativeName(),
         token_sha256=Secret("the 64 hex digits that `printf %s TOKEN | sha256sum` prints", "[0-9A-Fa-f]{64}"),
         any=Flag(),
     )
@@ -152,6 +160,8 @@ class LimitsConfig:
     task_history: Annotated[int, Integer(0)] = 256
     shutdown_grace_s: Grace = 10
     send_timeout_s: Seconds = 30
+    handshake_timeout_s: Seconds = 10
+    """From accepting a TCP connection to knowing who it is."""
     close_grace_s: Grace = 2
 
 
@@ -181,6 +191,8 @@ class Config:
     """A whole configuration. An empty `policy` means: the daemon's own uid and the socket's group."""
 
     server: ServerConfig = ServerConfig()
+    tls: TlsConfig = field(factory=TlsConfig)
+    websocket: WebSocketConfig = field(factory=WebSocketConfig)
     board: BoardConfig = BoardConfig()
     audit: AuditConfig = AuditConfig()
     files: FilesConfig = FilesConfig()
@@ -190,14 +202,24 @@ class Config:
 
     def __attrs_post_init__(self) -> None:
         names = [entry.name for entry in self.policy]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"[[policy]]: two entries are named {show(twice[0])}; give one another name")
+        wrong = [
+            f"[[policy]]: two entries are named {show(name)}; give one another name"
+            for name in sorted({name for name in names if names.count(name) > 1})
+        ]
+        wrong += open_doors(self.tls, self.websocket, tokens=any(map(_names_a_token, self.policy)))
+        if wrong:
+            raise ConfigError("\n".join(wrong))
 
     def to_toml(self) -> str:
         """A hearth.toml with every key, the unset ones as comments, which loads back to an equal Config."""
         from hearth.config_files import render
 
         return render(self)
+
+
+def _names_a_token(entry: PolicyConfig) -> bool:
+    matches = (entry.match,) if isinstance(entry.match, Mapping) else entry.match
+    return any("token_sha256" in match for match in matches)
 
 
 def load_config(path: Path | None) -> Config:

@@ -11,6 +11,7 @@ import functools
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
@@ -136,7 +137,7 @@ def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]
     elif isinstance(error, KeyError):
         yield place, "missing; this key has no default"
     elif isinstance(error, ConfigError):
-        yield place, str(error)
+        yield from zip(repeat(place), str(error).splitlines(), strict=False)
     else:
         raise error  # a bug of ours, not a mistake in the file
 

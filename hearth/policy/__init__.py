@@ -1,8 +1,8 @@
 """Who may do what: principals, rules, rates and the path guard (draft §12; design §6).
 
 Policy is pure: it decides, takes the time as an argument, and keeps no state but a session's own token
-buckets. It knows no carrier, no session and no actor. `paths` and `beneath` alone touch the machine, since
-only the kernel can say where a path leads.
+buckets. It knows no carrier, no session and no actor. `paths`, `beneath`, `loopback` and `principal` alone ask the
+machine: only the kernel can say where a path leads, and who calls.
 """
 
 from hearth.policy.principal import Principal

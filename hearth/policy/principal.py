@@ -6,8 +6,10 @@ carrier authenticates. Nothing that a client sends over HACP can change a princi
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import hashlib
+import ipaddress
 import os
 import pwd
 import socket
@@ -17,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from attrs import Factory, field, frozen
 
 from hearth.errors import PermissionDenied
+from hearth.policy import loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 Kind: TypeAlias = Literal["unix", "embedded", "tls", "token"]
 
@@ -41,6 +44,15 @@ _SHORT = {
     "userId": "UID",
 }
 """The attribute types that RFC 4514 §3 and OpenSSL shorten; others keep their long names."""
+_SAN_KINDS = {
+    "DNS": "DNS",
+    "IP Address": "IP",
+    "URI": "URI",
+    "email": "email",
+    "DirName": "dirName",
+    "Registered ID": "RID",
+}
+"""From the `ssl` module's words for the kinds of an alternative name to those in a policy, which are OpenSSL's."""
 
 
 class _Socket(Protocol):
@@ -52,6 +64,9 @@ class _Socket(Protocol):
 def _key_of(who: Principal) -> str:
     if who.kind == "embedded":
         return "embedded"
+    if who.kind == "tls" and who.cert_sans:
+        # Two certificates of one subject are two holders. A subject has no bare ";", and neither has a name here.
+        return ";".join([f"cert:{who.cert_subject or ''}", *sorted(map(_escaped, who.cert_sans))])
     prefix, value = {
         "unix": ("uid", who.uid),
         "tls": ("cert", who.cert_subject),
@@ -64,12 +79,13 @@ def _key_of(who: Principal) -> str:
 
 @frozen
 class Principal:
-    """Who asks. The `kind` says what is set: "unix" and "embedded" ids, "tls" a subject, "token" a digest.
+    """Who asks. The `kind` says what is set: "unix" and "embedded" ids, "tls" names, "token" a digest.
 
     `groups` holds supplementary group ids; `group_names` the names of all groups, the primary one included.
-    `key` says who owns a session ("uid:1000", "cert:CN=arm-7", "token:9f86…", "embedded"). It never contains
-    a pid, so that a program's next process finds its sessions again. Raises ValueError when what the kind
-    needs is missing.
+    `cert_sans` are a certificate's alternative names, each with its kind before it ("DNS:arm-7.local").
+    `key` says who owns a session ("uid:1000", "cert:CN=arm-7;DNS:arm-7.local", "token:9f86…", "embedded"). It
+    never contains a pid, so that a program's next process finds its sessions again. Raises ValueError when what
+    the kind needs is missing.
     """
 
     kind: Kind
@@ -80,6 +96,7 @@ class Principal:
     groups: frozenset[int] = frozenset()
     group_names: frozenset[str] = frozenset()
     cert_subject: str | None = None
+    cert_sans: frozenset[str] = frozenset()
     token_sha256: str | None = None
     key: str = field(init=False, default=Factory(_key_of, takes_self=True))
 
@@ -119,17 +136,53 @@ def embedded() -> Principal:
     return _with_names("embedded", uid, os.getegid(), os.getpid(), frozenset(os.getgroups()), _user_name(uid))
 
 
-def from_certificate(subject: Iterable[Iterable[tuple[str, str]]]) -> Principal:
-    """The holder of a verified client certificate; `subject` is `SSLSocket.getpeercert()["subject"]`.
+def from_loopback(connected: loopback.Connected) -> Principal:
+    """The user whose program connected over TCP from a loopback address; `connected` is our end.
+
+    `loopback.peer_uid` says why the uid is proof and of what. It is the same principal, with the same key, as over
+    the Unix socket, so sessions may be used over both. But the kernel tells no groups and no pid here: the groups
+    are those of the user database, a uid unknown to it has none, and there is no pid. Raises PermissionDenied.
+    """
+    uid = loopback.peer_uid(connected)
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return Principal("unix", uid=uid)
+    groups = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return _with_names("unix", uid, entry.pw_gid, None, groups, entry.pw_name)
+
+
+def from_certificate(peercert: Mapping[str, Any]) -> Principal:
+    """The holder of a verified client certificate; `peercert` is what `SSLSocket.getpeercert()` returns.
 
     `cert_subject` is its RFC 4514 string, most specific part first ("CN=arm-7,O=Acme"): for such names
-    the same as `openssl x509 -noout -subject -nameopt RFC2253` prints. Raises PermissionDenied for an
-    empty subject.
+    the same as `openssl x509 -noout -subject -nameopt RFC2253` prints; None for an empty one. `cert_sans` are its
+    alternative names as `alternative_name` writes them; those of kind otherName, which `ssl` cannot read, are
+    left out. Raises PermissionDenied for a certificate that names nobody.
     """
-    parts = ["+".join(f"{_SHORT.get(key, key)}={_escaped(value)}" for key, value in part) for part in subject]
-    if not parts:
-        raise PermissionDenied(data={"reason": "the client certificate has an empty subject"})
-    return Principal("tls", cert_subject=",".join(reversed(parts)))
+    subject = _distinguished(peercert.get("subject", ()))
+    sans = frozenset(
+        alternative_name(_SAN_KINDS[kind], _distinguished(value) if kind == "DirName" else value)
+        for kind, value in peercert.get("subjectAltName", ())
+        if kind in _SAN_KINDS
+    )
+    if not subject and not sans:
+        raise PermissionDenied(data={"reason": "the client certificate has an empty subject and no alternative name"})
+    return Principal("tls", cert_subject=subject or None, cert_sans=sans)
+
+
+def alternative_name(kind: str, value: str) -> str:
+    """One form for each alternative name, so that equal ones compare equal: "DNS:arm-7.local", "IP:fe80::7".
+
+    Host names are compared without regard to case (RFC 5280 §7.2), addresses by their value; other kinds as they are.
+    """
+    if kind == "DNS":
+        value = value.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")  # ASCII letters only
+    elif kind == "IP":
+        # Of a wrong length it is nobody's address, and no condition can name what `ssl` says of it.
+        with contextlib.suppress(ValueError):
+            value = str(ipaddress.ip_address(value.strip()))
+    return f"{kind}:{value}"
 
 
 def from_token(token: str | bytes) -> Principal:
@@ -139,7 +192,7 @@ def from_token(token: str | bytes) -> Principal:
 
 
 def _with_names(
-    kind: Kind, uid: int, gid: int, pid: int, groups: frozenset[int], user: str | None
+    kind: Kind, uid: int, gid: int, pid: int | None, groups: frozenset[int], user: str | None
 ) -> Principal:
     names = frozenset(name for name in map(_group_name, {gid, *groups}) if name is not None)
     return Principal(kind, uid=uid, gid=gid, pid=pid, user=user, groups=groups, group_names=names)
@@ -157,6 +210,11 @@ def _group_name(gid: int) -> str | None:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return None
+
+
+def _distinguished(name: Iterable[Iterable[tuple[str, str]]]) -> str:
+    parts = ["+".join(f"{_SHORT.get(key, key)}={_escaped(value)}" for key, value in part) for part in name]
+    return ",".join(reversed(parts))
 
 
 def _escaped(value: str) -> str:

@@ -6,6 +6,8 @@ It refuses to know how a principal was authenticated and how a task is held agai
 
 from __future__ import annotations
 
+import hmac
+import ipaddress
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from attrs import Attribute, Factory, field, frozen
 
 from hearth.errors import ConfigError, PermissionDenied
+from hearth.policy.principal import alternative_name
 from hearth.policy.rate import Rate
 from hearth.tools import RISK_NAMES
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from hearth.tools import Tool
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)", re.DOTALL)
 _HIGHEST = len(RISK_NAMES) - 1
 _LAST_ID = 0xFFFFFFFE
 """The number after it means "no id" to the kernel."""
@@ -46,6 +50,28 @@ def _a_digest(_match: Match, _attribute: Attribute[Any], value: object) -> None:
         raise ConfigError("match.token_sha256: expected 64 hex digits, from `printf %s TOKEN | sha256sum`")
 
 
+def _a_san(_match: Match, _attribute: Attribute[Any], value: object) -> None:
+    if value is not None and not (isinstance(value, str) and _is_san(value)):
+        kinds = "DNS:NAME, IP:ADDRESS, URI:URI or email:ADDRESS"
+        raise ConfigError(f"match.cert_san: expected {kinds}, got {value!r}")
+
+
+def _is_san(value: str) -> bool:
+    found = _SAN.fullmatch(value)
+    if found is None or found[1] != "IP":
+        return found is not None
+    try:
+        ipaddress.ip_address(found[2])
+    except ValueError:
+        return False
+    return True
+
+
+def _plain_san(value: Any) -> Any:
+    found = _SAN.fullmatch(value) if isinstance(value, str) else None
+    return value if found is None else alternative_name(found[1], found[2])
+
+
 def _lower(value: str | None) -> str | None:
     return value.lower() if isinstance(value, str) else value
 
@@ -54,7 +80,8 @@ def _lower(value: str | None) -> str | None:
 class Match:
     """A condition on a principal: all fields that are given must hold. `any`, alone, matches everybody.
 
-    `gid` and `group` look at the primary and the supplementary groups. Raises ConfigError for a condition
+    `gid` and `group` look at the primary and the supplementary groups, `cert_san` at all of a certificate's
+    alternative names, each with its kind before it ("DNS:arm-7.local"). Raises ConfigError for a condition
     without a field, since one that matches nobody is a mistake, and for `any` beside another field.
     """
 
@@ -63,14 +90,16 @@ class Match:
     user: str | None = field(default=None, validator=_a_name)
     group: str | None = field(default=None, validator=_a_name)
     cert_subject: str | None = field(default=None, validator=_a_name)
+    cert_san: str | None = field(default=None, converter=_plain_san, validator=_a_san)
     token_sha256: str | None = field(default=None, converter=_lower, validator=_a_digest)
     any: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.any, bool):
             raise ConfigError(f"match.any: expected true or false, got {self.any!r}")
-        given = (self.uid, self.gid, self.user, self.group, self.cert_subject, self.token_sha256)
-        if given == (None,) * len(given):
+        conditions: list[object] = [self.uid, self.gid, self.user, self.group]
+        conditions += [self.cert_subject, self.cert_san, self.token_sha256]
+        if all(condition is None for condition in conditions):
             if not self.any:
                 raise ConfigError("match: empty, so it matches nobody; name a uid or user, or say any = true")
         elif self.any:
@@ -84,8 +113,14 @@ class Match:
             and (self.user is None or self.user == who.user)
             and (self.group is None or self.group in who.group_names)
             and (self.cert_subject is None or self.cert_subject == who.cert_subject)
-            and (self.token_sha256 is None or self.token_sha256 == who.token_sha256)
+            and (self.cert_san is None or self.cert_san in who.cert_sans)
+            and (self.token_sha256 is None or _same_digest(self.token_sha256, who.token_sha256))
         )
+
+
+def _same_digest(ours: str, theirs: str | None) -> bool:
+    # In constant time, like every comparison with what a peer sent: here too the digest is of a token that is secret.
+    return theirs is not None and hmac.compare_digest(ours.encode(), theirs.encode())
 
 
 _Condition: TypeAlias = Match | Mapping[str, Any]
@@ -199,6 +234,30 @@ def idle_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> list[
         for pattern in patterns
         if not any(fnmatchcase(name, pattern) for name in names)
     ]
+
+
+def idle_conditions(entries: Iterable[PolicyEntry], *, certificates: bool, tokens: bool) -> list[str]:
+    """A sentence for each condition that nobody can meet, since no listener takes what it asks for.
+
+    `certificates` and `tokens` say whether there is a listener that takes client certificates, or tokens.
+    """
+    said = []
+    for entry in entries:
+        for match in entry.match:
+            if match.token_sha256 is not None and not tokens:
+                cure = "no listener takes tokens; set [websocket] listen"
+                said.append(f"policy {entry.name!r}: match.token_sha256: {cure}")
+            for key in ("cert_subject", "cert_san"):
+                if getattr(match, key) is not None and not certificates:
+                    cure = "no listener asks for certificates; set [tls] listen, or [websocket] client_ca"
+                    said.append(f"policy {entry.name!r}: match.{key}: {cure}")
+    return said
+
+
+def token_digests(entries: Iterable[PolicyEntry]) -> frozenset[str]:
+    """The digests of all tokens that some entry's condition names: lower-case hex of SHA-256."""
+    digests = (match.token_sha256 for entry in entries for match in entry.match)
+    return frozenset(digest for digest in digests if digest is not None)
 
 
 def _grant(entry: PolicyEntry, tools: Mapping[str, Tool]) -> Grant:

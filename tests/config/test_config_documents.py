@@ -14,7 +14,9 @@ from hearth.config import (
     LimitsConfig,
     PolicyConfig,
     ServerConfig,
+    TlsConfig,
     ToolsConfig,
+    WebSocketConfig,
     load_config,
 )
 from hearth.config_exec import ExecParam, ExecTemplate
@@ -28,6 +30,8 @@ EXAMPLE = ROOT / "examples/hearth.toml"
 
 TABLES = {
     "[server]": ServerConfig,
+    "[tls]": TlsConfig,
+    "[websocket]": WebSocketConfig,
     "[board]": BoardConfig,
     "[audit]": AuditConfig,
     "[files]": FilesConfig,
@@ -102,6 +106,8 @@ def test_the_example_loads_with_every_key_in_use(tmp_path):
     config = load_config(file)
     assert config.limits == LimitsConfig(), "what the example shows there are the defaults"
     assert config.audit == attrs.evolve(AuditConfig(), path=config.audit.path, key=config.audit.key)
+    assert not config.tls.listen.is_loopback
+    assert config.websocket.origins == ("http://127.0.0.1:8000",)
     assert config.tools.exec["ping"].fill({"count": "3", "host": "robot.local"})[-1] == "robot.local"
 
 

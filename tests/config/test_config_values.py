@@ -3,22 +3,26 @@
 import inspect
 import subprocess
 import sys
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 import attrs
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hearth.audit.settings import AuditSettings
 from hearth.config import (
     AuditConfig,
     BoardConfig,
     Config,
+    Endpoint,
     FilesConfig,
     LimitsConfig,
     PolicyConfig,
     ServerConfig,
+    TlsConfig,
     ToolsConfig,
+    WebSocketConfig,
     default_socket,
     default_state_dir,
     load_config,
@@ -39,10 +43,11 @@ from hearth.config_kinds import (
     Text,
     kind_of,
 )
+from hearth.config_listen import open_doors
 from hearth.config_toml import dump_value, show
 from hearth.errors import ConfigError
 from hearth.policy.rate import Rate
-from hearth.policy.rules import PolicyEntry
+from hearth.policy.rules import Match, PolicyEntry
 
 # --- the way back: a Config as TOML loads back equal -------------------------------------------------------------
 
@@ -50,12 +55,24 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 PATHS = TEXT.map(lambda text: Path("/" + text))
 RATES = st.from_regex(r"[1-9][0-9]{0,5}/([1-9][0-9]{0,5})?[smh]", fullmatch=True)
 DIGESTS = st.from_regex("[0-9a-fA-F]{64}", fullmatch=True)
+ADDRESSES = st.integers(0, 2**32 - 1).map(IPv4Address) | st.integers(2**64, 2**128 - 1).map(IPv6Address)
+SANS = st.one_of(
+    st.builds("{}:{}".format, st.sampled_from(["DNS", "URI", "email", "dirName", "RID"]), TEXT),
+    ADDRESSES.map("IP:{}".format),
+)
+LISTEN = st.builds(Endpoint, ADDRESSES.map(str), st.integers(0, 65535))
+ORIGINS = st.builds(
+    "{}://{}{}".format,
+    st.sampled_from(["http", "https", "app"]),
+    st.text("abcdefghijklmnopqrstuvwxyz0123456789.-", min_size=1, max_size=9) | st.just("[::1]"),
+    st.just("") | st.integers(444, 65535).map(":{}".format),
+)
 ENV_NAMES = TEXT.map(lambda text: text.replace("=", "_"))
 MATCHES = st.one_of(
     st.just({"any": True}),
     st.fixed_dictionaries(
         {"uid": st.integers(0, 2**32 - 2)},
-        optional={"group": TEXT, "cert_subject": TEXT, "token_sha256": DIGESTS},
+        optional={"group": TEXT, "cert_subject": TEXT, "cert_san": SANS, "token_sha256": DIGESTS},
     ),
 )
 # Kinds whose values must have a certain form, where random text would seldom fit.
@@ -108,6 +125,26 @@ def sections(cls, **given):
     return st.builds(cls, **fields)
 
 
+def tls_sections():
+    """[tls]: all four or none."""
+    return st.just(TlsConfig()) | st.builds(TlsConfig, listen=LISTEN, cert=PATHS, key=PATHS, client_ca=PATHS)
+
+
+@st.composite
+def websocket_sections(draw):
+    """[websocket]: over TLS, behind a proxy, on loopback, or not at all."""
+    more = {
+        "origins": draw(st.lists(ORIGINS, max_size=3).map(tuple)),
+        "ping_interval_s": draw(st.integers(1, 1000)),
+        "ping_timeout_s": draw(st.floats(0.1, 1000)),
+    }
+    listen = draw(st.none() | LISTEN)
+    if draw(st.booleans()):
+        return WebSocketConfig(listen, draw(PATHS), draw(PATHS), draw(st.none() | PATHS), **more)
+    away = listen is not None and not listen.is_loopback
+    return WebSocketConfig(listen, plaintext=away or draw(st.booleans()), **more)
+
+
 @st.composite
 def templates(draw):
     names = draw(st.lists(st.from_regex("[a-z][a-z0-9_]{0,5}", fullmatch=True), unique=True, max_size=3))
@@ -125,8 +162,12 @@ def configs(draw):
     names = st.from_regex("[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)
     exec_templates = st.dictionaries(names, templates(), max_size=2)
     entries = draw(st.lists(sections(PolicyConfig), max_size=3, unique_by=lambda entry: entry.name))
+    tls, websocket = draw(tls_sections()), draw(websocket_sections())
+    wrong = list(open_doors(tls, websocket, tokens="token_sha256" in repr(entries)))
     return Config(
         server=draw(sections(ServerConfig)),
+        tls=TlsConfig() if wrong else tls,
+        websocket=WebSocketConfig() if wrong else websocket,
         board=draw(sections(BoardConfig)),
         audit=draw(sections(AuditConfig)),
         files=draw(sections(FilesConfig)),
@@ -141,6 +182,8 @@ def file(tmp_path_factory):
     return tmp_path_factory.mktemp("config") / "hearth.toml"
 
 
+# How long whole configurations take to make says nothing about them, but about the machine that the tests are on.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(config=configs())
 def test_what_is_printed_loads_back_equal(file, config):
     file.write_bytes(config.to_toml().encode())
@@ -216,6 +259,13 @@ WRONG = [
     (lambda: PolicyConfig("a", [{"uid": 1}]), "PolicyConfig.match: expected a table"),
     (lambda: PolicyConfig("a", {"uid": 1}, rate={"a": 5}), "PolicyConfig.rate.a: expected a rate"),
     (lambda: PolicyConfig("a", {"uid": 1}, rate=5), "PolicyConfig.rate: expected a table, got 5"),
+    (lambda: WebSocketConfig("127.0.0.1:7118"), "WebSocketConfig.listen: expected an address and port such as"),
+    (lambda: WebSocketConfig(Endpoint("localhost", 1)), "got Endpoint(host='localhost', port=1)"),
+    (lambda: WebSocketConfig(origins=("HTTP://x",)), "WebSocketConfig.origins: expected an array as tuple"),
+    (lambda: WebSocketConfig(Endpoint("192.0.2.1", 1)), "cert and key not set"),
+    (lambda: TlsConfig(Endpoint("::", 1)), "cert, key and client_ca not set"),
+    (lambda: PolicyConfig("a", {"cert_san": "arm"}), "PolicyConfig.match.cert_san: expected DNS:NAME, IP:ADDRESS"),
+    (lambda: Config(websocket=WebSocketConfig(Endpoint("::", 1), Path("/c"), Path("/k"))), "[websocket]: [::]:1 is"),
     (lambda: ToolsConfig(exec={"": ExecTemplate(argv=("/a",))}), "exec: expected a name of letters"),
 ]
 
@@ -278,6 +328,22 @@ def test_a_rate_loads_exactly_when_the_policy_can_read_it(text):
         return True
 
     assert accepts(lambda: PolicyConfig("a", {"uid": 1}, rate={"x": text})) == accepts(lambda: Rate.parse(text))
+
+
+@given(
+    text=st.text("DNSIPURdirNamel: .019af%\n", max_size=9)
+    | st.builds("{}:{}".format, st.sampled_from(["DNS", "IP", "URI", "ip", "mail"]), st.text("0127.:af", max_size=9))
+    | SANS
+)
+def test_an_alternative_name_loads_exactly_when_the_policy_can_read_it(text):
+    def accepts(read):
+        try:
+            read()
+        except ConfigError:
+            return False
+        return True
+
+    assert accepts(lambda: PolicyConfig("a", {"cert_san": text})) == accepts(lambda: Match(cert_san=text))
 
 
 # --- where things are by default ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,9 +16,14 @@ from hearth.tools import ToolRegistry
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "policy.md").read_text(encoding="utf-8")
 
 
+def blocks():
+    """The entries of the page: those of the example, and the one that `hearth token new` prints."""
+    example, token = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    return example, token
+
+
 def example():
-    (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    return tomllib.loads(block)["policy"]
+    return tomllib.loads(blocks()[0])["policy"]
 
 
 def test_the_example_is_a_policy_and_its_entries_match_whom_they_should():
@@ -36,8 +42,7 @@ def test_the_example_is_a_policy_and_its_entries_match_whom_they_should():
 def test_the_example_is_what_a_configuration_file_takes(tmp_path):
     from hearth.config import load_config
 
-    (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "hearth.toml").write_text(block, encoding="utf-8")
+    (tmp_path / "hearth.toml").write_text(blocks()[0], encoding="utf-8")
     assert [entry.name for entry in load_config(tmp_path / "hearth.toml").policy] == ["arm", "monitoring"]
 
 
@@ -53,3 +58,19 @@ def test_the_command_for_a_tokens_digest_prints_it():
         timeout=60,
     )
     assert done.stdout.split()[0] == from_token("s3 cret").token_sha256
+
+
+def test_the_entry_for_a_token_is_what_the_command_prints(tmp_path):
+    (command,) = re.findall(r"`hearth (token new .*?)`", PAGE)
+    done = subprocess.run(
+        [sys.executable, "-m", "hearth.cli.main", *command.split()],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    entry = "".join(line + "\n" for line in done.stdout.splitlines() if line and not line.startswith("#"))
+    assert re.sub(r'"([0-9a-f]{4})[0-9a-f]{60}"', '"5f72…"', entry) == blocks()[1]
+    token = (tmp_path / "panel.token").read_text("ascii").strip()
+    assert tomllib.loads(entry)["policy"][0]["match"] == {"token_sha256": from_token(token).token_sha256}

@@ -12,6 +12,7 @@ import ssl
 import struct
 import subprocess
 import sys
+from ipaddress import ip_address
 
 import pytest
 from cryptography import x509
@@ -180,7 +181,7 @@ def test_a_token_is_known_by_its_digest_only():
 
 def test_a_certificate_subject_is_written_most_specific_part_first():
     subject = ((("countryName", "DE"),), (("organizationName", "Acme"),), (("commonName", "arm-7"),))
-    who = from_certificate(subject)
+    who = from_certificate({"subject": subject})
     assert (who.kind, who.cert_subject, who.key) == ("tls", "CN=arm-7,O=Acme,C=DE", "cert:CN=arm-7,O=Acme,C=DE")
 
 
@@ -198,12 +199,23 @@ def test_a_certificate_subject_is_written_most_specific_part_first():
     ],
 )
 def test_a_name_in_a_certificate_cannot_pass_for_another_part_of_the_subject(value, written):
-    assert from_certificate(((("commonName", value),),)).cert_subject == f"CN={written}"
+    assert from_certificate({"subject": ((("commonName", value),),)}).cert_subject == f"CN={written}"
 
 
 def test_parts_with_several_values_and_unusual_types_keep_their_names():
     subject = ((("commonName", "a"), ("userId", "b")), (("emailAddress", "c@d"),))
-    assert from_certificate(subject).cert_subject == "emailAddress=c@d,CN=a+UID=b"
+    assert from_certificate({"subject": subject}).cert_subject == "emailAddress=c@d,CN=a+UID=b"
+
+
+def certificate(path, name, *extensions):
+    """What the ssl module says of a certificate with this subject and these extensions, written to `path`."""
+    key, now = ed25519.Ed25519PrivateKey.generate(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + dt.timedelta(days=1))
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    path.write_bytes(builder.sign(key, None).public_bytes(serialization.Encoding.PEM))
+    return ssl._ssl._test_decode_cert(str(path))
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command is not installed")
@@ -214,16 +226,80 @@ def test_a_subject_is_written_as_the_openssl_command_prints_it(tmp_path):
     kinds += [oids.EMAIL_ADDRESS, oids.SERIAL_NUMBER, oids.COMMON_NAME]
     values = ["DE", "example", "B;y", "<M>", "#1", ' "Acme", Inc ', "a+b", "back\\slash", "a@b", "7", "Ärm=7"]
     name = x509.Name([x509.NameAttribute(kind, value) for kind, value in zip(kinds, values, strict=True)])
-    key, now = ed25519.Ed25519PrivateKey.generate(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + dt.timedelta(days=1))
-    (tmp_path / "cert.pem").write_bytes(builder.sign(key, None).public_bytes(serialization.Encoding.PEM))
+    peercert = certificate(tmp_path / "cert.pem", name)
     command = ["openssl", "x509", "-noout", "-subject", "-nameopt", "RFC2253,-esc_msb", "-in", tmp_path / "cert.pem"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8", timeout=60).stdout
-    subject = ssl._ssl._test_decode_cert(str(tmp_path / "cert.pem"))["subject"]
-    assert f"subject={from_certificate(subject).cert_subject}" == printed.rstrip("\n").replace("subject= ", "subject=")
+    assert f"subject={from_certificate(peercert).cert_subject}" == printed.rstrip("\n").replace("subject= ", "subject=")
 
 
-def test_a_certificate_that_names_nobody_is_refused():
-    with pytest.raises(PermissionDenied):
-        from_certificate(())
+def test_a_certificates_alternative_names_are_told_with_their_kind_in_one_form(tmp_path):
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "arm-7")])
+    names = x509.SubjectAlternativeName([
+        x509.DNSName("ARM-7.local"),
+        x509.IPAddress(ip_address("192.0.2.7")),
+        x509.IPAddress(ip_address("fe80::7")),
+        x509.UniformResourceIdentifier("spiffe://acme/Arm"),
+        x509.RFC822Name("Arm@acme.example"),
+        x509.DirectoryName(name),
+        x509.RegisteredID(x509.ObjectIdentifier("1.2.3")),
+        x509.OtherName(x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3"), b"\x0c\x03arm"),
+    ])
+    who = from_certificate(certificate(tmp_path / "cert.pem", name, names))
+    assert who.cert_subject == "CN=arm-7"
+    assert who.cert_sans == {
+        "DNS:arm-7.local",
+        "IP:192.0.2.7",
+        "IP:fe80::7",
+        "URI:spiffe://acme/Arm",
+        "email:Arm@acme.example",
+        "dirName:CN=arm-7",
+        "RID:1.2.3",
+    }
+
+
+def test_two_certificates_of_one_subject_are_two_principals_if_their_names_differ():
+    subject = ((("commonName", "arm"),),)
+    several = [
+        (),
+        (("DNS", "a"),),
+        (("DNS", "b"),),
+        (("DNS", "a"), ("DNS", "b")),
+        (("DNS", "a;DNS:b"),),
+        (("DNS", "a\\;DNS:b"),),
+        (("URI", "a"),),
+    ]
+    keys = [from_certificate({"subject": subject, "subjectAltName": names}).key for names in several]
+    assert len(set(keys)) == len(keys)
+    assert keys[3] == "cert:CN=arm;DNS:a;DNS:b"
+    swapped = from_certificate({"subject": subject, "subjectAltName": (("DNS", "b"), ("DNS", "A"))})
+    assert swapped.key == keys[3], "their order and letter case say nothing"
+
+
+def test_only_the_letters_of_ascii_have_a_case_in_host_names():
+    kelvin = from_certificate({"subject": (), "subjectAltName": (("DNS", "ROBOT-\N{KELVIN SIGN}"),)})
+    assert kelvin.cert_sans == {"DNS:robot-\N{KELVIN SIGN}"}, "which str.lower would make a k"
+
+
+def test_a_subject_cannot_pass_for_one_with_alternative_names():
+    with_name = from_certificate({"subject": ((("commonName", "arm"),),), "subjectAltName": (("DNS", "a"),)})
+    lookalike = from_certificate({"subject": ((("commonName", "arm;DNS:a"),),)})
+    assert (with_name.key, lookalike.key) == ("cert:CN=arm;DNS:a", r"cert:CN=arm\;DNS:a")
+
+
+def test_a_certificate_may_name_its_holder_by_alternative_names_alone():
+    who = from_certificate({"subject": (), "subjectAltName": (("URI", "spiffe://acme/arm"),)})
+    assert (who.cert_subject, who.key) == (None, "cert:;URI:spiffe://acme/arm")
+
+
+def test_an_address_of_no_length_that_there_is_stays_as_the_ssl_module_tells_it():
+    who = from_certificate({"subject": (), "subjectAltName": (("IP Address", "<invalid>"),)})
+    assert who.cert_sans == {"IP:<invalid>"}
+
+
+@pytest.mark.parametrize(
+    "peercert", [{}, {"subject": ()}, {"subject": (), "subjectAltName": (("othername", "<unsupported>"),)}]
+)
+def test_a_certificate_that_names_nobody_is_refused(peercert):
+    with pytest.raises(PermissionDenied) as refused:
+        from_certificate(peercert)
+    assert "empty subject and no alternative name" in refused.value.data["reason"]

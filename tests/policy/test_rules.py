@@ -5,6 +5,7 @@ import pytest
 
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy import Grant, Match, PolicyEntry, Principal, Rate, decide, default_policy, idle_patterns
+from hearth.policy.rules import idle_conditions
 from hearth.tools import Tool, ToolRegistry
 
 
@@ -38,7 +39,9 @@ TOOLS = ToolRegistry(
 ADA = Principal(
     "unix", uid=1000, gid=100, pid=5, user="ada", groups=frozenset((44, 997)), group_names=frozenset(("users", "gpio"))
 )
-ARM = Principal("tls", cert_subject="CN=arm-7,O=Acme")
+ARM = Principal(
+    "tls", cert_subject="CN=arm-7,O=Acme", cert_sans=frozenset(("DNS:arm-7.local", "IP:fe80::7", "URI:spiffe://acme/Arm"))
+)
 BEARER = Principal("token", token_sha256="ab" * 32)
 EVERYBODY = (ADA, ARM, BEARER)
 
@@ -54,6 +57,11 @@ EVERYBODY = (ADA, ARM, BEARER)
         (Match(group="gpio"), ADA),
         (Match(uid=1000, user="ada", group="gpio", gid=44), ADA),
         (Match(cert_subject="CN=arm-7,O=Acme"), ARM),
+        (Match(cert_san="DNS:arm-7.local"), ARM),
+        (Match(cert_san="DNS:ARM-7.Local"), ARM),
+        (Match(cert_san="IP:fe80:0:0::0:7"), ARM),
+        (Match(cert_san="URI:spiffe://acme/Arm"), ARM),
+        (Match(cert_san="DNS:arm-7.local", cert_subject="CN=arm-7,O=Acme"), ARM),
         (Match(token_sha256="AB" * 32), BEARER),
     ],
 )
@@ -72,6 +80,11 @@ def test_a_match_holds_for_the_principal_it_describes_and_nobody_else(match, who
         Match(uid=1000, user="bob"),
         Match(uid=1000, cert_subject="CN=arm-7,O=Acme"),
         Match(cert_subject="CN=arm-7"),
+        Match(cert_san="DNS:arm-7"),
+        Match(cert_san="URI:arm-7.local"),
+        Match(cert_san="URI:spiffe://acme/arm"),
+        Match(cert_san="DNS:arm-7.local", cert_subject="CN=arm-8"),
+        Match(cert_san="DNS:arm-7.local", uid=1000),
         Match(token_sha256="ac" * 32),
     ],
 )
@@ -98,6 +111,13 @@ def test_any_matches_everybody():
         ({"user": ""}, "match.user"),
         ({"group": 44}, "match.group"),
         ({"cert_subject": ""}, "match.cert_subject"),
+        ({"cert_san": ""}, "match.cert_san"),
+        ({"cert_san": 7}, "match.cert_san"),
+        ({"cert_san": "arm-7.local"}, "match.cert_san: expected DNS:NAME, IP:ADDRESS"),
+        ({"cert_san": "dns:arm-7.local"}, "match.cert_san"),
+        ({"cert_san": "DNS:"}, "match.cert_san"),
+        ({"cert_san": "IP:arm-7"}, "match.cert_san"),
+        ({"any": True, "cert_san": "DNS:a"}, "match: any = true"),
         ({"token_sha256": "my-token"}, "match.token_sha256"),
         ({"token_sha256": "ab" * 32 + "\n"}, "match.token_sha256"),
         ({"token_sha256": 7}, "match.token_sha256"),
@@ -269,3 +289,29 @@ def test_a_pattern_that_fits_no_tool_is_pointed_out():
     assert len(said) == 2
     assert said[0].startswith("policy 'arm': tools: 'gpoi.*' fits no tool")
     assert said[1].startswith("policy 'arm': rate: 'gpio.sett' fits no tool")
+
+
+@pytest.mark.parametrize(
+    ("certificates", "tokens", "named"),
+    [
+        (True, True, []),
+        (True, False, ["policy 'token': match.token_sha256: no listener takes tokens; set [websocket] listen"]),
+        (
+            False,
+            True,
+            [
+                f"policy '{name}': match.{key}: no listener asks for certificates; "
+                "set [tls] listen, or [websocket] client_ca"
+                for name, key in (("both", "cert_san"), ("subject", "cert_subject"))
+            ],
+        ),
+    ],
+)
+def test_a_condition_that_nobody_can_meet_is_pointed_out(certificates, tokens, named):
+    entries = [
+        PolicyEntry(name="token", match=Match(token_sha256="ab" * 32)),
+        PolicyEntry(name="both", match=[Match(uid=1), Match(cert_san="DNS:a")]),
+        PolicyEntry(name="subject", match=Match(cert_subject="CN=a")),
+        *default_policy(0, 0),
+    ]
+    assert idle_conditions(entries, certificates=certificates, tokens=tokens) == named

@@ -1,0 +1,142 @@
+"""`hearth token new|digest`: make a bearer token, and what the daemon's configuration knows of it.
+
+It owns the file that a token is written to and the entry that is printed. It changes no configuration: whether somebody
+with this token gets in, and what for, is for the operator to write down.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import click
+
+from hearth.cli import render
+from hearth.cli.common import DONE, Options, standard
+from hearth.config_kinds import Mismatch, Text
+from hearth.config_toml import dump_string
+from hearth.errors import ConfigError
+from hearth.policy.principal import from_token
+from hearth.policy.tokens import MAX_TOKEN, PREFIX, new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FORM = re.compile(rf"[A-Za-z0-9._~+/=-]{{1,{MAX_TOKEN}}}\Z")
+"""What an Authorization header takes as a token (RFC 6750 §2.1)."""
+_GUESSABLE = 22
+"""Characters of base64 with fewer than 128 bits."""
+
+
+@click.group()
+def token() -> None:
+    """Make a bearer token, or print the digest of one.
+
+    WebSocket clients show a token to say who they are. The daemon's hearth.toml has its SHA-256 only.
+    """
+
+
+@token.command()
+@click.option("--name", metavar="NAME", help="What the policy entry, log and refusals call its bearer.")
+@click.option("--file", "path", metavar="FILE", help="Write the token there, for you alone, and do not show it.")
+@standard
+def new(options: Options, name: str | None, path: str | None) -> int:
+    """Make a token and print the [[policy]] entry for it. Nothing keeps the token but what you keep it in.
+
+    With --file what is printed holds no secret, and is TOML: `hearth token new --file FILE >> hearth.toml` will do.
+    """
+    made = new_token()
+    digest = _digest(made)
+    entry = _entry(_name(name, digest), digest)
+    kept = None if path is None else Path(path).absolute()
+    if kept is not None and "\n" in str(kept):
+        raise ConfigError("--file: no address can name a file with a line end in its path; name another one")
+    if kept is not None:
+        _write(kept, made)
+    if options.json:
+        secret = {"token": made} if kept is None else {"file": os.fsencode(kept).decode("utf-8", "backslashreplace")}
+        click.echo(render.compact({**secret, "token_sha256": digest, "policy": "\n".join(entry) + "\n"}))
+    else:
+        click.echo("\n".join([*([made, ""] if kept is None else _whereabouts(kept)), *entry]))
+    return DONE
+
+
+@token.command()
+@click.argument("path", default="-", metavar="[FILE|-]")
+@standard
+def digest(options: Options, path: str) -> int:
+    """Print the SHA-256 of the token in FILE or on stdin, for token_sha256 in a [[policy]] entry."""
+    if path == "-":
+        where, text = "stdin", _from_stdin()
+    else:
+        where, text = path, _from_file(Path(path))
+    given = text.strip()
+    if not _FORM.match(given):
+        raise ConfigError(f"{where}: a token is one word of letters, digits and -._~+/=; `hearth token new` makes one")
+    if not given.startswith(PREFIX) and len(given) < _GUESSABLE:
+        click.echo("hearth: a token this short can be guessed; `hearth token new` makes one that cannot", err=True)
+    click.echo(render.compact({"token_sha256": _digest(given)}) if options.json else _digest(given))
+    return DONE
+
+
+def _digest(text: str) -> str:
+    return from_token(text).token_sha256 or ""
+
+
+def _name(given: str | None, digest: str) -> str:
+    if given is None:
+        return f"token-{digest[:8]}"  # no two entries may share a name
+    try:
+        return Text().read(given)
+    except Mismatch as mismatch:
+        raise ConfigError(f"--name: {mismatch}") from None
+
+
+def _entry(name: str, digest: str) -> list[str]:
+    return [
+        "# A first entry takes the place of the default one, for the daemon's user and the socket's group.",
+        "[[policy]]",
+        f"name = {dump_string(name)}",
+        f'match = {{ token_sha256 = "{digest}" }}',
+        "max_risk = 0  # it may look; with up to 2 it may move things as well",
+    ]
+
+
+def _whereabouts(path: Path) -> Iterator[str]:
+    address = f"ws://127.0.0.1:7118?token_file={quote(os.fsencode(path))}"
+    yield f"# The token is in {str(path)!r}, which only you may read. Its bearer calls so:"
+    yield f"#   hearth tools --to {shlex.quote(address)}"
+    yield ""
+
+
+def _write(path: Path, text: str) -> None:
+    # Made with its mode, so that there is no moment in which somebody else could open it; and never over another one.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"{path}: is there already, and its token may be in use; name another file") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{text}\n")
+    except OSError as error:
+        path.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _from_stdin() -> str:
+    if sys.stdin.isatty():
+        return str(click.prompt("Token", hide_input=True, err=True))
+    return sys.stdin.buffer.read(MAX_TOKEN + 2).decode("ascii", "replace")
+
+
+def _from_file(path: Path) -> str:
+    from hearth.dial.credentials import readable
+
+    with readable(path, "token file", private=True).open("rb") as file:
+        return file.read(MAX_TOKEN + 2).decode("ascii", "replace")

@@ -1,0 +1,203 @@
+"""[tls] and [websocket]: where strangers may come in over TCP, and what each must bring.
+
+This module owns the two sections, the kinds of value in them, and the refusal to listen where nobody proves who they
+are. It reads no certificate and binds nothing.
+"""
+
+# `checked` reads the annotations at class creation, so they must not be postponed to strings.
+import ipaddress
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from attrs import frozen
+
+from hearth.config_kinds import AbsolutePath, Flag, Kind, ListOf, Mismatch, Number, Text, checked
+from hearth.config_toml import show
+from hearth.errors import ConfigError
+
+_PORT = re.compile(r"[0-9]{1,5}\Z")
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?\Z")
+_USUAL_PORTS = {"http": 80, "https": 443}
+_SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)\Z", re.DOTALL)
+
+
+@frozen
+class Endpoint:
+    """Where a TCP listener is bound: an IP address in its shortest form, and a port; 0 lets the kernel choose."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs on this machine reach it."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+    def overlaps(self, other: "Endpoint") -> bool:
+        """Whether one of them would take what the other wants."""
+        if self.port != other.port or self.port == 0:
+            return False
+        one, two = ipaddress.ip_address(self.host), ipaddress.ip_address(other.host)
+        return one == two or (one.version == two.version and (one.is_unspecified or two.is_unspecified))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class ListenAddress(Kind):
+    """ADDRESS:PORT. No host names but localhost: what a name leads to changes, and a listener would move unseen."""
+
+    expected = 'an address and port such as "127.0.0.1:7118"'
+
+    def read(self, raw: object) -> Endpoint:
+        """The endpoint; an IPv4 address in IPv6 clothes is taken for the IPv4 address that it is."""
+        if not isinstance(raw, str):
+            raise self.wrong(raw)
+        host, colon, port = raw.rpartition(":")
+        if not colon or raw.endswith("]"):
+            raise self._wrong("the port is missing", raw)
+        bracketed = host.startswith("[") and host.endswith("]")
+        if ":" in host and not bracketed:
+            raise self._wrong('an IPv6 address stands in brackets, as in "[::1]:7118"', raw)
+        if not _PORT.match(port) or int(port) > 0xFFFF:
+            raise self._wrong("a port is a number from 0 (any free one) to 65535", raw)
+        return Endpoint(self._host(host[1:-1] if bracketed else host, raw, bracketed=bracketed), int(port))
+
+    def _host(self, text: str, raw: str, *, bracketed: bool) -> str:
+        if text.lower() == "localhost":
+            return "127.0.0.1"
+        if "%" in text:
+            raise self._wrong("an address with a zone such as %eth0 is not supported", raw)
+        try:
+            address = ipaddress.IPv6Address(text) if bracketed else ipaddress.IPv4Address(text)
+        except ValueError:
+            why = 'names are not looked up, since what they lead to changes ("0.0.0.0" and "[::]" mean all addresses)'
+            raise self._wrong(why, raw) from None
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return str(mapped or address)
+
+    def _wrong(self, why: str, raw: str) -> Mismatch:
+        return Mismatch([("", f"expected {self.expected}: {why}; got {show(raw)}")])
+
+    def dump(self, value: object) -> object:
+        """The endpoint as written; what is none passes."""
+        return str(value) if isinstance(value, Endpoint) else value
+
+
+class Origin(Text):
+    """scheme://host[:port], exactly as a browser sends it: in lower case, without a path and without the usual port."""
+
+    def __init__(self) -> None:
+        super().__init__('an origin such as "https://panel.example:8000"')
+
+    def read(self, raw: object) -> str:
+        """The origin in lower case, without ":80" for http and ":443" for https."""
+        text = super().read(raw).lower()
+        if "*" in text:
+            raise self._wrong('"*" would let any page that a user visits call as that user; list each origin', raw)
+        if text == "null":
+            raise self._wrong('"null" is what any sandboxed frame and any file says; serve the page over http', raw)
+        if not text.isascii():
+            raise self._wrong("a browser sends such a name in its xn--… form; write that", raw)
+        found = _ORIGIN.match(text)
+        if found is None or int(found[3] or 0) > 0xFFFF:
+            raise self._wrong("it has a scheme, a host and perhaps a port, but no path and no trailing slash", raw)
+        scheme, host = found.group(1, 2)
+        port = _USUAL_PORTS.get(scheme) if found[3] is None else int(found[3])
+        if scheme in ("ws", "wss"):
+            raise self._wrong("an origin is the page's address, which begins with http:// or https://", raw)
+        return f"{scheme}://{host}" if port == _USUAL_PORTS.get(scheme) else f"{scheme}://{host}:{port}"
+
+    def _wrong(self, why: str, raw: object) -> Mismatch:
+        return Mismatch([("", f"expected {self.expected}: {why}; got {show(raw)}")])
+
+
+class AlternativeName(Text):
+    """One of a certificate's alternative names, with its kind before it."""
+
+    def __init__(self) -> None:
+        super().__init__("DNS:NAME, IP:ADDRESS, URI:URI or email:ADDRESS")
+
+    def read(self, raw: object) -> str:
+        """The name as written; `hearth.policy.rules` compares host names without regard to case."""
+        text = super().read(raw)
+        found = _SAN.match(text)
+        if found is None:
+            raise self.wrong(raw)
+        if found[1] == "IP":
+            try:
+                ipaddress.ip_address(found[2])
+            except ValueError:
+                raise self.wrong(raw) from None
+        return text
+
+
+@frozen(field_transformer=checked)
+class TlsConfig:
+    """[tls]: HACP lines over TCP with TLS, where every client shows a certificate (draft §10.2). All four or none."""
+
+    listen: Annotated[Endpoint | None, ListenAddress()] = None
+    cert: Annotated[Path | None, AbsolutePath()] = None
+    key: Annotated[Path | None, AbsolutePath()] = None
+    client_ca: Annotated[Path | None, AbsolutePath()] = None
+
+    def __attrs_post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in ("listen", "cert", "key", "client_ca")}
+        missing = [name for name, value in given.items() if value is None]
+        if missing and len(missing) < len(given):
+            cure = "set them, or none of the four" if len(missing) > 1 else "set it, or none of the four"
+            raise ConfigError(
+                f"{_listed(missing)} not set: clients prove who they are by certificate, so TLS needs listen, cert, "
+                f"key and client_ca; {cure} (`hearth tls init DIR` makes a set for a test bench)"
+            )
+
+
+@frozen(field_transformer=checked)
+class WebSocketConfig:
+    """[websocket]: one JSON document per message (draft §10.3), over TLS where `cert` and `key` are set.
+
+    A listener that is reached from elsewhere needs TLS, or a proxy in front that ends it and `plaintext` to say so.
+    """
+
+    listen: Annotated[Endpoint | None, ListenAddress()] = None
+    cert: Annotated[Path | None, AbsolutePath()] = None
+    key: Annotated[Path | None, AbsolutePath()] = None
+    client_ca: Annotated[Path | None, AbsolutePath()] = None
+    """Who signs client certificates, which are then asked for but not demanded: a token does as well."""
+    origins: Annotated[tuple[str, ...], ListOf(Origin())] = ()
+    """Pages that browsers may connect from; programs send no Origin and need not be listed."""
+    plaintext: Annotated[bool, Flag()] = False
+    ping_interval_s: Annotated[float, Number(gt=0)] = 20
+    ping_timeout_s: Annotated[float, Number(gt=0)] = 20
+
+    def __attrs_post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            lacking, there = ("cert", "key") if self.cert is None else ("key", "cert")
+            raise ConfigError(f"{lacking} not set: {there} alone makes no TLS; set {lacking}, or take {there} out")
+        if self.client_ca is not None and self.cert is None:
+            raise ConfigError("cert and key not set: only TLS has client certificates; set them, or take client_ca out")
+        if self.plaintext and self.cert is not None:
+            raise ConfigError("plaintext = true says that a proxy ends TLS; take it out, or take cert and key out")
+        if self.listen is not None and not self.listen.is_loopback and self.cert is None and not self.plaintext:
+            raise ConfigError(
+                f"cert and key not set: {self.listen} is reached from other machines, and tokens would cross the "
+                "network in the clear; set cert and key, or plaintext = true if a proxy in front ends TLS"
+            )
+
+
+def open_doors(tls: TlsConfig, websocket: WebSocketConfig, *, tokens: bool) -> Iterator[str]:
+    """What is wrong with the listeners as a whole; `tokens` says that a `[[policy]]` entry names one."""
+    listen = websocket.listen
+    if listen is not None and not listen.is_loopback and websocket.client_ca is None and not tokens:
+        yield (
+            f"[websocket]: {listen} is reached from other machines, where nobody could prove who they are; set "
+            "client_ca (with cert and key), or token_sha256 in the match of a [[policy]] (`hearth token new` makes one)"
+        )
+    if listen is not None and tls.listen is not None and listen.overlaps(tls.listen):
+        yield f"[websocket]: {listen} is taken by [tls] listen = {show(str(tls.listen))}; give one of them another port"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
