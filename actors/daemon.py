@@ -2,10 +2,11 @@
 
     runtime (journal, buses, sessions)
       connections (one task each)
-        listener, signals
+        listeners, signals
 
-On SIGTERM, SIGINT or SIGHUP the listener stops, sessions end, transactions in flight finish, outputs go to their safe
-state, clients get what is due to them, the journal is flushed, and the process exits 0. A second signal stops waiting.
+On SIGTERM or SIGINT the listeners stop, sessions end, transactions in flight finish, outputs go to their safe state,
+clients get what is due to them, the journal is flushed, and the process exits 0. A second signal stops waiting. On
+SIGHUP certificates are read again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 import os
 import resource
 import sys
-from functools import partial
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,64 +27,64 @@ from attrs import evolve
 
 from hearth._version import __version__
 from hearth.actors.build import build_parts
-from hearth.actors.carrier import SocketCarrier
 from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
+from hearth.actors.listeners.accepting import RESERVED, Doorway
+from hearth.actors.listeners.opening import open_listeners
 from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.service import activated_socket, notify
-from hearth.actors.signals import Signals
+from hearth.actors.signals import RELOAD, Signals
 from hearth.actors.supervisor import contain
 from hearth.actors.voice import Voice, keep_standard_descriptors
 from hearth.config import Config, default_socket, load_config
 from hearth.errors import ConfigError
-from hearth.policy.rules import default_policy, idle_patterns
+from hearth.policy.rules import default_policy, idle_conditions, idle_patterns
 from hearth.schema import check_schema
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Sequence
 
+    from hearth.actors.carrier import Carrier
+    from hearth.actors.listeners.accepting import Listener
     from hearth.policy.principal import Principal
 
 log = logging.getLogger("hearth.daemon")
 
 OWN_DESCRIPTORS = 64
 """Descriptors that the daemon itself may need: devices, roots of the path guard, the audit log, Trio's own."""
+DAY = 86_400.0
 FLUSH_PATIENCE = 1.0
 """Seconds that connections get, once all sessions have ended, to take what is due to them."""
 
 
 class Daemon:
-    """One hearthd over one listening socket."""
+    """One hearthd over its listeners, the first of which is the Unix socket."""
 
-    def __init__(
-        self,
-        config: Config,
-        listening: socket.socket,
-        path: Path,
-        parts: RuntimeParts,
-        *,
-        signals: Signals,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, config: Config, parts: RuntimeParts, *, signals: Signals, say: Callable[[str], None]) -> None:
         self._config = config
         self._signals = signals
         self._say = say
-        self._listening = listening
-        self._path = path
-        self._parts = parts
+        self._runtime = Runtime(parts)
         self._connections: set[Connection] = set()
+        self.refused = self._runtime.refused
 
-    async def run(self) -> None:
+    async def run(self, listeners: Sequence[Listener], path: Path) -> None:
         """Serve until a signal asks to end."""
-        async with Runtime(self._parts).serve() as runtime, trio.open_nursery() as connections:
+        doorway = Doorway(self._config.limits.max_connections)
+        self._runtime.listeners = [listener.address for listener in listeners]
+        async with self._runtime.serve() as runtime, trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
-                accepting.start_soon(self._accept, runtime, connections)
-                self._announce()
+                for listener in listeners:
+                    accepting.start_soon(listener.accept_all, connections, doorway, self._welcome)
+                self._announce(path)
                 accepting.start_soon(self._warm_up)
-                log.info("%s: shutting down", await self._signals.next())
+                accepting.start_soon(self._remind, listeners)
+                while (asked := await self._signals.next()) is RELOAD:
+                    self._reload(listeners)
+                log.info("%s: shutting down", asked)
                 accepting.cancel_scope.cancel()
-            self._listening.close()
+            for listener in listeners:
+                listener.close()
             notify(os.environ, "STOPPING=1")
             async with trio.open_nursery() as ending:
                 ending.start_soon(self._stop_waiting, runtime)
@@ -93,17 +94,12 @@ class Daemon:
                 connection.finish()
             connections.cancel_scope.deadline = trio.current_time() + FLUSH_PATIENCE
 
-    async def _accept(self, runtime: Runtime, connections: trio.Nursery) -> None:
-        limits = self._config.limits
-        serve = partial(self._serve, runtime)
-        await unix.accept_all(self._listening, connections, serve, max_connections=limits.max_connections)
-
-    async def _serve(self, runtime: Runtime, connected: socket.socket, principal: Principal) -> None:
+    async def _welcome(self, carrier: Carrier, principal: Principal) -> None:
         limits = self._config.limits
         connection = Connection(
-            SocketCarrier(connected, send_timeout=limits.send_timeout_s),
+            carrier,
             principal,
-            runtime,
+            self._runtime,
             max_outstanding=limits.max_outstanding,
             max_document_bytes=limits.max_document_bytes,
             max_batch=limits.max_batch,
@@ -114,8 +110,26 @@ class Daemon:
         finally:
             self._connections.discard(connection)
 
+    def _reload(self, listeners: Sequence[Listener]) -> None:
+        """Read certificates again; what cannot be read leaves the listener with what it had."""
+        notify(os.environ, f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        for listener in listeners:
+            try:
+                listener.reload()
+            except ConfigError as error:
+                log.error("%s goes on with the certificates it had: %s", listener.address, error)
+        log.info("SIGHUP: certificates have been read again; the rest of the configuration takes a restart")
+        _warn(listeners)
+        notify(os.environ, "READY=1")
+
+    async def _remind(self, listeners: Sequence[Listener]) -> None:
+        """Tell once a day what is about to expire: this runs for longer than certificates last."""
+        while True:
+            _warn(listeners)
+            await trio.sleep(DAY)
+
     async def _stop_waiting(self, runtime: Runtime) -> None:
-        log.warning("%s again: not waiting for transactions in flight", await self._signals.next())
+        log.warning("%s again: not waiting for transactions in flight", await self._signals.end())
         runtime.stop_waiting()
 
     async def _warm_up(self) -> None:
@@ -125,14 +139,22 @@ class Daemon:
         """
         await trio.to_thread.run_sync(import_module, "jsonschema", abandon_on_cancel=True)
 
-    def _announce(self) -> None:
+    def _announce(self, path: Path) -> None:
         # What exists now lives as long as the process: keep the collector from walking it, and let it look at young
         # objects less often, since actors free what they drop by reference counting.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 50, 100)
-        self._say(f"hearthd: ready on {self._path}")
-        notify(os.environ, f"READY=1\nSTATUS=ready on {self._path}")
+        for address in self._runtime.listeners[1:]:
+            self._say(f"hearthd: listening on {address}")
+        self._say(f"hearthd: ready on {path}")
+        notify(os.environ, f"READY=1\nSTATUS=ready on {path}")
+
+
+def _warn(listeners: Sequence[Listener]) -> None:
+    for listener in listeners:
+        for warning in listener.warnings():
+            log.warning("%s", warning)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -166,9 +188,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "hearthd",
         description="The hearth daemon: hardware for agents, safe and audited.",
-        epilog="SIGTERM, SIGINT and SIGHUP end it: sessions are closed, transactions in flight finish, outputs go to "
-        "their safe state, and it exits 0; a second one stops waiting for transactions. There is nothing to reload: "
-        "restart it. Under nohup SIGHUP stays ignored. It exits 2 where the configuration cannot be used.",
+        epilog="SIGTERM and SIGINT end it: sessions are closed, transactions in flight finish, outputs go to their "
+        "safe state, and it exits 0; a second one stops waiting for transactions. SIGHUP makes it read its "
+        "certificates again, without dropping a session; for anything else in the configuration, restart it. A "
+        "terminal that closes ends what was started in it, except under nohup. It exits 2 where the configuration "
+        "cannot be used.",
     )
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="a hearth.toml (default: all defaults)")
@@ -186,7 +210,10 @@ def _check(config: Config) -> None:
     for tool in parts.registry.values():
         check_schema(tool.params_schema, f"tool {tool.name}: params_schema", by_authority=True)
         check_schema(tool.result_schema, f"tool {tool.name}: result_schema", by_authority=True)
-    for warning in idle_patterns(parts.policy, parts.registry):
+    ws = config.websocket
+    takes_certificates = config.tls.listen is not None or (ws.listen is not None and ws.client_ca is not None)
+    idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=ws.listen is not None)
+    for warning in [*idle_patterns(parts.policy, parts.registry), *idle]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     sys.stdout.write(
         f"hearthd: configuration is good: board {parts.board.name}, {len(parts.registry)} tools, "
@@ -196,7 +223,7 @@ def _check(config: Config) -> None:
 
 def _allow_descriptors(connections: int) -> None:
     """Ask for as many descriptors as the configuration's connections need: 1,024 is what a shell or systemd grants."""
-    wanted = connections + unix.RESERVED + OWN_DESCRIPTORS
+    wanted = connections + RESERVED + OWN_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -221,11 +248,12 @@ def _serve(config: Config, say: Callable[[str], None]) -> None:
         path = Path(listening.getsockname())
     try:
         parts = build_parts(config, default_policy=default_policy(os.geteuid(), unix.socket_gid(path)))
+        daemon = Daemon(config, parts, signals=signals, say=say)
+        listeners = open_listeners(config, parts.policy, listening, path, daemon.refused)
         for note in parts.open_records():
             log.warning("%s", note)
-        daemon = Daemon(config, listening, path, parts, signals=signals, say=say)
         signals.started()
-        trio.run(daemon.run)
+        trio.run(daemon.run, listeners, path)
     finally:
         signals.over()
         listening.close()

@@ -47,7 +47,9 @@ log = logging.getLogger("hearth.runtime")
 REJECTIONS = Rate(10, 60)
 """How often the refusals of one principal are put on record: ten at once, then one in six seconds."""
 MOST_REJECTED = 1000
-"""Principals whose refusals are counted."""
+"""Principals and addresses whose refusals are counted."""
+ALL_STRANGERS = Rate(60, 60)
+"""How often the refusals of peers that could not prove who they are are put on record, wherever they come from."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -85,6 +87,9 @@ class Runtime:
         self._per_principal: dict[str, int] = {}
         self._grants: dict[str, Grant] = {}
         self._rejections: dict[str, TokenBucket] = {}
+        self._strangers = TokenBucket(ALL_STRANGERS)
+        self.listeners: list[str] = []
+        """Where clients may connect, as health tells it."""
         self._nursery: trio.Nursery | None = None
         self._running = 0
         self._one_ended = trio.Event()
@@ -124,7 +129,8 @@ class Runtime:
             raise ShuttingDown
         grant = decide(self.parts.policy, principal, self.parts.registry)
         if grant is None:
-            self._record_rejection(principal.key)
+            if self._worth_recording(principal.key):
+                self.audit("session.reject", principal=principal.key, reason="no policy entry matches")
             raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
         # One grant for all sessions of a policy entry: it is the largest thing an idle session would hold.
         grant = self._grants.setdefault(grant.policy, grant)
@@ -139,13 +145,17 @@ class Runtime:
         self._nursery.start_soon(self._run_session, session, ask)
         return session
 
-    def _record_rejection(self, principal: str) -> None:
-        """Record that somebody without rights was refused: not without end, since they are not to fill the disk."""
+    def refused(self, carrier: str, peer: str, reason: str) -> None:
+        """Record that a peer could not prove who it is (an address, and why)."""
+        if self._worth_recording(f"{carrier} {peer}") and not self._strangers.take(trio.current_time()):
+            log.info("%s: refused %s: %s", carrier, peer, reason)
+            self.audit("auth.reject", carrier=carrier, peer=peer, reason=reason)
+
+    def _worth_recording(self, who: str) -> bool:
+        """Whether a refusal is recorded: not without end, since who is refused is not to fill the disk."""
         if len(self._rejections) >= MOST_REJECTED:
             self._rejections.clear()
-        bucket = self._rejections.setdefault(principal, TokenBucket(REJECTIONS))
-        if not bucket.take(trio.current_time()):
-            self.audit("session.reject", principal=principal, reason="no policy entry matches")
+        return not self._rejections.setdefault(who, TokenBucket(REJECTIONS)).take(trio.current_time())
 
     async def _run_session(self, session: Session, ask: Ask) -> None:
         try:
@@ -234,6 +244,8 @@ class Runtime:
         ledger.flush()
         ok = failure is None and ledger.failure is None and all(bus.state == "ready" for bus in self.buses.values())
         health = {"ok": ok, "version": __version__, "sessions": len(self._sessions), "audit": audit, "buses": buses}
+        if self.listeners:
+            health["listeners"] = self.listeners
         if ledger.failure is not None:
             health["outputs"] = {"ok": False, "reason": ledger.failure}
         return health

@@ -8,14 +8,13 @@ that a request whose caller is cancelled can never leave half a line on the wire
 from __future__ import annotations
 
 import os
-import socket
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
-from hearth.config import default_socket
+from hearth.address import looked_up, named, parse
+from hearth.dial import open_stream
 from hearth.errors import CarrierError, HearthError, RpcError
 from hearth.facade import Following, Link, SessionFace, TakeBack
 from hearth.groups import unwrapped
@@ -32,6 +31,8 @@ from hearth.subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+
+    from hearth.address import Address
 
 RECEIVE_SIZE = 1 << 16
 LAST_WORDS = 1.0
@@ -55,7 +56,7 @@ class _Pending:
 class Client(Link):
     """A connection to a hearth daemon; made by `connect`."""
 
-    def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         self._protocol = ClientProtocol()
         self._pending: dict[int, _Pending] = {}
@@ -236,13 +237,18 @@ class Client(Link):
 
 
 @asynccontextmanager
-async def connect(address: str | Path | None = None) -> AsyncIterator[Client]:
-    """Connect to a daemon: a socket's path, or None for HEARTH_SOCKET or the default socket (draft §10.1).
+async def connect(
+    address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None
+) -> AsyncIterator[Client]:
+    """Connect to a daemon: a socket's path, or an address of any carrier, such as "ssh://pi" (see `hearth.address`).
 
-    Raises CarrierError when nobody answers there. An exception of the body comes out as it is.
+    None means HEARTH_ADDRESS, else HEARTH_SOCKET, else the default socket (draft §10.1). `token` is a bearer token for
+    ws:// and wss://, where the address names no file with one; without it, HEARTH_TOKEN is offered there.
+    Raises CarrierError when nobody answers there, or does not let us in, and ConfigError for an address, a key or a
+    token that cannot be used. An exception of the body comes out as it is.
     """
-    stream = await _open(_socket_path(address))
-    async with unwrapped() as body, stream, trio.open_nursery() as nursery:
+    where = named(*looked_up(os.environ, os.geteuid())) if address is None else parse(address)
+    async with unwrapped() as body, open_stream(where, token=token) as stream, trio.open_nursery() as nursery:
         client = Client(stream)
         # Shielded: when the body is cancelled from outside, it must still be able to close its sessions.
         background = trio.CancelScope(shield=True)
@@ -253,48 +259,3 @@ async def connect(address: str | Path | None = None) -> AsyncIterator[Client]:
         finally:
             await client._settle()
             background.cancel()
-
-
-def _socket_path(address: str | Path | None) -> Path:
-    if address is None:
-        address = os.environ.get("HEARTH_SOCKET") or default_socket(os.environ, os.geteuid())
-    return Path(str(address).removeprefix("unix:"))
-
-
-async def _open(path: Path) -> trio.SocketStream:
-    try:
-        return trio.SocketStream(trio.socket.from_stdlib_socket(await _connected(path)))
-    except FileNotFoundError:
-        raise CarrierError(f"no daemon at {path}: there is no such socket; start one with `hearthd`") from None
-    except ConnectionRefusedError:
-        raise CarrierError(f"no daemon at {path}: nobody listens there any more; start one with `hearthd`") from None
-    except PermissionError:
-        raise CarrierError(f"no permission to connect to {path}; join the group that `ls -l {path}` shows") from None
-    except OSError as error:
-        raise CarrierError(f"cannot connect to {path}: {error.strerror or error}") from None
-
-
-async def _connected(path: Path) -> socket.socket:
-    """A connected socket. While too many connections wait to be accepted, the kernel refuses more: so we wait, too.
-
-    (`trio.open_unix_socket` takes that refusal, EAGAIN, for a connection on its way, which then turns out to be none.)
-    """
-    pause = 0.005
-    until = trio.current_time() + PATIENCE
-    await trio.lowlevel.checkpoint()
-    while True:
-        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connecting.setblocking(False)
-            connecting.connect(str(path))
-        except BlockingIOError:
-            connecting.close()
-            if trio.current_time() > until:
-                raise
-        except BaseException:
-            connecting.close()
-            raise
-        else:
-            return connecting
-        await trio.sleep(pause)
-        pause = min(2 * pause, 0.25)

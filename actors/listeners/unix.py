@@ -1,7 +1,7 @@
 """The Unix domain socket (draft §10.1): the file system says who may connect, the kernel says who connected.
 
 The socket is bound with no wider moment than its final mode, in a directory nobody else can write to. A stale socket is
-replaced, a live one never. A connection past the limit is told so and closed.
+replaced, a live one never. Who connects is known at once, so a connection past the limits is told so and closed.
 """
 
 from __future__ import annotations
@@ -9,39 +9,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import grp
-import logging
 import os
-import resource
 import socket
 import stat
-from collections import Counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-import trio
-
-from hearth.errors import ConfigError, QueueFull
+from hearth.actors.carrier import SocketCarrier
+from hearth.actors.listeners.accepting import BACKLOG, each_accepted
+from hearth.errors import ConfigError
 from hearth.policy.principal import from_peercred
 from hearth.protocol.jsonrpc import dump_error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    import trio
+
+    from hearth.actors.listeners.accepting import Doorway, Welcome
+    from hearth.errors import QueueFull
     from hearth.policy.principal import Principal
-
-log = logging.getLogger("hearth.unix")
-
-BACKLOG = 512
-"""Connections that may wait to be accepted; beyond them a client that does not wait gets EAGAIN."""
-NO_DESCRIPTORS_PAUSE = 0.1
-"""Seconds to wait for descriptors to come free when the process or the machine has none left."""
-RESERVED = 32
-"""Descriptors that connections leave free: the audit log must rotate and tools must open files whoever connects."""
-
-FOR_OTHERS = 8
-"""Connections beyond the limit for principals who have none: one who takes them all must not lock the operator out."""
-
-Serve: TypeAlias = "Callable[[socket.socket, Principal], Awaitable[None]]"
 
 
 def bind(path: Path, mode: int = 0o660, group: str | None = None) -> socket.socket:
@@ -141,57 +127,48 @@ def _unlink(path: Path) -> None:
         ) from None
 
 
-async def accept_all(listening: socket.socket, nursery: trio.Nursery, serve: Serve, *, max_connections: int) -> None:
-    """Accept until cancelled; each connection is served in a task of `nursery`, which has no others.
+class UnixListener:
+    """The daemon's own socket, bound here or passed by a service manager."""
 
-    The kernel gives out the lowest number that is free, so a connection whose number is high says that few are left.
-    """
-    most_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    last = most_descriptors - min(RESERVED, most_descriptors // 4)
-    starved = False
-    held: Counter[str] = Counter()
+    def __init__(self, listening: socket.socket, path: Path, *, send_timeout: float) -> None:
+        self._listening = listening
+        self._send_timeout = send_timeout
+        self.address = f"unix:{path}"
 
-    async def count_and_serve(connected: socket.socket, principal: Principal) -> None:
-        held[principal.key] += 1
-        try:
-            await serve(connected, principal)
-        finally:
-            held[principal.key] -= 1
-            if not held[principal.key]:
-                del held[principal.key]
+    async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
+        """See Listener."""
 
-    while True:
-        await trio.lowlevel.wait_readable(listening)
-        try:
-            connected, _ = listening.accept()
-        except BlockingIOError:
-            continue
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                if not starved:
-                    # Once: whoever causes this must not fill a disk with complaints about it.
-                    log.error("cannot accept connections at the moment: %s", error.strerror)
-                starved = True
-                await trio.sleep(NO_DESCRIPTORS_PAUSE)
-                continue
-            if error.errno in (errno.ECONNABORTED, errno.EPERM):
-                continue
-            raise
-        starved = False
-        count = len(nursery.child_tasks)
-        principal = from_peercred(connected)
-        if count >= max_connections + (0 if held[principal.key] else FOR_OTHERS):
-            _turn_away(connected, count, {"max_connections": max_connections})
-        elif connected.fileno() >= last:
-            _turn_away(connected, count, {"reason": f"of {most_descriptors} descriptors the others are in use"})
-        else:
-            nursery.start_soon(count_and_serve, connected, principal)
+        async def serve(connected: socket.socket, principal: Principal) -> None:
+            try:
+                await welcome(SocketCarrier(connected, send_timeout=self._send_timeout), principal)
+            finally:
+                doorway.leave(principal)
+
+        def arrived(connected: socket.socket) -> None:
+            principal = from_peercred(connected)
+            refusal = doorway.refusal(connected, principal)
+            if refusal is not None:
+                _turn_away(connected, refusal)
+                return
+            doorway.enter(principal)
+            nursery.start_soon(serve, connected, principal)
+
+        await each_accepted(self._listening, arrived)
+
+    def reload(self) -> None:
+        """See Listener. There is nothing to read."""
+
+    def warnings(self) -> list[str]:
+        """See Listener. There is nothing that expires."""
+        return []
+
+    def close(self) -> None:
+        """See Listener."""
+        self._listening.close()
 
 
-def _turn_away(connected: socket.socket, count: int, data: dict[str, object]) -> None:
-    refusal = QueueFull(f"Queue full: {count} connections are open", data=data)
+def _turn_away(connected: socket.socket, refusal: QueueFull) -> None:
     with connected:
-        connected.setblocking(False)
         try:
             connected.send(dump_error(None, refusal))
         except OSError:

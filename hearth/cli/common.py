@@ -9,22 +9,23 @@ import os
 import signal
 from contextlib import asynccontextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 import trio
 from attrs import frozen
 
 from hearth._version import __version__
+from hearth.address import looked_up, named
 from hearth.cli import render
 from hearth.client import Client, connect
-from hearth.config import default_socket
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from hearth.address import Address, NamedBy
     from hearth.facade import SessionFace
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
@@ -48,35 +49,49 @@ DEVICE_EFFECTS = {
 class Options:
     """The global options, wherever on the command line they stood."""
 
-    socket: str
-    named_by: Literal["--socket", "HEARTH_SOCKET", "--config", "default"]
+    where: str
+    named_by: NamedBy
     json: bool
 
+    @property
+    def address(self) -> Address:
+        """Where the daemon is. Raises ConfigError; a command that needs no daemon does not care."""
+        return named(self.where, self.named_by)
 
-def _options(context: click.Context, socket: str | None, *, as_json: bool) -> Options:
+
+def _options(context: click.Context, to: str | None, socket: str | None, *, as_json: bool) -> Options:
     before = context.obj or {}
     as_json = as_json or before.get("json", False)
-    given = socket or before.get("socket")
-    if given:
-        return Options(given, "--socket", as_json)
-    named = os.environ.get("HEARTH_SOCKET")
-    if named:
-        return Options(named, "HEARTH_SOCKET", as_json)
-    return Options(str(default_socket(os.environ, os.geteuid())), "default", as_json)
+    to, socket = to or before.get("to"), socket or before.get("socket")
+    if to and socket and not _same(to, socket):
+        raise click.UsageError("--to and --socket name two daemons; leave one of them out")
+    if to:
+        return Options(to, "--to", as_json)
+    if socket:
+        return Options(socket, "--socket", as_json)
+    return Options(*looked_up(os.environ, os.geteuid()), as_json)
+
+
+def _same(to: str, socket: str) -> bool:
+    try:
+        return named(to, "--to") == named(socket, "--socket")
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def standard(work: Callable[..., int | None]) -> Callable[..., None]:
     """Make a command's function out of one that takes Options first and returns its exit code (None: 0).
 
-    It gets --socket and --json; an error that hearth or the system raised becomes a message and a code.
+    It gets --to, --socket and --json; an error that hearth or the system raised becomes a message and a code.
     """
 
+    @click.option("--to", metavar="ADDRESS", help="The daemon's address, such as ssh://pi.")
     @click.option("--socket", metavar="PATH", help="The daemon's socket.")
     @click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
     @wraps(work)
-    def run(socket: str | None, as_json: bool, **arguments: Any) -> None:
+    def run(to: str | None, socket: str | None, as_json: bool, **arguments: Any) -> None:
         context = click.get_current_context()
-        options = _options(context, socket, as_json=as_json)
+        options = _options(context, to, socket, as_json=as_json)
         try:
             code = work(options, **arguments)
         except BrokenPipeError:
@@ -137,7 +152,7 @@ def _message(error: HearthError | OSError) -> str:
 @asynccontextmanager
 async def connected(options: Options) -> AsyncIterator[Client]:
     """A connection. Raises CarrierError: nobody there."""
-    async with connect(options.socket) as client:
+    async with connect(options.address) as client:
         yield client
 
 
@@ -148,7 +163,7 @@ async def session(options: Options) -> AsyncIterator[tuple[Client, SessionFace]]
     Raises CarrierError (nobody there, or nobody who answers) and what session.open is answered with.
     """
     async with (
-        connect(options.socket) as client,
+        connect(options.address) as client,
         client.open_session(client_name="hearth", client_version=__version__) as opened,
     ):
         yield client, opened

@@ -4,8 +4,8 @@ It looks at the machine's own devices too, also those that no daemon serves: wha
 may not open, and whether a board profile fits (--board, or the one of --config).
 
 Each check says OK, WARN or FAIL and, unless it is OK, the cure. Exit code: 0 if nothing failed, 1 if something did,
-and 3 if a socket was named (--socket, HEARTH_SOCKET, --config) and no daemon answers there. When none was named, no
-daemon at the default socket is a WARN: there may simply be none.
+and 3 if a daemon was named (--to, --socket, HEARTH_ADDRESS, HEARTH_SOCKET, --config) and none answers there. When none
+was named, no daemon at the default socket is a WARN: there may simply be none.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import click
 from attrs import asdict, evolve
 
 from hearth._version import __version__
+from hearth.address import UnixAddress, WebSocketAddress
 from hearth.cli import hardware, render
 from hearth.cli.checks import Check, check_log, check_socket, check_state
 from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible, session, standard
@@ -26,6 +27,8 @@ from hearth.errors import CarrierError, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from hearth.address import Address
 
 COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 DAEMON = "daemon"
@@ -39,19 +42,20 @@ DAEMON = "daemon"
 def doctor(options: Options, config: str | None, board: str | None) -> int:
     """Check this machine's hardware, socket, daemon, buses and audit log, each with what to do about it.
 
-    Exits with 1 if a check failed, and with 3 if a socket was named and no daemon answers there.
+    Exits with 1 if a check failed, and with 3 if a daemon was named and none answers there.
     """
     loaded = Config() if config is None else load_config(Path(config))
     if config is not None and options.named_by == "default":
         socket = loaded.server.socket or default_socket(os.environ, os.geteuid())
-        options = evolve(options, socket=str(socket), named_by="--config")
+        options = evolve(options, where=str(socket), named_by="--config")
+    address = options.address
     log = loaded.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
     # Before the daemon is asked: it would be a finding itself, and a profile that is no profile is a usage error.
     found = hardware.look(board or (None if config is None else loaded.board.profile))
 
     async def work() -> int:
         checks = [Check("OK", "hearth", f"version {__version__}")]
-        checks += check_socket(Path(options.socket), options.named_by)
+        checks += check_way(address, options.named_by)
         daemon = await _ask_daemon(options)
         checks += [*daemon, check_state(log.parent), check_log(log, expected=config is not None)]
         checks += hardware.checks(found)
@@ -79,18 +83,33 @@ def lines(checks: list[Check]) -> list[str]:
     return told
 
 
+def check_way(address: Address, named_by: str) -> list[Check]:
+    """What can be said of the way to the daemon without going it."""
+    if isinstance(address, UnixAddress):
+        return check_socket(address.path, named_by)
+    told = f"{address.place} (from {named_by})"
+    if isinstance(address, WebSocketAddress) and not address.secure and not _is_here(address.host):
+        cure = "use wss://, or a network that is itself encrypted: whoever is between reads all, the token too"
+        return [Check("WARN", "address", f"{told} is not encrypted", cure)]
+    return [Check("OK", "address", told)]
+
+
+def _is_here(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.") or host == "::1"
+
+
 async def _ask_daemon(options: Options) -> list[Check]:
     """What a session with the daemon tells, or why there is none."""
     try:
         async with session(options) as (_client, opened):
             tools = await opened.tools()
-            first = Check("OK", DAEMON, f"answers on {options.socket}; {len(tools)} tools")
+            first = Check("OK", DAEMON, f"answers on {options.address.place}; {len(tools)} tools")
             if all(tool["name"] != "hw.board" for tool in tools):
                 cure = 'add "hw.board" to the tools of your [[policy]] entry'
                 return [first, Check("WARN", "board", "the policy does not let you see the health of the buses", cure)]
             return [first, *board_checks(await opened.run("hw.board"))]
     except CarrierError as error:
-        cure = "where it is a service: `systemctl status hearthd`; if it listens elsewhere: --socket or HEARTH_SOCKET"
+        cure = "where it is a service: `systemctl status hearthd`; if it listens elsewhere: --to or HEARTH_ADDRESS"
         return [Check("WARN" if options.named_by == "default" else "FAIL", DAEMON, str(error), cure)]
     except RpcError as error:
         cure = "the daemon's [[policy]] entries say who may do what"

@@ -30,8 +30,11 @@ COMMANDS = {
     "get": ("hearth.cli.tasks:get", "Show a task as it stands."),
     "cancel": ("hearth.cli.tasks:cancel", "Ask a task to stop; what has begun on a bus finishes."),
     "watch": ("hearth.cli.tasks:watch", "Follow a task to its end."),
+    "connect": ("hearth.cli.connect:connect", "Carry the protocol between stdin, stdout and the daemon, for ssh."),
     "audit": ("hearth.cli.audit:audit", "Verify the audit log, or read its end. Needs no daemon."),
     "doctor": ("hearth.cli.doctor:doctor", "Check socket, daemon, buses and audit log, and say what to do."),
+    "tls": ("hearth.cli.tls:tls", "Make and show certificates for a test bench."),
+    "token": ("hearth.cli.token:token", "Make a bearer token, and the policy line for it."),
     "completion": ("hearth.cli.completion:completion", "Print the completion script for bash, zsh or fish."),
 }
 """Name -> where the click command is, and what the help says of it without importing it."""
@@ -69,18 +72,19 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--to", metavar="ADDRESS", help="The daemon: unix:, tls://, ws://, wss:// or ssh:// (or HEARTH_ADDRESS).")
 @click.option("--socket", metavar="PATH", help="The daemon's socket (or HEARTH_SOCKET; else the default one).")
 @click.option("--json", "as_json", is_flag=True, help="Answer with JSON, errors included.")
 @click.version_option(__version__, message="hearth %(version)s")
 @click.pass_context
-def cli(ctx: click.Context, socket: str | None, as_json: bool) -> None:
+def cli(ctx: click.Context, to: str | None, socket: str | None, as_json: bool) -> None:
     """Safe, stable, audited access to real hardware.
 
-    The daemon is `hearthd`; the commands here are its clients. Each takes --socket and --json too.
+    The daemon is `hearthd`; the commands here are its clients. Each takes --to, --socket and --json too.
 
     Exit codes: 0 done, 1 the work failed, 2 usage, 3 the daemon cannot be reached.
     """
-    ctx.obj = {"socket": socket, "json": as_json}
+    ctx.obj = {"to": to, "socket": socket, "json": as_json}
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

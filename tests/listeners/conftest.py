@@ -2,48 +2,31 @@
 
 import json
 from contextlib import asynccontextmanager
-from functools import partial
 
 import pytest
-import trio
 from attrs import evolve
+from support.carriers import KINDS, Papers, exposed, ssh_to_here
 
 import hearth
-from hearth.actors.carrier import SocketCarrier
-from hearth.actors.connection import Connection
-from hearth.actors.listeners import unix
-from hearth.actors.runtime import Runtime
 from hearth.config import AuditConfig, Config
-from hearth.groups import unwrapped
 
 
-@asynccontextmanager
-async def serve_unix(runtime: Runtime, path, *, max_connections=100, max_outstanding=256, send_timeout=30.0):
-    """Serve a runtime on a Unix socket while the body runs."""
-    listening = unix.bind(path)
-
-    async def serve(connected, principal):
-        carrier = SocketCarrier(connected, send_timeout=send_timeout)
-        await Connection(carrier, principal, runtime, max_outstanding=max_outstanding).run()
-
-    async with unwrapped() as body, trio.open_nursery() as nursery:
-        nursery.start_soon(partial(accept, listening, serve, max_connections))
-        async with body.watched():
-            yield
-        nursery.cancel_scope.cancel()
+@pytest.fixture(scope="session")
+def papers(tmp_path_factory):
+    """Certificates and tokens, made once."""
+    return Papers(tmp_path_factory.mktemp("papers"))
 
 
-async def accept(listening, serve, max_connections):
-    try:
-        async with trio.open_nursery() as connections:
-            await unix.accept_all(listening, connections, serve, max_connections=max_connections)
-    finally:
-        listening.close()
+@pytest.fixture
+def expose(tmp_path, papers, monkeypatch):
+    """`async with expose(runtime, *kinds) as over`: a runtime behind these carriers; see support.carriers.Exposed."""
+    monkeypatch.setenv("HEARTH_SSH", str(ssh_to_here(tmp_path)))
+    monkeypatch.delenv("HEARTH_TOKEN", raising=False)
 
+    def make(runtime, *kinds, **more):
+        return exposed(runtime, tmp_path, papers, *kinds, **more)
 
-@pytest.fixture(name="serve_unix")
-def serve_unix_fixture():
-    return serve_unix
+    return make
 
 
 class House:
@@ -72,7 +55,7 @@ class House:
 
 
 @asynccontextmanager
-async def embedded_house(config, _path):
+async def embedded_house(config):
     async with hearth.open_runtime(board="sim", config=config) as runtime:
 
         @asynccontextmanager
@@ -83,33 +66,32 @@ async def embedded_house(config, _path):
 
 
 @asynccontextmanager
-async def unix_house(config, path):
-    limits = config.limits
+async def carried_house(config, kind, expose):
     async with (
         hearth.open_runtime(board="sim", config=config) as runtime,
-        serve_unix(runtime._runtime, path, max_outstanding=limits.max_outstanding, send_timeout=limits.send_timeout_s),
-        hearth.connect(path) as client,
+        expose(runtime._runtime, kind, limits=config.limits) as over,
+        over.connect(kind) as client,
     ):
 
         @asynccontextmanager
         async def attach(session):
-            async with hearth.connect(path) as other:
+            async with over.connect(kind) as other:
                 yield other.attach(session.session_id)
 
         yield House(runtime, client, attach)
 
 
-HOUSES = {"embedded": embedded_house, "unix": unix_house}
+HOUSES = ("embedded", *(kind for kind in KINDS if kind != "memory"))
 
 
 @pytest.fixture(params=HOUSES)
-def make_house(request, tmp_path):
+def make_house(request, tmp_path, expose):
     """`async with make_house(**limits) as house`, over each carrier."""
 
     def make(**limits):
         config = Config(audit=AuditConfig(path=tmp_path / "audit.log"))
         config = evolve(config, limits=evolve(config.limits, **limits))
-        return HOUSES[request.param](config, tmp_path / "hearth.sock")
+        return embedded_house(config) if request.param == "embedded" else carried_house(config, request.param, expose)
 
     return make
 

@@ -12,14 +12,15 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.actors.listeners import unix
+from hearth.actors.listeners.accepting import Doorway
+from hearth.actors.listeners.unix import UnixListener, bind
 
 
 class Listening:
     """A listening socket whose accept fails as often as it is told."""
 
     def __init__(self, path):
-        self.socket = unix.bind(path)
+        self.socket = bind(path)
         self.failures = []
 
     def accept(self):
@@ -35,22 +36,22 @@ class Listening:
 async def accepting(tmp_path):
     """`accepting(max_connections)`: start to accept; the sockets that were accepted are served until the end."""
     listening = Listening(tmp_path / "s")
+    listener = UnixListener(listening, tmp_path / "s", send_timeout=10)
     served = []
 
-    async def serve(connected, principal):
+    async def welcome(carrier, principal):
         served.append(principal)
-        with connected:
-            await trio.lowlevel.wait_readable(connected)
-            while True:
-                await trio.lowlevel.wait_readable(connected)
-                if not connected.recv(100):
-                    return
+        try:
+            while await carrier.receive() is not None:
+                pass
+        finally:
+            await carrier.aclose()
 
     async with trio.open_nursery() as outer:
 
         async def accept(most):
             async with trio.open_nursery() as connections:
-                await unix.accept_all(listening, connections, serve, max_connections=most)
+                await listener.accept_all(connections, Doorway(most), welcome)
 
         def start(most=100):
             outer.start_soon(accept, most)
@@ -94,7 +95,7 @@ async def test_exactly_as_many_as_are_allowed_are_served(accepting) -> None:
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
 async def test_running_out_of_something_pauses_and_is_told_once(accepting, caplog, monkeypatch, code: int) -> None:
-    monkeypatch.setattr(unix, "NO_DESCRIPTORS_PAUSE", 0.001)
+    monkeypatch.setattr("hearth.actors.listeners.accepting.NO_DESCRIPTORS_PAUSE", 0.001)
     listening, served, path = accepting()
     listening.failures = [OSError(code, "none left")] * 50
     with caplog.at_level(logging.INFO), connect(path):
@@ -117,7 +118,7 @@ async def test_descriptors_are_left_for_what_the_others_need(accepting, monkeypa
     with socket.socket(socket.AF_UNIX) as probe:
         allowed = probe.fileno() + 12
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (allowed, allowed))
-    monkeypatch.setattr(unix, "RESERVED", 4)
+    monkeypatch.setattr("hearth.actors.listeners.accepting.RESERVED", 4)
     _, served, path = accepting()
     clients = [connect(path) for _ in range(12)]
     last = clients[-1].makefile("rb")
@@ -133,7 +134,8 @@ async def test_descriptors_are_left_for_what_the_others_need(accepting, monkeypa
 async def test_an_error_that_nobody_foresaw_is_raised(tmp_path) -> None:
     listening = Listening(tmp_path / "s")
     listening.failures = [OSError(errno.EBADF, "Bad file descriptor")]
+    listener = UnixListener(listening, tmp_path / "s", send_timeout=10)
     with connect(tmp_path / "s"), pytest.RaisesGroup(OSError):
         async with trio.open_nursery() as nursery:
-            await unix.accept_all(listening, nursery, None, max_connections=1)
+            await listener.accept_all(nursery, Doorway(1), None)
     listening.socket.close()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import aclosing, asynccontextmanager
+from urllib.parse import urlencode
 
 import pytest
 import trio
 import trio.testing
+import trio_websocket
+from support.carriers import MessageStream
 
 import hearth
 from hearth import CarrierError, RpcError
@@ -75,26 +78,59 @@ class Server:
         await self.say({"jsonrpc": "2.0", "id": request["id"], kind: answer})
 
 
-@pytest.fixture
-async def fake(tmp_path):
-    """`async with fake() as (client, server)`."""
-    path = tmp_path / "fake.sock"
+async def greeted(accepted, kind, papers, nursery):
+    """The server's stream of lines on a connection that it has accepted."""
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+    if kind == "tls":
+        stream = trio.SSLStream(stream, papers.server_context(client_ca=papers.ca), server_side=True)
+        await stream.do_handshake()
+    if kind == "ws":
+        request = await trio_websocket.wrap_server_stream(nursery, stream)
+        stream = MessageStream(await request.accept(subprotocol="hacp.v0"))
+    return stream
+
+
+def listening_as(kind, tmp_path, papers):
+    """A listening socket, and the address that leads to it."""
+    if kind == "unix":
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "fake.sock"))
+        return listening, f"unix:{tmp_path / 'fake.sock'}"
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    host, port = listening.getsockname()
+    files = {"ca": papers.ca, "cert": papers.client_cert, "key": papers.client_key} if kind == "tls" else {}
+    return listening, f"{kind}://{host}:{port}?{urlencode(files)}"
+
+
+@pytest.fixture(params=["unix", "tls", "ws"])
+async def fake(request, tmp_path, papers, monkeypatch):
+    """`async with fake() as (client, server)`, over a carrier of each kind."""
+    kind = request.param
+    monkeypatch.delenv("HEARTH_TOKEN", raising=False)
 
     @asynccontextmanager
     async def make():
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(str(path))
+        listening, address = listening_as(kind, tmp_path, papers)
+        with listening:
             listening.listen()
-            async with trio.open_nursery() as nursery, hearth.connect(path) as client:
-                accepted, _ = listening.accept()
-                server = Server(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
-                nursery.start_soon(server.run)
-                try:
-                    yield client, server
-                finally:
-                    await server.stream.aclose()
-                    nursery.cancel_scope.cancel()
-        path.unlink()
+            listening.setblocking(False)
+            async with trio.open_nursery() as nursery:
+                servers, to_servers = trio.open_memory_channel(1)
+
+                async def accept():
+                    await trio.lowlevel.wait_readable(listening)
+                    servers.send_nowait(Server(await greeted(listening.accept()[0], kind, papers, nursery)))
+
+                nursery.start_soon(accept)
+                async with hearth.connect(address) as client:
+                    server = await to_servers.receive()
+                    nursery.start_soon(server.run)
+                    try:
+                        yield client, server
+                    finally:
+                        await server.stream.aclose()
+                        nursery.cancel_scope.cancel()
 
     return make
 
@@ -193,11 +229,14 @@ async def test_an_answer_without_end_is_not_kept_in_memory(fake) -> None:
 
         async def endless(_request):
             # More than the longest line that is taken; the connection ends in the middle of it.
-            for _ in range(70):
-                await server.say(b"x" * (1 << 20))
+            if isinstance(server.stream, MessageStream):
+                await server.say(b"x" * (70 << 20))
+            else:
+                for _ in range(70):
+                    await server.say(b"x" * (1 << 20))
 
         server.answers["session.open"] = endless
-        with pytest.raises(CarrierError, match="without end"):
+        with pytest.raises(CarrierError, match="without end|a message of more than"):
             await client.call("session.open", {})
 
 

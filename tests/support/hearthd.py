@@ -1,6 +1,7 @@
 """A real hearthd as a process, on a socket of its own, and a client that is not ours: bytes on a socket.
 
-`Wire` is what every such client has; `Peer` is one that works with sessions and tasks. The conformance tests have their
+`Wire` is what every such client has; `Peer` is one that works with sessions and tasks. Both take a Unix socket's path or
+a connection that is made (support.dialing has those of the other carriers). The conformance tests have their
 own, which speaks as the draft's plain client does, and a daemon with more knobs (tests/conformance/daemon.py).
 """
 
@@ -48,13 +49,19 @@ def request(id_: Any, method: str, params: Any = None) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params or {}}).encode() + b"\n"
 
 
+def unix_socket(path: Path) -> socket.socket:
+    """A connected socket."""
+    connected = socket.socket(socket.AF_UNIX)
+    # Connected while it blocks: then it waits for its turn where many connect at once.
+    connected.connect(str(path))
+    return connected
+
+
 class Wire:
     """A connection to a daemon: what is sent and received is exactly what is on it."""
 
-    def __init__(self, path: Path) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
-        # Connected while it blocks: then it waits for its turn where many connect at once.
-        self.socket.connect(str(path))
+    def __init__(self, place: Any) -> None:
+        self.socket = unix_socket(place) if isinstance(place, Path) else place
         self.socket.settimeout(BOUND)
         self._lines = self.socket.makefile("rb")
         self._last_id = 0
@@ -211,6 +218,8 @@ class Hearthd:
         self.env = {**os.environ, **(env or {})}
         self.process: subprocess.Popen[str] | None = None
         self.said = ""
+        self.listening: dict[str, str] = {}
+        """Where else it listens, by scheme, as it said when it started."""
         self.peers: list[Any] = []
 
     def start(
@@ -227,6 +236,9 @@ class Hearthd:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said += line
+            if line.startswith("hearthd: listening on "):
+                address = line.split()[-1]
+                self.listening[address.partition(":")[0]] = address
             if line.startswith("hearthd: ready on "):
                 # Nobody must be able to stop it by not reading what it says, but that is one test's business.
                 self._listener = threading.Thread(target=self._listen, args=[self.process.stderr], daemon=True)
@@ -241,8 +253,9 @@ class Hearthd:
             for line in stderr:
                 self.said += line
 
-    def peer(self) -> Peer:
-        self.peers.append(Peer(self.socket))
+    def peer(self, connected: Any = None) -> Peer:
+        """A client on its socket, or on this connection to it; closed at the end."""
+        self.peers.append(Peer(self.socket if connected is None else connected))
         return self.peers[-1]
 
     def hang_up(self) -> None:

@@ -50,7 +50,7 @@ def busy(running: Hearthd, clients: int) -> list[Peer]:
     return peers
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_50_clients_are_busy_ends_it_within_its_bound_with_everything_told(hearthd, number: int) -> None:
     running = hearthd("[limits]\nmax_sessions_per_principal = 100\nshutdown_grace_s = 8\n").start()
     peers = busy(running, 50)

@@ -1,0 +1,182 @@
+"""Who may come in: the accept loop of every listener, and the bounds that all listeners share.
+
+It counts connections and whose they are, leaves descriptors for what else the daemon does, and bounds how many may
+stand at the door without having proved who they are. How a peer proves it is a greeter's business; what happens to a
+connection that is let in is the connection's.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import trio
+
+from hearth.errors import HearthError, QueueFull
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from hearth.actors.carrier import Carrier
+    from hearth.policy.principal import Principal
+
+log = logging.getLogger("hearth.listeners")
+
+BACKLOG = 512
+"""Connections that may wait to be accepted; beyond them a client that does not wait gets EAGAIN."""
+NO_DESCRIPTORS_PAUSE = 0.1
+"""Seconds to wait for descriptors to come free when the process or the machine has none left."""
+RESERVED = 32
+"""Descriptors that connections leave free: the audit log must rotate and tools must open files whoever connects."""
+FOR_OTHERS = 8
+"""Connections beyond the limit for principals who have none: one who takes them all must not lock the operator out."""
+STRANGERS = 256
+"""Connections in all whose peer has not yet proved who it is."""
+STRANGERS_EACH = 16
+"""Such connections of one address: who opens them and says nothing must not keep the others out."""
+
+Welcome: TypeAlias = "Callable[[Carrier, Principal], Awaitable[None]]"
+"""Serves a connection to its end."""
+
+
+class Stranger(HearthError):
+    """A peer could not prove who it is. It has its answer; this reason is for the log and the audit alone."""
+
+
+class Greeter(Protocol):
+    """Finds out who has connected over TCP."""
+
+    @property
+    def scheme(self) -> str:
+        """How addresses of this carrier begin: "tls", "ws" or "wss"."""
+        ...
+
+    async def greet(self, connected: socket.socket, peer: str, welcome: Welcome) -> None:
+        """Do the handshake, within its deadline, then `await welcome(carrier, principal)`.
+
+        Closes `connected` in any case, and lets out nothing that a peer or the network can cause but Stranger.
+        """
+
+    def reload(self) -> None:
+        """Read certificates again. Raises ConfigError and goes on with what there was."""
+
+
+class Listener(Protocol):
+    """One place at which peers connect."""
+
+    @property
+    def address(self) -> str:
+        """What clients connect to, such as "tls://0.0.0.0:7117"."""
+        ...
+
+    async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
+        """Accept until cancelled; each connection is served in a task of `nursery`."""
+
+    def reload(self) -> None:
+        """See Greeter."""
+
+    def warnings(self) -> list[str]:
+        """What the operator should know of what is in use, such as a certificate that expires soon."""
+        ...
+
+    def close(self) -> None:
+        """Listen no more."""
+
+
+class Doorway:
+    """Counts who is inside and who waits at the door, over all listeners of a daemon."""
+
+    def __init__(self, max_connections: int) -> None:
+        self._max_connections = max_connections
+        self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._inside = 0
+        self._held: Counter[str] = Counter()
+        self._strangers: Counter[str] = Counter()
+
+    def refusal(self, connected: socket.socket, principal: Principal) -> QueueFull | None:
+        """Why a connection of `principal` cannot be let in, if it cannot."""
+        count, most = self._inside, self._max_connections
+        if count >= most + (0 if self._held[principal.key] else FOR_OTHERS):
+            return QueueFull(f"Queue full: {count} connections are open", data={"max_connections": most})
+        if self.scarce(connected):
+            reason = f"of {self._descriptors} descriptors the others are in use"
+            return QueueFull(f"Queue full: {count} connections are open", data={"reason": reason})
+        return None
+
+    def scarce(self, connected: socket.socket) -> bool:
+        """Whether few descriptors are left: the kernel gives out the lowest free number, so a high one says so."""
+        return connected.fileno() >= self._descriptors - min(RESERVED, self._descriptors // 4)
+
+    def enter(self, principal: Principal) -> None:
+        """A connection of this principal is let in; `leave` is owed."""
+        self._inside += 1
+        self._held[principal.key] += 1
+
+    def leave(self, principal: Principal) -> None:
+        """A connection has ended."""
+        self._inside -= 1
+        _take_one(self._held, principal.key)
+
+    def crowded(self, peer: str) -> bool:
+        """Whether nobody else from this address, or nobody at all, may wait at the door."""
+        return self._strangers[peer] >= STRANGERS_EACH or self._strangers.total() >= STRANGERS
+
+    @contextmanager
+    def at_the_door(self, peer: str) -> Iterator[Callable[[], None]]:
+        """Count a stranger while the body runs, or until it calls what it is given: its peer is known now."""
+        self._strangers[peer] += 1
+        waiting = True
+
+        def known() -> None:
+            nonlocal waiting
+            if waiting:
+                waiting = False
+                _take_one(self._strangers, peer)
+
+        try:
+            yield known
+        finally:
+            known()
+
+
+def _take_one(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+async def each_accepted(listening: socket.socket, arrived: Callable[[socket.socket], None]) -> None:
+    """Hand every connection that comes to `arrived`, which must not block, until cancelled."""
+    starved = False
+    while True:
+        await trio.lowlevel.wait_readable(listening)
+        try:
+            connected, _ = listening.accept()
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if not starved:
+                    # Once: whoever causes this must not fill a disk with complaints about it.
+                    log.error("cannot accept connections at the moment: %s", error.strerror)
+                starved = True
+                await trio.sleep(NO_DESCRIPTORS_PAUSE)
+                continue
+            if error.errno in (errno.ECONNABORTED, errno.EPERM) or error.errno in _OF_THE_CONNECTION:
+                continue
+            raise
+        starved = False
+        connected.setblocking(False)
+        arrived(connected)
+
+
+_OF_THE_CONNECTION = (
+    errno.ENETDOWN, errno.EPROTO, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH,
+    errno.EOPNOTSUPP, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNRESET,
+)  # fmt: skip
+"""Errors of a connection that ended before it was accepted, which Linux reports from accept (accept(2))."""

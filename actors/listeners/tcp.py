@@ -1,0 +1,137 @@
+"""TCP listeners: bind an address, accept, and have a greeter find out who has come.
+
+A peer that has not proved who it is costs one descriptor and one task, for as long as the handshake's deadline at
+most, and there are few such places for each address. What it proves, and how, is the greeter's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, TypeAlias
+
+from hearth.actors.listeners.accepting import BACKLOG, Stranger, each_accepted
+from hearth.errors import ConfigError
+from hearth.protocol.jsonrpc import dump_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import trio
+
+    from hearth.actors.carrier import Carrier
+    from hearth.actors.listeners.accepting import Doorway, Greeter, Welcome
+    from hearth.actors.listeners.certificates import Certificates
+    from hearth.config import Endpoint
+    from hearth.policy.principal import Principal
+
+Report: TypeAlias = "Callable[[str, str, str], None]"
+"""Told of each peer that was refused: carrier, peer's address, reason."""
+
+KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+"""Seconds of silence, seconds between probes, probes: a machine that lost its power is missed within a minute."""
+
+
+def bind(section: str, endpoint: Endpoint) -> socket.socket:
+    """A listening socket. Raises ConfigError with the section, the address and what is in the way."""
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # A restarted daemon must not wait for the connections of the former one to be forgotten.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((endpoint.host, endpoint.port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        why = error.strerror or error
+        raise ConfigError(f"[{section}] listen: cannot listen on {endpoint}: {why}; choose another address") from None
+    listening.setblocking(False)
+    return listening
+
+
+class TcpListener:
+    """One TCP address, with the greeter for who connects to it."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        greeter: Greeter,
+        certificates: Certificates | None,
+        *,
+        send_timeout: float,
+        report: Report,
+    ) -> None:
+        self._listening = listening
+        self._greeter = greeter
+        self._certificates = certificates
+        self._send_timeout = send_timeout
+        self._report = report
+        host, port = listening.getsockname()[:2]
+        self.address = f"{greeter.scheme}://[{host}]:{port}" if ":" in host else f"{greeter.scheme}://{host}:{port}"
+
+    async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
+        """See Listener."""
+
+        def arrived(connected: socket.socket) -> None:
+            peer = _prepared(connected, self._send_timeout)
+            if peer is None or doorway.crowded(_place(peer)) or doorway.scarce(connected):
+                connected.close()
+                return
+            nursery.start_soon(self._greet, connected, peer, doorway, welcome)
+
+        await each_accepted(self._listening, arrived)
+
+    async def _greet(self, connected: socket.socket, peer: str, doorway: Doorway, welcome: Welcome) -> None:
+        with doorway.at_the_door(_place(peer)) as known:
+
+            async def let_in(carrier: Carrier, principal: Principal) -> None:
+                known()
+                refusal = doorway.refusal(connected, principal)
+                if refusal is not None:
+                    await carrier.send([dump_error(None, refusal)])
+                    await carrier.aclose()
+                    return
+                doorway.enter(principal)
+                try:
+                    await welcome(carrier, principal)
+                finally:
+                    doorway.leave(principal)
+
+            try:
+                await self._greeter.greet(connected, peer, let_in)
+            except Stranger as stranger:
+                self._report(self._greeter.scheme, peer, str(stranger))
+
+    def reload(self) -> None:
+        """See Listener."""
+        self._greeter.reload()
+
+    def warnings(self) -> list[str]:
+        """See Listener."""
+        return [] if self._certificates is None else self._certificates.warnings()
+
+    def close(self) -> None:
+        """See Listener."""
+        self._listening.close()
+
+
+def _prepared(connected: socket.socket, send_timeout: float) -> str | None:
+    """Set a connection's options; returns the peer's address, or None if it has gone."""
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE.items():
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
+        # What nobody acknowledges for as long as we would wait for a reader will never arrive.
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(send_timeout * 1000))
+        host: str = connected.getpeername()[0]
+    except OSError:
+        return None
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
+def _place(peer: str) -> str:
+    """What counts as one address: of IPv6 a whole /64, since whoever has one has all of it."""
+    if ":" not in peer:
+        return peer
+    return str(ipaddress.IPv6Network((peer.partition("%")[0], 64), strict=False))

@@ -1,0 +1,242 @@
+"""WebSocket (draft §2.2, §10.2): one JSON document per text message, over trio-websocket.
+
+Each connection has a nursery of its own, and whatever the library raises ends there: it ends that connection and
+nothing else. Frames, fragments, pings of the peer and their UTF-8 are the library's to read; the stream that it stands
+on (`websocket_wire`) bounds them, and `websocket_handshake` says who may come in.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import h11
+import trio
+import wsproto.utilities
+from trio_websocket import ConnectionClosed, wrap_server_stream
+
+from hearth.actors.carrier import PeerGone, Unreadable
+from hearth.actors.listeners.accepting import Stranger
+from hearth.actors.listeners.streams import SocketTransport
+from hearth.actors.listeners.tls import certificate_of, handshake
+from hearth.actors.listeners.websocket_handshake import Refused, caller, examine, nobody
+from hearth.actors.listeners.websocket_wire import SLACK, TOO_BIG, Pulse, Wire
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence, Set as AbstractSet
+
+    from trio_websocket import WebSocketConnection
+
+    from hearth.actors.listeners.accepting import Welcome
+    from hearth.actors.listeners.certificates import Certificates
+    from hearth.actors.listeners.websocket_handshake import Certificate
+    from hearth.policy.principal import Principal
+    from hearth.policy.tokens import Tokens
+
+log = logging.getLogger("hearth.websocket")
+
+RECEIVE_BYTES = 4 << 10
+"""What is read at once. The library walks through it frame by frame without letting others run: some ten milliseconds
+where all are the smallest there are, and sixteen times as long with what a line carrier reads."""
+UNREAD_MESSAGES = 1
+"""Messages that wait for the connection to take them. While they do, a peer's ping or close behind them waits too; but
+they only do when the client has as much under way as it may have, or does not read its answers, and more of them would
+let it hold that many megabytes."""
+LOOKS = 8
+"""How often one of the two times of a ping is divided: so much later than configured a silence may be noticed."""
+NO_REQUEST = "what it sent is no WebSocket request"
+_LOST = 1006
+"""The close code of a connection that was not closed but lost (RFC 6455 §7.4.1)."""
+
+MALFORMED: tuple[type[Exception], ...] = (wsproto.utilities.ProtocolError, h11.ProtocolError, UnicodeError)
+"""What a request can make the library raise that is no HTTP, or holds what is no ASCII."""
+IN_SESSION: tuple[type[Exception], ...] = (
+    ConnectionClosed,
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+    PeerGone,
+    wsproto.utilities.ProtocolError,
+)
+"""What a peer can make the library raise where nobody waits for it: a ping after the close has begun, a lost stream."""
+IN_HANDSHAKE: tuple[type[Exception], ...] = (*IN_SESSION, *MALFORMED)
+
+
+class WebSocketCarrier:
+    """A carrier over one WebSocket that has been accepted."""
+
+    __slots__ = ("_connection", "_max_document_bytes", "_wire")
+
+    whole_documents = True
+
+    def __init__(self, connection: WebSocketConnection, wire: Wire, max_document_bytes: int) -> None:
+        self._connection = connection
+        self._wire = wire
+        self._max_document_bytes = max_document_bytes
+
+    async def receive(self) -> bytes | None:
+        """See Carrier. A message in which nothing is but white space is a document, too, and a wrong one."""
+        try:
+            message = await self._connection.get_message()
+        except ConnectionClosed as closed:
+            if closed.reason is None or closed.reason.code == _LOST:
+                raise PeerGone("the WebSocket was lost") from None
+            return None
+        self._wire.spent = 0
+        if not isinstance(message, str):
+            raise Unreadable("a binary message; send text")
+        document = message.encode()
+        if len(document) > self._max_document_bytes:
+            # The library counts characters. The protocol refuses this one and ends the connection.
+            self._wire.farewell = TOO_BIG
+        return document
+
+    async def send(self, documents: Sequence[bytes]) -> None:
+        """See Carrier."""
+        # After a close frame nothing may follow (RFC 6455 §5.5.1).
+        if self._connection.closed is not None:
+            raise PeerGone("the WebSocket is closed")
+        try:
+            await self._wire.send_messages(documents)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise PeerGone(str(error) or "connection lost while sending") from None
+
+    async def aclose(self) -> None:
+        """See Carrier. The peer is told (1001 unless there is a reason to say otherwise) and given about a second."""
+        await self._wire.aclose()
+
+
+class WebSocketGreeter:
+    """Answers WebSocket handshakes, over TLS where there are certificates. Implements `accepting.Greeter`.
+
+    `origins` are the pages that may connect, as a browser writes them ("http://127.0.0.1:8000"). Times are seconds;
+    `handshake_timeout` is for TLS and HTTP together.
+    """
+
+    def __init__(
+        self,
+        *,
+        certificates: Certificates | None,
+        origins: AbstractSet[str],
+        tokens: Tokens,
+        max_document_bytes: int,
+        handshake_timeout: float,
+        send_timeout: float,
+        ping_interval: float,
+        ping_timeout: float,
+    ) -> None:
+        self._certificates = certificates
+        self._origins = origins
+        self._tokens = tokens
+        self._max_document_bytes = max_document_bytes
+        self._handshake_timeout = handshake_timeout
+        self._send_timeout = send_timeout
+        self._ping_interval = ping_interval
+        self._ping_timeout = ping_timeout
+        self._pulse = Pulse(min(ping_interval, ping_timeout) / LOOKS)
+        self.scheme = "ws" if certificates is None else "wss"
+
+    def reload(self) -> None:
+        """See Greeter."""
+        if self._certificates is not None:
+            self._certificates.reload()
+
+    async def greet(self, connected: socket.socket, peer: str, welcome: Welcome) -> None:
+        """See Greeter."""
+        deadline = trio.current_time() + self._handshake_timeout
+        with connected:
+            if self._certificates is None:
+                transport = SocketTransport(connected, send_timeout=self._send_timeout)
+                await self._serve(self._wire(transport, transport), connected, nobody, deadline, peer, welcome)
+            else:
+                timeouts = self._handshake_timeout, self._send_timeout
+                stream = await handshake(connected, self._certificates, *timeouts)
+                wire = self._wire(stream, stream.transport_stream)
+                await self._serve(wire, connected, partial(certificate_of, stream), deadline, peer, welcome)
+
+    def _wire(self, stream: trio.abc.Stream, transport: SocketTransport) -> Wire:
+        return Wire(
+            stream,
+            transport,
+            # One message may wait while another is on its way.
+            allowance=(UNREAD_MESSAGES + 1) * self._max_document_bytes + SLACK,
+            ping_interval=self._ping_interval,
+            ping_timeout=self._ping_timeout,
+        )
+
+    async def _serve(
+        self,
+        wire: Wire,
+        connected: socket.socket,
+        certificate: Certificate,
+        deadline: float,
+        peer: str,
+        welcome: Welcome,
+    ) -> None:
+        """Greet, and serve whoever may come in, until the connection is closed. Raises Stranger."""
+        stranger: Stranger | None = None
+        contained = IN_HANDSHAKE
+        try:
+            async with trio.open_nursery() as nursery:
+                try:
+                    connection, principal = await self._admit(nursery, wire, connected, certificate, deadline)
+                    contained = IN_SESSION
+                    log.debug("%s: %s", peer, principal.key)
+                    with self._pulse.watching(wire):
+                        await welcome(WebSocketCarrier(connection, wire, self._max_document_bytes), principal)
+                except Stranger as refused:
+                    stranger = refused
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await wire.aclose()
+                nursery.cancel_scope.cancel()
+        except* contained as errors:
+            # Names only: some of these texts quote what the peer sent.
+            log.debug("%s: connection ended by %s", peer, ", ".join(sorted(_names(errors))))
+            if contained is IN_HANDSHAKE and errors.subgroup(MALFORMED) is not None:
+                stranger = Stranger(NO_REQUEST)
+        if wire.cut is not None:
+            log.info("%s: connection cut: %s", peer, wire.cut)
+        if stranger is not None:
+            raise stranger
+
+    async def _admit(
+        self,
+        nursery: trio.Nursery,
+        wire: Wire,
+        connected: socket.socket,
+        certificate: Certificate,
+        deadline: float,
+    ) -> tuple[WebSocketConnection, Principal]:
+        """The handshake. Raises Stranger, or PeerGone or ConnectionClosed when the peer has gone."""
+        with trio.CancelScope(deadline=deadline):
+            # The library waits for a request for ever, also on a stream that has ended.
+            with trio.CancelScope() as asking:
+                wire.on_end = asking.cancel
+                request = await wrap_server_stream(
+                    nursery, wire, UNREAD_MESSAGES, self._max_document_bytes, RECEIVE_BYTES
+                )
+            wire.on_end = None
+            if asking.cancelled_caught:
+                if wire.answered:
+                    raise Stranger(NO_REQUEST)
+                raise PeerGone("it hung up before it asked for anything")
+            try:
+                subprotocol = examine(request, self._origins)
+                principal = caller(request, self._tokens, certificate, connected)
+            except Refused as refused:
+                await request.reject(refused.status, extra_headers=refused.headers)
+                raise
+            connection = await request.accept(subprotocol=subprotocol)
+            wire.frames(nursery, lambda: connection.closed)
+            return connection, principal
+        wire.on_end = None
+        raise Stranger(f"timed out: no WebSocket handshake within {self._handshake_timeout:g} s")
+
+
+def _names(errors: BaseExceptionGroup[BaseException]) -> set[str]:
+    names: set[str] = set()
+    for error in errors.exceptions:
+        names |= _names(error) if isinstance(error, BaseExceptionGroup) else {type(error).__name__}
+    return names

@@ -1,0 +1,367 @@
+"""`hearth tls init|client|renew|show`: certificates for a test bench, and what a certificate says.
+
+It owns where the files lie, that nobody else can read a key at any moment, and what is told of them; what is in a
+certificate is `hearth.pki`'s to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import re
+import socket
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hearth.address import TLS_PORT, TlsAddress
+from hearth.cli import render
+from hearth.cli.common import Options, standard
+from hearth.config_toml import dump_string, dump_value
+from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hearth.pki import Description, Identity
+
+LONGEST_DAYS = 397
+"""Of which `hearth.pki` says why; it takes 70 ms to import and is left to those commands that need it."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LARGEST = 1 << 20
+CLIENT = "client"
+"""What the first client's files are called; its name is BENCH_CLIENT."""
+BENCH_CLIENT = "bench-client"
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+NOT_FOR = (
+    "For a test bench only. Whoever reads ca.key can be anybody, and it lies here unencrypted. Nothing here revokes a\n"
+    "certificate that was stolen: take its name out of the policy, or make the whole set anew. For anything else take\n"
+    "certificates from a CA that is kept elsewhere; `hearth tls show` tells what the policy sees of them."
+)
+
+
+@click.group()
+def tls() -> None:
+    """Make and show certificates for a test bench.
+
+    The daemon and its clients on other machines prove to each other who they are with certificates; see [tls] in the
+    configuration.
+    """
+
+
+@tls.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--host", "hosts", multiple=True, metavar="NAME|IP", help="What the daemon is called by; repeatable.")
+@click.option("--days", type=click.IntRange(1, LONGEST_DAYS), default=LONGEST_DAYS, show_default=True, help="Lifetime.")
+@standard
+def init(options: Options, directory: str, hosts: Sequence[str], days: int) -> None:
+    """Make a CA, a server and a client in DIR, which work together: for a test bench, and nothing else.
+
+    The server is certified for each --host besides localhost, 127.0.0.1, ::1 and this machine's name.
+    """
+    from hearth import pki
+
+    now = dt.datetime.now(dt.UTC)
+    hosts = list(dict.fromkeys((*hosts, *LOOPBACK, *_own_name())))
+    authority = pki.new_authority(now)
+    try:
+        server = pki.issue_server(authority, hosts, now, days)
+    except ConfigError as error:
+        raise ConfigError(f"--host: {error}") from None
+    client = pki.issue_client(authority, BENCH_CLIENT, now, days)
+    folder = Path(directory).absolute()
+    _write_all(folder, {"ca": authority, "server": server, CLIENT: client})
+    told = _told(folder, CLIENT, BENCH_CLIENT, client, _dialled(hosts))
+    if options.json:
+        click.echo(render.compact({"directory": str(folder), "hosts": hosts, **told}))
+    else:
+        click.echo("\n".join(_init_lines(folder, hosts, told)))
+
+
+@tls.command()
+@click.argument("directory", metavar="DIR")
+@click.argument("name")
+@click.option("--days", type=click.IntRange(1, LONGEST_DAYS), default=LONGEST_DAYS, show_default=True, help="Lifetime.")
+@standard
+def client(options: Options, directory: str, name: str, days: int) -> None:
+    """Make another client's certificate with the CA in DIR: NAME.pem and NAME.key."""
+    from hearth import pki
+
+    if not _FILE.match(name):
+        raise ConfigError(f"{name!r} cannot be a client's name here: take letters, digits and . _ - (at most 64)")
+    folder, now = Path(directory).absolute(), dt.datetime.now(dt.UTC)
+    made = pki.issue_client(_authority(folder, now), name, now, days)
+    _write_all(folder, {name: made})
+    told = _told(folder, name, name, made, _host_of(folder))
+    if options.json:
+        click.echo(render.compact({"directory": str(folder), **told}))
+    else:
+        made_here = f"Made {name}.pem and {name}.key in {folder}, valid until {told['expires']}. For the daemon:"
+        click.echo("\n".join([made_here, "", *_client_lines(told)]))
+
+
+@tls.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--days", type=click.IntRange(1, LONGEST_DAYS), default=LONGEST_DAYS, show_default=True, help="Lifetime.")
+@standard
+def renew(options: Options, directory: str, days: int) -> None:
+    """Give every certificate in DIR but the CA's a new life; names and keys stay.
+
+    A running daemon takes the new ones when it gets SIGHUP.
+    """
+    from hearth import pki
+
+    folder, now = Path(directory).absolute(), dt.datetime.now(dt.UTC)
+    authority = _authority(folder, now)
+    leaves = [path for path in sorted(folder.glob("*.pem")) if path.name != "ca.pem"]
+    if not leaves:
+        raise ConfigError(f"{folder}: there is no certificate to renew; `hearth tls client {folder} NAME` makes one")
+    renewed = {}
+    for path in leaves:
+        with _about(path):
+            renewed[path] = pki.renew(authority, _read(path), now, days)
+    for path, cert in renewed.items():
+        _replace(path, cert)
+    if options.json:
+        told = {str(path): _as_json(_description(cert)) for path, cert in renewed.items()}
+        click.echo(render.compact({"renewed": told}))
+        return
+    for path, cert in renewed.items():
+        click.echo(f"renewed {path}, valid until {_description(cert).end:%Y-%m-%d}")
+    click.echo("A running daemon takes them at SIGHUP; clients read theirs at the next connection.")
+
+
+@tls.command()
+@click.argument("file")
+@standard
+def show(options: Options, file: str) -> None:
+    """Print what a certificate says, its names as [[policy]] match wants them."""
+    from hearth import pki
+
+    path = Path(file)
+    with _about(path):
+        found = pki.describe(_read(path))
+    if options.json:
+        click.echo(render.compact({"certificates": [_as_json(each) for each in found]}))
+        return
+    now = dt.datetime.now(dt.UTC)
+    click.echo("\n\n".join("\n".join(_shown(each, now)) for each in found))
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _write_all(folder: Path, identities: Mapping[str, Identity]) -> None:
+    """NAME.pem and NAME.key of each, all or none; never over a file that is there. Raises ConfigError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        _check_folder(folder)
+    contents = {}
+    for name, identity in identities.items():
+        # The key first: a certificate whose key is missing would be found only when it is used.
+        contents[folder / f"{name}.key"] = (identity.key, 0o600)
+        contents[folder / f"{name}.pem"] = (identity.cert, 0o644)
+    there = [path for path in contents if os.path.lexists(path)]
+    if there:
+        raise ConfigError(
+            f"{there[0]} is there already and is not overwritten; name another directory or client, or move it away"
+        )
+    with contextlib.ExitStack() as undo:
+        for path, (content, mode) in contents.items():
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+            undo.callback(path.unlink)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+        undo.pop_all()
+
+
+def _check_folder(folder: Path) -> None:
+    status = folder.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"{folder} is not a directory; name another one")
+    if status.st_uid not in (0, os.geteuid()):
+        raise ConfigError(f"{folder} belongs to uid {status.st_uid}; name a directory of your own")
+    if status.st_mode & 0o022:
+        # Who can write there can put a CA of their own in the place of ours.
+        raise ConfigError(f"others can write into {folder}; chmod 700 {folder}")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        draft.write_bytes(content)
+        draft.chmod(stat.S_IMODE(path.stat().st_mode))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ConfigError("it is far too large for a certificate")
+    return content
+
+
+def _authority(folder: Path, now: dt.datetime) -> Identity:
+    from hearth.pki import Identity, check_authority
+
+    try:
+        with _about(folder / "ca.pem"):
+            authority = Identity(_read(folder / "ca.pem"), _read(folder / "ca.key"))
+            check_authority(authority, now)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{error.filename} is not there; `hearth tls init {folder}` makes a CA first") from None
+    return authority
+
+
+@contextlib.contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Name the file in an error about what it holds."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+# --- what is told ---------------------------------------------------------------------------------------------------
+
+
+def _own_name() -> Iterator[str]:
+    """This machine's name, if others could call it by that."""
+    from hearth.pki import general_name
+
+    name = socket.gethostname()
+    with contextlib.suppress(ConfigError):
+        general_name(name)
+        yield name
+
+
+def _host_of(folder: Path) -> str:
+    """What the server that is there may be called by from elsewhere."""
+    from hearth.pki import describe
+
+    with contextlib.suppress(OSError, ConfigError):
+        return _dialled([san.partition(":")[2] for san in describe(_read(folder / "server.pem"))[0].sans])
+    return LOOPBACK[0]
+
+
+def _dialled(hosts: Sequence[str]) -> str:
+    """The host for the address: the first that leads here from other machines, if there is one."""
+    return next((host for host in hosts if host not in LOOPBACK and "*" not in host), LOOPBACK[0])
+
+
+def _told(folder: Path, file: str, name: str, made: Identity, host: str) -> dict[str, Any]:
+    """What the daemon and a client need to be told, for a program."""
+    description = _description(made.cert)
+    ca, cert, key = folder / "ca.pem", folder / f"{file}.pem", folder / f"{file}.key"
+    return {
+        "tls": {
+            "listen": f"0.0.0.0:{TLS_PORT}",
+            "cert": str(folder / "server.pem"),
+            "key": str(folder / "server.key"),
+            "client_ca": str(ca),
+        },
+        "policy": {"name": name, "match": {"cert_subject": description.subject}},
+        "client": {"ca": str(ca), "cert": str(cert), "key": str(key)},
+        "address": str(TlsAddress(host, TLS_PORT, ca, cert, key)),
+        "expires": f"{description.end:%Y-%m-%d}",
+        "not_for": NOT_FOR.replace("\n", " "),
+    }
+
+
+def _init_lines(folder: Path, hosts: Sequence[str], told: Mapping[str, Any]) -> list[str]:
+    files = [
+        ("ca.pem", "the CA: the daemon knows its clients by it, and they know the daemon"),
+        ("ca.key", "the CA's key, for `hearth tls client` and `renew`; it belongs on no other machine"),
+        ("server.pem, server.key", f"the daemon, as {', '.join(hosts)}"),
+        (f"{CLIENT}.pem, {CLIENT}.key", f"a client, {told['policy']['match']['cert_subject']}"),
+    ]
+    widest = max(len(names) for names, _ in files)
+    return [
+        f"Made in {folder}, valid until {told['expires']}:",
+        "",
+        *(f"  {names.ljust(widest)}  {text}" for names, text in files),
+        "",
+        "In the daemon's configuration:",
+        "",
+        "  [tls]",
+        *(f"  {key} = {dump_string(value)}" for key, value in told["tls"].items()),
+        "",
+        "  # Who is local needs no entry as long as there is none.",
+        *_policy_lines("me", {"uid": os.getuid()}),
+        "",
+        *_client_lines(told),
+        "",
+        NOT_FOR,
+    ]
+
+
+def _client_lines(told: Mapping[str, Any]) -> list[str]:
+    return [
+        *_policy_lines(told["policy"]["name"], told["policy"]["match"]),
+        "",
+        "The client's address; on another machine with the paths of its copies there:",
+        "",
+        f"  {told['address']}",
+    ]
+
+
+def _policy_lines(name: str, match: Mapping[str, object]) -> list[str]:
+    return ["  [[policy]]", f"  name = {dump_string(name)}", f"  match = {dump_value(match)}"]
+
+
+def _description(cert: bytes) -> Description:
+    from hearth.pki import describe
+
+    return describe(cert)[0]
+
+
+def _shown(each: Description, now: dt.datetime) -> list[str]:
+    values: dict[str, str] = {"subject": each.subject or "none", "names": ", ".join(each.sans) or "none"}
+    values["issuer"] = each.issuer or "none"
+    values["valid"] = f"{each.start:%Y-%m-%d %H:%M} to {each.end:%Y-%m-%d %H:%M} UTC, {_age(each, now)}"
+    values |= {"purpose": ", ".join(each.purposes), "key": each.key, "sha256": each.sha256}
+    match = _match(each)
+    if match is not None:
+        values["policy"] = f"match = {dump_value(match)}"
+    return [f"{click.style(name.ljust(7), bold=True)}  {render.clean(value)}" for name, value in values.items()]
+
+
+def _match(each: Description) -> Mapping[str, str] | None:
+    """A condition for [[policy]] that this certificate meets; None where it cannot be a client's."""
+    if "CA" in each.purposes or not {"TLS client", "any"} & set(each.purposes):
+        return None
+    if each.subject is not None:
+        return {"cert_subject": each.subject}
+    return {"cert_san": each.sans[0]} if each.sans else None
+
+
+def _age(each: Description, now: dt.datetime) -> str:
+    if now < each.start:
+        return "not valid yet"
+    if each.end < now:
+        return "expired"
+    days = (each.end - now).days
+    return f"{days} day{'' if days == 1 else 's'} left"
+
+
+def _as_json(each: Description) -> dict[str, Any]:
+    return {
+        "subject": each.subject,
+        "sans": each.sans,
+        "issuer": each.issuer,
+        "not_before": each.start.isoformat(),
+        "not_after": each.end.isoformat(),
+        "purposes": each.purposes,
+        "key": each.key,
+        "sha256": each.sha256,
+        "match": _match(each),
+    }

@@ -1,0 +1,185 @@
+"""TCP and TLS: who is there is proven by their certificate, who calls by ours; and what went wrong, in words.
+
+It owns the client's TLS settings, which a WebSocket's `wss` shares: TLS 1.2 at least, the server's name checked
+against its certificate, nothing to turn that off.
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from hearth.dial.credentials import readable
+from hearth.dial.tcp import in_time, open_tcp
+from hearth.errors import CarrierError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from hearth.address import TlsAddress, WebSocketAddress
+
+GOODBYE = 1.0
+"""Seconds that a peer may take to let us say that we are closing."""
+
+_UNTRUSTED = frozenset((2, 18, 19, 20, 21, 27))
+"""X509_V_ERR_…: no issuer at hand that is trusted, in the ways OpenSSL tells that (x509_vfy.h)."""
+_NOT_YET, _EXPIRED, _PURPOSE, _HOSTNAME, _IP = 9, 10, 26, 62, 64
+_LOST = "the connection ended without a farewell"
+_OURS = {
+    "CERTIFICATE_REQUIRED": "it wants a certificate of ours: give ?cert=FILE&key=FILE",
+    "UNKNOWN_CA": "it does not know the CA that signed our certificate ({cert}); it must be in its client_ca",
+    "CERTIFICATE_EXPIRED": "our certificate ({cert}) has expired, by its clock; make a new one",
+    "CERTIFICATE_REVOKED": "our certificate ({cert}) is revoked; make a new one",
+    "UNSUPPORTED_CERTIFICATE": "our certificate ({cert}) is not for clients; make one with the usage clientAuth",
+    "BAD_CERTIFICATE": "it does not take our certificate ({cert}); is it for clients, and of its client_ca?",
+    "CERTIFICATE_UNKNOWN": "it does not take our certificate ({cert}); is it for clients, and of its client_ca?",
+    "ACCESS_DENIED": "our certificate ({cert}) is good, but its bearer is not let in",
+    "PROTOCOL_VERSION": "it speaks no TLS version that we take; 1.2 is the oldest",
+    "HANDSHAKE_FAILURE": "it refuses the handshake; if it wants a certificate of ours, give ?cert=FILE&key=FILE",
+}
+"""By the end of an alert's name: what the server's refusal means."""
+
+
+def context_for(address: TlsAddress | WebSocketAddress) -> ssl.SSLContext:
+    """The settings for one address. Raises ConfigError for files that cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if address.ca is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        ca = readable(address.ca, "ca", private=False)
+        try:
+            context.load_verify_locations(ca)
+        except (ssl.SSLError, ValueError):
+            raise ConfigError(f"ca {ca} holds no certificate in PEM form") from None
+    if address.cert is not None and address.key is not None:
+        _load_pair(context, readable(address.cert, "cert", private=False), readable(address.key, "key", private=True))
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
+    def encrypted() -> str:
+        # OpenSSL would ask on the terminal, in the middle of whatever this program is doing.
+        raise ConfigError(f"key {key} is encrypted; `openssl pkey -in {key} -out plain.key` (chmod 600) decrypts it")
+
+    try:
+        context.load_cert_chain(cert, key, encrypted)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"key {key} is not the key of the certificate {cert}") from None
+        raise ConfigError(f"cert {cert} and key {key}: not a certificate and its key in PEM form") from None
+
+
+async def secure(
+    stream: trio.SocketStream, address: TlsAddress | WebSocketAddress, context: ssl.SSLContext, *, https: bool
+) -> trio.SSLStream[trio.SocketStream]:
+    """The TLS handshake, within `in_time`; `stream` is closed if it fails. Raises CarrierError.
+
+    `https` is for peers that may close without a farewell of TLS because their protocol has one of its own.
+    """
+    secured = trio.SSLStream(stream, context, server_hostname=address.host, https_compatible=https)
+    try:
+        await secured.do_handshake()
+    except trio.BrokenResourceError as error:
+        await trio.aclose_forcefully(stream)
+        raise CarrierError(f"cannot connect to {address.place}: {told(error, address)}") from None
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return secured
+
+
+def told(error: BaseException, address: TlsAddress | WebSocketAddress) -> str:
+    """Why TLS failed, and what to do; `error` is what Trio raised."""
+    cause = error.__cause__ or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return _unverified(cause, address)
+    if isinstance(cause, ssl.SSLEOFError) or not isinstance(cause, ssl.SSLError):
+        return _LOST
+    reason = (cause.reason or "").upper()
+    for name, words in _OURS.items():
+        if "ALERT" in reason and reason.endswith(name):
+            return words.format(cert=address.cert or "there is none")
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"):
+        return "what listens there does not speak TLS; is it the right port?"
+    return f"TLS failed: {reason.replace('_', ' ').lower() or cause}"
+
+
+def _unverified(error: ssl.SSLCertVerificationError, address: TlsAddress | WebSocketAddress) -> str:
+    code = error.verify_code
+    if code in (_HOSTNAME, _IP):
+        cure = "write the name it has, or make it a certificate with this one"
+        return f"its certificate is not for {address.host}; {cure}"
+    if code in _UNTRUSTED:
+        given = "the system's CAs" if address.ca is None else f"the CA in {address.ca}"
+        return f"its certificate is not signed by {given}; name the CA that signed it with ?ca=FILE"
+    if code in (_EXPIRED, _NOT_YET):
+        which = "has expired" if code == _EXPIRED else "is not valid yet"
+        return f"its certificate {which}; renew it, or set the clock if that is wrong"
+    if code == _PURPOSE:
+        return "its certificate is not for servers; make one with the usage serverAuth"
+    return f"its certificate is not accepted: {error.verify_message}"
+
+
+class TlsStream(trio.abc.Stream):
+    """An SSLStream that says in words why it broke.
+
+    What a server holds against our certificate is told by TLS 1.3 only where its first data would be.
+    """
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream], address: TlsAddress | WebSocketAddress) -> None:
+        self._stream = stream
+        self._address = address
+        self._why: str | None = None
+        self._heard = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """See trio.abc.SendStream."""
+        try:
+            await self._stream.send_all(data)
+        except trio.BrokenResourceError as error:
+            raise self._broken(error) from None
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See trio.abc.SendStream."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """See trio.abc.ReceiveStream."""
+        try:
+            data = bytes(await self._stream.receive_some(max_bytes))
+        except trio.BrokenResourceError as error:
+            raise self._broken(error) from None
+        self._heard = True
+        return data
+
+    def _broken(self, error: trio.BrokenResourceError) -> trio.BrokenResourceError:
+        # Whoever comes after the first is told by Trio only that the stream is broken.
+        if self._why is None and error.__cause__ is not None:
+            self._why = told(error, self._address)
+            if self._why == _LOST and not self._heard:
+                # Its alert may have been lost: TCP drops what it still has to say if it closes before it has read all.
+                self._why += ", before it said anything; if it always does, it may not take our certificate"
+        return trio.BrokenResourceError(f"{self._address.place}: {self._why or 'the connection ended'}")
+
+    async def aclose(self) -> None:
+        """Say goodbye if the peer lets us in time, and close."""
+        try:
+            with trio.move_on_after(GOODBYE):
+                await self._stream.aclose()
+        finally:
+            await trio.aclose_forcefully(self._stream.transport_stream)
+
+
+@asynccontextmanager
+async def open_tls(address: TlsAddress) -> AsyncIterator[TlsStream]:
+    """Raises CarrierError when nobody answers, or not who was asked for, and ConfigError for unusable files."""
+    context = context_for(address)
+    with in_time(address):
+        stream = await secure(await open_tcp(address), address, context, https=False)
+    async with TlsStream(stream, address) as secured:
+        yield secured

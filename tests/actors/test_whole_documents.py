@@ -1,0 +1,121 @@
+"""A carrier that frames by itself: each message one document, what is none is answered and the connection goes on."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import orjson
+import pytest
+import trio
+import trio.testing
+from support.world import ALICE, World, running
+
+from hearth.actors.carrier import PeerGone, Unreadable
+from hearth.actors.connection import Connection
+
+
+class Messages:
+    """A carrier of whole documents, in memory: bytes come as they are, exceptions are raised, None is the end."""
+
+    whole_documents = True
+
+    def __init__(self):
+        self.sent = []
+        self._to_receive = deque()
+        self._arrived = trio.Event()
+        self._changed = trio.Event()
+        self.closed = False
+
+    def put(self, *messages):
+        self._to_receive += messages
+        self._arrived.set()
+
+    async def receive(self):
+        await trio.lowlevel.checkpoint()
+        while not self._to_receive:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        message = self._to_receive.popleft()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    async def send(self, documents):
+        self.sent += documents
+        self._changed.set()
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self):
+        self.closed = True
+        await trio.lowlevel.checkpoint()
+
+    async def answers(self, count):
+        with trio.fail_after(10):
+            while len(self.sent) < count:
+                self._changed = trio.Event()
+                await self._changed.wait()
+        return [orjson.loads(document) for document in self.sent]
+
+
+@pytest.fixture
+async def messages():
+    world = World()
+    async with running(world), trio.open_nursery() as nursery:
+        carrier = Messages()
+        nursery.start_soon(Connection(carrier, ALICE, world.runtime, max_document_bytes=1000).run)
+        yield carrier
+        carrier.put(None)
+    assert carrier.closed
+
+
+def call(id_, method="no.such", **params):
+    return orjson.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params})
+
+
+async def test_a_message_is_a_document_whatever_lines_are_in_it(messages) -> None:
+    messages.put(call(1).replace(b",", b",\n"), call(2) + b"\n")
+    assert [answer["id"] for answer in await messages.answers(2)] == [1, 2]
+    assert all(document.endswith(b"\n") and document.count(b"\n") == 1 for document in messages.sent)
+
+
+async def test_two_documents_in_one_message_and_an_empty_message_are_parse_errors(messages) -> None:
+    messages.put(call(1) + b"\n" + call(2), b"", call(3))
+    answers = await messages.answers(3)
+    assert [answer["error"]["code"] for answer in answers] == [-32700, -32700, -32601]
+
+
+async def test_what_is_no_document_is_answered_with_the_reason_and_the_connection_goes_on(messages) -> None:
+    messages.put(Unreadable("a binary message; send text"), call(2))
+    first, second = await messages.answers(2)
+    assert first["id"] is None
+    assert first["error"]["code"] == -32700
+    assert first["error"]["data"] == {"reason": "a binary message; send text"}
+    assert second["id"] == 2
+
+
+async def test_too_long_a_document_is_answered_and_ends_the_connection(messages) -> None:
+    messages.put(call(1, padding="x" * 1000), call(2))
+    [answer] = await messages.answers(1)
+    assert answer["error"]["code"] == -32600
+    assert answer["error"]["data"]["max_document_bytes"] == 1000
+
+
+async def test_who_sends_no_documents_and_reads_no_answers_is_read_no_more(messages) -> None:
+    # Past the high water of answers; each is some 100 bytes.
+    held = trio.Event()
+
+    async def never(_documents):
+        await held.wait()
+        raise PeerGone("gone")
+
+    messages.send = never
+    messages.put(*[Unreadable("x" * 1000)] * 3000)
+    with trio.fail_after(20):
+        while len(messages._to_receive) == 3000:
+            await trio.lowlevel.checkpoint()
+        before = -1
+        while before != len(messages._to_receive):
+            before = len(messages._to_receive)
+            await trio.testing.wait_all_tasks_blocked()
+    assert before > 1000
+    held.set()

@@ -1,0 +1,114 @@
+"""What all ways to a daemon share: what they cost a client that does not take them, and why TCP does not get there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from hearth import CarrierError
+from hearth.address import parse
+from hearth.dial import open_stream, tcp, unix
+
+PATIENCE = 20
+
+
+@pytest.fixture
+async def bounded():
+    with trio.fail_after(PATIENCE):
+        yield
+
+
+def test_a_client_of_the_unix_socket_imports_nothing_of_the_other_carriers(tmp_path) -> None:
+    code = (
+        "import json, sys, trio, hearth\n"
+        "async def main():\n"
+        "    async with hearth.connect(sys.argv[1]): pass\n"
+        "trio.run(main)\n"
+        "print(json.dumps(sorted(sys.modules)))\n"
+    )
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, timeout=PATIENCE, check=True
+        )
+    loaded = json.loads(done.stdout)
+    others = ("hearth.dial.t", "hearth.dial.s", "hearth.dial.w", "hearth.dial.c", "wsproto", "h11", "trio_websocket")
+    assert not [name for name in loaded if name.startswith((*others, "cryptography", "difflib", "cattrs"))]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ([errno.ECONNREFUSED], "nobody listens on that port"),
+        ([errno.EHOSTUNREACH, errno.ECONNREFUSED], "nobody listens on that port"),
+        ([errno.ENETUNREACH, errno.EHOSTUNREACH], "there is no way to arm from here"),
+        ([errno.ETIMEDOUT], "Connection timed out"),
+    ],
+)
+async def test_why_a_host_is_not_reached_is_told_for_all_its_addresses(bounded, monkeypatch, numbers, words) -> None:
+    """As Trio tells it: an OSError without a number, raised from one for each of the host's addresses."""
+
+    async def fail(_host, _port):
+        each = [OSError(number, os.strerror(number)) for number in numbers]
+        raise OSError("all attempts to connect failed") from (each[0] if len(each) == 1 else ExceptionGroup("", each))
+
+    monkeypatch.setattr(trio, "open_tcp_stream", fail)
+    with pytest.raises(CarrierError, match=f"cannot connect to ws://arm:80: {words}"):
+        async with open_stream(parse("ws://arm")):
+            pass
+
+
+async def test_an_error_without_a_number_is_told_as_it_is(bounded, monkeypatch) -> None:
+    async def fail(_host, _port):
+        raise OSError("out of luck")
+
+    monkeypatch.setattr(trio, "open_tcp_stream", fail)
+    with pytest.raises(CarrierError, match="out of luck"):
+        async with open_stream(parse("tls://arm")):
+            pass
+
+
+async def test_a_peer_that_is_gone_at_once_is_told(bounded, monkeypatch) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        monkeypatch.setattr(socket, "TCP_USER_TIMEOUT", 9999)  # as refused as on a socket that was reset
+        with pytest.raises(CarrierError, match="cannot connect to ws://127"):
+            async with open_stream(parse(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}")):
+                pass
+
+
+async def test_a_link_that_is_dead_is_found_out_by_the_kernel(bounded) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, await tcp.open_tcp(parse(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}")) as stream:
+        assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        between = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+        assert idle + between * (stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) - 1) <= tcp.SILENCE
+        assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == tcp.SILENCE * 1000
+
+
+async def test_a_daemon_that_accepts_nobody_is_waited_for_only_so_long(bounded, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(unix, "PATIENCE", 0.1)
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as first:
+        listening.bind(str(tmp_path / "full"))
+        listening.listen(0)
+        first.connect(str(tmp_path / "full"))
+        with pytest.raises(CarrierError, match=r"cannot connect to .*Resource temporarily unavailable"):
+            async with open_stream(parse(tmp_path / "full")):
+                pass
+
+
+async def test_a_path_that_is_too_long_or_not_a_socket_is_told(bounded, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / ("x" * 200)):
+        with pytest.raises(CarrierError, match=str(path)):
+            async with open_stream(parse(path)):
+                pass

@@ -1,0 +1,281 @@
+"""A Trio stream on a direct socket, and a carrier on any Trio stream: what arrives, what waits, and how each ends."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+import trio
+import trio.testing
+from support.pki import Bench
+
+from hearth.actors.carrier import PeerGone
+from hearth.actors.listeners import streams
+from hearth.actors.listeners.streams import SocketTransport, StreamCarrier, reason_of
+
+BIG = b"x" * (16 << 20)
+"""More than any socket buffer takes."""
+
+
+@pytest.fixture
+def pair():
+    """A transport and the plain socket at the other end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    theirs.settimeout(10)
+    with ours, theirs:
+        yield SocketTransport(ours, send_timeout=0.2), theirs
+
+
+@pytest.fixture
+def carrier(pair):
+    return StreamCarrier(pair[0])
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    return Bench(tmp_path_factory.mktemp("bench"))
+
+
+async def read_exactly(peer, count):
+    """`count` bytes from a plain socket, in a thread."""
+
+    def read():
+        received = bytearray()
+        while len(received) < count:
+            received.extend(peer.recv(1 << 16))
+        return bytes(received)
+
+    return await trio.to_thread.run_sync(read)
+
+
+# --- the transport --------------------------------------------------------------------------------------------------
+
+
+async def test_the_transport_keeps_trios_contract_but_for_the_checkpoint_in_send_all() -> None:
+    class Polite(SocketTransport):
+        async def send_all(self, data):
+            await trio.lowlevel.checkpoint()
+            await super().send_all(data)
+
+    async def make():
+        left, right = socket.socketpair()
+        return Polite(left), Polite(right)
+
+    with trio.fail_after(60):
+        # Nor does it refuse a second sender: that one waits, see below.
+        await trio.testing.check_two_way_stream(make, None)
+
+
+async def test_sending_into_room_is_no_checkpoint(pair) -> None:
+    transport, peer = pair
+    with trio.testing.assert_no_checkpoints():
+        await transport.send_all(b"at once")
+    assert peer.recv(100) == b"at once"
+
+
+async def test_what_is_corked_goes_in_one_piece_at_the_flush() -> None:
+    # A packet socket keeps the bounds between system calls.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setblocking(False)
+    transport = SocketTransport(ours)
+    with ours, theirs:
+        transport.cork()
+        changed = bytearray(b"two,")
+        for data in (b"one,", changed, memoryview(b"three")):
+            await transport.send_all(data)
+        changed[:] = b"XXXX"
+        transport.cork()
+        assert transport.corked
+        with pytest.raises(BlockingIOError):
+            theirs.recv(100)
+        await transport.flush()
+        assert not transport.corked
+        assert theirs.recv(100) == b"one,two,three"
+        await transport.flush()
+        await transport.send_all(b"four")
+        assert theirs.recv(100) == b"four"
+
+
+async def test_one_corked_piece_is_sent_and_what_is_uncorked_is_the_callers(pair) -> None:
+    transport, peer = pair
+    transport.cork()
+    await transport.send_all(b"one")
+    await transport.flush()
+    assert peer.recv(100) == b"one"
+    transport.cork()
+    await transport.send_all(b"two")
+    assert transport.uncork() == [b"two"]
+    await transport.send_all(b"three")
+    assert peer.recv(100) == b"three"
+
+
+async def test_a_cork_says_too_that_the_stream_is_closed(pair) -> None:
+    transport, _ = pair
+    transport.cork()
+    await transport.aclose()
+    with pytest.raises(trio.ClosedResourceError):
+        await transport.send_all(b"x")
+
+
+async def test_whoever_sends_while_another_waits_gets_the_next_turn(pair) -> None:
+    transport, peer = pair
+    transport._send_timeout = 20
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transport.send_all, BIG)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(transport.send_all, b"second")
+            await trio.testing.wait_all_tasks_blocked()
+            received = await read_exactly(peer, len(BIG) + len(b"second"))
+    assert received == BIG + b"second"
+
+
+async def test_a_peer_that_takes_nothing_is_given_up_and_so_is_the_stream(pair) -> None:
+    transport, _ = pair
+    with trio.fail_after(20), pytest.raises(trio.BrokenResourceError, match=r"has read nothing for 0\.2 s"):
+        await transport.send_all(BIG)
+    with pytest.raises(trio.BrokenResourceError, match="an earlier send was cut short"):
+        await transport.send_all(b"x")
+
+
+async def test_a_cancelled_send_leaves_a_stream_that_says_so(pair) -> None:
+    transport, _ = pair
+    with trio.fail_after(20), trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transport.send_all, BIG)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    with pytest.raises(trio.BrokenResourceError, match="an earlier send was cut short"):
+        await transport.send_all(b"x")
+
+
+async def test_waiting_for_room_ends_when_the_peer_reads(pair) -> None:
+    transport, peer = pair
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            transport.socket.send(BIG)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transport.wait_send_all_might_not_block)
+            await trio.testing.wait_all_tasks_blocked()
+            await read_exactly(peer, 150_000)
+
+
+async def test_a_reset_is_a_broken_stream(pair) -> None:
+    transport, peer = pair
+    await transport.send_all(b"unread")
+    peer.close()
+    with pytest.raises(trio.BrokenResourceError, match="connection lost while receiving"):
+        await transport.receive_some()
+
+
+# --- the carrier ----------------------------------------------------------------------------------------------------
+
+
+async def test_documents_are_joined_into_one_send(carrier, pair) -> None:
+    await carrier.send([b"one\n", b"two\n"])
+    assert pair[1].recv(100) == b"one\ntwo\n"
+    await carrier.send([b"three\n"])
+    assert pair[1].recv(100) == b"three\n"
+
+
+async def test_receiving_ends_with_none_when_the_peer_closed(carrier, pair) -> None:
+    pair[1].sendall(b"last")
+    pair[1].shutdown(socket.SHUT_WR)
+    assert await carrier.receive() == b"last"
+    assert await carrier.receive() is None
+
+
+async def test_a_broken_stream_is_a_peer_that_has_gone(carrier, pair) -> None:
+    with trio.fail_after(20), pytest.raises(PeerGone, match=r"has read nothing for 0\.2 s"):
+        await carrier.send([BIG])
+    await carrier.aclose()
+    with pytest.raises(PeerGone, match="this stream is closed"):
+        await carrier.receive()
+    await carrier.aclose()
+
+
+def test_an_error_that_says_nothing_is_told_by_its_cause() -> None:
+    error = trio.BrokenResourceError()
+    assert reason_of(error) == "connection lost"
+    error.__cause__ = OSError("why")
+    assert reason_of(error) == "why"
+
+
+# --- over TLS -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def encrypted(bench):
+    """A carrier over TLS, its transport, and the other end's stream."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        transport = SocketTransport(ours, send_timeout=0.2)
+        server = trio.SSLStream(transport, bench.server_context(), server_side=True)
+        client = trio.SSLStream(SocketTransport(theirs), bench.client_context(), server_hostname="localhost")
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.do_handshake)
+                nursery.start_soon(client.do_handshake)
+        yield StreamCarrier(server), transport, client
+
+
+async def test_over_tls_a_peer_that_takes_nothing_is_given_up_after_the_bound(encrypted) -> None:
+    carrier, _, _ = encrypted
+    with trio.fail_after(20), pytest.raises(PeerGone, match=r"has read nothing for 0\.2 s"):
+        await carrier.send([BIG])
+
+
+async def test_over_tls_closing_tells_the_peer(encrypted) -> None:
+    carrier, _, client = encrypted
+    await carrier.send([b"last\n"])
+    await carrier.aclose()
+    assert await client.receive_some() == b"last\n"
+    assert await client.receive_some() == b""
+
+
+async def test_over_tls_closing_does_not_wait_for_a_peer_that_stalls(encrypted, autojump_clock) -> None:
+    carrier, transport, _ = encrypted
+    transport._send_timeout = 1000
+    with trio.fail_after(100):
+        async with trio.open_nursery() as nursery:
+
+            async def send():
+                with pytest.raises(PeerGone):
+                    await carrier.send([BIG])
+
+            nursery.start_soon(send)
+            await trio.testing.wait_all_tasks_blocked()
+            before = trio.current_time()
+            await carrier.aclose()
+    assert trio.current_time() - before == pytest.approx(streams.CLOSING)
+
+
+async def test_over_tls_a_clean_close_ends_the_receiving(encrypted) -> None:
+    carrier, _, client = encrypted
+    await client.aclose()
+    assert await carrier.receive() is None
+
+
+async def test_over_tls_a_bare_close_is_a_peer_that_has_gone(encrypted) -> None:
+    carrier, _, client = encrypted
+    client.transport_stream.close()
+    with pytest.raises(PeerGone, match="EOF"):
+        await carrier.receive()
+
+
+async def test_over_tls_records_are_corked_too(encrypted) -> None:
+    carrier, transport, client = encrypted
+    transport.cork()
+    await carrier.send([b"one\n"])
+    await carrier.send([b"two\n"])
+    transport.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        client.transport_stream.socket.recv(1)
+    await transport.flush()
+    received = b""
+    with trio.fail_after(20):
+        while len(received) < len(b"one\ntwo\n"):
+            received += await client.receive_some()
+    assert received == b"one\ntwo\n"

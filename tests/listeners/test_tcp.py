@@ -1,0 +1,204 @@
+"""TCP listeners: addresses that cannot be had, strangers at the door, and whom there is no place for."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from hearth.actors.carrier import SocketCarrier
+from hearth.actors.listeners import tcp
+from hearth.actors.listeners.accepting import STRANGERS, STRANGERS_EACH, Doorway, Stranger
+from hearth.config import Endpoint
+from hearth.errors import ConfigError
+from hearth.policy.principal import Principal
+
+
+class Gatekeeper:
+    """A greeter for which a name on the first line is proof enough."""
+
+    scheme = "test"
+
+    def __init__(self):
+        self.reloads = 0
+        self.greeted = []
+
+    async def greet(self, connected, peer, welcome):
+        carrier = SocketCarrier(connected)
+        try:
+            self.greeted.append(peer)
+            name = await carrier.receive()
+            if name is None or not name.strip().isalpha():
+                raise Stranger("no name")
+            await welcome(carrier, Principal("tls", cert_subject=f"CN={name.decode().strip()}"))
+        finally:
+            await carrier.aclose()
+
+    def reload(self):
+        self.reloads += 1
+
+
+class Door:
+    """A TCP listener that is open, and what came of those who used it."""
+
+    def __init__(self, host="127.0.0.1", most=100):
+        self.greeter = Gatekeeper()
+        self.doorway = Doorway(most)
+        self.refused = []
+        self.served = []
+        self.listener = tcp.TcpListener(
+            tcp.bind("test", Endpoint(host, 0)),
+            self.greeter,
+            None,
+            send_timeout=10,
+            report=lambda *what: self.refused.append(what),
+        )
+        self.address = (host, int(self.listener.address.rpartition(":")[2]))
+
+    async def welcome(self, carrier, principal):
+        self.served.append(principal.key)
+        await carrier.send([b"welcome\n"])
+        while await carrier.receive() is not None:
+            pass
+
+    async def run(self):
+        async with trio.open_nursery() as connections:
+            await self.listener.accept_all(connections, self.doorway, self.welcome)
+
+    def connect(self, source=None):
+        return socket.create_connection(self.address, 10, source_address=(source, 0) if source else None)
+
+
+@pytest.fixture
+async def make_door():
+    async with trio.open_nursery() as nursery:
+        made = []
+
+        def make(*args, **more):
+            made.append(Door(*args, **more))
+            nursery.start_soon(made[-1].run)
+            return made[-1]
+
+        yield make
+        nursery.cancel_scope.cancel()
+    for door in made:
+        door.listener.close()
+
+
+async def until(condition):
+    with trio.fail_after(20):
+        while not condition():
+            await trio.testing.wait_all_tasks_blocked(0.005)
+
+
+async def line(connected):
+    with connected.makefile("rb") as lines:
+        return await trio.to_thread.run_sync(lines.readline)
+
+
+async def test_who_proves_who_it_is_is_served_and_who_does_not_is_reported(make_door) -> None:
+    door = make_door()
+    with door.connect() as known, door.connect() as unknown:
+        known.sendall(b"alice")
+        assert await line(known) == b"welcome\n"
+        unknown.sendall(b"???")
+        assert await line(unknown) == b""
+        await until(lambda: door.refused)
+    assert door.served == ["cert:CN=alice"]
+    assert door.refused == [("test", "127.0.0.1", "no name")]
+
+
+async def test_few_strangers_of_one_address_wait_at_the_door_and_others_still_come_in(make_door) -> None:
+    door = make_door()
+    strangers = [door.connect("127.0.0.2") for _ in range(STRANGERS_EACH)]
+    await until(lambda: len(door.greeter.greeted) == STRANGERS_EACH)
+    with door.connect("127.0.0.2") as one_more, door.connect("127.0.0.3") as other:
+        assert await trio.to_thread.run_sync(one_more.recv, 10) == b""
+        other.sendall(b"bob")
+        assert await line(other) == b"welcome\n"
+    # One who goes, or becomes known, makes room for another.
+    strangers[0].close()
+    strangers[1].sendall(b"carol")
+    assert await line(strangers[1]) == b"welcome\n"
+    await until(lambda: not door.doorway.crowded("127.0.0.2"))
+    with door.connect("127.0.0.2") as next_one:
+        next_one.sendall(b"dave")
+        assert await line(next_one) == b"welcome\n"
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_few_strangers_wait_at_the_door_in_all() -> None:
+    doorway = Doorway(10)
+    waiting = [doorway.at_the_door(str(n // STRANGERS_EACH)) for n in range(STRANGERS)]
+    for one in waiting:
+        one.__enter__()
+    assert doorway.crowded("somebody else")
+    waiting[0].__exit__(None, None, None)
+    assert not doorway.crowded("somebody else")
+
+
+async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is_not(make_door) -> None:
+    door = make_door(most=2)
+    clients = []
+    for name in (b"alice", b"alice", b"alice", b"bob"):
+        clients.append(door.connect())
+        clients[-1].sendall(name)
+        await until(lambda: len(door.greeter.greeted) == len(clients))
+        if len(clients) != 3:
+            assert await line(clients[-1]) == b"welcome\n"
+    refusal = json.loads(await line(clients[2]))
+    assert refusal["error"]["code"] == -32005
+    assert refusal["error"]["data"] == {"max_connections": 2}
+    for client in clients:
+        client.close()
+    await until(lambda: not door.doorway._inside)
+    assert not door.doorway._held
+    assert not door.doorway._strangers
+
+
+async def test_a_connection_that_is_reset_before_it_is_looked_at_is_passed_over(make_door, monkeypatch) -> None:
+    door = make_door()
+
+    def gone(_self):
+        raise OSError(errno.ENOTCONN, "not connected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "getpeername", gone)
+        with door.connect() as lost:
+            assert await trio.to_thread.run_sync(lost.recv, 10) == b""
+    with door.connect() as client:
+        client.sendall(b"alice")
+        assert await line(client) == b"welcome\n"
+
+
+async def test_an_ipv6_listener_has_brackets_and_takes_a_64_for_one_address(make_door) -> None:
+    try:
+        door = make_door("::1")
+    except ConfigError as error:
+        pytest.skip(f"{error}; this machine has no IPv6: `sysctl net.ipv6.conf.lo.disable_ipv6=0`")
+    assert door.listener.address.startswith("test://[::1]:")
+    with door.connect() as client:
+        client.sendall(b"alice")
+        assert await line(client) == b"welcome\n"
+    assert door.greeter.greeted == ["::1"]
+    assert tcp._place("2001:db8::1") == tcp._place("2001:db8::2:3") != tcp._place("2001:db8:0:1::1")
+    assert tcp._place("fe80::1%eth0") == "fe80::/64"
+
+
+def test_an_address_that_is_taken_is_an_error_with_section_and_address() -> None:
+    with tcp.bind("tls", Endpoint("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = rf"\[tls\] listen: cannot listen on 127\.0\.0\.1:{port}: Address already in use; choose another"
+        with pytest.raises(ConfigError, match=message):
+            tcp.bind("tls", Endpoint("127.0.0.1", port))
+
+
+async def test_reloading_is_the_greeters_business(make_door) -> None:
+    door = make_door()
+    door.listener.reload()
+    assert door.greeter.reloads == 1

@@ -1,0 +1,626 @@
+"""WebSocket: who may come in and what each is told, one document per message, silence, and an end in good order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import socket
+import struct
+
+import pytest
+import trio
+import trio.testing
+from support.raw_websocket import BINARY, CLOSE, PING, PONG, TEXT, close, descriptors, frame, mask, request, served
+from support.waiting import passes, until
+
+from hearth.actors.carrier import PeerGone, Unreadable
+from hearth.actors.connection import Connection
+from hearth.actors.listeners.certificates import Certificates
+from hearth.actors.listeners.websocket_wire import PARTING
+from hearth.config import Config
+from hearth.errors import ConfigError
+from hearth.policy.principal import from_token
+from hearth.policy.tokens import Tokens
+
+ALICE, BOB = "hearth_alice", "hearth_bob"
+TOKENS = Tokens(from_token(token).token_sha256 for token in (ALICE, BOB))
+UNKNOWN = "hearth_nobody-was-given-this"
+PAGE = "http://127.0.0.1:8000"
+
+
+class Inside:
+    """What happens to those who are let in: each message is answered with itself, unless a test serves otherwise."""
+
+    def __init__(self):
+        self.principals = []
+        self.carriers = []
+        self.ended = []
+        self.done = trio.Event()
+        self.reading = True
+
+    async def __call__(self, carrier, principal):
+        self.principals.append(principal)
+        self.carriers.append(carrier)
+        try:
+            if not self.reading:
+                await self.done.wait()
+            while (document := await self._receive(carrier)) is not None:
+                await carrier.send([document + b"\n"])
+            self.ended.append("closed")
+        except PeerGone as error:
+            self.ended.append(str(error))
+        finally:
+            with trio.CancelScope(shield=True):
+                await carrier.aclose()
+
+    async def _receive(self, carrier):
+        try:
+            return await carrier.receive()
+        except Unreadable as error:
+            return json.dumps({"unreadable": str(error)}).encode()
+
+
+@pytest.fixture
+def inside():
+    return Inside()
+
+
+@pytest.fixture
+async def place(inside):
+    """A listener with two tokens and one page that may connect."""
+    with trio.fail_after(30):
+        async with served(inside, tokens=TOKENS, origins=frozenset([PAGE]), handshake_timeout=5) as opened:
+            yield opened
+
+
+# --- documents ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65535, 65536])
+async def test_a_text_message_is_a_document_both_ways_whatever_its_length(inside, size) -> None:
+    async with served(inside, max_document_bytes=1 << 17) as place, await place.open() as peer:
+        await peer.text("x" * size)
+        assert await peer.message() == "x" * size
+
+
+async def test_a_message_in_fragments_with_a_ping_between_is_one_document(place) -> None:
+    async with await place.open() as peer:
+        half = "née".encode()[:2]
+        await peer.send(frame(TEXT, half, fin=False), frame(PING, b"?"), frame(0, b"\xa9e"))
+        assert await peer.receive() == (PONG, b"?")
+        assert await peer.message() == "née"
+
+
+async def test_documents_that_are_due_together_are_messages_of_their_own_in_one_piece(place, inside) -> None:
+    async with await place.open() as peer:
+        await until(lambda: inside.carriers)
+        await inside.carriers[0].send([b"{}\n", b"[1]\n", b"x" * 70_000 + b"\n"])
+        # What was written with one call is there at once.
+        assert peer.socket._sock.recv(1 << 20, socket.MSG_PEEK).startswith(b"\x81\x02{}\x81\x03[1]\x81\x7f")
+        assert [await peer.message() for _ in range(3)] == ["{}", "[1]", "x" * 70_000]
+
+
+async def test_a_binary_message_is_unreadable_and_the_next_one_is_served(place) -> None:
+    async with await place.open() as peer:
+        await peer.send(frame(BINARY, b"{}"))
+        assert json.loads(await peer.message()) == {"unreadable": "a binary message; send text"}
+        await peer.text("{}")
+        assert await peer.message() == "{}"
+
+
+async def test_a_pong_waits_until_a_message_that_is_on_its_way_is_whole(place, inside) -> None:
+    async with await place.open(receive_buffer=4096) as peer:
+        await until(lambda: inside.carriers)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inside.carriers[0].send, [b"x" * (8 << 20) + b"\n"])
+            await trio.testing.wait_all_tasks_blocked()
+            await peer.send(frame(PING, b"?"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(await peer.message()) == 8 << 20
+            assert await peer.receive() == (PONG, b"?")
+
+
+# --- who may come in ------------------------------------------------------------------------------------------------
+
+
+async def refused(place, *headers, **how):
+    """Ask, and be refused; returns the answer."""
+    async with await place.connect() as peer:
+        answer = await peer.handshake(*headers, **how)
+        assert await peer.receive() is None
+        assert not peer.reset
+    await until(lambda: place.refused)
+    assert answer.headers["content-length"] == "0"
+    assert answer.headers["connection"] == "close"
+    return answer
+
+
+async def test_a_local_program_without_an_origin_is_the_user_that_the_kernel_names(place, inside) -> None:
+    async with await place.open():
+        await until(lambda: inside.principals)
+    assert [who.key for who in inside.principals] == [f"uid:{os.geteuid()}"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [f"Authorization: Bearer {ALICE}"],
+        [f"authorization: bearer  {ALICE}"],
+        [f"Sec-WebSocket-Protocol: hacp.v0, bearer.{ALICE}"],
+        [f"Sec-WebSocket-Protocol: bearer.{ALICE}", "Sec-WebSocket-Protocol: hacp.v0"],
+        [f"Authorization: Bearer {ALICE}", f"Sec-WebSocket-Protocol: hacp.v0, bearer.{ALICE}"],
+        [f"Authorization: Bearer {ALICE}", f"Origin: {PAGE}", "X-Forwarded-For: 203.0.113.7"],
+    ],
+)
+async def test_a_bearer_of_a_token_is_its_principal(place, inside, headers) -> None:
+    async with await place.open(*headers) as peer:
+        await peer.text("{}")
+        assert await peer.message() == "{}"
+    assert [who.key for who in inside.principals] == [from_token(ALICE).key]
+
+
+async def test_the_subprotocol_is_answered_and_a_token_is_never_echoed(place) -> None:
+    async with await place.connect() as peer:
+        answer = await peer.handshake(f"Sec-WebSocket-Protocol: bearer.{ALICE}, hacp.v0, other")
+        assert answer.status == 101
+        assert answer.headers["sec-websocket-protocol"] == "hacp.v0"
+        assert ALICE not in str(answer)
+
+
+async def test_who_offers_no_subprotocol_is_answered_with_none(place) -> None:
+    async with await place.connect() as peer:
+        answer = await peer.handshake()
+        assert "sec-websocket-protocol" not in answer.headers
+        assert "sec-websocket-extensions" not in answer.headers
+
+
+async def test_compression_is_not_agreed_to(place) -> None:
+    async with await place.connect() as peer:
+        answer = await peer.handshake("Sec-WebSocket-Extensions: permessage-deflate")
+        assert "sec-websocket-extensions" not in answer.headers
+
+
+@pytest.mark.parametrize("offer", ["other", f"bearer.{ALICE}", "HACP.v0", ""])
+async def test_other_subprotocols_alone_are_refused(place, inside, offer) -> None:
+    assert (await refused(place, f"Sec-WebSocket-Protocol: {offer}")).status == 400
+    assert place.refused == ["it offers subprotocols, and hacp.v0 is not among them"]
+    assert not inside.principals
+
+
+@pytest.mark.parametrize("path", ["/other", "/?token=" + ALICE, "//", "/./"])
+async def test_there_is_one_path_only_and_others_are_not_repeated(place, path) -> None:
+    answer = await refused(place, path=path)
+    assert answer.status == 404
+    assert place.refused == ["it asked for a path other than /"]
+
+
+async def test_a_page_that_is_allowed_may_connect(place, inside) -> None:
+    async with await place.open(f"Origin: {PAGE}"):
+        await until(lambda: inside.principals)
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [
+        ["https://evil.example"],
+        [PAGE + "0"],
+        [PAGE + ".evil.example"],
+        [PAGE.replace("http", "https")],
+        ["null"],
+        [""],
+        [PAGE, "https://evil.example"],
+        [PAGE, PAGE],
+        ["http://evil.example/ " + PAGE],
+        ["\xff" * 500],
+    ],
+)
+async def test_any_other_origin_is_refused_whatever_else_it_offers(place, inside, origins) -> None:
+    lines = [f"Origin: {origin}" for origin in origins]
+    answer = await refused(place, *lines, f"Authorization: Bearer {ALICE}")
+    assert answer.status == 403
+    assert "www-authenticate" not in answer.headers
+    (reason,) = place.refused
+    assert "[websocket] origins" in reason
+    assert len(reason) < 200
+    assert not inside.principals
+
+
+async def test_an_origin_that_is_not_allowed_comes_before_the_subprotocol_and_after_the_path(place) -> None:
+    evil = "Origin: https://evil.example"
+    assert (await refused(place, evil, "Sec-WebSocket-Protocol: other")).status == 403
+    assert (await refused(place, evil, path="/other")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "reason"),
+    [
+        ([f"Authorization: Bearer {UNKNOWN}"], 401, "its bearer token is unknown"),
+        ([f"Sec-WebSocket-Protocol: hacp.v0, bearer.{UNKNOWN}"], 401, "its bearer token is unknown"),
+        (["Sec-WebSocket-Protocol: hacp.v0, bearer."], 401, "its bearer token is unknown"),
+        (["Authorization: Bearer"], 401, "its bearer token is unknown"),
+        (["Authorization: Bearer \xff\xfe"], 401, "its bearer token is unknown"),
+        ([f"Authorization: Bearer {ALICE[:-1]}"], 401, "its bearer token is unknown"),
+        ([f"Authorization: Basic {ALICE}"], 401, "its Authorization is not of the Bearer scheme"),
+        ([f"Authorization: Bearer {ALICE}", f"Authorization: Bearer {BOB}"], 400, "it offers two different tokens"),
+        (
+            [f"Authorization: Bearer {ALICE}", f"Sec-WebSocket-Protocol: hacp.v0, bearer.{UNKNOWN}"],
+            400,
+            "it offers two different tokens",
+        ),
+        (["X-Forwarded-For: 203.0.113.7"], 401, "it comes through a proxy and offers no bearer token"),
+        (["Forwarded: for=203.0.113.7"], 401, "it comes through a proxy and offers no bearer token"),
+    ],
+)
+async def test_who_cannot_prove_who_it_is_learns_a_status_only(place, inside, caplog, headers, status, reason) -> None:
+    caplog.set_level(logging.DEBUG)
+    answer = await refused(place, *headers)
+    assert answer.status == status
+    assert answer.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
+    assert place.refused == [reason]
+    assert not inside.principals
+    assert ALICE not in caplog.text
+    assert UNKNOWN not in caplog.text
+
+
+async def test_a_local_peer_whom_the_kernel_does_not_name_is_refused(place) -> None:
+    async with await place.connect() as peer:
+        # In one go, so that it has finished sending before anybody looks.
+        peer.socket._sock.send(request())
+        peer.socket._sock.shutdown(socket.SHUT_WR)
+        answer = await peer.answer()
+    assert answer.status == 401
+    await until(lambda: place.refused)
+    assert place.refused[0].startswith("it offers no bearer token, and ")
+
+
+async def test_a_token_appears_in_no_log_even_where_headers_cannot_be_read(place, caplog) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with await place.connect() as peer:
+        answer = await peer.handshake(f"Sec-WebSocket-Protocol: hacp.v0, bearer.{ALICE}\xff")
+        assert answer.status == 400
+        assert await peer.receive() is None
+    await until(lambda: place.refused)
+    assert place.refused == ["what it sent is no WebSocket request"]
+    assert ALICE not in caplog.text
+
+
+# --- what is no handshake -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\n{}", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (request(upgrade=None), 400),
+        (request(sec_websocket_key=None), 400),
+        (request(sec_websocket_version=None), 400),
+        (request(sec_websocket_version="12"), 426),
+        (request(host=None), 400),
+        (request(host="\xff"), 400),
+        (request("Sec-WebSocket-Protocol: \xff"), 400),
+        (request("X: " + "x" * (64 << 10)), 400),
+    ],
+)
+async def test_what_is_no_websocket_request_gets_an_http_answer(place, inside, sent, status) -> None:
+    async with await place.connect() as peer:
+        await peer.send(sent)
+        answer = await peer.answer()
+        assert answer is not None
+        assert answer.status == status
+        assert await peer.receive() is None
+        assert not peer.reset
+    await until(lambda: place.refused)
+    assert place.refused == ["what it sent is no WebSocket request"]
+    assert not inside.principals
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: "])
+async def test_who_hangs_up_before_it_has_asked_is_no_stranger_and_not_waited_for(place, sent) -> None:
+    before = descriptors()
+    async with await place.connect() as peer:
+        await peer.send(sent)
+    await passes(lambda: descriptors() == before)
+    assert place.refused == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [request()[:-2], b"GET /", b'{"jsonrpc":"2.0","id":1,"method":"session.open","params":{}}\n'],
+)
+async def test_a_handshake_has_a_deadline(inside, sent) -> None:
+    with trio.fail_after(10):
+        async with served(inside, handshake_timeout=0.1) as place, await place.connect() as peer:
+            await peer.send(sent)
+            answer = await peer.answer()
+            assert answer is not None
+            assert answer.status == 400
+            assert await peer.receive() is None
+            await peer.aclose()
+            await until(lambda: place.refused)
+            assert place.refused == ["timed out: no WebSocket handshake within 0.1 s"]
+
+
+async def test_who_leaves_during_the_answer_does_no_harm(place, inside) -> None:
+    for _ in range(20):
+        async with await place.connect() as peer:
+            peer.socket._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await peer.send(request("Authorization: Bearer " + ALICE))
+    async with await place.open() as peer:
+        await peer.text("{}")
+        assert await peer.message() == "{}"
+
+
+# --- TLS ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificates(papers):
+    return Certificates("websocket", papers.server_cert, papers.server_key, papers.ca, client="optional")
+
+
+@pytest.fixture
+async def secure(inside, certificates):
+    with trio.fail_after(30):
+        async with served(inside, tokens=TOKENS, certificates=certificates, handshake_timeout=5) as opened:
+            yield opened
+
+
+async def test_over_tls_the_certificate_says_who_is_calling_unless_there_is_a_token(secure, inside, papers) -> None:
+    context, anonymous = papers.client_context(papers.clients["arm-7"]), papers.client_context(anonymous=True)
+    for tls, headers in ((context, []), (context, [f"Authorization: Bearer {ALICE}"]), (anonymous, [])):
+        async with await secure.open(*headers, tls=tls) as peer:
+            await peer.text("{}")
+            assert await peer.message() == "{}"
+    assert [who.key.partition(":")[0] for who in inside.principals] == ["cert", "token", "uid"]
+    assert secure.listener.address.startswith("wss://")
+
+
+async def test_an_unknown_token_is_refused_even_with_a_certificate(secure, inside, papers) -> None:
+    async with await secure.connect(tls=papers.client_context(papers.clients["arm-7"])) as peer:
+        answer = await peer.handshake(f"Authorization: Bearer {UNKNOWN}")
+        assert answer.status == 401
+    assert not inside.principals
+
+
+async def test_a_certificate_that_names_nobody_is_refused_but_not_the_token_beside_it(secure, inside, papers) -> None:
+    from support.pki import certify, name
+
+    pair = papers.write("an-authority", *certify(name("sub CA"), papers.authority, ca=True, signs=True))
+    context = papers.client_context(pair)
+    async with await secure.open(f"Authorization: Bearer {ALICE}", tls=context):
+        await until(lambda: inside.principals)
+    async with await secure.connect(tls=context) as peer:
+        answer = await peer.handshake()
+        assert answer.status == 401
+    await until(lambda: secure.refused)
+    assert "wrong purpose" in secure.refused[0]
+
+
+async def test_what_tls_refuses_never_asks_for_anything(secure, papers) -> None:
+    async with await secure.connect() as peer:
+        await peer.send(request())
+        while await peer._more():
+            pass
+    await until(lambda: secure.refused)
+
+
+async def test_the_deadline_is_for_tls_and_http_together(inside, certificates, papers) -> None:
+    with trio.fail_after(10):
+        async with served(inside, certificates=certificates, handshake_timeout=0.3) as place:
+            async with await place.connect(tls=papers.client_context(anonymous=True)) as peer:
+                assert await peer.receive() is None
+            await until(lambda: place.refused)
+            assert place.refused == ["timed out: no WebSocket handshake within 0.3 s"]
+
+
+async def test_over_tls_the_end_is_in_good_order_too(secure, inside, papers) -> None:
+    async with await secure.open(tls=papers.client_context(anonymous=True)) as peer:
+        await until(lambda: inside.carriers)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inside.carriers[0].aclose)
+            assert await peer.receive() == (CLOSE, struct.pack("!H", 1001))
+            await peer.send(close(1001))
+            # With TLS's own farewell, or this would raise.
+            assert await peer.stream.receive_some() == b""
+            await peer.aclose()
+
+
+async def test_reload_reads_the_certificates_again_and_without_tls_there_are_none(secure, place, papers) -> None:
+    place.listener.reload()
+    secure.listener.reload()
+    saved = papers.server_cert.read_bytes()
+    papers.server_cert.write_text("nothing")
+    try:
+        with pytest.raises(ConfigError, match="websocket"):
+            secure.listener.reload()
+    finally:
+        papers.server_cert.write_bytes(saved)
+    async with await secure.open(tls=papers.client_context(anonymous=True)):
+        pass
+
+
+# --- silence --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_silent_peer_is_pinged_and_stays_while_it_answers(inside, autojump_clock) -> None:
+    async with served(inside, ping_interval=20, ping_timeout=10) as place, await place.open() as peer:
+        for turn in range(1, 50):
+            assert await peer.receive() == (PING, b"")
+            assert 20 * turn <= trio.current_time() <= 24 * turn
+            await peer.send(frame(PONG))
+        await peer.text("{}")
+        assert await peer.message() == "{}"
+
+
+async def test_a_silent_peer_that_answers_no_ping_is_cut(inside, autojump_clock, caplog) -> None:
+    caplog.set_level(logging.INFO, "hearth")
+    async with served(inside, ping_interval=20, ping_timeout=10) as place, await place.open() as peer:
+        assert await peer.receive() == (PING, b"")
+        assert await peer.receive() is None
+        assert 30 <= trio.current_time() <= 35
+        await until(lambda: inside.ended)
+    assert inside.ended == ["the WebSocket was lost"]
+    assert "127.0.0.1: connection cut: it was silent for 20 s, and for 10 s after a ping" in caplog.text
+
+
+async def test_one_who_pings_each_second_may_do_so_for_ever(inside, autojump_clock) -> None:
+    async with served(inside) as place, await place.open() as peer:
+        for _ in range(1000):
+            await trio.sleep(1)
+            await peer.send(frame(PING, b"are you there?"))
+            assert await peer.receive() == (PONG, b"are you there?")
+        await peer.text("{}")
+        assert await peer.message() == "{}"
+
+
+async def test_a_peer_that_talks_is_not_pinged(inside, autojump_clock) -> None:
+    async with served(inside, ping_interval=20, ping_timeout=10) as place, await place.open() as peer:
+        for _ in range(100):
+            await trio.sleep(15)
+            await peer.text("{}")
+            assert await peer.message() == "{}"
+
+
+async def test_a_peer_is_not_silent_because_it_is_us_who_do_not_read(inside, autojump_clock) -> None:
+    inside.reading = False
+    async with served(inside, ping_interval=20, ping_timeout=10) as place, await place.open() as peer:
+        for _ in range(4):
+            await peer.text("{}")
+        await trio.sleep(1000)
+        inside.done.set()
+        assert [await peer.message() for _ in range(4)] == ["{}"] * 4
+
+
+async def test_a_ping_that_cannot_be_sent_ends_the_connection(inside, autojump_clock) -> None:
+    options = {"ping_interval": 20, "ping_timeout": 10, "send_timeout": 5}
+    async with served(inside, **options) as place, await place.open(receive_buffer=4096):
+        await until(lambda: inside.carriers)
+        # Fill what the kernel holds on both sides, past the carrier, so that nothing is under way.
+        transport = inside.carriers[0]._wire._transport
+        while select.select([], [transport.socket], [], 0.05)[1]:
+            with contextlib.suppress(BlockingIOError):
+                transport.socket.send(bytes(1 << 20))
+        await passes(lambda: inside.ended)
+        assert 25 <= trio.current_time() <= 40
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_peer_that_closes_is_answered_and_let_go(place, inside) -> None:
+    async with await place.open() as peer:
+        await peer.send(close(1000))
+        assert await peer.close_code() == 1000
+        assert not peer.reset
+    await until(lambda: inside.ended)
+    assert inside.ended == ["closed"]
+
+
+async def test_a_peer_that_is_lost_is_gone(place, inside) -> None:
+    async with await place.open():
+        await until(lambda: inside.carriers)
+    await passes(lambda: inside.ended)
+    assert inside.ended == ["the WebSocket was lost"]
+    with pytest.raises(PeerGone, match="closed"):
+        await inside.carriers[0].send([b"{}\n"])
+
+
+async def test_nothing_is_sent_after_the_close_frame(place, inside) -> None:
+    inside.reading = False
+    async with await place.open() as peer:
+        await until(lambda: inside.carriers)
+        await peer.send(close(1000))
+        assert await peer.receive() == (CLOSE, struct.pack("!H", 1000))
+        with pytest.raises(PeerGone, match="the WebSocket is closed"):
+            await inside.carriers[0].send([b"{}\n"])
+        inside.done.set()
+        assert await peer.receive() is None
+
+
+async def test_the_end_of_the_server_is_told_to_the_peer(inside) -> None:
+    async with served(inside) as place, await place.open() as peer:
+        await peer.text("{}")
+        assert await peer.message() == "{}"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inside.carriers[0].aclose)
+            assert await peer.receive() == (CLOSE, struct.pack("!H", 1001))
+            assert await peer.receive() is None
+            assert not peer.reset
+            await peer.aclose()
+
+
+async def test_a_cancelled_server_still_says_that_it_goes(inside) -> None:
+    codes = []
+
+    async def watch(peer):
+        async with peer:
+            codes.append(await peer.close_code())
+
+    async with trio.open_nursery() as watching, served(inside) as place:
+        watching.start_soon(watch, await place.open())
+        await until(lambda: inside.carriers)
+    assert codes == [1001]
+
+
+async def test_a_peer_that_neither_reads_nor_leaves_is_waited_for_a_moment_only(inside, autojump_clock) -> None:
+    async with served(inside) as place, await place.open() as peer:
+        await until(lambda: inside.carriers)
+        begun = trio.current_time()
+        await inside.carriers[0].aclose()
+        await inside.carriers[0].aclose()
+        assert trio.current_time() - begun <= PARTING + 0.1
+        assert await peer.close_code() == 1001
+
+
+async def test_a_peer_that_is_still_sending_does_not_lose_the_close_frame(place, inside) -> None:
+    async with await place.open() as peer:
+        await peer.send(frame(TEXT, b"x" * 1000, announced=60_000))
+        await until(lambda: inside.carriers)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inside.carriers[0].aclose)
+            for _ in range(20):
+                await peer.send(mask(b"x" * 1000))
+                await trio.testing.wait_all_tasks_blocked()
+            assert await peer.close_code() == 1001
+            assert not peer.reset
+            await peer.aclose()
+
+
+async def test_a_close_in_the_middle_of_a_frame_is_no_frame(inside) -> None:
+    """The peer must not take half a message and our farewell for a message."""
+    async with served(inside, send_timeout=10) as place, await place.open(receive_buffer=4096) as peer:
+        await until(lambda: inside.carriers)
+        with trio.move_on_after(0.1) as scope:
+            await inside.carriers[0].send([b"x" * (32 << 20) + b"\n"])
+        assert scope.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inside.carriers[0].aclose)
+            received = 0
+            while await peer._more():
+                received += len(peer._rest)
+                assert not peer._rest.strip(b"x").strip(b"\x81\x7f\x00\x02")
+                peer._rest = b""
+            assert received < 32 << 20
+            await peer.aclose()
+
+
+# --- with a connection behind it ------------------------------------------------------------------------------------
+
+
+async def test_a_document_between_the_bound_in_characters_and_in_bytes_ends_with_1009(place) -> None:
+    limits = Config().limits
+
+    async def connection(carrier, principal):
+        await Connection(carrier, principal, None, max_document_bytes=limits.max_document_bytes).run()
+
+    async with served(connection, max_document_bytes=limits.max_document_bytes) as there, await there.open() as peer:
+        await peer.send(frame(BINARY, b"{}"))
+        assert json.loads(await peer.message())["error"]["code"] == -32700
+        await peer.text("é" * (limits.max_document_bytes * 2 // 3))
+        assert json.loads(await peer.message())["error"]["message"] == "Invalid Request: document too long"
+        assert await peer.close_code() == 1009
