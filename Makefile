@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-hardware check lint bench bench-hil docs clean
+.PHONY: help demo demo-web test test-hardware check lint bench bench-hil docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -22,6 +22,9 @@ $(TOOLS): $(STAMP)
 
 demo: $(STAMP) ## See what hearth is, in a minute: a real daemon, a real client, a simulated board
 	$(BIN)/hearth demo
+
+demo-web: $(STAMP) ## A page that watches a real daemon on a simulated board (ARGS=--open opens the browser)
+	$(BIN)/python examples/watch/serve.py $(ARGS)
 
 test: $(STAMP) ## All tests, the hardware's too, with branch coverage
 	$(BIN)/python -m coverage erase
@@ -54,4 +57,4 @@ docs: $(STAMP) ## Generate what is generated in docs/ and check that it is up to
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest
+	rm -rf $(VENV) build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest test-artefacts
