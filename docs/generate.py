@@ -46,27 +46,21 @@ def _find(section: str, level: str, beginning: str) -> Sentence:
 
 
 NOT_DONE = {
-    _find("2.2", "MAY", "Alternative framings"): (
-        "The protocol takes whole documents from a carrier that frames by itself; no such carrier listens yet."
-    ),
     _find("3", "MAY", "attest.*"): "Not in this release: the draft leaves its mechanisms to future revisions (§11).",
     _find("3", "MAY", "mcp.*"): "Not in this release: it comes with the MCP bridge.",
     _find("9", "MAY", "Servers MAY support multiple majors"): "There is only one major so far.",
     _find("10.2", "MAY", "A small adapter"): "Not in this release.",
-    _find("10.3", "MAY", "For multi-host deployments"): (
-        "Not in this release. Until then: the Unix socket over ssh, which authenticates and encrypts."
-    ),
     _find("12", "SHOULD", "A conformant server SHOULD: Drop privileges"): (
         "Not in this release. The systemd unit in [Getting started](getting-started.md) has the service manager do "
         "both before hearthd starts."
-    ),
-    _find("12", "MUST", "Operators deploying HACP over network"): (
-        "Nothing to do yet: this release listens on no network."
     ),
 }
 """Sentence -> why it is not done, or not wholly: then there is a test as well, of what is."""
 
 NOTES = {
+    _find("2.2", "MAY", "Alternative framings"): (
+        "WebSocket frames, negotiated by the subprotocol `hacp.v0`. Content-Length headers are not spoken."
+    ),
     _find("3.4", "is", "If any step fails validation"): (
         "A tool that is not registered is answered with RPC_TOOL_NOT_FOUND, which Table 7 has for it; every other step "
         "that is not valid with RPC_INVALID_PARAMS."
@@ -75,6 +69,10 @@ NOTES = {
         "At one time at most `[limits] max_tasks_per_session` that have not ended."
     ),
     _find("10.1", "is", "Default path"): "systemd's RUNTIME_DIRECTORY, where it is set, comes first.",
+    _find("12", "MUST", "Operators deploying HACP over network"): (
+        "Equivalent, over TLS: a bearer token on a WebSocket. `[websocket] plaintext = true` is the operator's word "
+        "that TLS ends in a proxy in front."
+    ),
 }
 
 # --- conformance.md -------------------------------------------------------------------------------------------------
@@ -418,7 +416,8 @@ _INDEX_HEAD = """\
 # Decision records
 
 One page each: what was decided, why, what else was considered. Numbers are never reused; 0001 to 0009 are about the
-whole, 0010 to 0019 about boards and drivers, 0020 onwards about the protocol.
+whole, 0010 to 0019 and 0030 to 0042 about boards and drivers, 0020 to 0022 about the protocol, 0043 to 0051 about
+carriers.
 
 This page is generated: `make docs`.
 

@@ -27,12 +27,11 @@ def test_every_sentence_has_a_test_or_a_reason(sentence) -> None:
 
 def test_what_is_proved_is_not_excused_but_where_it_is_done_in_part() -> None:
     both = {sentence.section for sentence in generate.NOT_DONE if sentence in generate.collect()}
-    assert both == {"2.2"}
+    assert both == set()
 
 
 def test_nothing_that_the_draft_demands_of_the_server_is_left_undone() -> None:
-    musts = [sentence for sentence in generate.NOT_DONE if sentence.level not in ("MAY", "SHOULD")]
-    assert [sentence.text.split()[0] for sentence in musts] == ["Operators"]
+    assert {sentence.level for sentence in generate.NOT_DONE} <= {"MAY", "SHOULD"}
 
 
 @pytest.mark.spec(

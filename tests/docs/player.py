@@ -3,7 +3,8 @@
 What a block is for follows from its language and its first line:
 
 - ```sh is run with `bash -eu`. One line `hearthd …` starts a daemon in the background, in place of the one before.
-  Lines that change the machine (`make`, `sudo`, `pip`, a virtual environment) are not run; see `NOT_RUN`.
+  Lines that change the machine (`make`, `sudo`, `pip`, a virtual environment) are not run; see `NOT_RUN`. But the line
+  `sudo systemctl reload hearthd` sends that daemon the signal that systemd would.
 - ```console has commands after `$ ` and what they print on stdout and stderr below them, `…` standing for anything, a
   line `…` alone for any number of lines. `# exit N` at the end of a command is its exit code, if that is not 0.
 - ```python is run as a script; one that begins with a comment `# NAME.py` is saved under that name, to be run by a
@@ -16,8 +17,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 MARK = "\x01end of act"
+PORTS = (7117, 7118)
+"""What pages listen on; other ports are played, since several pages may be at the same time."""
 NOT_RUN = ("make ", "sudo ", "python3 -m venv ", "~/hearth/bin/pip ")
 """How lines begin that the tests look at and do not run."""
 
@@ -43,6 +48,14 @@ start_hearthd() {
         kill -0 "$HEARTHD" || { cat "$HOME/daemon.log"; return 1; }
         sleep 0.05
     done
+}
+reload_hearthd() {
+    kill -HUP "$HEARTHD"
+    until grep -q 'certificates have been read again' "$HOME/daemon.log"; do
+        kill -0 "$HEARTHD" || { cat "$HOME/daemon.log"; return 1; }
+        sleep 0.05
+    done
+    cat "$HOME/daemon.log"
 }
 trap 'test -z "$HEARTHD" || { kill "$HEARTHD"; wait "$HEARTHD"; }' EXIT
 """
@@ -63,6 +76,17 @@ lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
 (info / "entry_points.txt").write_text("\\n".join(lines))
 """
 """What `pip install ./PACKAGE` comes to for a package of a few modules, without a package index."""
+
+FAR_END = r"""#!/bin/sh
+# ssh HOST COMMAND… on this machine. As sshd does it, the command is one string for the user's shell, at home.
+while :; do
+    case "$1" in -[plo]) shift 2;; --) shift; break;; -*) shift;; *) break;; esac
+done
+shift
+cd
+exec sh -c "$*"
+"""
+"""The other machine of an ssh that stays here: what is played needs no sshd and no key."""
 
 
 class Block(NamedTuple):
@@ -119,6 +143,7 @@ def _sh(text: str) -> str:
     lines = text.splitlines()
     if len(lines) == 1 and lines[0].startswith("hearthd ") and "--check" not in lines[0]:
         return lines[0].replace("hearthd", "start_hearthd", 1)
+    text = re.sub(r"^sudo systemctl reload hearthd$", "reload_hearthd", text, flags=re.MULTILINE)
     install = 'mkdir -p "$HOME/site"; python "$HOME/install.py" \\1 "$HOME/site"; export PYTHONPATH="$HOME/site"'
     return "set -eu\n" + re.sub(r"^pip install (\./\w+)$", install, text, flags=re.MULTILINE) + "set +eu"
 
@@ -151,7 +176,12 @@ def play(page: list[Act], directory: Path, before: str = "") -> list[Outcome]:
     bash = shutil.which("bash")
     assert bash is not None
     (directory / "install.py").write_text(INSTALL)
+    (directory / "ssh").write_text(FAR_END)
+    (directory / "ssh").chmod(0o755)
+    ports = free_ports(len(PORTS))
     script = PREAMBLE + before + "".join(f"\n{act.shell}\nprintf '\\n{MARK} %d\\n' $?\n" for act in page)
+    for usual, free in zip(PORTS, ports, strict=True):
+        script = re.sub(rf":{usual}\b", f":{free}", script)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("HEARTH", "XDG"))}
     done = subprocess.run(
         [bash, "-c", script],
@@ -159,6 +189,7 @@ def play(page: list[Act], directory: Path, before: str = "") -> list[Outcome]:
         env={
             **environ,
             "HOME": str(directory),
+            "HEARTH_SSH": str(directory / "ssh"),
             "NO_COLOR": "1",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         },
@@ -172,6 +203,13 @@ def play(page: list[Act], directory: Path, before: str = "") -> list[Outcome]:
     *parts, rest = re.split(rf"\n{MARK} (\d+)\n", done.stdout)
     outcomes = [Outcome(output, int(code)) for output, code in zip(parts[::2], parts[1::2], strict=True)]
     return outcomes + [Outcome(rest, None)] * (len(page) - len(outcomes))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback address that nobody has at this moment."""
+    with ExitStack() as stack:
+        bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in bound]
 
 
 def matches(expected: list[str], output: str) -> bool:

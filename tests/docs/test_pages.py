@@ -19,6 +19,7 @@ from hearth.protocol.methods import METHODS
 HERE = "tests/docs/test_pages.py"
 TESTED_IN = {
     "README.md": HERE,
+    "docs/carriers.md": HERE,
     "docs/getting-started.md": HERE,
     "docs/reference/audit.md": "tests/audit/test_audit_docs.py",
     "docs/reference/boards.md": "tests/drivers/test_profiles.py",
@@ -28,6 +29,7 @@ TESTED_IN = {
     "docs/reference/methods.md": "tests/protocol/test_methods_reference.py",
     "docs/reference/policy.md": "tests/policy/test_policy_page.py",
     "docs/reference/tools.md": "tests/docs/test_tools_page.py",
+    "examples/watch/README.md": "tests/docs/test_watch_page.py",
 }
 """Where the blocks of each page that has any are run or checked."""
 
@@ -36,6 +38,7 @@ PLAYED = {
         'printf \'[server]\\nsocket = "%s/h.sock"\\n[audit]\\npath = "%s/audit.log"\\n\' "$HOME" "$HOME" > h.toml\n'
         'start_hearthd --config h.toml\nexport HEARTH_SOCKET="$HOME/h.sock"\n'
     ),
+    "docs/carriers.md": "",
     "docs/getting-started.md": "",
 }
 """The pages that are played here, and what they take for granted."""
@@ -52,7 +55,7 @@ ACTS = {name: list(acts(blocks(PAGES[name]))) for name in PLAYED}
 
 
 def test_every_page_with_blocks_has_its_test() -> None:
-    languages = {"sh", "console", "python", "toml", "json", "ini"}
+    languages = {"sh", "console", "python", "toml", "json", "ini", "js"}
     with_blocks = {name for name, text in PAGES.items() if any(block.language in languages for block in blocks(text))}
     assert with_blocks <= set(TESTED_IN)
 
@@ -65,7 +68,7 @@ def test_the_test_of_a_page_exists_and_names_it(name: str) -> None:
 
 
 def test_there_is_no_block_in_a_language_that_nobody_looks_at() -> None:
-    known = {"sh", "console", "python", "toml", "json", "ini", ""}
+    known = {"sh", "console", "python", "toml", "json", "ini", "js", ""}
     found = {(name, block.language) for name, text in PAGES.items() for block in blocks(text)}
     assert not [each for each in found if each[1] not in known]
 
@@ -100,7 +103,8 @@ def test_the_block_does_what_the_page_says(played, name: str, number: int) -> No
 
 
 def test_the_pages_have_something_to_play() -> None:
-    assert len(ACTS["README.md"]) >= 3
+    assert len(ACTS["README.md"]) >= 4
+    assert len(ACTS["docs/carriers.md"]) > 30
     assert len(ACTS["docs/getting-started.md"]) > 30
 
 
@@ -193,6 +197,8 @@ def test_the_units_agree_with_each_other_and_with_the_daemon() -> None:
         parsed[Path(path[1]).name] = unit
     service, socket = parsed["hearthd.service"], parsed["hearthd.socket"]
     assert service["Service"]["Type"] == "notify"
+    assert service["Service"]["ExecReload"] == "kill -HUP $MAINPID"
+    assert "AF_NETLINK" in service["Service"]["RestrictAddressFamilies"], "asks the kernel who calls on loopback"
     assert service["Unit"]["Requires"] == "hearthd.socket"
     assert socket["Socket"]["ListenStream"] == "/run/hearth/hearth.sock"
     assert socket["Socket"]["SocketMode"] == "0660"

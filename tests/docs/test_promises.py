@@ -34,6 +34,11 @@ PROVED_BY = {
         "test_with_on_disconnect_close_a_controller_that_dies_leaves_a_robot_that_stops",
         "test_5_an_idle_session_is_reaped_with_all_that_closing_means",
     ],
+    "Nobody is let in who has not proved who they are, on any carrier": [
+        "test_12_over_a_network_nobody_gets_in_who_has_not_proved_who_it_is",
+        "test_12_no_network_listener_starts_without_a_proof_of_who_calls_and_encryption",
+        "test_10_1_a_user_in_the_group_gets_a_session_and_another_not_even_a_connection",
+    ],
     "An agent can do what its policy says and nothing else": [
         "test_12_the_tools_are_those_of_the_configuration_and_no_others_can_be_called",
         "test_12_no_tool_above_the_sessions_maximum_is_executed",

@@ -1,0 +1,81 @@
+"""docs/threat-model.md claims what tests prove: every test that it names exists, every bound is the one in the code."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from docs.player import ROOT
+from docs.test_promises import names_of_tests
+
+from hearth.actors import backlog, connection, outbox, runtime
+from hearth.actors.listeners import accepting, tcp, websocket, websocket_wire
+from hearth.config import Config
+
+PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
+LIMITS, WEBSOCKET = Config().limits, Config().websocket
+MIB, KIB = 1 << 20, 1 << 10
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_test_that_the_page_names_exists(name: str) -> None:
+    assert name in names_of_tests()
+
+
+def test_every_kind_of_attacker_has_its_tests_and_what_remains() -> None:
+    kinds = PAGE.partition("## In short")[2].partition("## Denial of service")[0].split("\n## ")[1:]
+    assert len(kinds) == 9
+    for kind in kinds[:-1]:
+        assert "**What remains.**" in kind, kind.partition("\n")[0]
+        assert "`test_" in kind, kind.partition("\n")[0]
+
+
+def bound(row: str) -> list[float]:
+    """The numbers in a row's second cell, without thousands separators."""
+    (cell,) = re.findall(rf"^\| {re.escape(row)} \| ([^|]+) \|", PAGE, re.MULTILINE)
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", cell.replace(",", ""))]
+
+
+@pytest.mark.parametrize(
+    ("row", "numbers"),
+    [
+        ("Connections in all", [LIMITS.max_connections, accepting.FOR_OTHERS]),
+        ("Descriptors", [accepting.RESERVED]),
+        ("Connections that have not proved who they are", [accepting.STRANGERS, accepting.STRANGERS_EACH, 6, 64]),
+        ("The time they may take for it", [LIMITS.handshake_timeout_s]),
+        (
+            "What a WebSocket may send without completing a message",
+            [websocket_wire.SLACK / KIB, websocket_wire.REFILL / KIB, websocket_wire.CONTROL_COST / KIB],
+        ),
+        ("A request", [LIMITS.max_document_bytes / MIB]),
+        ("Requests of one connection under way", [LIMITS.max_outstanding, connection.WEIGHTY_AT_ONCE]),
+        ("A batch", [LIMITS.max_batch, connection.BATCH_BYTES / MIB]),
+        ("What waits to be sent to one connection", [outbox.HIGH_WATER / MIB]),
+        ("The time a peer may read nothing", [LIMITS.send_timeout_s]),
+        ("The time a WebSocket may be silent", [WEBSOCKET.ping_interval_s, WEBSOCKET.ping_timeout_s]),
+        ("The time a machine that vanished is missed", [
+            tcp.KEEPALIVE[tcp.socket.TCP_KEEPIDLE]
+            + tcp.KEEPALIVE[tcp.socket.TCP_KEEPINTVL] * tcp.KEEPALIVE[tcp.socket.TCP_KEEPCNT]
+        ]),
+        ("Sessions", [LIMITS.max_sessions_per_principal, LIMITS.idle_ttl_s]),
+        ("Tasks", [LIMITS.max_tasks_per_session, LIMITS.max_steps, LIMITS.task_history]),
+        ("A bus's queue", [LIMITS.bus_queue]),
+        ("Records that cannot be written", [backlog.MOST_KEPT, backlog.MOST_KEPT_BYTES / MIB]),
+        (
+            "Records of peers that could not prove who they are",
+            [runtime.REJECTIONS.count, 6, runtime.ALL_STRANGERS.count],
+        ),
+    ],
+)
+def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[float]) -> None:
+    assert bound(row) == numbers
+
+
+def test_no_row_of_bounds_is_left_out() -> None:
+    table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 18
+
+
+def test_what_is_said_of_messages_is_so() -> None:
+    assert websocket.UNREAD_MESSAGES + 1 == 2, "two messages and 64 KiB"
