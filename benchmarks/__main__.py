@@ -14,9 +14,11 @@ from attrs import evolve
 
 from benchmarks import report
 from benchmarks.evenness import EVENNESS
+from benchmarks.fanout import FANOUT
+from benchmarks.idle import IDLE
 from benchmarks.memory import MEMORY
 from benchmarks.profiling import profile
-from benchmarks.rates import RATES, Effort
+from benchmarks.rates import RATES, Effort, Rate
 from benchmarks.servers import RESULTS, ROOT, Servers
 from benchmarks.start import STARTS
 from benchmarks.watchers import WATCHERS
@@ -48,7 +50,8 @@ BEGIN, END = "<!-- figures: written by `python -m benchmarks --docs` -->", "<!--
 FULL = Effort(rounds=7, seconds=1.0, many=2000, idle=5000, starts=15)
 QUICK = Effort(rounds=2, seconds=0.2, many=100, idle=200, starts=3)
 
-_ALL: list[Measure] = [*RATES, *EVENNESS, *MEMORY, *STARTS]
+_ALL: list[Measure] = [*RATES, *FANOUT, *EVENNESS, *MEMORY, *IDLE, *STARTS]
+PROFILED = [rate for rate in [*RATES, *FANOUT] if isinstance(rate, Rate) and rate.floor is None]
 MEASURES = {measure.name: measure for measure in _ALL}
 
 
@@ -65,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     effort = evolve(effort, rounds=options.rounds or effort.rounds, seconds=options.seconds or effort.seconds)
     if options.profile is not None:
         with Servers() as servers:
-            rate = next(rate for rate in RATES if rate.name == options.profile)
+            rate = next(rate for rate in PROFILED if rate.name == options.profile)
             for line in profile(servers, rate, 5 * effort.seconds, how=options.how, top=options.top):
                 print(line)
         return 0
@@ -73,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Servers() as servers:
         for name in names:
             print(f"{name} …", file=sys.stderr, flush=True)
-            found = _measured(MEASURES[name], servers, effort)
+            found = measured(MEASURES[name], servers, effort)
             rows += found
             print(*report.table(found)[1:], sep="\n", file=sys.stderr, flush=True)
     print(*report.table(rows), sep="\n")
@@ -85,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(row.figure is None for row in rows))
 
 
-def _measured(measure: Measure, servers: Servers, effort: Effort) -> list[Row]:
+def measured(measure: Measure, servers: Servers, effort: Effort) -> list[Row]:
     """The rows of one measure. One that cannot be taken says why, and the others go on."""
     try:
         return list(measure(servers, effort))
@@ -115,7 +118,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--docs", action="store_true", help="put the figures of a whole run into docs/performance.md too")
     add("--rounds", type=int, metavar="N", help="rounds per measure")
     add("--seconds", type=float, metavar="S", help="length of a round")
-    add("--profile", choices=[rate.name for rate in RATES if rate.floor is None], metavar="NAME",
+    add("--profile", choices=[rate.name for rate in PROFILED], metavar="NAME",
         help="instead of measuring, show where the server's time goes under that load")  # fmt: skip
     add("--how", choices=list(WATCHERS), default="sample",
         help="with --profile: look once per ms of CPU time, trace all calls, or count what Trio schedules")  # fmt: skip

@@ -14,12 +14,13 @@ import select
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, field, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 RECEIVE_SIZE = 1 << 18
 PATIENCE = 20
@@ -37,15 +38,31 @@ class Client:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # The kernel's own time limit: Python's would add a system call to every receive.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PATIENCE, 0))
-        self.socket.connect(address)
+        try:
+            self.socket.connect(address)
+        except OSError:
+            self.socket.close()
+            raise
 
     def close(self) -> None:
         """Hang up."""
         self.socket.close()
 
+    def request(self, method: str, params: dict[str, Any]) -> bytes:
+        """A request as it goes over this connection."""
+        return encode(method, params)
+
+    def documents(self, data: bytes) -> list[bytes]:
+        """The documents in what came."""
+        return data.splitlines()
+
+    def whole(self, mark: bytes) -> Callable[[bytes], bool]:
+        """What says of what came, which is never nothing, whether it is a complete answer: one that contains `mark`."""
+        return lambda data: data[-1] == _LF and mark in data
+
     def call(self, method: str, **params: Any) -> Any:
         """Call a method; returns its result. Raises RuntimeError for an error."""
-        return _result(self.exchange(encode(method, params), b"\n"))
+        return _result(self.exchange(self.request(method, params), b"\n").splitlines()[0])
 
     def call_many(self, requests: Sequence[bytes]) -> list[Any]:
         """Send many requests, a few at a time; returns their results. Raises RuntimeError for an error."""
@@ -79,6 +96,33 @@ class Client:
                 raise RuntimeError(f"{request[:200]!r} was answered {(answer + received)!r}")
             answer += received
         return answer
+
+
+ClientT = TypeVar("ClientT", bound=Client)
+
+
+@contextmanager
+def to_keep(*clients: Client) -> Iterator[None]:
+    """The clients stay open if the body ends well, and are closed if it does not."""
+    try:
+        yield
+    except BaseException:
+        for client in clients:
+            client.close()
+        raise
+
+
+def connected(connect: Callable[[str], ClientT], address: str, count: int) -> list[ClientT]:
+    """So many connections, or none."""
+    clients: list[ClientT] = []
+    try:
+        for _ in range(count):
+            clients.append(connect(address))  # noqa: PERF401 - what there is must be closed if the next one fails
+    except BaseException:
+        for client in clients:
+            client.close()
+        raise
+    return clients
 
 
 def encode(method: str, params: dict[str, Any]) -> bytes:
@@ -130,15 +174,13 @@ class Load:
         gc.disable()
         try:
             return self._one(seconds) if len(self.clients) == 1 else self._many(seconds)
-        except IndexError:
-            raise RuntimeError("the server hung up") from None
         except BlockingIOError:
             raise RuntimeError(f"no complete answer within {PATIENCE} s") from None
         finally:
             gc.enable()
 
     def _one(self, seconds: float) -> Round:
-        connected, turn, mark = self.clients[0].socket, self._turns[0], self.mark
+        connected, turn, whole = self.clients[0].socket, self._turns[0], self.clients[0].whole(self.mark)
         send, recv, clock = connected.send, connected.recv, time.perf_counter
         latencies: list[float] = []
         data = b""
@@ -146,9 +188,12 @@ class Load:
         until = begun + seconds
         while now < until:
             send(next(turn))
-            data = recv(RECEIVE_SIZE)
-            while data[-1] != _LF or mark not in data:
-                data += recv(RECEIVE_SIZE)
+            data = more = recv(RECEIVE_SIZE)
+            while not more or not whole(data):
+                if not more:
+                    raise RuntimeError(f"the server hung up after {data!r}")
+                more = recv(RECEIVE_SIZE)
+                data += more
             then = clock()
             latencies.append(then - now)
             now = then
@@ -156,7 +201,8 @@ class Load:
         return Round(now - begun, latencies)
 
     def _many(self, seconds: float) -> Round:
-        mark, clock = self.mark, time.perf_counter
+        clock = time.perf_counter
+        wholes = {client.socket.fileno(): client.whole(self.mark) for client in self.clients}
         sends = {client.socket.fileno(): client.socket.send for client in self.clients}
         recvs = {client.socket.fileno(): client.socket.recv for client in self.clients}
         turns = dict(zip(sends, self._turns, strict=True))
@@ -178,8 +224,11 @@ class Load:
                 if not ready:
                     raise RuntimeError(f"{busy} clients got no complete answer within {PATIENCE} s")
                 for number, _ in ready:
-                    data = parts[number] + recvs[number](RECEIVE_SIZE)
-                    if data[-1] != _LF or mark not in data:
+                    more = recvs[number](RECEIVE_SIZE)
+                    if not more:
+                        raise RuntimeError(f"the server hung up after {parts[number]!r}")
+                    data = parts[number] + more
+                    if not wholes[number](data):
                         parts[number] = data
                         continue
                     now = clock()
@@ -198,7 +247,7 @@ class Load:
 
     def _check(self, data: bytes) -> None:
         """The last answer must be a good one, to its end."""
-        for line in data.splitlines():
+        for line in self.clients[0].documents(data):
             document = json.loads(line)
             end = document.get("params", document.get("result", {}))
             if "error" in document or end.get("status") == "FAILED":
@@ -214,19 +263,22 @@ TASK_END = b'"task_finish"'
 ANSWER = b'"result"'
 
 
-def answers(address: str, count: int) -> Load:
+def answers(address: str, count: int, connect: Callable[[str], Client] = Client) -> Load:
     """Clients that ask for a task that has finished, each in a session of its own."""
-    clients = [Client(address) for _ in range(count)]
-    requests = []
-    for client in clients:
-        session_id = _open(client)
-        submitted = client.exchange(_submit(session_id, "gpio.get", {"line": 17}), TASK_END)
-        task_id = _result(submitted.splitlines()[0])["task_id"]
-        request = {"session_id": session_id, "task_id": task_id}
-        if client.call("task.get", **request)["status"] != "SUCCESS":
-            raise RuntimeError(f"the task did not succeed: {client.call('task.get', **request)}")
-        requests.append([encode("task.get", request)])
-    return Load(clients, requests, ANSWER)
+    clients = connected(connect, address, count)
+    with to_keep(*clients):
+        return Load(clients, [[_asking(client)] for client in clients], ANSWER)
+
+
+def _asking(client: Client) -> bytes:
+    """Have a task of one step done; returns the request for it."""
+    session_id = _open(client)
+    asked = client.request("task.submit", _task(session_id, "gpio.get", {"line": 17}))
+    submitted = client.exchange(asked, TASK_END)
+    request = {"session_id": session_id, "task_id": _result(submitted.splitlines()[0])["task_id"]}
+    if client.call("task.get", **request)["status"] != "SUCCESS":
+        raise RuntimeError(f"the task did not succeed: {client.call('task.get', **request)}")
+    return client.request("task.get", request)
 
 
 def tasks(address: str, count: int) -> Load:
@@ -253,16 +305,20 @@ def _open(client: Client) -> str:
     return session_id
 
 
-def floor(address: str, count: int) -> Load:
+def floor(address: str, count: int, connect: Callable[[str], Client] = Client) -> Load:
     """Clients of a floor: they send it what `answers` sends to hearth."""
     params = {"session_id": "01KA6XJ5R2V8M3Q9T7Z4N0B1CD", "task_id": "01KA6XJ5R2V8M3Q9T7Z4N0B1CE"}
-    clients = [Client(address) for _ in range(count)]
-    return Load(clients, [[encode("task.get", params)] for _ in clients], ANSWER)
+    clients = connected(connect, address, count)
+    return Load(clients, [[client.request("task.get", params)] for client in clients], ANSWER)
 
 
 def _submit(session_id: str, tool: str, args: dict[str, Any]) -> bytes:
+    return encode("task.submit", _task(session_id, tool, args))
+
+
+def _task(session_id: str, tool: str, args: dict[str, Any]) -> dict[str, Any]:
     task = {"intent": "benchmark", "steps": [{"tool": tool, "args": args}]}
-    return encode("task.submit", {"session_id": session_id, "task": task, "subscribe": True})
+    return {"session_id": session_id, "task": task, "subscribe": True}
 
 
 def _check_whole(answer: bytes) -> None:

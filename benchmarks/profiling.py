@@ -25,9 +25,8 @@ def profile(servers: Servers, measure: Rate, seconds: float, *, how: str, top: i
     path = RESULTS / f"profile-{measure.name}.{'pstats' if how == 'cprofile' else 'json'}"
     path.unlink(missing_ok=True)
     options = ["--profile", str(path), "--how", how]
-    name = f"profile-{measure.name}"
-    server = servers.hearthd(name, durability=measure.durability, style=measure.style, options=options)
-    load = measure.load(server.address, measure.connections)
+    server = measure.hearthd(servers, f"profile-{measure.name}", options)
+    load = measure.connect(server, measure.load)
     try:
         load.run(min(1.0, seconds))
         before = server.cpu_seconds()

@@ -7,21 +7,33 @@ server's CPU time per exchange is kept too: it hardly depends on what else the m
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from attrs import define, field, frozen
 
-from benchmarks import load
+from benchmarks import load, websocket
 from benchmarks.quiet import quietest
 from benchmarks.report import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from benchmarks.load import Load, Round
+    from benchmarks.load import Round
     from benchmarks.servers import Server, Servers
 
-MakeLoad: TypeAlias = "Callable[[str, int], Load]"
+MakeLoad: TypeAlias = "Callable[[str, int], Runs]"
+
+
+class Runs(Protocol):
+    """What drives a server: a `load.Load`, or something that is used like one."""
+
+    def run(self, seconds: float) -> Round:
+        """Drive it for so long."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
 
 
 @frozen
@@ -43,7 +55,7 @@ class Side:
     """One server under one load, round by round."""
 
     server: Server
-    load: Load
+    load: Runs
     rounds: list[Round] = field(factory=list)
     cpu: list[float] = field(factory=list)
     """Seconds of the server's CPU time per exchange."""
@@ -95,8 +107,21 @@ def ratios(over: Side, under: Side) -> list[float]:
 
 
 @frozen
+class Base:
+    """A floor that others are measured against: its name, what it is called in a table, and its load."""
+
+    name: str
+    short: str
+    load: MakeLoad
+
+
+A = Base("a", "A", load.floor)
+ECHO = Base("echo", "echo", websocket.floor)
+
+
+@frozen
 class Rate:
-    """One measure: hearth under a load, against floor A with as many connections."""
+    """One measure: hearth under a load, against a floor with as many connections."""
 
     name: str
     what: str
@@ -107,32 +132,52 @@ class Rate:
     """Another floor instead of hearth."""
     durability: str = "os"
     style: str | None = None
+    base: Base = A
 
     def server(self, servers: Servers) -> Server:
         """The server that is measured."""
         if self.floor is not None:
             return servers.floor(self.floor)
-        return servers.hearthd(self.style or self.durability, durability=self.durability, style=self.style)
+        return self.hearthd(servers, self.style or self.durability)
+
+    def hearthd(self, servers: Servers, name: str, options: Sequence[str] = ()) -> Server:
+        """A daemon as this measure wants it."""
+        return servers.hearthd(name, durability=self.durability, style=self.style, options=options)
+
+    def connect(self, server: Server, make: MakeLoad) -> Runs:
+        """A load for a server, over this measure's carrier."""
+        return make(server.address, self.connections)
+
+    def sides(self, servers: Servers, effort: Effort) -> tuple[Side, Side, float]:
+        """The floor and what is measured against it, after their rounds, and how many CPUs others used."""
+        floor_server = servers.floor(self.base.name)
+        server = self.server(servers)
+        floor = Side(floor_server, self.connect(floor_server, self.base.load))
+        try:
+            side = Side(server, self.connect(server, self.load))
+        except BaseException:
+            floor.load.close()
+            raise
+        return floor, side, by_turns([floor, side], effort)
 
     def __call__(self, servers: Servers, effort: Effort) -> Iterator[Row]:
         """Measure."""
-        floor_server = servers.floor("a")
-        server = self.server(servers)
-        floor = Side(floor_server, load.floor(floor_server.address, self.connections))
-        side = Side(server, self.load(server.address, self.connections))
-        others = by_turns([floor, side], effort)
+        yield self.row(*self.sides(servers, effort))
+
+    def row(self, floor: Side, side: Side, others: float) -> Row:
+        """The ratio of the rates."""
         found = ratios(side, floor)
-        yield Row(
+        return Row(
             self.name,
             self.what,
             median(found),
-            "x A",
+            f"x {self.base.short}",
             self.goal,
             spread=(min(found), max(found)),
             others=others,
             note=(
-                f"{side.rate:,.0f}/s; A {floor.rate:,.0f}/s; "
-                f"CPU {side.cpu_us:.0f} us each, {floor.cpu_us / side.cpu_us:.2f} x A"
+                f"{side.rate:,.0f}/s; {self.base.short} {floor.rate:,.0f}/s; "
+                f"CPU {side.cpu_us:.0f} us each, {floor.cpu_us / side.cpu_us:.2f} x {self.base.short}"
             ),
             detail={
                 "connections": self.connections,
@@ -148,7 +193,20 @@ class Rate:
         )
 
 
-RATES = [
+@frozen
+class WebSocketRate(Rate):
+    """The same over WebSocket."""
+
+    def hearthd(self, servers: Servers, name: str, options: Sequence[str] = ()) -> Server:
+        """See Rate: a daemon that listens there too, apart from those that do not."""
+        return servers.hearthd(f"{name}-ws", durability=self.durability, options=options, websocket=True)
+
+    def connect(self, server: Server, make: MakeLoad) -> Runs:
+        """See Rate."""
+        return make(server.over_websocket(), self.connections)
+
+
+RATES: list[Rate] = [
     Rate("floor-b-1", "floor B, 1 connection", 1, None, load.floor, floor="b"),
     Rate("floor-b-16", "floor B, 16 connections", 16, None, load.floor, floor="b"),
     Rate("get-1", "task.get, 1 connection", 1, 0.6, load.answers),
@@ -158,4 +216,6 @@ RATES = [
     Rate("thread-1", "whole task, bus with a thread, 1 connection", 1, 0.15, style="thread"),
     Rate("thread-16", "whole task, bus with a thread, 16 connections", 16, 0.15, style="thread"),
     Rate("fsync-64", "whole task, fsync, 64 in flight", 64, 0.1, durability="fsync"),
+    WebSocketRate("ws-get-1", "task.get over WebSocket, 1 connection", 1, 0.6, websocket.answers, base=ECHO),
+    WebSocketRate("ws-get-16", "task.get over WebSocket, 16 connections", 16, 0.6, websocket.answers, base=ECHO),
 ]

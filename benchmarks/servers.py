@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 ENDED_WITHIN = 30.0
+WEBSOCKET_FLOORS = ("echo", "loop", "nursery", "senders")
 
 CONFIG = """\
 [server]
@@ -37,6 +38,7 @@ idle_ttl_s = 100_000
 max_sessions_per_principal = 100_000
 max_tasks_per_session = 10_000
 max_connections = 100_000
+{limits}
 
 [[policy]]
 name = "benchmarks"
@@ -47,6 +49,13 @@ rate = {{ "gpio.get" = "999999/s", "gpio.set" = "999999/s" }}
 """
 """Everything that guards a real daemon is on; only the numbers are out of the way of thousands of clients."""
 
+WEBSOCKET = """\
+
+[websocket]
+listen = "127.0.0.1:0"
+"""
+"""Who connects from here is known by the uid that owns the other end, and so falls under the same policy entry."""
+
 
 @frozen
 class Server:
@@ -54,11 +63,19 @@ class Server:
 
     address: str
     process: subprocess.Popen[bytes]
+    websocket: str = ""
+    """Its ws:// address, if it has one; see `over_websocket`."""
 
     @property
     def pid(self) -> int:
         """The server's process."""
         return self.process.pid
+
+    def over_websocket(self) -> str:
+        """Its ws:// address. Raises RuntimeError if it said of none."""
+        if not self.websocket:
+            raise RuntimeError("the server did not say that it listens on a ws:// address")
+        return self.websocket
 
     def cpu_seconds(self) -> float:
         """The CPU time it has used, in user and kernel mode, all threads."""
@@ -92,21 +109,31 @@ class Servers:
         self._stack.close()
 
     def floor(self, name: str) -> Server:
-        """Floor "a" or "b"."""
+        """Floor "a" or "b", or one of the WebSocket floors, which have no other address."""
         known = self._kept.get(name)
         if known is None:
             path = self._sockets / f"floor-{name}"
-            command = [sys.executable, "-m", "benchmarks.floors", name, str(path)]
+            if name in WEBSOCKET_FLOORS:
+                command = [sys.executable, "-m", "benchmarks.websocket_floors", name]
+            else:
+                command = [sys.executable, "-m", "benchmarks.floors", name, str(path)]
             known = self._kept[name] = self._stack.enter_context(started(command, str(path)))
         return known
 
     def hearthd(
-        self, name: str = "os", *, durability: str = "os", style: str | None = None, options: Sequence[str] = ()
+        self,
+        name: str = "os",
+        *,
+        durability: str = "os",
+        style: str | None = None,
+        options: Sequence[str] = (),
+        websocket: bool = False,
+        limits: str = "",
     ) -> Server:
-        """A daemon on the simulated board; the same `name` is the same daemon."""
+        """A daemon on the simulated board; the same `name` is the same daemon. `limits`: lines more of that section."""
         known = self._kept.get(name)
         if known is None:
-            config = self.config(name, durability)
+            config = self.config(name, durability, websocket=websocket, limits=limits)
             if style is not None:
                 options = ["--style", style, *options]
             command = [sys.executable, "-m", "benchmarks.hearthd", *options] if options else hearthd_command()
@@ -114,16 +141,19 @@ class Servers:
             known = self._kept[name] = self._stack.enter_context(running)
         return known
 
-    def config(self, name: str, durability: str = "os") -> Path:
+    def config(self, name: str, durability: str = "os", *, websocket: bool = False, limits: str = "") -> Path:
         """Write a configuration file for a daemon called `name`."""
         state = self._state / name
         state.mkdir(exist_ok=True)
         config = state / "hearth.toml"
-        config.write_text(
-            CONFIG.format(
-                socket=self._sockets / name, audit=state / "audit.log", durability=durability, uid=os.geteuid()
-            )
+        text = CONFIG.format(
+            socket=self._sockets / name,
+            audit=state / "audit.log",
+            durability=durability,
+            uid=os.geteuid(),
+            limits=limits,
         )
+        config.write_text(text + (WEBSOCKET if websocket else ""))
         return config
 
     def folder(self, name: str) -> Path:
@@ -155,15 +185,19 @@ def started(command: Sequence[str], address: str, env: dict[str, str] | None = N
     assert process.stderr is not None
     try:
         said = []
+        websocket = ""
         for line in process.stderr:
             said.append(line)
+            _, found, where = line.decode(errors="replace").partition(": listening on ws://")
+            if found:
+                websocket = f"ws://{where.strip()}"
             if b": ready on " in line:
                 break
         else:
             raise RuntimeError(f"{command} ended with {process.wait()}: {b''.join(said).decode()}")
         # Whatever else it says is passed on, and a full pipe never holds it up.
         threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()
-        yield Server(address, process)
+        yield Server(address, process, websocket)
     finally:
         process.terminate()
         try:

@@ -136,7 +136,7 @@ class AlternativeName(Text):
 
 @frozen(field_transformer=checked)
 class TlsConfig:
-    """[tls]: HACP lines over TCP with TLS, where every client shows a certificate (draft §10.2). All four or none."""
+    """[tls]: HACP lines over TCP with TLS, where every client shows a certificate (draft §10.3). All four or none."""
 
     listen: Annotated[Endpoint | None, ListenAddress()] = None
     cert: Annotated[Path | None, AbsolutePath()] = None
@@ -156,7 +156,7 @@ class TlsConfig:
 
 @frozen(field_transformer=checked)
 class WebSocketConfig:
-    """[websocket]: one JSON document per message (draft §10.3), over TLS where `cert` and `key` are set.
+    """[websocket]: one JSON document per message (draft §2.2), over TLS where `cert` and `key` are set.
 
     A listener that is reached from elsewhere needs TLS, or a proxy in front that ends it and `plaintext` to say so.
     """

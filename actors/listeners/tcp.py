@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from hearth.actors.listeners.accepting import BACKLOG, Stranger, each_accepted
-from hearth.errors import ConfigError
+from hearth.errors import ConfigError, PermissionDenied
+from hearth.policy.loopback import peer_uid
 from hearth.protocol.jsonrpc import dump_error
 
 if TYPE_CHECKING:
@@ -74,15 +76,21 @@ class TcpListener:
 
         def arrived(connected: socket.socket) -> None:
             peer = _prepared(connected, self._send_timeout)
-            if peer is None or doorway.crowded(_place(peer)) or doorway.scarce(connected):
+            if peer is None or doorway.scarce(connected):
                 connected.close()
                 return
-            nursery.start_soon(self._greet, connected, peer, doorway, welcome)
+            place = _place(peer, connected)
+            if doorway.crowded(place):
+                connected.close()
+                return
+            nursery.start_soon(self._greet, connected, peer, place, doorway, welcome)
 
         await each_accepted(self._listening, arrived)
 
-    async def _greet(self, connected: socket.socket, peer: str, doorway: Doorway, welcome: Welcome) -> None:
-        with doorway.at_the_door(_place(peer)) as known:
+    async def _greet(
+        self, connected: socket.socket, peer: str, place: str, doorway: Doorway, welcome: Welcome
+    ) -> None:
+        with doorway.at_the_door(place) as known:
 
             async def let_in(carrier: Carrier, principal: Principal) -> None:
                 known()
@@ -130,8 +138,14 @@ def _prepared(connected: socket.socket, send_timeout: float) -> str | None:
     return host.removeprefix("::ffff:") if "." in host else host
 
 
-def _place(peer: str) -> str:
-    """What counts as one address: of IPv6 a whole /64, since whoever has one has all of it."""
-    if ":" not in peer:
-        return peer
-    return str(ipaddress.IPv6Network((peer.partition("%")[0], 64), strict=False))
+def _place(peer: str, connected: socket.socket) -> str:
+    """What counts as one place to come from.
+
+    Of IPv6 that is a whole /64, since whoever has one has all of it; on this machine it is a user, or one of them could
+    keep the others out.
+    """
+    address = ipaddress.ip_address(peer.partition("%")[0])
+    if address.is_loopback:
+        with suppress(PermissionDenied):
+            return f"uid:{peer_uid(connected)}"
+    return peer if address.version == 4 else str(ipaddress.IPv6Network((address, 64), strict=False))

@@ -1,4 +1,4 @@
-"""WebSocket (draft §2.2, §10.2): one JSON document per text message, over trio-websocket.
+"""WebSocket (draft §2.2): one JSON document per text message, over trio-websocket.
 
 Each connection has a nursery of its own, and whatever the library raises ends there: it ends that connection and
 nothing else. Frames, fragments, pings of the peer and their UTF-8 are the library's to read; the stream that it stands
@@ -21,13 +21,14 @@ from hearth.actors.listeners.accepting import Stranger
 from hearth.actors.listeners.streams import SocketTransport
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.listeners.websocket_handshake import Refused, caller, examine, nobody
-from hearth.actors.listeners.websocket_wire import SLACK, TOO_BIG, Pulse, Wire
+from hearth.actors.listeners.websocket_meter import SLACK, Meter
+from hearth.actors.listeners.websocket_wire import TOO_BIG, Pulse, Wire
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence, Set as AbstractSet
 
-    from trio_websocket import WebSocketConnection
+    from trio_websocket import WebSocketConnection, WebSocketRequest
 
     from hearth.actors.listeners.accepting import Welcome
     from hearth.actors.listeners.certificates import Certificates
@@ -83,7 +84,7 @@ class WebSocketCarrier:
             if closed.reason is None or closed.reason.code == _LOST:
                 raise PeerGone("the WebSocket was lost") from None
             return None
-        self._wire.spent = 0
+        self._wire.meter.spent = 0
         if not isinstance(message, str):
             raise Unreadable("a binary message; send text")
         document = message.encode()
@@ -156,11 +157,12 @@ class WebSocketGreeter:
                 await self._serve(wire, connected, partial(certificate_of, stream), deadline, peer, welcome)
 
     def _wire(self, stream: trio.abc.Stream, transport: SocketTransport) -> Wire:
+        # One message may wait while another is on its way.
+        allowance = (UNREAD_MESSAGES + 1) * self._max_document_bytes + SLACK
         return Wire(
             stream,
             transport,
-            # One message may wait while another is on its way.
-            allowance=(UNREAD_MESSAGES + 1) * self._max_document_bytes + SLACK,
+            meter=Meter(allowance, trio.current_time()),
             ping_interval=self._ping_interval,
             ping_timeout=self._ping_timeout,
         )
@@ -211,17 +213,7 @@ class WebSocketGreeter:
     ) -> tuple[WebSocketConnection, Principal]:
         """The handshake. Raises Stranger, or PeerGone or ConnectionClosed when the peer has gone."""
         with trio.CancelScope(deadline=deadline):
-            # The library waits for a request for ever, also on a stream that has ended.
-            with trio.CancelScope() as asking:
-                wire.on_end = asking.cancel
-                request = await wrap_server_stream(
-                    nursery, wire, UNREAD_MESSAGES, self._max_document_bytes, RECEIVE_BYTES
-                )
-            wire.on_end = None
-            if asking.cancelled_caught:
-                if wire.answered:
-                    raise Stranger(NO_REQUEST)
-                raise PeerGone("it hung up before it asked for anything")
+            request = await self._request(nursery, wire)
             try:
                 subprotocol = examine(request, self._origins)
                 principal = caller(request, self._tokens, certificate, connected)
@@ -231,8 +223,21 @@ class WebSocketGreeter:
             connection = await request.accept(subprotocol=subprotocol)
             wire.frames(nursery, lambda: connection.closed)
             return connection, principal
-        wire.on_end = None
         raise Stranger(f"timed out: no WebSocket handshake within {self._handshake_timeout:g} s")
+
+    async def _request(self, nursery: trio.Nursery, wire: Wire) -> WebSocketRequest:
+        # The library waits for a request for ever, also on a stream that has ended.
+        with trio.CancelScope() as asking:
+            wire.on_end = asking.cancel
+            try:
+                return await wrap_server_stream(
+                    nursery, wire, UNREAD_MESSAGES, self._max_document_bytes, RECEIVE_BYTES
+                )
+            finally:
+                wire.on_end = None
+        if wire.answered:
+            raise Stranger(NO_REQUEST)
+        raise PeerGone("it hung up before it asked for anything")
 
 
 def _names(errors: BaseExceptionGroup[BaseException]) -> set[str]:

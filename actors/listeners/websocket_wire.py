@@ -17,19 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hearth.actors.listeners.streams import SocketTransport
+    from hearth.actors.listeners.websocket_meter import Meter
 
 PARTING = 1.0
 """Seconds for the last words: a close frame sent, and the peer's end of the stream heard."""
-SLACK = 64 << 10
-"""Bytes that a peer may send beside its messages before any of them counts: pings, and the frames' own headers."""
-REFILL = 4 << 10
-"""Bytes of that allowance which come back each second, so that a client may ping for months and never be cut."""
-PONG_COST = 1 << 10
-"""What a ping costs beside its bytes: six of them make work for all that stands on the loop, and an answer."""
-
 GOING_AWAY, PROTOCOL_ERROR, INVALID_PAYLOAD, TOO_BIG = 1001, 1002, 1007, 1009
 """Close codes (RFC 6455 §7.4.1)."""
-_TEXT, _CLOSE, _PING, _PONG = 0x81, 0x88, 0x89, 0x8A
+_TEXT, _CLOSE, _PING = 0x81, 0x88, 0x89
 _SHORT = [bytes((_TEXT, size)) for size in range(126)]
 _PING_FRAME = bytes((_PING, 0))
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -47,13 +41,12 @@ class Closed(Protocol):
 class Wire(trio.abc.Stream):
     """The stream under one WebSocket: plain (`stream` is `transport`), or TLS on it.
 
-    It cuts off a peer that sends more than `allowance` bytes without completing a message; `spent` is set back to 0 by
-    whoever takes one. Once `frames` are spoken, `tick` is to be called now and then: it pings a peer of whom nothing
-    was heard for `ping_interval` seconds, and cuts it off when nothing is heard for `ping_timeout` more.
+    It cuts off a peer that sends too much for its `meter`. Once `frames` are spoken, `tick` is to be called now and
+    then: it pings a peer of whom nothing was heard for `ping_interval` seconds, and cuts it off when nothing is heard
+    for `ping_timeout` more.
     """
 
     __slots__ = (
-        "_allowance",
         "_close_sent",
         "_closed",
         "_heard",
@@ -65,7 +58,6 @@ class Wire(trio.abc.Stream):
         "_quiet",
         "_seen",
         "_silent_since",
-        "_since",
         "_stream",
         "_transport",
         "_turn",
@@ -74,8 +66,8 @@ class Wire(trio.abc.Stream):
         "answered",
         "cut",
         "farewell",
+        "meter",
         "on_end",
-        "spent",
     )
 
     def __init__(
@@ -83,20 +75,20 @@ class Wire(trio.abc.Stream):
         stream: trio.abc.Stream,
         transport: SocketTransport,
         *,
-        allowance: int,
+        meter: Meter,
         ping_interval: float,
         ping_timeout: float,
     ) -> None:
         self._stream = stream
         self._transport = transport
-        self._allowance = allowance
+        self.meter = meter
         self._ping_interval = ping_interval
         self._ping_timeout = ping_timeout
         self._turn = trio.Lock()
         self._waiting = False
         self._quiet: trio.Event | None = None
         self._heard = self._seen = 0
-        self._since = self._silent_since = trio.current_time()
+        self._silent_since = trio.current_time()
         self._pinged = False
         self._close_sent = False
         self._parting = False
@@ -111,13 +103,12 @@ class Wire(trio.abc.Stream):
         """Why the peer was cut off, if it was."""
         self.farewell = GOING_AWAY
         """The code of the close frame with which we part."""
-        self.spent = 0
-        """Bytes received since a message was taken, less what has come back of the allowance."""
 
     def frames(self, nursery: trio.Nursery, why_closed: Callable[[], Closed | None]) -> None:
         """From now on frames are spoken. Pings are sent in `nursery`; `why_closed` says why the WebSocket is, if so."""
         self._nursery = nursery
         self._why_closed = why_closed
+        self.meter.frames = True
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
@@ -141,20 +132,12 @@ class Wire(trio.abc.Stream):
             self._ended()
             return data
         self._heard += 1
-        self.spent += len(data)
-        if self.spent > self._allowance:
-            self._charge()
+        if self.meter.count(data):
+            self.cut = self.meter.too_much(trio.current_time())
+            if self.cut is not None:
+                self._ended()
+                raise trio.BrokenResourceError(self.cut)
         return data
-
-    def _charge(self) -> None:
-        """More than the allowance: count what has come back of it meanwhile. Raises BrokenResourceError."""
-        now = trio.current_time()
-        self.spent = max(0, self.spent - int((now - self._since) * REFILL))
-        self._since = now
-        if self.spent > self._allowance:
-            self.cut = f"it sent {self._allowance} bytes (a ping counts as {PONG_COST}) and completed no message"
-            self._ended()
-            raise trio.BrokenResourceError(self.cut)
 
     def _ended(self) -> None:
         if self.on_end is not None:
@@ -214,11 +197,8 @@ class Wire(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """See trio.abc.SendStream: what the library sends, a whole frame or HTTP response at a time."""
-        if self._nursery is not None:
-            if data[0] == _PONG:
-                self.spent += PONG_COST
-            elif data[0] == _CLOSE:
-                self._close_sent = True
+        if self._nursery is not None and data[0] == _CLOSE:
+            self._close_sent = True
         self.answered = True
         await self._send(data)
 

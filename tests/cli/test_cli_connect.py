@@ -16,6 +16,8 @@ import threading
 
 import orjson
 import pytest
+import trio
+import trio.testing
 
 from hearth.cli import connect
 from hearth.cli.connect import Owed
@@ -85,6 +87,7 @@ class Daemon:
 # --- from stdin to the daemon and back ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_comes_on_stdin_is_answered_on_stdout_and_the_end_of_stdin_ends_it(house) -> None:
     done = carry("--socket", house.socket, said=request(1) + request(2, "nonsense"))
     assert (done.returncode, done.stderr) == (0, b"")
@@ -93,17 +96,20 @@ def test_what_comes_on_stdin_is_answered_on_stdout_and_the_end_of_stdin_ends_it(
     assert second["error"]["code"] == -32601
 
 
+@pytest.mark.slow
 def test_the_last_line_needs_no_line_end(house) -> None:
     done = carry("--to", f"unix:{house.socket}", said=request(1).rstrip())
     assert [answer["id"] for answer in answers(done.stdout)] == [1]
 
 
+@pytest.mark.slow
 def test_ready_is_an_empty_line_once_it_is_connected(house, tmp_path) -> None:
     assert carry("--socket", house.socket, "--ready").stdout == b"\n"
     assert carry("--socket", house.socket).stdout == b""
     assert carry("--socket", tmp_path / "none", "--ready").stdout == b""
 
 
+@pytest.mark.slow
 def test_files_do_for_pipes(house, tmp_path) -> None:
     (tmp_path / "in").write_bytes(b"".join(map(request, range(30))))
     with (
@@ -115,6 +121,7 @@ def test_files_do_for_pipes(house, tmp_path) -> None:
     assert {answer["id"] for answer in answers((tmp_path / "out").read_bytes())} == set(range(30))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_much_goes_both_ways_at_once(tmp_path) -> None:
     much = b'"' + b"x" * (1 << 16) + b'"\n'
@@ -129,6 +136,7 @@ def test_much_goes_both_ways_at_once(tmp_path) -> None:
     assert done.stdout == much * 500
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_who_does_not_read_is_waited_for_and_not_remembered(tmp_path) -> None:
     taken = []
@@ -150,12 +158,14 @@ def test_who_does_not_read_is_waited_for_and_not_remembered(tmp_path) -> None:
 # --- how it ends ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_daemon_is_exit_code_3_with_the_cure(tmp_path) -> None:
     done = carry("--socket", tmp_path / "none")
     assert done.returncode == 3
     assert f"hearth: no daemon at {tmp_path}/none: there is no such socket; start" in done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_closes_is_exit_code_3_after_all_that_it_said(tmp_path) -> None:
     words = b'{"last":"words"}\n'
     with (
@@ -167,6 +177,7 @@ def test_a_daemon_that_closes_is_exit_code_3_after_all_that_it_said(tmp_path) ->
         assert running.stderr.read() == b"hearth: the daemon closed the connection\n"
 
 
+@pytest.mark.slow
 def test_a_daemon_that_vanishes_while_it_is_sent_to_is_exit_code_3(tmp_path) -> None:
     def vanish(connected):
         connected.recv(1)
@@ -177,6 +188,7 @@ def test_a_daemon_that_vanishes_while_it_is_sent_to_is_exit_code_3(tmp_path) -> 
     assert done.stderr.startswith((b"hearth: connection lost", b"hearth: the daemon closed"))
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone_ends_it_quietly(house) -> None:
     with carrying("--socket", house.socket) as running:
         running.stdout.close()
@@ -189,6 +201,7 @@ def test_a_reader_that_has_gone_ends_it_quietly(house) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
 )
+@pytest.mark.slow
 def test_a_signal_ends_it(house, number, code) -> None:
     with carrying("--socket", house.socket, "--ready") as running:
         assert running.stdout.read(1) == b"\n"
@@ -197,6 +210,7 @@ def test_a_signal_ends_it(house, number, code) -> None:
         assert running.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_a_closed_stdin_is_a_usage_error_and_not_somebody_elses_file(house) -> None:
     closed = 'exec "$@" <&- >&-'
     done = subprocess.run(
@@ -214,6 +228,7 @@ def blocks(fd) -> bool:
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM])
+@pytest.mark.slow
 def test_the_terminal_it_shares_with_a_shell_blocks_again_when_it_has_ended(house, number) -> None:
     """stdin and stdout are one open file then: whoever looks at one after changing the other is misled."""
     controller, terminal = pty.openpty()
@@ -243,6 +258,7 @@ def websocket(own_house, cli):
     return next(address for address in board["health"]["listeners"] if address.startswith("ws://"))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_over_a_websocket_it_ends_when_everything_is_answered(websocket) -> None:
     batch = orjson.dumps([orjson.loads(request(id_)) for id_ in ("a", "b")]) + b"\n"
@@ -289,6 +305,41 @@ async def test_what_is_no_request_is_answered_to_nobody(line) -> None:
     assert owed._ids.total() == 1
     owed.received(b'{"jsonrpc":"2.0","id":null,"error":{}}\n{"id":5}\n"x"\n')
     await owed.wait()
+
+
+class OnlyWhole(trio.abc.Stream):
+    """A stream that cannot be closed in one direction."""
+
+    def __init__(self, stream):
+        self.send_all, self.receive_some, self.aclose = stream.send_all, stream.receive_some, stream.aclose
+        self.wait_send_all_might_not_block = stream.wait_send_all_might_not_block
+
+    send_all = receive_some = aclose = wait_send_all_might_not_block = None  # not abstract any more
+
+
+@pytest.mark.parametrize("answer", [b'{"id":1,"result":{}}\n', b""])
+async def test_a_daemon_that_closes_before_it_has_answered_everything_is_an_error(answer) -> None:
+    keyboard, stdin = trio.testing.memory_stream_one_way_pair()
+    stdout, screen = trio.testing.memory_stream_one_way_pair()
+    here, daemon = trio.testing.memory_stream_pair()
+    await keyboard.send_all(request(1) + request(2))
+    await keyboard.aclose()
+
+    async def answer_one():
+        asked = b""
+        while asked.count(b"\n") < 2:
+            asked += await daemon.receive_some()
+        await daemon.send_all(answer)
+        await trio.testing.wait_all_tasks_blocked()
+        await daemon.aclose()
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_one)
+            with pytest.raises(CarrierError, match="closed the connection before everything was answered"):
+                await connect.Pipe(stdin, stdout, OnlyWhole(here)).run()
+    await stdout.aclose()
+    assert await screen.receive_some() == answer
 
 
 # --- --to -----------------------------------------------------------------------------------------------------------

@@ -217,7 +217,9 @@ async def test_pings_are_answered_while_we_wait_for_something_to_be_said() -> No
     assert pongs.is_set()
 
 
-async def test_what_comes_together_with_the_consent_is_not_lost() -> None:
+async def test_what_comes_together_with_the_consent_is_not_lost(monkeypatch) -> None:
+    monkeypatch.setattr(websocket, "GOODBYE", 0.1)
+
     async def eager(stream):
         await accepted(stream, TextMessage('{"early":1}'))
         await trio.sleep_forever()

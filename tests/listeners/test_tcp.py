@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import socket
 
 import pytest
@@ -112,7 +113,9 @@ async def test_who_proves_who_it_is_is_served_and_who_does_not_is_reported(make_
     assert door.refused == [("test", "127.0.0.1", "no name")]
 
 
-async def test_few_strangers_of_one_address_wait_at_the_door_and_others_still_come_in(make_door) -> None:
+async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_in(make_door, monkeypatch) -> None:
+    # As if each address were another user's; that the kernel tells users apart is test_loopback's.
+    monkeypatch.setattr(tcp, "peer_uid", lambda connected: int(connected.getpeername()[0].rpartition(".")[2]))
     door = make_door()
     strangers = [door.connect("127.0.0.2") for _ in range(STRANGERS_EACH)]
     await until(lambda: len(door.greeter.greeted) == STRANGERS_EACH)
@@ -124,7 +127,7 @@ async def test_few_strangers_of_one_address_wait_at_the_door_and_others_still_co
     strangers[0].close()
     strangers[1].sendall(b"carol")
     assert await line(strangers[1]) == b"welcome\n"
-    await until(lambda: not door.doorway.crowded("127.0.0.2"))
+    await until(lambda: not door.doorway.crowded("uid:2"))
     with door.connect("127.0.0.2") as next_one:
         next_one.sendall(b"dave")
         assert await line(next_one) == b"welcome\n"
@@ -176,7 +179,7 @@ async def test_a_connection_that_is_reset_before_it_is_looked_at_is_passed_over(
         assert await line(client) == b"welcome\n"
 
 
-async def test_an_ipv6_listener_has_brackets_and_takes_a_64_for_one_address(make_door) -> None:
+async def test_an_ipv6_listener_has_brackets(make_door) -> None:
     try:
         door = make_door("::1")
     except ConfigError as error:
@@ -186,8 +189,6 @@ async def test_an_ipv6_listener_has_brackets_and_takes_a_64_for_one_address(make
         client.sendall(b"alice")
         assert await line(client) == b"welcome\n"
     assert door.greeter.greeted == ["::1"]
-    assert tcp._place("2001:db8::1") == tcp._place("2001:db8::2:3") != tcp._place("2001:db8:0:1::1")
-    assert tcp._place("fe80::1%eth0") == "fe80::/64"
 
 
 def test_an_address_that_is_taken_is_an_error_with_section_and_address() -> None:
@@ -196,6 +197,23 @@ def test_an_address_that_is_taken_is_an_error_with_section_and_address() -> None
         message = rf"\[tls\] listen: cannot listen on 127\.0\.0\.1:{port}: Address already in use; choose another"
         with pytest.raises(ConfigError, match=message):
             tcp.bind("tls", Endpoint("127.0.0.1", port))
+
+
+def test_a_64_of_ipv6_counts_as_one_place_and_so_does_a_user_of_this_machine() -> None:
+    def place(peer):
+        return tcp._place(peer, ours)
+
+    listening = tcp.bind("test", Endpoint("127.0.0.1", 0))
+    with listening, socket.create_connection(listening.getsockname()) as theirs:
+        ours, _ = listening.accept()
+        with ours:
+            assert place("2001:db8::1") == place("2001:db8::2:3") != place("2001:db8:0:1::1")
+            assert place("fe80::1%eth0") == "fe80::/64"
+            assert place("192.0.2.1") == "192.0.2.1"
+            assert place("127.0.0.1") == f"uid:{os.geteuid()}"
+            theirs.close()
+            # Who has gone, or whom the kernel does not know, counts by address.
+            assert place("127.0.0.1") == "127.0.0.1"
 
 
 async def test_reloading_is_the_greeters_business(make_door) -> None:

@@ -13,7 +13,20 @@ import struct
 import pytest
 import trio
 import trio.testing
-from support.raw_websocket import BINARY, CLOSE, PING, PONG, TEXT, close, descriptors, frame, mask, request, served
+from support.raw_websocket import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    PING,
+    PONG,
+    TEXT,
+    close,
+    descriptors,
+    frame,
+    mask,
+    request,
+    served,
+)
 from support.waiting import passes, until
 
 from hearth.actors.carrier import PeerGone, Unreadable
@@ -101,6 +114,27 @@ async def test_documents_that_are_due_together_are_messages_of_their_own_in_one_
         # What was written with one call is there at once.
         assert peer.socket._sock.recv(1 << 20, socket.MSG_PEEK).startswith(b"\x81\x02{}\x81\x03[1]\x81\x7f")
         assert [await peer.message() for _ in range(3)] == ["{}", "[1]", "x" * 70_000]
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 11, 4096])
+async def test_frames_may_come_in_any_pieces(place, inside, piece) -> None:
+    """Whatever counts them on the way must not lose count, or an honest peer would be cut."""
+    lengths = [0, 1, 125, 126, 300, 1000]
+    sent = b"".join(frame(PONG) + frame(TEXT, b"x" * length) for length in lengths)
+    async with await place.open() as peer:
+        for start in range(0, len(sent), piece):
+            await peer.send(sent[start : start + piece])
+            await trio.testing.wait_all_tasks_blocked()
+        assert [len(await peer.message()) for _ in lengths] == lengths
+        meter = inside.carriers[0]._wire.meter
+        assert (meter.spent, meter._ahead, meter._split) == (0, 0, b"")
+
+
+async def test_a_message_in_many_small_fragments_is_within_what_a_peer_may_send(inside) -> None:
+    async with served(inside, max_document_bytes=1 << 16) as place, await place.open() as peer:
+        fragments = [frame(CONTINUATION, b"x" * 100, fin=False)] * 600
+        await peer.send(frame(TEXT, b"", fin=False), *fragments, frame(CONTINUATION))
+        assert await peer.message() == "x" * 60_000
 
 
 async def test_a_binary_message_is_unreadable_and_the_next_one_is_served(place) -> None:

@@ -116,7 +116,7 @@ def storm(tmp_path):
                 **options,
             }
             tls = settings.pop("client_tls", None)
-            with trio.fail_after(60):
+            with trio.fail_after(15):
                 async with (
                     served(welcome, **settings) as place,
                     await place.open(source=BYSTANDER, tls=tls) as bystander,
