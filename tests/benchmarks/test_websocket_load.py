@@ -202,12 +202,13 @@ def test_a_ping_before_an_answer_is_answered_and_not_taken_for_it() -> None:
 
     with server(converse) as address:
         driven = websocket.floor(address, 1)
-        done = driven.run(0.0001)
+        done = driven.run(0)
         driven.close()
     assert len(done.latencies) == 1
     assert pongs == [(PONG, b"still there?")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [1, 2])
 def test_a_server_that_does_not_answer_has_no_figure(clients: int) -> None:
     with server(*[until_closed] * clients) as address:
@@ -232,7 +233,7 @@ def test_an_answer_that_is_an_error_has_no_figure() -> None:
     with server(saying(error)) as address:
         driven = websocket.floor(address, 1)
         with pytest.raises(RuntimeError, match="not a good answer"):
-            driven.run(0.0001)
+            driven.run(0)
         driven.close()
 
 
@@ -277,6 +278,7 @@ def silent() -> Iterator[str]:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ws-get-1", "fanout-100", "fanout-stalled"])
 def test_a_daemon_that_does_not_answer_makes_a_row_that_failed(name: str, silent: str) -> None:
     (row,) = measured(MEASURES[name], cast("Any", OneServer(silent)), QUICK)
@@ -358,20 +360,21 @@ def telling() -> Callable[[bytes, bytes], Iterator[str]]:
 def test_every_message_to_every_subscriber_is_counted_once_with_its_lag(telling: Any) -> None:
     with telling(story(STEPS), story(STEPS)) as address:
         everybody = watching(address)
-        done = everybody.run(0.0001)
+        done = everybody.run(NO_TIME)
         everybody.close()
     assert len(done.latencies) == 2 * (2 * STEPS + 1)
     assert all(0 <= lag < 10 for lag in done.latencies)
     assert done.rate > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [1, 60])
 def test_a_subscriber_who_is_not_told_everything_is_no_figure(telling: Any, missing: int) -> None:
     whole = story(STEPS)
     with telling(whole, whole[:-missing]) as address:
         everybody = watching(address)
         with pytest.raises(RuntimeError, match="1 subscribers were not told of everything within 1 s"):
-            everybody.run(0.0001)
+            everybody.run(NO_TIME)
         everybody.close()
 
 
@@ -379,7 +382,7 @@ def test_a_subscriber_who_is_cut_off_is_no_figure(telling: Any) -> None:
     with telling(story(STEPS), story(STEPS - 1), leave=True) as address:
         everybody = watching(address)
         with pytest.raises((RuntimeError, ConnectionResetError), match=r"hung up|reset"):
-            everybody.run(0.0001)
+            everybody.run(NO_TIME)
         everybody.close()
 
 
@@ -388,5 +391,5 @@ def test_other_events_than_those_expected_are_no_figure(telling: Any) -> None:
     with telling(wrong, wrong) as address:
         everybody = watching(address)
         with pytest.raises(RuntimeError, match="not the events of one good task"):
-            everybody.run(0.0001)
+            everybody.run(NO_TIME)
         everybody.close()

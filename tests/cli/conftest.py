@@ -116,7 +116,7 @@ def cli(
 ) -> Callable[..., Answer]:
     """Runs `hearth ARGS…` here; no test sees the tester's own daemon, log or environment."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    for name in ("HEARTH_SOCKET", "HEARTH_TRACEBACK", "NO_COLOR", "STATE_DIRECTORY"):
+    for name in ("HEARTH_ADDRESS", "HEARTH_SOCKET", "HEARTH_TOKEN", "HEARTH_TRACEBACK", "NO_COLOR", "STATE_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "nowhere"))
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))

@@ -75,7 +75,8 @@ def test_a_tab_after_a_dash_completes_options():
 def test_the_help_names_every_command_of_the_design_and_the_exit_codes():
     shown = CliRunner().invoke(cli, ["--help"])
     assert shown.exit_code == 0
-    for name in ("demo", "tools", "run", "submit", "get", "cancel", "watch", "audit", "doctor", "completion"):
+    names = ("demo", "tools", "run", "submit", "get", "cancel", "watch", "connect", "audit", "doctor", "tls", "token")
+    for name in (*names, "completion"):
         assert f"\n  {name} " in shown.output
     assert "1 the work failed, 2 usage, 3 the daemon" in " ".join(shown.output.split())
 
@@ -88,6 +89,7 @@ def test_every_command_explains_itself(name):
     if name not in ("audit", "completion", "tls", "token"):
         assert "--json" in shown.output
         assert "--socket" in shown.output
+        assert "--to" in shown.output
 
 
 @pytest.mark.parametrize("name", ["verify", "head", "tail"])

@@ -129,7 +129,7 @@ async def fake(request, tmp_path, papers, monkeypatch):
                     try:
                         yield client, server
                     finally:
-                        await server.stream.aclose()
+                        await trio.aclose_forcefully(server.stream)
                         nursery.cancel_scope.cancel()
 
     return make

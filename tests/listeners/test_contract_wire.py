@@ -11,6 +11,8 @@ from support.carriers import HERE, KINDS, vanish
 from support.waiting import passes
 from support.world import RawClient, World, running
 
+from hearth.api import step
+
 PATIENCE = 20
 LIMIT = 1 << 20
 STREAMS = tuple(kind for kind in KINDS if kind not in ("ws", "wss"))
@@ -196,6 +198,16 @@ async def test_a_long_answer_comes_whole(wired, kind) -> None:
         session = await client.open()
         task = await session.run(*[("big", {"n": 200_000})] * 8)
         assert [len(step["result"]["data"]) for step in task["steps"]] == [200_000] * 8
+
+
+@over_every_carrier
+async def test_hearths_own_client_says_and_takes_what_is_long(wired, kind) -> None:
+    async with wired(kind) as wire, wire.over.connect(kind) as client, client.open_session() as session:
+        tag = "☃" * 300_000
+        done = await (await session.submit("x", [step("bench.read", tag=tag)])).wait()
+        assert done.steps[0].result == {"tag": tag}
+        done = await (await session.submit("x", [step("bench.big", n=200_000)] * 8)).wait()
+        assert [len(one.result["data"]) for one in done.steps] == [200_000] * 8
 
 
 # --- order ----------------------------------------------------------------------------------------------------------

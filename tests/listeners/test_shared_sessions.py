@@ -30,6 +30,7 @@ PROOFS = {
 SAME = [(proof, *pair) for proof, kinds in PROOFS.items() for pair in itertools.product(kinds, repeat=2)]
 STRANGERS = [
     ("unix", "uid"),
+    ("stdio", "uid"),
     ("ws", "uid"),
     ("ws", "token:alice"),
     ("ws", "token:bob"),
@@ -146,7 +147,7 @@ async def everything_about(client, session_id, task_id):
 async def test_another_principals_session_is_not_told_apart_from_none_on_any_carrier(
     opened, kind: str, proof: str
 ) -> None:
-    async with opened("unix", "ws", "wss", "tls") as (world, over):
+    async with opened("unix", "stdio", "ws", "wss", "tls") as (world, over):
         owner = await raw(world, over, kind, proof)
         session = await owner.open()
         task = await session.start(("wait", {"tag": "never"}))

@@ -11,10 +11,11 @@ import json
 import os
 import socket
 import struct
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import NamedTuple
 
 import trio
+from support.users import ordinary_user
 
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accepting import Doorway
@@ -89,13 +90,12 @@ class RawWebSocket:
         self._ids = 0
 
     @classmethod
-    async def connect(cls, port, *, source=None, receive_buffer=None, tls=None):
-        """TCP, or TLS with this context; no handshake yet."""
-        connecting = trio.socket.socket()
+    async def connect(cls, port, *, as_nobody=False, receive_buffer=None, tls=None):
+        """TCP, or TLS with this context; no handshake yet. The kernel notes whose a socket is when it is made."""
+        with ordinary_user() if as_nobody else nullcontext():
+            connecting = trio.socket.socket()
         if receive_buffer is not None:
             connecting.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        if source is not None:
-            await connecting.bind((source, 0))
         await connecting.connect(("127.0.0.1", port))
         stream = trio.SocketStream(connecting)
         if tls is not None:
@@ -104,9 +104,9 @@ class RawWebSocket:
         return cls(stream, connecting)
 
     @classmethod
-    async def open(cls, port, *more, source=None, receive_buffer=None, tls=None, **how):
+    async def open(cls, port, *more, receive_buffer=None, tls=None, **how):
         """Connected and let in."""
-        raw = await cls.connect(port, source=source, receive_buffer=receive_buffer, tls=tls)
+        raw = await cls.connect(port, receive_buffer=receive_buffer, tls=tls)
         answer = await raw.handshake(*more, **how)
         assert answer.status == 101, answer
         assert answer.headers["sec-websocket-accept"] == ACCEPT
