@@ -98,7 +98,7 @@ def named(text: str, by: NamedBy) -> Address:
     Two of them take a socket's path and nothing else, as they did when there were no other carriers.
     """
     if by in ("--config", "default"):
-        return UnixAddress(Path(text))
+        return UnixAddress(Path(text), guessed=by == "default")
     try:
         address = parse(text)
     except ConfigError as error:

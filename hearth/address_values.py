@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 from urllib.parse import quote
 
-from attrs import frozen
+from attrs import field, frozen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +18,8 @@ class UnixAddress:
     """A Unix domain socket on this machine."""
 
     path: Path
+    guessed: bool = field(default=False, eq=False)
+    """True where nobody named it: it is the default, and who answers there has to be somebody to trust."""
     scheme: ClassVar[str] = "unix"
 
     @property

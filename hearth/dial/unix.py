@@ -1,8 +1,11 @@
-"""A Unix domain socket. The kernel tells the daemon who calls; there is nothing to prove here."""
+"""A Unix domain socket. The kernel tells the daemon who calls, and us who listens: there is nothing to prove here."""
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
+import struct
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -35,7 +38,32 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[trio.SocketStream]:
     except OSError as error:
         raise CarrierError(f"cannot connect to {path}: {error.strerror or error}") from None
     async with trio.SocketStream(trio.socket.from_stdlib_socket(connected)) as stream:
+        if address.guessed and (owner := _stranger(connected, path)) is not None:
+            raise CarrierError(
+                f"at {path} listens uid {owner}, which is neither you nor root, in a place where anybody could; "
+                f"if you trust that user, say so with --to {address} or HEARTH_ADDRESS"
+            )
         yield stream
+
+
+def _stranger(connected: socket.socket, path: Path) -> int | None:
+    """Who listens on the other end, if it may be somebody who only was there first.
+
+    In a directory that everybody can write to, such as /tmp, whatever belongs to another user may be of that user's
+    making; in /run nothing is.
+    """
+    uid: int = struct.unpack("=iII", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+    trusted = (0, os.geteuid())
+    if uid in trusted:
+        return None
+    try:
+        for place in (path, *path.parents):
+            if place.parent.stat().st_mode & stat.S_IWOTH and place.lstat().st_uid not in trusted:
+                return uid
+    except OSError:
+        # It was there a moment ago: somebody moves it about.
+        return uid
+    return None
 
 
 async def _connected(path: Path) -> socket.socket:

@@ -11,9 +11,10 @@ import sys
 
 import pytest
 import trio
+from support.users import NOBODY, ordinary_user
 
 from hearth import CarrierError
-from hearth.address import parse
+from hearth.address import named, parse
 from hearth.dial import open_stream, tcp, unix
 
 PATIENCE = 20
@@ -42,6 +43,34 @@ def test_a_client_of_the_unix_socket_imports_nothing_of_the_other_carriers(tmp_p
     loaded = json.loads(done.stdout)
     others = ("hearth.dial.t", "hearth.dial.s", "hearth.dial.w", "hearth.dial.c", "wsproto", "h11", "trio_websocket")
     assert not [name for name in loaded if name.startswith((*others, "cryptography", "difflib", "cattrs"))]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else; run the tests as root")
+async def test_a_default_socket_of_somebody_else_where_anybody_can_make_one_is_not_taken_for_the_daemons(
+    bounded, tmp_path
+) -> None:
+    place = tmp_path / "tmp" / "hearth" / "hearth.sock"
+    place.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place))
+        with ordinary_user():
+            listening.listen()
+        # The kernel names whoever called listen, and here they were let in: nobody else can make anything there.
+        async with open_stream(named(str(place), "default")):
+            pass
+        place.parent.parent.chmod(0o1777)
+        async with open_stream(named(str(place), "default")):
+            pass
+        os.chown(place.parent, NOBODY, NOBODY)
+        with pytest.raises(CarrierError, match=rf"listens uid {NOBODY}, .* say so with --to unix:{place}"):
+            async with open_stream(named(str(place), "default")):
+                pass
+        # Named by a person, it is that person's trust; and of our own there is no question.
+        async with open_stream(parse(place)):
+            pass
+        listening.listen()
+        async with open_stream(named(str(place), "default")):
+            pass
 
 
 @pytest.mark.parametrize(
