@@ -56,7 +56,7 @@ class EventLog:
         """True if somebody was following when the history ended."""
         self._kept: list[tuple[int, bytes]] = []
         self._progress: deque[tuple[int, bytes]] | None = None
-        self._readers: list[Reader] = []
+        self._readers: dict[Reader, None] = {}
 
     def publish(self, phase: str, ts: str, members: Mapping[str, Any]) -> None:
         """Add an event and tell the readers. After `task_finish` the history has ended."""
@@ -72,22 +72,23 @@ class EventLog:
             self._kept.append(entry)
             self.ended = phase == "task_finish"
         for reader in self._readers:
-            reader.poke()
+            if not reader.gone:
+                reader.poke()
         if self.ended:
             self.was_followed = self.followed
-            self._readers = []
+            self._readers = {}
 
     def attach(self, reader: Reader) -> None:
         """From now on poke `reader`, beginning with once at its next chance for what is there already."""
-        self._readers = [other for other in self._readers if not other.gone and other is not reader]
         if not self.ended:
-            self._readers.append(reader)
+            # In no time, however many follow: a new task is attached to by all who follow its session, in one turn.
+            self._readers[reader] = None
         if self.last_seq:
             reader.poke()
 
     def detach(self, reader: Reader) -> None:
         """Poke `reader` no more."""
-        self._readers = [other for other in self._readers if other is not reader]
+        self._readers.pop(reader, None)
 
     @property
     def followed(self) -> bool:

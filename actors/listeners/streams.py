@@ -85,6 +85,22 @@ class SocketTransport(trio.abc.Stream):
         finally:
             self._turn.release()
 
+    def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
+        """Send what the kernel takes at once: all of it, nearly always. Returns how many bytes that were.
+
+        Nothing while another send is under way or it is corked. The rest is the caller's to `send_all`, at once.
+        Raises BrokenResourceError or ClosedResourceError.
+        """
+        self._check()
+        if self._collected is not None or self._turn.locked():
+            return 0
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(f"connection lost while sending: {error}") from error
+
     async def wait_send_all_might_not_block(self) -> None:
         """See trio.abc.SendStream."""
         async with self._turn:

@@ -207,6 +207,12 @@ class Wire(trio.abc.Stream):
         if self._turn.locked():
             await self._turn.acquire()
         else:
+            if self._stream is self._transport:
+                # No turn is taken for what is over at once: that is what telling an event to many consists of.
+                sent = self._transport.send_nowait(data)
+                if sent == len(data):
+                    return
+                data = memoryview(data)[sent:]
             self._turn.acquire_nowait()
         try:
             await self._stream.send_all(data)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SIZES = (0, 1, 125, 126, 127, 65535, 65536)
 """On either side of where a frame's header becomes longer."""
 
+NO_TIME = 1e-6
+"""Seconds: a round of one exchange."""
+
 
 def frame(first: int, payload: bytes) -> bytes:
     """What a server sends."""
@@ -202,7 +205,7 @@ def test_a_ping_before_an_answer_is_answered_and_not_taken_for_it() -> None:
 
     with server(converse) as address:
         driven = websocket.floor(address, 1)
-        done = driven.run(0)
+        done = driven.run(NO_TIME)
         driven.close()
     assert len(done.latencies) == 1
     assert pongs == [(PONG, b"still there?")]
@@ -233,7 +236,7 @@ def test_an_answer_that_is_an_error_has_no_figure() -> None:
     with server(saying(error)) as address:
         driven = websocket.floor(address, 1)
         with pytest.raises(RuntimeError, match="not a good answer"):
-            driven.run(0)
+            driven.run(NO_TIME)
         driven.close()
 
 

@@ -150,6 +150,29 @@ async def test_a_cancelled_send_leaves_a_stream_that_says_so(pair) -> None:
         await transport.send_all(b"x")
 
 
+async def test_what_the_kernel_takes_at_once_is_sent_without_a_turn_and_nothing_is_while_somebody_has_it(pair) -> None:
+    transport, peer = pair
+    assert transport.send_nowait(b"all of it") == 9
+    assert peer.recv(100) == b"all of it"
+    transport.cork()
+    assert transport.send_nowait(b"x") == 0
+    transport.uncork()
+    sent = transport.send_nowait(BIG)
+    assert 0 < sent < len(BIG)
+    assert transport.send_nowait(b"x") == 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.send_all, BIG[sent:])
+        await trio.testing.wait_all_tasks_blocked()
+        assert transport.send_nowait(b"x") == 0
+        assert await read_exactly(peer, len(BIG)) == BIG
+    peer.close()
+    with pytest.raises(trio.BrokenResourceError):
+        transport.send_nowait(b"x")
+    await transport.aclose()
+    with pytest.raises(trio.ClosedResourceError):
+        transport.send_nowait(b"x")
+
+
 async def test_waiting_for_room_ends_when_the_peer_reads(pair) -> None:
     transport, peer = pair
     with contextlib.suppress(BlockingIOError):
