@@ -11,7 +11,6 @@ import errno
 import logging
 import resource
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import trio
@@ -20,7 +19,7 @@ from hearth.errors import HearthError, QueueFull
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from hearth.actors.carrier import Carrier
     from hearth.policy.principal import Principal
@@ -38,7 +37,7 @@ FOR_OTHERS = 8
 STRANGERS = 256
 """Connections in all whose peer has not yet proved who it is."""
 STRANGERS_EACH = 16
-"""Such connections of one address: who opens them and says nothing must not keep the others out."""
+"""Such connections from one place (see `tcp`): who opens them and says nothing must not keep the others out."""
 
 Welcome: TypeAlias = "Callable[[Carrier, Principal], Awaitable[None]]"
 """Serves a connection to its end."""
@@ -122,26 +121,22 @@ class Doorway:
         self._inside -= 1
         _take_one(self._held, principal.key)
 
-    def crowded(self, peer: str) -> bool:
-        """Whether nobody else from this address, or nobody at all, may wait at the door."""
-        return self._strangers[peer] >= STRANGERS_EACH or self._strangers.total() >= STRANGERS
+    def crowded(self, place: str) -> bool:
+        """Whether nobody else from this place, or nobody at all, may wait at the door."""
+        return self._strangers[place] >= STRANGERS_EACH or self._strangers.total() >= STRANGERS
 
-    @contextmanager
-    def at_the_door(self, peer: str) -> Iterator[Callable[[], None]]:
-        """Count a stranger while the body runs, or until it calls what it is given: its peer is known now."""
-        self._strangers[peer] += 1
+    def arrived(self, place: str) -> Callable[[], None]:
+        """A stranger stands at the door; returns what is to be called when it is known who it is, or it has gone."""
+        self._strangers[place] += 1
         waiting = True
 
-        def known() -> None:
+        def settled() -> None:
             nonlocal waiting
             if waiting:
                 waiting = False
-                _take_one(self._strangers, peer)
+                _take_one(self._strangers, place)
 
-        try:
-            yield known
-        finally:
-            known()
+        return settled
 
 
 def _take_one(counter: Counter[str], key: str) -> None:

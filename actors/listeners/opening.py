@@ -80,6 +80,7 @@ def _websocket(config: Config, policy: Sequence[PolicyEntry], report: Report) ->
         send_timeout=limits.send_timeout_s,
         ping_interval=section.ping_interval_s,
         ping_timeout=section.ping_timeout_s,
+        behind_proxy=section.plaintext,
     )
     listening = bind("websocket", section.listen)
     return TcpListener(listening, greeter, certificates, send_timeout=limits.send_timeout_s, report=report)

@@ -91,9 +91,9 @@ class SocketTransport(trio.abc.Stream):
         Nothing while another send is under way or it is corked. The rest is the caller's to `send_all`, at once.
         Raises BrokenResourceError or ClosedResourceError.
         """
-        self._check()
         if self._collected is not None or self._turn.locked():
             return 0
+        self._check()
         try:
             return self._socket.send(data)
         except BlockingIOError:

@@ -83,32 +83,37 @@ class TcpListener:
             if doorway.crowded(place):
                 connected.close()
                 return
-            nursery.start_soon(self._greet, connected, peer, place, doorway, welcome)
+            nursery.start_soon(self._greet, connected, peer, doorway, doorway.arrived(place), welcome)
 
         await each_accepted(self._listening, arrived)
 
     async def _greet(
-        self, connected: socket.socket, peer: str, place: str, doorway: Doorway, welcome: Welcome
+        self,
+        connected: socket.socket,
+        peer: str,
+        doorway: Doorway,
+        settled: Callable[[], None],
+        welcome: Welcome,
     ) -> None:
-        with doorway.at_the_door(place) as known:
-
-            async def let_in(carrier: Carrier, principal: Principal) -> None:
-                known()
-                refusal = doorway.refusal(connected, principal)
-                if refusal is not None:
-                    await carrier.send([dump_error(None, refusal)])
-                    await carrier.aclose()
-                    return
-                doorway.enter(principal)
-                try:
-                    await welcome(carrier, principal)
-                finally:
-                    doorway.leave(principal)
-
+        async def let_in(carrier: Carrier, principal: Principal) -> None:
+            settled()
+            refusal = doorway.refusal(connected, principal)
+            if refusal is not None:
+                await carrier.send([dump_error(None, refusal)])
+                await carrier.aclose()
+                return
+            doorway.enter(principal)
             try:
-                await self._greeter.greet(connected, peer, let_in)
-            except Stranger as stranger:
-                self._report(self._greeter.scheme, peer, str(stranger))
+                await welcome(carrier, principal)
+            finally:
+                doorway.leave(principal)
+
+        try:
+            await self._greeter.greet(connected, peer, let_in)
+        except Stranger as stranger:
+            self._report(self._greeter.scheme, peer, str(stranger))
+        finally:
+            settled()
 
     def reload(self) -> None:
         """See Listener."""

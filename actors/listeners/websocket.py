@@ -112,7 +112,7 @@ class WebSocketGreeter:
     """Answers WebSocket handshakes, over TLS where there are certificates. Implements `accepting.Greeter`.
 
     `origins` are the pages that may connect, as a browser writes them ("http://127.0.0.1:8000"). Times are seconds;
-    `handshake_timeout` is for TLS and HTTP together.
+    `handshake_timeout` is for TLS and HTTP together. `behind_proxy` says that who connects speaks for others.
     """
 
     def __init__(
@@ -126,8 +126,10 @@ class WebSocketGreeter:
         send_timeout: float,
         ping_interval: float,
         ping_timeout: float,
+        behind_proxy: bool = False,
     ) -> None:
         self._certificates = certificates
+        self._behind_proxy = behind_proxy
         self._origins = origins
         self._tokens = tokens
         self._max_document_bytes = max_document_bytes
@@ -216,7 +218,7 @@ class WebSocketGreeter:
             request = await self._request(nursery, wire)
             try:
                 subprotocol = examine(request, self._origins)
-                principal = caller(request, self._tokens, certificate, connected)
+                principal = caller(request, self._tokens, certificate, connected, behind_proxy=self._behind_proxy)
             except Refused as refused:
                 await request.reject(refused.status, extra_headers=refused.headers)
                 raise

@@ -74,10 +74,16 @@ def examine(request: WebSocketRequest, origins: AbstractSet[str]) -> str | None:
 
 
 def caller(
-    request: WebSocketRequest, tokens: Tokens, certificate: Certificate, connected: socket.socket
+    request: WebSocketRequest,
+    tokens: Tokens,
+    certificate: Certificate,
+    connected: socket.socket,
+    *,
+    behind_proxy: bool = False,
 ) -> Principal:
     """Who is calling: the bearer of a token, else the holder of a certificate, else a user of this machine.
 
+    The last not where the operator says that a proxy stands in front, or the request says that it came through one.
     Raises Refused. Whoever offers a token or a certificate is judged by that alone: see docs/decisions/0045.
     """
     offered = _offered(request)
@@ -94,7 +100,7 @@ def caller(
         raise Refused(401, str(stranger)) from None
     if holder is not None:
         return holder
-    if any(name in _PROXIED for name, _ in request.headers):
+    if behind_proxy or any(name in _PROXIED for name, _ in request.headers):
         # The kernel would name the user that the proxy runs as, whoever has come through it.
         raise Refused(401, "it comes through a proxy and offers no bearer token")
     try:

@@ -197,17 +197,16 @@ class Wire(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """See trio.abc.SendStream: what the library sends, a whole frame or HTTP response at a time."""
-        if self._nursery is not None and data[0] == _CLOSE:
-            self._close_sent = True
         self.answered = True
         await self._send(data)
 
     async def _send(self, data: bytes | bytearray | memoryview) -> None:
         # Nothing between two halves of a frame. What was cut short leaves a stream that refuses to go on, by itself.
+        closes = data[0] == _CLOSE and self._nursery is not None
         if self._turn.locked():
             await self._turn.acquire()
         else:
-            if self._stream is self._transport:
+            if self._stream is self._transport and not closes and not self._close_sent:
                 # No turn is taken for what is over at once: that is what telling an event to many consists of.
                 sent = self._transport.send_nowait(data)
                 if sent == len(data):
@@ -215,6 +214,10 @@ class Wire(trio.abc.Stream):
                 data = memoryview(data)[sent:]
             self._turn.acquire_nowait()
         try:
+            if self._close_sent:
+                # RFC 6455 §5.5.1: the close frame is the last one. A ping or a pong may have waited for its turn.
+                raise trio.ClosedResourceError("the close frame has been sent")
+            self._close_sent = closes
             await self._stream.send_all(data)
         finally:
             self._turn.release()

@@ -9,7 +9,7 @@ from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
 from hearth.actors import backlog, connection, outbox, runtime
-from hearth.actors.listeners import accepting, tcp, websocket, websocket_wire
+from hearth.actors.listeners import accepting, tcp, websocket, websocket_meter as meter
 from hearth.config import Config
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
@@ -46,7 +46,7 @@ def bound(row: str) -> list[float]:
         ("The time they may take for it", [LIMITS.handshake_timeout_s]),
         (
             "What a WebSocket may send without completing a message",
-            [websocket_wire.SLACK / KIB, websocket_wire.REFILL / KIB, websocket_wire.CONTROL_COST / KIB],
+            [meter.SLACK / KIB, meter.REFILL / KIB, meter.CONTROL_COST / KIB, meter.FRAME_COST],
         ),
         ("A request", [LIMITS.max_document_bytes / MIB]),
         ("Requests of one connection under way", [LIMITS.max_outstanding, connection.WEIGHTY_AT_ONCE]),

@@ -236,7 +236,7 @@ async def test_an_answer_without_end_is_not_kept_in_memory(fake) -> None:
                     await server.say(b"x" * (1 << 20))
 
         server.answers["session.open"] = endless
-        with pytest.raises(CarrierError, match="without end|a message of more than"):
+        with pytest.raises(CarrierError, match=r"without end|a message of more than"):
             await client.call("session.open", {})
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import ssl
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
+from support import dialing
 from support.carriers import HERE, KINDS, vanish
 from support.waiting import passes
 from support.world import RawClient, World, running
@@ -319,3 +322,38 @@ async def test_a_client_that_has_finished_sending_gets_its_answers(wired, kind) 
         await client.stream.send_eof()
         await client.until_ended()
         assert {document["id"] for document in client.documents} == set(range(20))
+
+
+def visit(address, context, web):
+    """A client's visit from a thread of its own, with nothing of Trio in it."""
+    connected = dialing.web_socket(address, context) if web else dialing.tls(address, context)
+    connected.sendall(b'{"jsonrpc":"2.0","id":1,"method":"session.open","params":{"on_disconnect":"close"}}\n')
+    lines = connected.makefile("rb")
+    assert b"session_id" in lines.readline()
+    lines.close()
+    connected.close()
+
+
+@pytest.mark.parametrize("kind", ["tls", "wss"])
+async def test_what_tls_needs_for_a_connection_goes_with_it_and_does_not_wait_for_the_collector(
+    wired, papers, kind
+) -> None:
+    def held():
+        return sum(isinstance(one, ssl.SSLObject) for one in gc.get_objects())
+
+    async with wired(kind) as wire:
+        address = wire.over.listeners[kind].address
+        context = papers.client_context(papers.clients["arm-7"])
+        gc.collect()
+        gc.disable()
+        try:
+            before = held()
+            for _ in range(10):
+                await trio.to_thread.run_sync(visit, address, context, kind == "wss")
+                # One that breaks off in the middle of its handshake.
+                with dialing.tcp(address) as broken_off:
+                    broken_off.send(bytes.fromhex("160301020001"))
+            await passes(lambda: not wire.over.connections and not wire.world.runtime.sessions)
+            await passes(lambda: held() <= before + (0 if kind == "tls" else 10))
+        finally:
+            gc.enable()

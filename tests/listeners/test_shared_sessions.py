@@ -181,24 +181,27 @@ async def test_certificates_of_one_subject_and_different_names_are_two_principal
         assert all("CN=arm-7" in json.dumps(key) for key in keys)
 
 
-@as_root
-@pytest.mark.parametrize("kind", ["unix", "ws", "wss"])
-async def test_another_user_of_this_machine_is_another_principal(papers, kind: str) -> None:
-    # In a place that everybody may enter, unlike pytest's.
+@pytest.fixture
+def open_place():
+    """A directory that everybody may enter, unlike pytest's."""
     directory = Path(tempfile.mkdtemp(prefix="hearth-open-"))
     directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@as_root
+@pytest.mark.parametrize("kind", ["unix", "ws", "wss"])
+async def test_another_user_of_this_machine_is_another_principal(open_place, papers, kind: str) -> None:
     world = World(policy=(HERE,))
-    try:
-        async with running(world), exposed(world.runtime, directory, papers, *{"unix", kind}) as over:
-            (directory / "unix.sock").chmod(0o666)
-            owner = await raw(world, over, "unix", "uid")
-            session = await owner.open()
-            task = await session.start(("wait", {"tag": "never"}))
-            nobody = await raw(world, over, kind, "nobody")
-            about = await everything_about(nobody, session.session_id, task)
-            assert {error["code"] for error in about} == {SessionInvalid.code}
-            await nobody.open()
-            assert [record["principal"] for record in world.journal.of("session.open")] == ["uid:0", "uid:65534"]
-            assert (await session.get(task))["status"] == "RUNNING"
-    finally:
-        shutil.rmtree(directory)
+    async with running(world), exposed(world.runtime, open_place, papers, *{"unix", kind}) as over:
+        over.for_everybody("unix")
+        owner = await raw(world, over, "unix", "uid")
+        session = await owner.open()
+        task = await session.start(("wait", {"tag": "never"}))
+        nobody = await raw(world, over, kind, "nobody")
+        about = await everything_about(nobody, session.session_id, task)
+        assert {error["code"] for error in about} == {SessionInvalid.code}
+        await nobody.open()
+        assert [record["principal"] for record in world.journal.of("session.open")] == ["uid:0", "uid:65534"]
+        assert (await session.get(task))["status"] == "RUNNING"

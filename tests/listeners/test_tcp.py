@@ -137,12 +137,12 @@ async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_
 
 def test_few_strangers_wait_at_the_door_in_all() -> None:
     doorway = Doorway(10)
-    waiting = [doorway.at_the_door(str(n // STRANGERS_EACH)) for n in range(STRANGERS)]
-    for one in waiting:
-        one.__enter__()
+    waiting = [doorway.arrived(str(n // STRANGERS_EACH)) for n in range(STRANGERS)]
     assert doorway.crowded("somebody else")
-    waiting[0].__exit__(None, None, None)
+    waiting[0]()
     assert not doorway.crowded("somebody else")
+    waiting[0]()
+    assert doorway._strangers.total() == STRANGERS - 1
 
 
 async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is_not(make_door) -> None:

@@ -32,6 +32,7 @@ from support.waiting import passes, until
 from hearth.actors.carrier import PeerGone, Unreadable
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.certificates import Certificates
+from hearth.actors.listeners.websocket_meter import CONTROL_COST, FRAME_COST, REFILL, Meter
 from hearth.actors.listeners.websocket_wire import PARTING
 from hearth.config import Config
 from hearth.errors import ConfigError
@@ -87,6 +88,17 @@ async def place(inside):
     with trio.fail_after(30):
         async with served(inside, tokens=TOKENS, origins=frozenset([PAGE]), handshake_timeout=5) as opened:
             yield opened
+
+
+def fill(connected):
+    """Fill what the kernel holds on both sides, past the carrier, so that nothing is under way and nothing fits."""
+    while select.select([], [connected], [], 0.05)[1]:
+        with contextlib.suppress(BlockingIOError):
+            connected.send(b"x" * (1 << 20))
+    # To the brim: what is too full to be told as writable may still take a few bytes.
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            connected.send(b"x")
 
 
 # --- documents ------------------------------------------------------------------------------------------------------
@@ -145,6 +157,7 @@ async def test_a_binary_message_is_unreadable_and_the_next_one_is_served(place) 
         assert await peer.message() == "{}"
 
 
+@pytest.mark.slow
 async def test_a_pong_waits_until_a_message_that_is_on_its_way_is_whole(place, inside) -> None:
     async with await place.open(receive_buffer=4096) as peer:
         await until(lambda: inside.carriers)
@@ -297,6 +310,15 @@ async def test_who_cannot_prove_who_it_is_learns_a_status_only(place, inside, ca
     assert not inside.principals
     assert ALICE not in caplog.text
     assert UNKNOWN not in caplog.text
+
+
+async def test_behind_a_proxy_nobody_is_a_local_user_whatever_the_headers_say(inside) -> None:
+    async with served(inside, tokens=TOKENS, behind_proxy=True) as place:
+        assert (await refused(place)).status == 401
+        assert place.refused == ["it comes through a proxy and offers no bearer token"]
+        async with await place.open(f"Authorization: Bearer {ALICE}"):
+            await until(lambda: inside.principals)
+    assert [principal.kind for principal in inside.principals] == ["token"]
 
 
 async def test_a_local_peer_whom_the_kernel_does_not_name_is_refused(place) -> None:
@@ -530,17 +552,50 @@ async def test_a_peer_is_not_silent_because_it_is_us_who_do_not_read(inside, aut
         assert [await peer.message() for _ in range(4)] == ["{}"] * 4
 
 
-async def test_a_ping_that_cannot_be_sent_ends_the_connection(inside, autojump_clock) -> None:
+@pytest.mark.slow
+async def test_a_ping_that_cannot_be_sent_ends_the_connection(inside, autojump_clock, caplog) -> None:
+    caplog.set_level(logging.INFO, "hearth")
     options = {"ping_interval": 20, "ping_timeout": 10, "send_timeout": 5}
     async with served(inside, **options) as place, await place.open(receive_buffer=4096):
         await until(lambda: inside.carriers)
-        # Fill what the kernel holds on both sides, past the carrier, so that nothing is under way.
-        transport = inside.carriers[0]._wire._transport
-        while select.select([], [transport.socket], [], 0.05)[1]:
-            with contextlib.suppress(BlockingIOError):
-                transport.socket.send(bytes(1 << 20))
+        fill(inside.carriers[0]._wire._transport.socket)
         await passes(lambda: inside.ended)
-        assert 25 <= trio.current_time() <= 40
+        assert 25 <= trio.current_time() <= 30
+    assert "it was silent, and a ping could not be sent: the peer has read nothing for 5 s" in caplog.text
+
+
+# --- what a peer may send before a message is complete ----------------------------------------------------------------
+
+
+@pytest.fixture
+def meter():
+    counting = Meter(100_000, 0.0)
+    counting.frames = True
+    return counting
+
+
+def test_the_smallest_frames_count_for_the_work_they_make_and_pings_for_more(meter) -> None:
+    meter.count(frame(CONTINUATION, b"", fin=False) * 10)
+    assert meter.spent == 10 * (6 + FRAME_COST)
+    meter.spent = 0
+    meter.count(frame(PING) * 5 + frame(PONG, b"x" * 125) * 5)
+    assert meter.spent == 10 * CONTROL_COST + 5 * 6 + 5 * 131
+
+
+def test_http_is_counted_by_its_bytes_alone(meter) -> None:
+    meter.frames = False
+    meter.count(request())
+    assert meter.spent == len(request())
+
+
+def test_more_than_the_allowance_is_too_much_until_enough_of_it_has_come_back(meter) -> None:
+    assert not meter.count(frame(TEXT, b"x" * 90_000))
+    assert meter.count(frame(TEXT, b"x" * 20_000))
+    assert "it sent 100000 bytes" in (meter.too_much(1.0) or "")
+    assert meter.too_much(4.0) is None
+    assert meter.spent == pytest.approx(110_156 - 4 * REFILL, abs=50)
+    assert meter.too_much(1000.0) is None
+    assert meter.spent == 0
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
@@ -574,6 +629,46 @@ async def test_nothing_is_sent_after_the_close_frame(place, inside) -> None:
             await inside.carriers[0].send([b"{}\n"])
         inside.done.set()
         assert await peer.receive() is None
+
+
+async def test_what_waited_behind_the_close_frame_is_not_sent_after_it(place, inside) -> None:
+    inside.reading = False
+    refused = []
+
+    async def late(wire):
+        with pytest.raises(trio.ClosedResourceError, match="close frame has been sent"):
+            await wire.send_messages([b"{}\n"])
+        refused.append(True)
+
+    async with await place.open(receive_buffer=4096) as peer:
+        await until(lambda: inside.carriers)
+        carrier = inside.carriers[0]
+        fill(carrier._wire._transport.socket)
+        async with trio.open_nursery() as nursery:
+            for call, *arguments in ((carrier.aclose,), (late, carrier._wire)):
+                nursery.start_soon(call, *arguments)
+                await trio.testing.wait_all_tasks_blocked()
+            while await peer._more():
+                pass
+            assert peer._rest.endswith(b"x\x88\x02\x03\xe9")
+            await peer.aclose()
+        inside.done.set()
+    assert refused
+
+
+async def test_one_who_comes_late_with_a_frame_is_told_that_the_end_was_said(inside, place) -> None:
+    inside.reading = False
+    async with await place.open() as peer:
+        await until(lambda: inside.carriers)
+        carrier = inside.carriers[0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(carrier.aclose)
+            assert await peer.receive() == (CLOSE, struct.pack("!H", 1001))
+            with pytest.raises(PeerGone):
+                await carrier.send([b"{}\n"])
+            assert await peer.receive() is None
+            await peer.aclose()
+        inside.done.set()
 
 
 async def test_the_end_of_the_server_is_told_to_the_peer(inside) -> None:

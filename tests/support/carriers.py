@@ -40,6 +40,7 @@ USUAL = {"memory": "uid", "unix": "uid", "stdio": "uid", "ws": "uid", "tls": "ce
 """The proof with which each carrier is used where a test does not care."""
 TOKENS = {"alice": "hearth_alice-of-the-tests", "bob": "hearth_bob-of-the-tests"}
 HERE = PolicyEntry(name="here", match=Match(any=True), max_risk=2, max_risk_ceiling=3)
+DEFAULTS = Config().limits
 BIN = Path(sys.executable).parent
 
 
@@ -65,24 +66,43 @@ class Papers(Bench):
     def token_file(self, who):
         return self.folder / f"{who}.token"
 
+    def query(self, kind, proof=None):
+        """What an address of this carrier has behind its place, to prove to be this one."""
+        what, _, who = (proof or USUAL[kind]).partition(":")
+        files = {"ca": self.ca} if kind in ("tls", "wss") else {}
+        if what == "token":
+            files["token_file"] = self.token_file(who)
+        elif what == "cert":
+            files["cert"], files["key"] = self.clients[who]
+        return f"?{urlencode(files)}" if files else ""
+
     @staticmethod
     def private(path, content):
         path.touch(mode=0o600)
         path.write_text(content)
 
 
+_SSH_TO_HERE = """\
+#!/bin/sh
+while :; do
+    case "$1" in
+        -[bcDEeFIiJLlmOopQRSWw]) shift 2 ;;
+        --) shift; break ;;
+        -*) shift ;;
+        *) break ;;
+    esac
+done
+shift  # the host
+[ "$1" = -- ] && shift
+PATH=BIN:$PATH
+exec sh -c "$*"  # as sshd does: one string, for the user's shell
+"""
+
+
 def ssh_to_here(directory):
     """A program that stands in for `ssh`: drops options and the host, and runs the command line on this machine."""
     script = directory / "ssh-to-here"
-    script.write_text(
-        "#!/bin/sh\n"
-        "while :; do case \"$1\" in -[bcDEeFIiJLlmOopQRSWw]) shift 2;; --) shift; break;; -*) shift;; *) break;; esac; done\n"
-        "shift\n"
-        "[ \"$1\" = -- ] && shift\n"
-        f"PATH={shlex.quote(str(BIN))}:$PATH\n"
-        # As sshd does: one string, for the user's shell.
-        'exec sh -c "$*"\n'
-    )
+    script.write_text(_SSH_TO_HERE.replace("BIN", shlex.quote(str(BIN))))
     script.chmod(0o755)
     return script
 
@@ -135,6 +155,10 @@ class Exposed:
             return evolve(config, websocket=section)
         return config
 
+    def for_everybody(self, kind):
+        """Let other users of this machine connect to a carrier's Unix socket."""
+        (self._directory / f"{kind}.sock").chmod(0o666)
+
     @staticmethod
     def digest(who):
         return from_token(TOKENS[who]).token_sha256
@@ -166,17 +190,9 @@ class Exposed:
 
     def address(self, kind, proof=None):
         """What `hearth.connect` takes to connect over this carrier and prove to be this one."""
-        what, _, who = (proof or USUAL[kind]).partition(":")
-        query = {}
         if kind == "stdio":
             return f"ssh://here{self._directory / 'stdio.sock'}"
-        if kind in ("tls", "wss"):
-            query["ca"] = self.papers.ca
-        if what == "token":
-            query["token_file"] = self.papers.token_file(who)
-        elif what == "cert":
-            query["cert"], query["key"] = self.papers.clients[who]
-        return self.listeners[kind].address + ("?" + urlencode(query) if query else "")
+        return self.listeners[kind].address + self.papers.query(kind, proof)
 
     @asynccontextmanager
     async def connect(self, kind, proof=None):
@@ -247,7 +263,7 @@ class Exposed:
 
 
 @asynccontextmanager
-async def exposed(runtime, directory, papers, *kinds, limits=Config().limits):
+async def exposed(runtime, directory, papers, *kinds, limits=DEFAULTS):
     """Serve a runtime over these carriers while the body runs: listeners first, connections end with it."""
     async with unwrapped() as body, trio.open_nursery() as nursery:
         over = Exposed(runtime, directory, papers, limits, nursery)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import select
 import socket
-import ssl
 import subprocess
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from support.carriers import BIN, TOKENS, USUAL
 from support.hearthd import BOUND, Hearthd, Peer, unix_socket
+from support.users import ordinary_user
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import (
     AcceptConnection,
@@ -30,6 +31,7 @@ from wsproto.events import (
 from hearth.policy.principal import from_token
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -52,9 +54,14 @@ def place(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def tcp(address: str) -> socket.socket:
-    """A connected TCP socket, before any handshake."""
-    connected = socket.create_connection(place(address), BOUND)
+def tcp(address: str, *, nobody: bool = False) -> socket.socket:
+    """A connected TCP socket, before any handshake; as the user nobody's, which root can make."""
+    host, port = place(address)
+    with ordinary_user() if nobody else nullcontext():
+        # A socket belongs to whoever makes it.
+        connected = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    connected.settimeout(BOUND)
+    connected.connect((host, port))
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
 
@@ -213,10 +220,15 @@ class Piped:
 
 
 class OpenHearthd(Hearthd):
-    """A daemon that listens on every carrier, on loopback; `secure` says that its WebSocket is wss."""
+    """A daemon that listens on every carrier, on loopback.
 
-    def __init__(self, directory: Path, papers: Papers, config: str = "", *, secure: bool = False) -> None:
-        super().__init__(directory, f"{listeners(papers, secure=secure)}\n{POLICY}\n{config}")
+    `secure` says that its WebSocket is wss, and `websocket` is more of that table; `config` is more of hearth.toml.
+    """
+
+    def __init__(
+        self, directory: Path, papers: Papers, config: str = "", *, secure: bool = False, websocket: str = ""
+    ) -> None:
+        super().__init__(directory, f"{listeners(papers, secure=secure)}{websocket}\n{POLICY}\n{config}")
         self.papers = papers
 
     def dial(self, kind: str, proof: str | None = None) -> Any:
@@ -233,6 +245,14 @@ class OpenHearthd(Hearthd):
         token = TOKENS[who] if what == "token" else None
         return web_socket(self.listening[kind], context if kind == "wss" else None, token=token)
 
+    def address(self, kind: str, proof: str | None = None) -> str:
+        """What `hearth --to` takes."""
+        if kind == "unix":
+            return f"unix:{self.socket}"
+        if kind == "stdio":
+            return f"ssh://here{self.socket}"
+        return self.listening[kind] + self.papers.query(kind, proof)
+
     def over(self, kind: str, proof: str | None = None) -> Peer:
         """A client over this carrier; closed at the end."""
         return self.peer(self.dial(kind, proof))
@@ -248,7 +268,7 @@ POLICY = "\n".join(
 
 
 def listeners(papers: Papers, *, secure: bool = False, host: str = "127.0.0.1") -> str:
-    """[tls] and [websocket], each on a port that the kernel chooses."""
+    """[tls] and [websocket], in this order, each on a port that the kernel chooses."""
     files = f'cert = "{papers.server_cert}"\nkey = "{papers.server_key}"\nclient_ca = "{papers.ca}"\n'
     listen = f'listen = "{host}:0"\n'
     return f"[tls]\n{listen}{files}[websocket]\n{listen}{files if secure else ''}"

@@ -1,7 +1,7 @@
 """A real hearthd as a process, on a socket of its own, and a client that is not ours: bytes on a socket.
 
-`Wire` is what every such client has; `Peer` is one that works with sessions and tasks. Both take a Unix socket's path or
-a connection that is made (support.dialing has those of the other carriers). The conformance tests have their
+`Wire` is what every such client has; `Peer` is one that works with sessions and tasks. Both take the path of a Unix
+socket, or a connection that is made (support.dialing has those of the other carriers). The conformance tests have their
 own, which speaks as the draft's plain client does, and a daemon with more knobs (tests/conformance/daemon.py).
 """
 

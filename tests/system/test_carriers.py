@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
 import time
 
 import pytest
-from support.carriers import Papers
-from support.dialing import Messages, OpenHearthd
-from support.hearthd import eventually
+from support.carriers import BIN, Papers, ssh_to_here
+from support.dialing import Messages, OpenHearthd, tcp
+from support.hearthd import BOUND, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -37,9 +40,9 @@ def daemon(tmp_path, papers):
 
 def test_it_says_where_it_listens_before_it_says_that_it_is_ready(daemon) -> None:
     running = daemon()
-    *before, ready = running.said.splitlines()
-    assert ready == f"hearthd: ready on {running.socket}"
-    assert [line.rpartition(":")[0] for line in before if "listening" in line] == [
+    before, ready, _ = running.said.partition(f"hearthd: ready on {running.socket}\n")
+    assert ready
+    assert [line.rpartition(":")[0] for line in before.splitlines() if "listening" in line] == [
         "hearthd: listening on tls://127.0.0.1",
         "hearthd: listening on ws://127.0.0.1",
     ]
@@ -69,6 +72,22 @@ def test_a_task_runs_over_every_carrier_for_whoever_it_proved(daemon, papers, se
         assert peer.run(session, "gpio.get", line=4)["status"] == "SUCCESS", (kind, proof)
         opened = running.recorded(event="session.open", session_id=session)
         assert opened["principal"].startswith(key.replace("uid:0", "uid:")), (kind, proof)
+
+
+def test_every_command_takes_the_address_of_any_carrier(daemon, tmp_path) -> None:
+    running = daemon()
+    env = {**os.environ, "HEARTH_SSH": str(ssh_to_here(tmp_path))}
+    for kind, proof in [*((kind, None) for kind in KINDS), ("ws", "token:bob")]:
+        address = running.address(kind, proof)
+        for command, variables in (
+            (["--to", address, "run", "gpio.get", "line=4", "--json"], env),
+            (["run", "gpio.get", "line=4", "--json"], {**env, "HEARTH_ADDRESS": address}),
+        ):
+            done = subprocess.run(
+                [BIN / "hearth", *command], env=variables, capture_output=True, text=True, timeout=BOUND, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, ""), address
+            assert json.loads(done.stdout) == {"line": 4, "value": 0}
 
 
 def test_one_session_is_used_from_every_carrier_by_which_its_principal_can_come(daemon) -> None:
@@ -118,12 +137,13 @@ def test_sigterm_ends_it_within_its_bound_and_every_client_sees_a_clean_end(daem
     assert "crashed" not in running.said
 
 
-def test_clients_that_do_not_answer_its_goodbye_do_not_keep_it(daemon) -> None:
-    """A WebSocket and TLS each have one that a peer is to answer."""
+def test_clients_that_do_not_answer_its_goodbye_do_not_keep_it_nor_those_who_never_say_who_they_are(daemon) -> None:
+    """A WebSocket and TLS each have a goodbye that a peer is to answer."""
     running = daemon()
     for kind in ("ws", "tls"):
         for _ in range(5):
             running.over(kind).open()
+            running.peer(tcp(running.listening[kind]))
     begun = time.monotonic()
     assert running.stop() == 0
     assert time.monotonic() - begun < 8

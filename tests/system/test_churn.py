@@ -38,8 +38,8 @@ def daemon(tmp_path, papers):
     """`daemon(config)`: makes one, and ends it."""
     made = []
 
-    def make(config: str) -> OpenHearthd:
-        made.append(OpenHearthd(tmp_path, papers, config))
+    def make(config: str, **more) -> OpenHearthd:
+        made.append(OpenHearthd(tmp_path, papers, config, **more))
         return made[-1].start()
 
     yield make
@@ -246,9 +246,7 @@ def test_10000_that_come_and_go_leave_nothing_and_whoever_is_there_all_the_time_
     eventually(nobody_else, "the end of those who came")
     eventually(lambda: running.descriptors() <= descriptors, "the end of those who came")
     eventually(lambda: running.threads() <= threads, "threads as before")
-    # Connections leave cycles behind, which weigh some megabytes until the collector comes by.
-    assert memory[-1] <= memory[0] + 40, memory
-    assert memory[-1] <= max(memory[:-1]) + 4, f"it goes on growing: {memory}"
+    assert memory[-1] <= memory[0] + 8, f"10,000 connections may not cost more than some bytes each: {memory}"
     steady.end()
     assert steady.rounds > rounds + 10
 
@@ -292,7 +290,8 @@ class Idle(threading.Thread):
     def end(self) -> None:
         """Close all of them without goodbye."""
         self._over.set()
-        self.join()
+        if self.ident is not None:
+            self.join()
         self._selector.close()
         for connected in self.sockets:
             connected.close()
@@ -312,15 +311,11 @@ def descriptors_enough():
 
 @pytest.mark.usefixtures("descriptors_enough")
 def test_5000_that_say_nothing_are_held_and_gone_when_they_go(daemon) -> None:
-    running = daemon(f"[limits]\nmax_connections = {IDLE + 100}\n")
-    running.config.write_text(
-        running.config.read_text().replace("[websocket]\n", "[websocket]\nping_interval_s = 5\nping_timeout_s = 30\n")
-    )
-    assert running.stop() == 0
-    running.start()
+    limits = f"[limits]\nmax_connections = {IDLE + 100}\n"
+    running = daemon(limits, websocket="ping_interval_s = 5\nping_timeout_s = 300\n")
     peer = running.over("ws")
     session = peer.open()
-    descriptors, threads, memory = running.descriptors(), running.threads(), running.memory()
+    descriptors, threads = running.descriptors(), running.threads()
     crowd = Idle(running.listening["ws"])
     try:
         for _ in range(200):
@@ -334,8 +329,7 @@ def test_5000_that_say_nothing_are_held_and_gone_when_they_go(daemon) -> None:
         assert crowd.lost == 0
         assert running.descriptors() > IDLE
         held = running.memory()
-        print("idle", memory, first, held, (held - first) * 1024 / (IDLE - 200), "KiB each")
-        assert (held - first) * 1024 / (IDLE - 200) <= 64, "KiB for each"
+        assert (held - first) * 1024 / (IDLE - 200) <= 48, "KiB for each"
         assert peer.run(session, "gpio.get", line=4)["status"] == "SUCCESS"
         assert running.over("ws").open(on_disconnect="close"), "one more is welcome"
         running.peers.pop().close()

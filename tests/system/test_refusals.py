@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import ssl
@@ -13,7 +14,7 @@ import sys
 import pytest
 from support import dialing
 from support.carriers import TOKENS, Papers
-from support.dialing import POLICY, OpenHearthd, Refused, listeners, tcp, web_socket
+from support.dialing import POLICY, Messages, OpenHearthd, Refused, listeners, tcp, web_socket
 from support.hearthd import BOUND, Hearthd, eventually, submission
 from support.pki import SERVER, certify, name
 
@@ -249,7 +250,7 @@ def test_a_thousand_wrong_tokens_make_few_records_and_the_right_one_gets_in_mean
                 assert steady.call("tool.list", {"session_id": session})["result"]["tools"]
     assert steady.run(session, "gpio.get", line=4)["status"] == "SUCCESS"
     made = len(running.records(event="auth.reject")) - rejected
-    assert made <= 100, f"{made} records"
+    assert made <= 30, f"{made} records"
     assert running.records(event="auth.reject")
     assert "guess-number" not in running.audit.read_text()
 
@@ -257,24 +258,26 @@ def test_a_thousand_wrong_tokens_make_few_records_and_the_right_one_gets_in_mean
 def test_whoever_stands_at_the_door_and_says_nothing_is_sent_away_and_keeps_nobody_out(tmp_path, papers) -> None:
     running = OpenHearthd(tmp_path, papers, "[limits]\nhandshake_timeout_s = 1\n")
     running.start()
+    silent = []
     try:
         before = running.descriptors()
-        silent = [tcp(running.listening[scheme]) for scheme in ("tls", "ws") for _ in range(100)]
+        silent += [tcp(running.listening[scheme]) for scheme in ("tls", "ws") for _ in range(100)]
         # Some begin, and go on with a byte now and then.
         for number, connected in enumerate(silent):
             with contextlib.suppress(ConnectionError):
                 connected.send(b"\x16" if number < 100 else b"G")
         assert running.peer().open(), "the Unix socket is not for strangers"
         assert running.descriptors() <= before + 40, "few may wait at once"
-        eventually(lambda: running.descriptors() <= before + 1, "the end of those who say nothing")
+        if os.geteuid() == 0:
+            # They keep the places of their own user only.
+            other = tcp(running.listening["ws"], nobody=True)
+            assert running.peer(Messages(other, running.listening["ws"])).open()
+        eventually(lambda: running.descriptors() <= before + len(running.peers), "the end of those who say nothing")
         assert running.over("ws").open()
         assert running.over("tls").open()
-        for connected in silent:
-            with contextlib.suppress(ConnectionError):
-                while connected.recv(1000):
-                    pass
-            connected.close()
     finally:
+        for connected in silent:
+            connected.close()
         running.end()
 
 
