@@ -30,7 +30,7 @@ from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import RESERVED, Doorway
-from hearth.actors.listeners.opening import open_listeners
+from hearth.actors.listeners.opening import open_listeners, read_certificates
 from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.service import activated_socket, notify
 from hearth.actors.signals import RELOAD, Signals
@@ -113,12 +113,15 @@ class Daemon:
     def _reload(self, listeners: Sequence[Listener]) -> None:
         """Read certificates again; what cannot be read leaves the listener with what it had."""
         notify(os.environ, f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        failed = False
         for listener in listeners:
             try:
                 listener.reload()
             except ConfigError as error:
+                failed = True
                 log.error("%s goes on with the certificates it had: %s", listener.address, error)
-        log.info("SIGHUP: certificates have been read again; the rest of the configuration takes a restart")
+        if not failed:
+            log.info("SIGHUP: certificates have been read again; the rest of the configuration takes a restart")
         _warn(listeners)
         notify(os.environ, "READY=1")
 
@@ -205,11 +208,14 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(config: Config) -> None:
-    """Everything that can be checked without touching a device or the running daemon."""
+    """Everything that can be checked without touching a device, an address or the running daemon."""
     parts = build_parts(config, default_policy=default_policy(os.geteuid(), None))
     for tool in parts.registry.values():
         check_schema(tool.params_schema, f"tool {tool.name}: params_schema", by_authority=True)
         check_schema(tool.result_schema, f"tool {tool.name}: result_schema", by_authority=True)
+    for certificates in read_certificates(config).values():
+        for warning in certificates.warnings():
+            sys.stdout.write(f"hearthd: warning: {warning}\n")
     ws = config.websocket
     takes_certificates = config.tls.listen is not None or (ws.listen is not None and ws.client_ca is not None)
     idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=ws.listen is not None)

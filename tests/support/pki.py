@@ -71,7 +71,7 @@ def certify(
     purposes: Sequence[x509.ObjectIdentifier] = (),
     sans: Sequence[str] = (),
     start: dt.timedelta = -DAY,
-    end: dt.timedelta = 30 * DAY,
+    end: dt.timedelta = 400 * DAY,
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """A certificate (self-signed where there is no issuer) that is valid from now + start to now + end.
 

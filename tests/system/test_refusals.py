@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 import re
 import socket
@@ -45,14 +46,14 @@ def daemon(tmp_path_factory, papers):
         assert "crashed" not in one.said
 
 
-def started(tmp_path, config: str) -> subprocess.CompletedProcess:
+def started(tmp_path, config: str, *options: str) -> subprocess.CompletedProcess:
     """A daemon with this configuration, which is not to be one: run it to its end."""
     file = tmp_path / "hearth.toml"
     file.write_text(
         f'[server]\nsocket = "{tmp_path}/hearth.sock"\n[audit]\npath = "{tmp_path}/audit.log"\n{config}\n'
     )
     return subprocess.run(
-        [sys.executable, "-m", "hearth.actors.daemon", "--config", str(file)],
+        [sys.executable, "-m", "hearth.actors.daemon", "--config", str(file), *options],
         capture_output=True,
         text=True,
         timeout=BOUND,
@@ -145,6 +146,22 @@ def test_a_key_that_is_not_the_certificates_is_refused_by_name(tmp_path, papers)
     assert "[tls]" in done.stderr
     assert str(other) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_check_reads_the_certificates_and_takes_no_address(tmp_path, papers) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = f'[tls]\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\nclient_ca = "CA"\n'
+        good = started(tmp_path, filled_in(where + CERT, papers), "--check")
+        assert good.returncode == 0, good.stderr
+        assert "configuration is good" in good.stdout
+    missing = started(tmp_path, filled_in(where + CERT.replace("CERT", "/nonesuch.pem"), papers), "--check")
+    assert missing.returncode == 2
+    assert "[tls] cert: cannot read /nonesuch.pem" in missing.stderr
+    cert, key = papers.server("soon", end=dt.timedelta(days=2, hours=1))
+    soon = HERE + f'cert = "{cert}"\nkey = "{key}"\n'
+    assert "expires in 2 days" in started(tmp_path, soon, "--check").stdout
 
 
 def test_an_address_that_is_taken_is_an_error_and_what_was_open_is_closed(tmp_path, papers) -> None:
