@@ -92,6 +92,7 @@ class Tree:
         assert {"after a", "after b"} <= set(begun)
 
 
+@pytest.mark.slow
 @STYLES
 @pytest.mark.parametrize("victim", ["root", "branch", "leaf"])
 def test_a_tree_of_askers_that_is_cancelled_anywhere_cuts_nothing_and_loses_no_answer(style, victim):

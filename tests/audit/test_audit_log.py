@@ -168,6 +168,7 @@ def test_a_batch_is_one_write(bench, events):
     bench.assert_chained()
 
 
+@pytest.mark.slow
 @given(
     room=st.integers(0, 3000),
     durability=st.sampled_from(["os", "fsync"]),

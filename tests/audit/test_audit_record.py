@@ -134,6 +134,7 @@ ODD_RECORDS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(ODD_RECORDS)
 @limits(deadline=None)
 def test_every_record_becomes_one_line_that_parses_and_chains(record):

@@ -151,6 +151,7 @@ async def test_describe_is_json_whether_the_port_is_open_or_not(uart_bench):
     assert json.loads(json.dumps(uart_bench.describe()))["kind"] == "uart"
 
 
+@pytest.mark.slow
 async def test_with_a_gap_a_read_ends_when_the_line_is_quiet_and_not_before(uart_bench, transact):
     await write(uart_bench, transact, b"DELAY 30 late\nDELAY 30 later\n")
     with trio.fail_after(10):

@@ -176,6 +176,7 @@ async def test_a_read_whose_port_is_closed_fails_with_a_device_error(bench, uart
             uart.close()
 
 
+@pytest.mark.slow
 async def test_a_read_with_a_gap_ends_when_the_line_is_quiet(bench):
     await bench.run("uart.write", port="uart0", data=b64(b"DELAY 10 a\nDELAY 10 b\n"))
     with trio.fail_after(10):

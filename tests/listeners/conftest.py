@@ -100,3 +100,10 @@ def make_house(request, tmp_path, expose):
 async def house(make_house):
     async with make_house() as opened:
         yield opened
+
+
+def pytest_collection_modifyitems(items):
+    """Over stdio every test starts a process, which is what `slow` means."""
+    for item in items:
+        if "stdio" in item.name or "Stdio" in item.nodeid:
+            item.add_marker(pytest.mark.slow)

@@ -631,6 +631,7 @@ async def test_nothing_is_sent_after_the_close_frame(place, inside) -> None:
         assert await peer.receive() is None
 
 
+@pytest.mark.slow
 async def test_what_waited_behind_the_close_frame_is_not_sent_after_it(place, inside) -> None:
     inside.reading = False
     refused = []
