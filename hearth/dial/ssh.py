@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from hearth.dial.companion import accompanied
 from hearth.errors import CarrierError, ConfigError
-from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -243,21 +243,6 @@ async def open_ssh(address: SshAddress) -> AsyncIterator[SshStream]:
     except OSError as error:
         raise CarrierError(f"cannot connect to {address.place}: cannot start ssh: {error.strerror}") from None
     stream = SshStream(process, address)
-    async with unwrapped() as body, trio.open_nursery() as nursery:
-        # Shielded: when the body is cancelled from outside, it may still have something to say while it ends.
-        background = trio.CancelScope(shield=True)
-        nursery.start_soon(_keep_last_words, stream, background)
-        try:
-            await stream.wait_ready()
-            async with body.watched():
-                yield stream
-        finally:
-            try:
-                await stream.aclose()
-            finally:
-                background.cancel()
-
-
-async def _keep_last_words(stream: SshStream, background: trio.CancelScope) -> None:
-    with background:
-        await stream.keep_last_words()
+    async with accompanied(stream, stream.keep_last_words):
+        await stream.wait_ready()
+        yield stream

@@ -14,12 +14,12 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, RejectConnection, Request
 from wsproto.utilities import RemoteProtocolError
 
+from hearth.dial.companion import accompanied
 from hearth.dial.credentials import find_token
 from hearth.dial.tcp import in_time, open_tcp
 from hearth.dial.tls import TlsStream, context_for, secure
 from hearth.dial.websocket_stream import RECEIVE_SIZE, WebSocketStream
 from hearth.errors import CarrierError
-from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,24 +46,9 @@ async def open_websocket(address: WebSocketAddress, token: str | None) -> AsyncI
             await trio.aclose_forcefully(transport)
             raise
     stream = WebSocketStream(transport, protocol, address.place)
-    async with unwrapped() as body, trio.open_nursery() as nursery:
-        # Shielded: when the body is cancelled from outside, it may still have something to say while it ends.
-        background = trio.CancelScope(shield=True)
-        nursery.start_soon(_answer, stream, background)
-        try:
-            stream.read()  # what came together with the server's consent
-            async with body.watched():
-                yield stream
-        finally:
-            try:
-                await stream.aclose()
-            finally:
-                background.cancel()
-
-
-async def _answer(stream: WebSocketStream, background: trio.CancelScope) -> None:
-    with background:
-        await stream.answer()
+    async with accompanied(stream, stream.answer):
+        stream.read()  # what came together with the server's consent
+        yield stream
 
 
 async def _shake_hands(
