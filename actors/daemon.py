@@ -18,6 +18,7 @@ import os
 import resource
 import sys
 import time
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,19 +65,27 @@ class Daemon:
         self._config = config
         self._signals = signals
         self._say = say
-        self._runtime = Runtime(parts)
+        self._parts = parts
+        self._runtime: Runtime | None = None
         self._connections: set[Connection] = set()
-        self.refused = self._runtime.refused
+
+    def refused(self, carrier: str, peer: str, reason: str) -> None:
+        """Told by listeners of a peer that could not prove who it is; see Runtime."""
+        if self._runtime is not None:
+            self._runtime.refused(carrier, peer, reason)
 
     async def run(self, listeners: Sequence[Listener], path: Path) -> None:
         """Serve until a signal asks to end."""
         doorway = Doorway(self._config.limits.max_connections)
+        # Not before: it takes over what the last run's records say, which have to be open.
+        self._runtime = Runtime(self._parts)
         self._runtime.listeners = [listener.address for listener in listeners]
         async with self._runtime.serve() as runtime, trio.open_nursery() as connections:
+            welcome = partial(self._welcome, runtime)
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    accepting.start_soon(listener.accept_all, connections, doorway, self._welcome)
-                self._announce(path)
+                    accepting.start_soon(listener.accept_all, connections, doorway, welcome)
+                self._announce(path, runtime.listeners[1:])
                 accepting.start_soon(self._warm_up)
                 accepting.start_soon(self._remind, listeners)
                 while (asked := await self._signals.next()) is RELOAD:
@@ -94,12 +103,12 @@ class Daemon:
                 connection.finish()
             connections.cancel_scope.deadline = trio.current_time() + FLUSH_PATIENCE
 
-    async def _welcome(self, carrier: Carrier, principal: Principal) -> None:
+    async def _welcome(self, runtime: Runtime, carrier: Carrier, principal: Principal) -> None:
         limits = self._config.limits
         connection = Connection(
             carrier,
             principal,
-            self._runtime,
+            runtime,
             max_outstanding=limits.max_outstanding,
             max_document_bytes=limits.max_document_bytes,
             max_batch=limits.max_batch,
@@ -142,13 +151,13 @@ class Daemon:
         """
         await trio.to_thread.run_sync(import_module, "jsonschema", abandon_on_cancel=True)
 
-    def _announce(self, path: Path) -> None:
+    def _announce(self, path: Path, elsewhere: Sequence[str]) -> None:
         # What exists now lives as long as the process: keep the collector from walking it, and let it look at young
         # objects less often, since actors free what they drop by reference counting.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 50, 100)
-        for address in self._runtime.listeners[1:]:
+        for address in elsewhere:
             self._say(f"hearthd: listening on {address}")
         self._say(f"hearthd: ready on {path}")
         notify(os.environ, f"READY=1\nSTATUS=ready on {path}")

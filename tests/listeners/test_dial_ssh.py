@@ -50,8 +50,15 @@ def fake(tmp_path, monkeypatch, bounded):
     return install
 
 
+@pytest.fixture(autouse=True)
+def _others():
+    """What runs already is somebody else's: servers that many tests share."""
+    children.others = set(psutil.Process().children(recursive=True))
+
+
 def children():
-    return psutil.Process().children(recursive=True)
+    """The processes that a test has started, and that still run."""
+    return [child for child in psutil.Process().children(recursive=True) if child not in children.others]
 
 
 async def use(address="ssh://arm"):
