@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
+# One more than there are processors: many tests wait, for a browser, a child, a clock.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-web test test-hardware check lint bench bench-hil docs clean
@@ -28,7 +30,7 @@ demo-web: $(STAMP) ## A page that watches a real daemon on a simulated board (AR
 
 test: $(STAMP) ## All tests, the hardware's too, with branch coverage
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n auto --dist loadscope
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadscope
 	$(BIN)/python tests/hardware/suite.py --coverage
 	$(BIN)/python -m coverage combine --quiet
 	@if [ -e .guest/ran ]; then $(BIN)/python -m coverage report; else \

@@ -17,7 +17,7 @@ from support.watching import WATCH, Relay, Serving, serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = [pytest.mark.slow, needs_chromium]
+pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.usefixtures("unmeasured")]
 
 KEPT = Path(__file__).parents[2] / "test-artefacts"
 """Where screenshots are kept for a person to look at."""

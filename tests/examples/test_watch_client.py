@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-pytestmark = [pytest.mark.slow, needs_chromium]
+pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.usefixtures("unmeasured")]
 
 GONE = {"code": -32000, "message": "No such session"}
 

@@ -15,7 +15,7 @@ import trio
 from support.waiting import passes
 from support.watching import COMMAND, WATCH, Serving, serving
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 
 def ask(site: Serving, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:

@@ -11,7 +11,7 @@ from support.hearthd import Peer, request, submission
 
 from hearth.audit.verify import verify
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 CLIENTS = 20
 ROUNDS = 40
