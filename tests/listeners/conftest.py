@@ -102,6 +102,11 @@ async def house(make_house):
         yield opened
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _children_unmeasured(unmeasured):
+    """What runs in other processes here is measured in tests/cli; a third of its time would be coverage's."""
+
+
 def pytest_collection_modifyitems(items):
     """Over stdio every test starts a process, which is what `slow` means."""
     for item in items:

@@ -11,7 +11,7 @@ from support.hearthd import submission
 
 from hearth.audit.verify import verify
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 SET = ("gpio.set", {"line": 18, "value": 1})
 GET = ("gpio.get", {"line": 18})

@@ -13,7 +13,7 @@ from support.carriers import BIN, Papers, ssh_to_here
 from support.dialing import Messages, OpenHearthd, tcp
 from support.hearthd import BOUND, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 KINDS = ("unix", "stdio", "tls", "ws")
 WATCH = ("gpio.watch", {"line": 4, "timeout_ms": 60_000})

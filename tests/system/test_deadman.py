@@ -11,7 +11,7 @@ from support.hearthd import Peer, submission
 
 from hearth.audit.verify import verify
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 LED, SEEN, LATCH = 17, 27, 31
 """LED is wired to SEEN, so that its level can be read without asking who drives it; LATCH holds its level."""

@@ -19,7 +19,7 @@ from support.dialing import POLICY, Messages, OpenHearthd, Refused, listeners, t
 from support.hearthd import BOUND, Hearthd, eventually, submission
 from support.pki import SERVER, certify, name
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 OPEN = b'{"jsonrpc":"2.0","id":1,"method":"session.open"}\n'
 WRONG_TOKEN = "hearth_" + "wrong-token-" * 3

@@ -14,7 +14,7 @@ from support.carriers import Papers
 from support.dialing import OpenHearthd, tls, web_socket
 from support.hearthd import BOUND, Hearthd, Peer, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 WATCH = ("gpio.watch", {"line": 4, "timeout_ms": 60_000})
 DONE = "certificates have been read again"

@@ -13,7 +13,7 @@ import pytest
 
 from hearth.audit.verify import verify
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 BUS = "gpio:sim"
 LED, LATCH, OTHER = 17, 31, 18

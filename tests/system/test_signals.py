@@ -14,7 +14,7 @@ from support.hearthd import Hearthd, Peer, submission
 
 from hearth.audit.verify import verify
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 WATCH = ("gpio.watch", {"line": 4, "timeout_ms": 60_000})
 

@@ -24,6 +24,7 @@ from hearth import CarrierError, step
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 pytestmark = [
+    pytest.mark.usefixtures("unmeasured"),
     pytest.mark.slow,
     pytest.mark.skipif(
         SSHD is None or shutil.which("ssh") is None,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.hearthd import Peer, request, submission
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 BIG = 256 * 1024
 """What file.read returns at most."""
