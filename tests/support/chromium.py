@@ -91,7 +91,7 @@ class Tab:
                         return found
                 except Broken as error:
                     # A page that is being loaded has no elements yet, or is replaced while it is asked.
-                    if "null" not in str(error) and "context" not in str(error):
+                    if not any(word in str(error) for word in ("null", "context", "navigated")):
                         raise
                 await trio.sleep(0.02)
         shown = await self.evaluate("document.body.innerText")
