@@ -27,8 +27,6 @@ class SocketTransport(trio.abc.Stream):
     raises BrokenResourceError when the peer has taken nothing for `send_timeout` seconds; a send that was cut short
     (cancelled, or too slow) leaves a stream that is no more to be used, and says so. Several tasks may send: whoever
     comes while another waits gets the next turn.
-
-    Between `cork` and `flush`, `send_all` only collects. What is collected is not bounded here.
     """
 
     def __init__(self, connected: socket.socket, *, send_timeout: float = 30.0) -> None:
@@ -36,7 +34,6 @@ class SocketTransport(trio.abc.Stream):
         self._socket = connected
         self._send_timeout = send_timeout
         self._turn = trio.StrictFIFOLock()
-        self._collected: list[bytes] | None = None
         self._closed = False
         self._torn = False
 
@@ -45,36 +42,8 @@ class SocketTransport(trio.abc.Stream):
         """The socket itself, for its options and addresses."""
         return self._socket
 
-    @property
-    def corked(self) -> bool:
-        """Whether `send_all` only collects at the moment."""
-        return self._collected is not None
-
-    def cork(self) -> None:
-        """From now on `send_all` only collects; what waits for its turn already goes on."""
-        if self._collected is None:
-            self._collected = []
-
-    def uncork(self) -> list[bytes]:
-        """`send_all` sends again; returns what was collected, which is the caller's to send or to drop."""
-        collected, self._collected = self._collected or [], None
-        return collected
-
-    async def flush(self) -> None:
-        """Take out the cork and send all that was collected, in one system call where the kernel has room.
-
-        Raises what `send_all` raises.
-        """
-        collected = self.uncork()
-        if collected:
-            await self.send_all(collected[0] if len(collected) == 1 else b"".join(collected))
-
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """See trio.abc.SendStream. Raises BrokenResourceError or ClosedResourceError."""
-        if self._collected is not None:
-            self._check()
-            self._collected.append(bytes(data))
-            return
         if self._turn.locked():
             await self._turn.acquire()
         else:
@@ -88,10 +57,10 @@ class SocketTransport(trio.abc.Stream):
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
         """Send what the kernel takes at once: all of it, nearly always. Returns how many bytes that were.
 
-        Nothing while another send is under way or it is corked. The rest is the caller's to `send_all`, at once.
+        Nothing while another send is under way. The rest is the caller's to `send_all`, at once.
         Raises BrokenResourceError or ClosedResourceError.
         """
-        if self._collected is not None or self._turn.locked():
+        if self._turn.locked():
             return 0
         self._check()
         try:

@@ -74,50 +74,6 @@ async def test_sending_into_room_is_no_checkpoint(pair) -> None:
     assert peer.recv(100) == b"at once"
 
 
-async def test_what_is_corked_goes_in_one_piece_at_the_flush() -> None:
-    # A packet socket keeps the bounds between system calls.
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    theirs.setblocking(False)
-    transport = SocketTransport(ours)
-    with ours, theirs:
-        transport.cork()
-        changed = bytearray(b"two,")
-        for data in (b"one,", changed, memoryview(b"three")):
-            await transport.send_all(data)
-        changed[:] = b"XXXX"
-        transport.cork()
-        assert transport.corked
-        with pytest.raises(BlockingIOError):
-            theirs.recv(100)
-        await transport.flush()
-        assert not transport.corked
-        assert theirs.recv(100) == b"one,two,three"
-        await transport.flush()
-        await transport.send_all(b"four")
-        assert theirs.recv(100) == b"four"
-
-
-async def test_one_corked_piece_is_sent_and_what_is_uncorked_is_the_callers(pair) -> None:
-    transport, peer = pair
-    transport.cork()
-    await transport.send_all(b"one")
-    await transport.flush()
-    assert peer.recv(100) == b"one"
-    transport.cork()
-    await transport.send_all(b"two")
-    assert transport.uncork() == [b"two"]
-    await transport.send_all(b"three")
-    assert peer.recv(100) == b"three"
-
-
-async def test_a_cork_says_too_that_the_stream_is_closed(pair) -> None:
-    transport, _ = pair
-    transport.cork()
-    await transport.aclose()
-    with pytest.raises(trio.ClosedResourceError):
-        await transport.send_all(b"x")
-
-
 async def test_whoever_sends_while_another_waits_gets_the_next_turn(pair) -> None:
     transport, peer = pair
     transport._send_timeout = 20
@@ -154,9 +110,6 @@ async def test_what_the_kernel_takes_at_once_is_sent_without_a_turn_and_nothing_
     transport, peer = pair
     assert transport.send_nowait(b"all of it") == 9
     assert peer.recv(100) == b"all of it"
-    transport.cork()
-    assert transport.send_nowait(b"x") == 0
-    transport.uncork()
     sent = transport.send_nowait(BIG)
     assert 0 < sent < len(BIG)
     assert transport.send_nowait(b"x") == 0
@@ -286,19 +239,3 @@ async def test_over_tls_a_bare_close_is_a_peer_that_has_gone(encrypted) -> None:
     client.transport_stream.close()
     with pytest.raises(PeerGone, match="EOF"):
         await carrier.receive()
-
-
-async def test_over_tls_records_are_corked_too(encrypted) -> None:
-    carrier, transport, client = encrypted
-    transport.cork()
-    await carrier.send([b"one\n"])
-    await carrier.send([b"two\n"])
-    transport.socket.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        client.transport_stream.socket.recv(1)
-    await transport.flush()
-    received = b""
-    with trio.fail_after(20):
-        while len(received) < len(b"one\ntwo\n"):
-            received += await client.receive_some()
-    assert received == b"one\ntwo\n"
