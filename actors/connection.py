@@ -16,8 +16,7 @@ import trio
 from hearth.actors.asks import Ask, Gone
 from hearth.actors.carrier import Carrier, PeerGone, Unreadable
 from hearth.actors.outbox import HIGH_WATER, Outbox
-from hearth.errors import InternalError, ParseError, QueueFull, RpcError
-from hearth.protocol.jsonrpc import dump_error
+from hearth.errors import InternalError, QueueFull, RpcError
 from hearth.protocol.methods import METHODS, Params, SessionOpen, read_session_id
 from hearth.protocol.server import Answer, Call, ServerProtocol
 
@@ -155,16 +154,14 @@ class Connection:
         while not protocol.closed:
             try:
                 data = await receive()
+                if data is None:
+                    return
+                events = parse(data)
             except Unreadable as error:
-                self.outbox.push(dump_error(None, ParseError(data={"reason": str(error)})))
-                if self.outbox.size > HIGH_WATER:
-                    await self.outbox.room()
-                continue
+                events = protocol.unreadable(str(error))
             except PeerGone:
                 return
-            if data is None:
-                return
-            for event in parse(data):
+            for event in events:
                 if self.outbox.size > HIGH_WATER:
                     await self.outbox.room()
                 if isinstance(event, Call):

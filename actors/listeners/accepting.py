@@ -39,6 +39,12 @@ STRANGERS = 256
 STRANGERS_EACH = 16
 """Such connections from one place (see `tcp`): who opens them and says nothing must not keep the others out."""
 
+_OF_THE_CONNECTION = (
+    errno.ECONNABORTED, errno.EPERM, errno.ENETDOWN, errno.EPROTO, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.ENONET,
+    errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNRESET,
+)  # fmt: skip
+"""Errors of a connection that ended before it was accepted, which Linux reports from accept (accept(2))."""
+
 Welcome: TypeAlias = "Callable[[Carrier, Principal], Awaitable[None]]"
 """Serves a connection to its end."""
 
@@ -162,16 +168,9 @@ async def each_accepted(listening: socket.socket, arrived: Callable[[socket.sock
                 starved = True
                 await trio.sleep(NO_DESCRIPTORS_PAUSE)
                 continue
-            if error.errno in (errno.ECONNABORTED, errno.EPERM) or error.errno in _OF_THE_CONNECTION:
+            if error.errno in _OF_THE_CONNECTION:
                 continue
             raise
         starved = False
         connected.setblocking(False)
         arrived(connected)
-
-
-_OF_THE_CONNECTION = (
-    errno.ENETDOWN, errno.EPROTO, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH,
-    errno.EOPNOTSUPP, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNRESET,
-)  # fmt: skip
-"""Errors of a connection that ended before it was accepted, which Linux reports from accept (accept(2))."""

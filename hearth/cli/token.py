@@ -7,7 +7,6 @@ with this token gets in, and what for, is for the operator to write down.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from hearth.cli import render
 from hearth.cli.common import DONE, Options, standard
 from hearth.config_kinds import Mismatch, Text
 from hearth.config_toml import dump_string
+from hearth.dial.credentials import checked, readable
 from hearth.errors import ConfigError
 from hearth.policy.principal import from_token
 from hearth.policy.tokens import MAX_TOKEN, PREFIX, new_token
@@ -27,8 +27,6 @@ from hearth.policy.tokens import MAX_TOKEN, PREFIX, new_token
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FORM = re.compile(rf"[A-Za-z0-9._~+/=-]{{1,{MAX_TOKEN}}}\Z")
-"""What an Authorization header takes as a token (RFC 6750 §2.1)."""
 _GUESSABLE = 22
 """Characters of base64 with fewer than 128 bits."""
 
@@ -75,9 +73,7 @@ def digest(options: Options, path: str) -> int:
         where, text = "stdin", _from_stdin()
     else:
         where, text = path, _from_file(Path(path))
-    given = text.strip()
-    if not _FORM.match(given):
-        raise ConfigError(f"{where}: a token is one word of letters, digits and -._~+/=; `hearth token new` makes one")
+    given = checked(text.strip(), where)
     if not given.startswith(PREFIX) and len(given) < _GUESSABLE:
         click.echo("hearth: a token this short can be guessed; `hearth token new` makes one that cannot", err=True)
     click.echo(render.compact({"token_sha256": _digest(given)}) if options.json else _digest(given))
@@ -136,7 +132,5 @@ def _from_stdin() -> str:
 
 
 def _from_file(path: Path) -> str:
-    from hearth.dial.credentials import readable
-
     with readable(path, "token file", private=True).open("rb") as file:
         return file.read(MAX_TOKEN + 2).decode("ascii", "replace")

@@ -54,20 +54,21 @@ def find_token(address: WebSocketAddress, given: str | None, environ: Mapping[st
     if given is not None:
         if address.token_file is not None:
             raise ConfigError(f"{address.place}: a token and token_file are given; leave one of them out")
-        return _checked(given, "the token that was given"), "that was given"
+        return checked(given, "the token that was given"), "that was given"
     if address.token_file is not None:
         path = readable(address.token_file, "token_file", private=True)
         try:
             text = path.read_text("ascii")
         except (OSError, UnicodeDecodeError):
             raise ConfigError(f"token_file {path} holds no token; `hearth token new` makes one") from None
-        return _checked(text.strip(), f"token_file {path}"), f"in {path}"
+        return checked(text.strip(), f"token_file {path}"), f"in {path}"
     if environ.get("HEARTH_TOKEN"):
-        return _checked(environ["HEARTH_TOKEN"].strip(), "HEARTH_TOKEN"), "in HEARTH_TOKEN"
+        return checked(environ["HEARTH_TOKEN"].strip(), "HEARTH_TOKEN"), "in HEARTH_TOKEN"
     return None
 
 
-def _checked(token: str, where: str) -> str:
+def checked(token: str, where: str) -> str:
+    """The token, if it has the form of one. Raises ConfigError, which begins with `where` and never holds the token."""
     if not _TOKEN.match(token):
         raise ConfigError(f"{where}: a token is one word of letters, digits and -._~+/=; `hearth token new` makes one")
     return token

@@ -113,6 +113,10 @@ class ServerProtocol:
             self._document(document, events)
         return events
 
+    def unreadable(self, reason: str) -> list[Event]:
+        """What to answer when such a carrier was sent something that is no document at all."""
+        return [] if self.closed else [Answer(dump_error(None, ParseError(data={"reason": reason})))]
+
     def _too_long(self, error: DocumentTooLong, events: list[Event]) -> None:
         data = {"reason": str(error), "max_document_bytes": error.limit}
         events.append(Answer(dump_error(None, InvalidRequest("Invalid Request: document too long", data=data))))
