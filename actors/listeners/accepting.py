@@ -67,9 +67,6 @@ class Greeter(Protocol):
         Closes `connected` in any case, and lets out nothing that a peer or the network can cause but Stranger.
         """
 
-    def reload(self) -> None:
-        """Read certificates again. Raises ConfigError and goes on with what there was."""
-
 
 class Listener(Protocol):
     """One place at which peers connect."""
@@ -83,7 +80,7 @@ class Listener(Protocol):
         """Accept until cancelled; each connection is served in a task of `nursery`."""
 
     def reload(self) -> None:
-        """See Greeter."""
+        """Read certificates again. Raises ConfigError and goes on with what there was."""
 
     def warnings(self) -> list[str]:
         """What the operator should know of what is in use, such as a certificate that expires soon."""

@@ -117,7 +117,8 @@ class TcpListener:
 
     def reload(self) -> None:
         """See Listener."""
-        self._greeter.reload()
+        if self._certificates is not None:
+            self._certificates.reload()
 
     def warnings(self) -> list[str]:
         """See Listener."""

@@ -80,10 +80,6 @@ class TlsGreeter:
         finally:
             await carrier.aclose()
 
-    def reload(self) -> None:
-        """See Greeter."""
-        self._certificates.reload()
-
 
 async def handshake(
     connected: socket.socket, certificates: Certificates, timeout: float, send_timeout: float  # noqa: ASYNC109

@@ -140,11 +140,6 @@ class WebSocketGreeter:
         self._pulse = Pulse(min(ping_interval, ping_timeout) / LOOKS)
         self.scheme = "ws" if certificates is None else "wss"
 
-    def reload(self) -> None:
-        """See Greeter."""
-        if self._certificates is not None:
-            self._certificates.reload()
-
     async def greet(self, connected: socket.socket, peer: str, welcome: Welcome) -> None:
         """See Greeter."""
         deadline = trio.current_time() + self._handshake_timeout

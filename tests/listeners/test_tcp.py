@@ -25,7 +25,6 @@ class Gatekeeper:
     scheme = "test"
 
     def __init__(self):
-        self.reloads = 0
         self.greeted = []
 
     async def greet(self, connected, peer, welcome):
@@ -39,8 +38,18 @@ class Gatekeeper:
         finally:
             await carrier.aclose()
 
+
+class Papers:
+    """Certificates that count how often they are read again."""
+
+    def __init__(self):
+        self.reloads = 0
+
     def reload(self):
         self.reloads += 1
+
+    def warnings(self):
+        return [f"read {self.reloads} times"]
 
 
 class Door:
@@ -48,13 +57,14 @@ class Door:
 
     def __init__(self, host="127.0.0.1", most=100):
         self.greeter = Gatekeeper()
+        self.papers = Papers()
         self.doorway = Doorway(most)
         self.refused = []
         self.served = []
         self.listener = tcp.TcpListener(
             tcp.bind("test", Endpoint(host, 0)),
             self.greeter,
-            None,
+            self.papers,
             send_timeout=10,
             report=lambda *what: self.refused.append(what),
         )
@@ -216,7 +226,8 @@ def test_a_64_of_ipv6_counts_as_one_place_and_so_does_a_user_of_this_machine() -
             assert place("127.0.0.1") == "127.0.0.1"
 
 
-async def test_reloading_is_the_greeters_business(make_door) -> None:
+async def test_reloading_and_warning_are_the_certificates_business(make_door) -> None:
     door = make_door()
     door.listener.reload()
-    assert door.greeter.reloads == 1
+    assert door.papers.reloads == 1
+    assert door.listener.warnings() == ["read 1 times"]

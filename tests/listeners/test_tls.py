@@ -273,7 +273,7 @@ async def test_a_reload_takes_effect_for_the_next_and_keeps_who_is_inside(tmp_pa
         other = bench.make_authority("ca", "another CA")
         bench.server("server", authority=other)
         newcomer = bench.client("newcomer", authority=other)
-        door.greeter.reload()
+        door.certificates.reload()
         async with await door.client(bench.client_context(newcomer)) as stream:
             assert await echoed(stream)
         error = await door.refusal(bench.client_context())
@@ -281,7 +281,7 @@ async def test_a_reload_takes_effect_for_the_next_and_keeps_who_is_inside(tmp_pa
         assert await echoed(inside)
         bench.server_key.unlink()
         with pytest.raises(ConfigError):
-            door.greeter.reload()
+            door.certificates.reload()
         async with await door.client(bench.client_context(newcomer)) as stream:
             assert await echoed(stream)
 
