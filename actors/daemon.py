@@ -31,7 +31,7 @@ from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import RESERVED, Doorway
-from hearth.actors.listeners.opening import open_listeners, read_certificates
+from hearth.actors.opening import open_listeners, read_certificates
 from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.service import activated_socket, notify
 from hearth.actors.signals import RELOAD, Signals

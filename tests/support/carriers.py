@@ -28,7 +28,7 @@ from hearth.actors.carrier import PeerGone
 from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import Doorway
-from hearth.actors.listeners.opening import open_listeners
+from hearth.actors.opening import open_listeners
 from hearth.client import Client
 from hearth.config import Config, Endpoint, TlsConfig, WebSocketConfig
 from hearth.groups import unwrapped
