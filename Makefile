@@ -4,11 +4,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
+# The official judges of the MCP bridge, and the Node that they need: npm packages, of exact versions.
+JUDGES := .node/.installed
 # One more than there are processors: many tests wait, for a browser, a child, a clock.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-web test test-hardware check lint bench bench-hil docs clean
+.PHONY: help demo demo-web test test-hardware test-mcp judges check lint bench bench-hil docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -20,6 +22,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(TOOLS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mcp,test,dev]'
+	touch $@
+
+$(JUDGES): tests/mcp/package.json
+	@command -v npm >/dev/null || { echo 'The judges of the MCP bridge are npm packages: install npm (Debian: apt-get install npm), then make test-mcp.'; exit 1; }
+	rm -rf .node && mkdir .node && cp tests/mcp/package.json .node
+	npm install --prefix .node --no-package-lock --no-audit --no-fund --loglevel=error
 	touch $@
 
 demo: $(STAMP) ## See what hearth is, in a minute: a real daemon, a real client, a simulated board
@@ -40,6 +48,12 @@ test: $(STAMP) ## All tests, the hardware's too, with branch coverage
 test-hardware: $(STAMP) ## The drivers against a Linux kernel with simulated hardware (user-mode Linux)
 	$(BIN)/python tests/hardware/suite.py
 
+judges: $(JUDGES)
+
+test-mcp: $(STAMP) $(JUDGES) ## The MCP bridge before the official conformance suite, inspector and client
+	HEARTH_JUDGES=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope tests/mcp/test_conformance.py \
+	    tests/mcp/test_inspector.py tests/mcp/test_official_client.py
+
 check: $(TOOLS) lint ## The inner loop: lint, types and the fast tests
 	$(BIN)/python -m pytest -q -n auto -m 'not slow'
 
@@ -59,4 +73,4 @@ docs: $(STAMP) ## Generate what is generated in docs/ and check that it is up to
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest test-artefacts
+	rm -rf $(VENV) build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest .node test-artefacts

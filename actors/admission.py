@@ -67,9 +67,11 @@ class Admission:
                 self._book.withdraw_key(submit)
                 ask.error(error)
                 return
-            ask.result({"task_id": asker.task_id, "status": "QUEUED"})
-            if submit.subscribe and ask.follower is not None:
-                ask.follower.follow(task.log, 1)
+            follower = ask.follower if submit.subscribe else None
+            accepted = {"task_id": asker.task_id, "status": "QUEUED"}
+            ask.result(accepted if follower is None else {**accepted, "subscribed": True})
+            if follower is not None:
+                follower.follow(task.log, 1)
 
         task = TaskActor(
             asker,

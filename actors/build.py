@@ -51,9 +51,7 @@ def build_parts(
         **board.drivers,
         "files": FileDriver(),
         "system": SystemDriver(),
-        "processes": ProcessDriver(
-            show_argv=config.tools.proc_argv, signal_executables=config.tools.signal
-        ),
+        "processes": ProcessDriver(show_argv=config.tools.proc_argv, signal_executables=config.tools.signal),
         # A bus of its own: a program that runs for minutes must not hold up a list of processes.
         "exec": ProcessDriver(),
     }
@@ -61,13 +59,15 @@ def build_parts(
         board, enable=config.tools.enable, disable=config.tools.disable, exec_templates=config.tools.exec
     )
     audit = audit_settings(config)
+    journal = Journal(audit, clock=clock)
     return RuntimeParts(
         board=board,
         drivers=drivers,
         registry=ToolRegistry(tools),
         policy=_policy(config) or default_policy,
         paths=PathGuard(config.files.read, config.files.write),
-        journal=Journal(audit, clock=clock),
+        journal=journal,
+        audit_head=lambda: journal.head,
         ledger=Ledger(Path(f"{real(audit.path)}.outputs")),
         limits=config.limits,
         clock=clock,

@@ -165,7 +165,8 @@ class Bus(BusFront):
         """Run one transaction and answer its ticket, whatever happens."""
         ticket.state = State.BEGUN
         ticket.begun_at = trio.current_time()
-        self._transactions += 1
+        self.waited += ticket.begun_at - ticket.asked_at
+        self.transactions += 1
         self._current.append(ticket)
         try:
             if ticket.drives is not None:
@@ -186,6 +187,7 @@ class Bus(BusFront):
             self._finish(ticket, value)
         finally:
             self._current.remove(ticket)
+            self.worked += trio.current_time() - ticket.begun_at
 
     async def _watched(self, worker: Worker, ticket: Ticket, op: Callable[[Any], Any]) -> Any:
         """The outcome of a transaction that takes time. Nothing interrupts it, not even the end of this actor."""

@@ -8,6 +8,7 @@ actor's, which is built on this (`bus.py`).
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import trio
@@ -53,7 +54,12 @@ class BusFront:
         self._inline = driver.style is Style.INLINE
         self._crash: Exception | None = None
         self._driven = Driven(bus_id, ledger, audit)
-        self._transactions = 0
+        self.transactions = 0
+        """How many have begun."""
+        self.waited = 0.0
+        """Seconds that tickets, leases too, waited for their turn, all together."""
+        self.worked = 0.0
+        """Seconds that transactions took, all together."""
 
     def request(self, ticket: Ticket, *, no_wait: bool = False) -> Ticket:
         """Queue a ticket; its asker then awaits `ticket.get()`.
@@ -71,6 +77,7 @@ class BusFront:
             # It begins now and ends now: there is no moment at which anything could interrupt it or overlap with it.
             self._run_in_place(ticket)
             return ticket
+        ticket.asked_at = trio.current_time()
         try:
             self._queue.put(ticket)
         except ResourceBusy as error:
@@ -88,10 +95,12 @@ class BusFront:
         """
         op = ticket.op
         if op is None:
+            ticket.asked_at = trio.current_time()
             self._grant(ticket)
             return
         ticket.state = State.BEGUN
-        self._transactions += 1
+        self.transactions += 1
+        begun = time.perf_counter()
         try:
             if ticket.drives is not None:
                 self._drive(ticket, ticket.drives)
@@ -105,6 +114,8 @@ class BusFront:
         else:
             ticket.state = State.DONE
             ticket.fill(value)
+        finally:
+            self.worked += time.perf_counter() - begun
 
     def busy(self, asker: Asker) -> ResourceBusy | None:
         """Why a ticket of `asker` could not begin at once, or None."""
@@ -170,6 +181,7 @@ class BusFront:
         asker = Asker(session_id, "", "")
         ticket = StandingTicket(asker, limit=SAFE_STATE_LIMIT, alone=alone)
         self._driven.owed.add(session_id)
+        ticket.asked_at = trio.current_time()
         if self.state == "closed":
             self._finish(ticket, error=self.unavailable(asker))
             return ticket
@@ -185,7 +197,7 @@ class BusFront:
 
     def health(self) -> Mapping[str, Any]:
         """What an operator wants to know, as JSON."""
-        health: dict[str, Any] = {"state": self.state, "queued": self._queue.depth, "transactions": self._transactions}
+        health: dict[str, Any] = {"state": self.state, "queued": self._queue.depth, "transactions": self.transactions}
         if self.reason is not None:
             health["reason"] = self.reason
         if self._queue.lease is not None:
@@ -194,8 +206,14 @@ class BusFront:
 
     # --- what the actor uses too --------------------------------------------------------------------------------------
 
+    @property
+    def queued(self) -> int:
+        """How many tickets wait, those that must run not counted."""
+        return self._queue.depth
+
     def _grant(self, ticket: Ticket) -> None:
         ticket.begun_at = trio.current_time()
+        self.waited += ticket.begun_at - ticket.asked_at
         ticket.state = State.BEGUN
         self._queue.grant(ticket)
         ticket.fill(None)

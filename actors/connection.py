@@ -22,11 +22,12 @@ from hearth.protocol.server import Answer, Call, ServerProtocol
 
 if TYPE_CHECKING:
     from hearth.actors.session import Session
+    from hearth.actors.tally import Tally
     from hearth.policy.principal import Principal
 
 LINGER = 5.0
 """Seconds that a client which has finished sending may still wait for its answers."""
-WEIGHTY = frozenset(("task.get", "tool.list"))
+WEIGHTY = frozenset(("task.get", "tool.list", "mcp.tools"))
 """Methods whose answers may be long: megabytes for a few bytes of request."""
 WEIGHTY_AT_ONCE = 8
 """How many of them may be under way on one connection, so that a client which does not read costs few of them."""
@@ -84,6 +85,7 @@ class Connection:
         "_principal",
         "_protocol",
         "_settled",
+        "_tally",
         "_untold",
         "_weighty",
         "outbox",
@@ -98,6 +100,7 @@ class Connection:
         max_outstanding: int = 256,
         max_document_bytes: int = 1 << 20,
         max_batch: int = 64,
+        tally: Tally | None = None,
     ) -> None:
         self._carrier = carrier
         self._principal = principal
@@ -108,6 +111,7 @@ class Connection:
         self._batch: object = None
         self._weighty = 0
         self._settled: trio.Event | None = None
+        self._tally = tally
         self._opened: list[Session] = []
         self._opening: dict[Call, Session] = {}
         self._untold: list[Session] = []
@@ -171,6 +175,8 @@ class Connection:
                         await self._weighty_turn()
                     self._dispatch(event)
                 elif isinstance(event, Answer):
+                    if self._tally is not None:
+                        self._tally.refused_documents += 1
                     self.outbox.push(event.data)
 
     async def _fewer_than(self, bound: int) -> None:
@@ -230,13 +236,15 @@ class Connection:
         except orjson.JSONEncodeError as error:
             self.refuse(call, InternalError(data={"reason": f"the result is not JSON: {error}"}))
             return
-        self._answered(call, line)
+        self._answered(call, line, "ok")
 
     def refuse(self, call: Call, error: RpcError) -> None:
         """Send a call's error."""
-        self._answered(call, self._protocol.error(call, error))
+        self._answered(call, self._protocol.error(call, error), error.symbol)
 
-    def _answered(self, call: Call, line: bytes | None) -> None:
+    def _answered(self, call: Call, line: bytes | None, outcome: str) -> None:
+        if self._tally is not None:
+            self._tally.requests[call.method, outcome] += 1
         self._in_flight -= 1
         if call.method in WEIGHTY:
             self._weighty -= 1

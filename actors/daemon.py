@@ -31,7 +31,7 @@ from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import RESERVED, Doorway
-from hearth.actors.opening import open_listeners, read_certificates
+from hearth.actors.opening import open_listeners, read_certificates, serves_mcp
 from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.service import activated_socket, notify
 from hearth.actors.signals import RELOAD, Signals
@@ -74,12 +74,18 @@ class Daemon:
         if self._runtime is not None:
             self._runtime.refused(carrier, peer, reason)
 
+    def runtime(self) -> Runtime:
+        """What listeners serve that serve more than sessions; there is none before `run`."""
+        assert self._runtime is not None
+        return self._runtime
+
     async def run(self, listeners: Sequence[Listener], path: Path) -> None:
         """Serve until a signal asks to end."""
         doorway = Doorway(self._config.limits.max_connections)
         # Not before: it takes over what the last run's records say, which have to be open.
         self._runtime = Runtime(self._parts)
         self._runtime.listeners = [listener.address for listener in listeners]
+        self._runtime.serves_mcp = serves_mcp(self._config)
         async with self._runtime.serve() as runtime, trio.open_nursery() as connections:
             welcome = partial(self._welcome, runtime)
             async with trio.open_nursery() as accepting:
@@ -101,6 +107,8 @@ class Daemon:
                 ending.cancel_scope.cancel()
             for connection in self._connections:
                 connection.finish()
+            for listener in listeners:
+                listener.finish()
             connections.cancel_scope.deadline = trio.current_time() + FLUSH_PATIENCE
 
     async def _welcome(self, runtime: Runtime, carrier: Carrier, principal: Principal) -> None:
@@ -225,9 +233,10 @@ def _check(config: Config) -> None:
     for certificates in read_certificates(config).values():
         for warning in certificates.warnings():
             sys.stdout.write(f"hearthd: warning: {warning}\n")
-    ws = config.websocket
-    takes_certificates = config.tls.listen is not None or (ws.listen is not None and ws.client_ca is not None)
-    idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=ws.listen is not None)
+    serves_mcp(config)
+    doors = [section for section in (config.websocket, config.http) if section.listen is not None]
+    takes_certificates = config.tls.listen is not None or any(door.client_ca is not None for door in doors)
+    idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(doors))
     for warning in [*idle_patterns(parts.policy, parts.registry), *idle]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     sys.stdout.write(
@@ -264,7 +273,7 @@ def _serve(config: Config, say: Callable[[str], None]) -> None:
     try:
         parts = build_parts(config, default_policy=default_policy(os.geteuid(), unix.socket_gid(path)))
         daemon = Daemon(config, parts, signals=signals, say=say)
-        listeners = open_listeners(config, parts.policy, listening, path, daemon.refused)
+        listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
         for note in parts.open_records():
             log.warning("%s", note)
         signals.started()

@@ -79,7 +79,8 @@ class LocalFollower:
 
     def follow(self, log: EventLog, from_seq: int) -> None:
         """See Follower."""
-        self.reader = EventReader(log, from_seq)
+        if not self.gone:
+            self.reader = EventReader(log, from_seq)
 
     def unfollow(self, log: EventLog) -> None:
         """See Follower."""
@@ -116,6 +117,19 @@ class LocalLink(Link):
     ) -> Mapping[str, Any]:
         """See Link."""
         return await self._ask(method, params, take_back=take_back)
+
+    async def submit(
+        self, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+    ) -> tuple[Mapping[str, Any], Following | None]:
+        """See Link."""
+        following = LocalFollowing(self, {})
+        follower = following.follower
+        try:
+            answer = await self._ask("task.submit", {**params, "subscribe": True}, follower, take_back=take_back)
+        except BaseException:
+            follower.close()
+            raise
+        return answer, None if follower.reader is None else following
 
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """See Link."""
@@ -168,22 +182,22 @@ class LocalFollowing(Following):
     def __init__(self, link: LocalLink, params: Mapping[str, Any]) -> None:
         self._link = link
         self._params = params
-        self._follower = LocalFollower()
+        self.follower = LocalFollower()
 
     async def start(self) -> None:
         """See Following."""
-        await self._link.subscribe(self._params, self._follower)
+        await self._link.subscribe(self._params, self.follower)
 
     async def next(self) -> TaskEvent | None:
         """See Following."""
-        reader = self._follower.reader
+        reader = self.follower.reader
         assert reader is not None, "whoever reads has subscribed"
         params = await anext(reader, None)
         return None if params is None else read_event(params)
 
     def close(self) -> None:
         """See Following."""
-        self._follower.close()
+        self.follower.close()
 
 
 def _dumps(params: Mapping[str, Any]) -> bytes:

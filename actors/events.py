@@ -19,6 +19,8 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hearth.actors.tally import Tally
+
 PROGRESS_KEPT = 64
 """How many progress events a history holds: enough for a burst between two wake-ups of a healthy reader."""
 
@@ -46,10 +48,12 @@ class Reader(Protocol):
 class EventLog:
     """The history of one task, as the JSON of each event's `params`, numbered from 1."""
 
-    __slots__ = ("_kept", "_progress", "_readers", "ended", "last_seq", "task_id", "was_followed")
+    __slots__ = ("_kept", "_progress", "_readers", "ended", "last_seq", "tally", "task_id", "was_followed")
 
-    def __init__(self, task_id: str) -> None:
+    def __init__(self, task_id: str, tally: Tally | None = None) -> None:
         self.task_id = task_id
+        self.tally = tally
+        """Where events are counted, if they are."""
         self.last_seq = 0
         self.ended = False
         self.was_followed = False
@@ -64,6 +68,8 @@ class EventLog:
         entry = (seq, to_keep({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members}))
         # Only now: what is not JSON has raised, and must leave no hole in the numbers.
         self.last_seq = seq
+        if self.tally is not None:
+            self.tally.events[phase] += 1
         if phase == "progress":
             if self._progress is None:
                 self._progress = deque(maxlen=PROGRESS_KEPT)

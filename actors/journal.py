@@ -3,7 +3,7 @@
 `post` never waits. With durability "os" it hands the records to the kernel there and then. Otherwise, and whenever
 something is in the way, the actor takes every record that is there in one wake-up, seals and writes them
 together, and answers; while a sync runs in its thread, what arrives forms the next commit. It never waits for
-more to come, and it interprets no record.
+more to come, and it interprets no record; it has each counted (see `tally`).
 
 When the log cannot be written, receipts fail and the records are kept, as many as memory allows them. They are
 written later, in their order, behind an `audit.resume` record and with `"late": true`: a record that tells of
@@ -24,6 +24,7 @@ import trio
 
 from hearth.actors.backlog import Backlog
 from hearth.actors.mailbox import Mailbox, Slot
+from hearth.actors.tally import Tally
 from hearth.actors.threads import Background
 from hearth.audit import AuditSettings, keys
 from hearth.audit.log import AuditLog, Stamped
@@ -85,6 +86,12 @@ class Journal:
         """Posts in the mailbox: while there are any, later ones queue behind them."""
         self._in_place = False
         self._bug: Exception | None = None
+        self.tally = Tally()
+        """What the records tell, and what others count, in numbers."""
+        self.failures = 0
+        """How often the log has become one that cannot be written."""
+        self._underway = 0
+        """Records that are in the mailbox, or in a commit that goes on."""
         self._backlog = Backlog()
         self._failure: str | None = None
         self._failed_at = 0.0
@@ -115,6 +122,9 @@ class Journal:
         They are sealed next to each other and in the order of the posts; they must not be changed afterwards.
         """
         receipt = Receipt()
+        count = self.tally.record
+        for record in records:
+            count(record)
         if self._closed or self._hung:
             receipt.fail(_unavailable(self._failure or f"audit log {self._log.path}: closed"))
             return receipt
@@ -125,6 +135,7 @@ class Journal:
         if self._relaxed and self._failure is None:
             receipt.fill(None)
         self._queued += 1
+        self._underway += len(records)
         self._mailbox.post((at, records, receipt))
         return receipt
 
@@ -171,6 +182,11 @@ class Journal:
     def warning(self) -> str | None:
         """What is wrong although records are written: no rotation, unsigned checkpoints, a log somebody removed."""
         return self._log.warning or self._key_trouble
+
+    @property
+    def lag(self) -> int:
+        """Records that were posted and are not yet as durable as configured, those kept for later included."""
+        return self._underway + len(self._backlog)
 
     @property
     def head(self) -> Head:
@@ -293,6 +309,8 @@ class Journal:
             for _, _, receipt in posts:
                 if receipt is not None and not receipt.filled:
                     receipt.fill(None)
+        finally:
+            self._underway -= sum(len(group) for _, group, _ in posts)
 
     async def _append(self, records: list[Stamped]) -> None:
         now = records[-1][0] if records else self._clock()
@@ -343,6 +361,7 @@ class Journal:
     def _fail(self, posts: list[_Post], failed: LogFailed) -> None:
         """Answer the posts that were written whole, refuse the others, and keep their records for later."""
         if self._failure is None:
+            self.failures += 1
             self._failed_at = self._clock()
             log.error("%s; until it can be written nothing with an effect is done", failed.reason)
         self._failure = failed.reason

@@ -6,19 +6,27 @@ A carrier that is not configured is not imported either.
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from hearth.actors.listeners import unix
+from hearth.errors import ConfigError
 from hearth.policy.rules import token_digests
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence, Set as AbstractSet
+    from collections.abc import Callable, Sequence, Set as AbstractSet
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
+
+    from starlette.types import ASGIApp
 
     from hearth.actors.listeners.accepting import Listener
     from hearth.actors.listeners.certificates import Certificates
     from hearth.actors.listeners.tcp import Report
+    from hearth.actors.runtime import Runtime
     from hearth.config import Config, Endpoint
     from hearth.policy.rules import PolicyEntry
 
@@ -26,25 +34,47 @@ if TYPE_CHECKING:
 def read_certificates(config: Config) -> dict[str, Certificates]:
     """The certificates of each section that has some. Reads files, binds nothing. Raises ConfigError."""
     found: dict[str, Certificates] = {}
-    if config.tls.listen is None and config.websocket.listen is None:
+    tls, websocket, http = config.tls, config.websocket, config.http
+    if tls.listen is None and websocket.listen is None and http.listen is None:
         return found
     from hearth.actors.listeners.certificates import Certificates
 
-    tls, websocket = config.tls, config.websocket
     if tls.listen is not None and tls.cert is not None and tls.key is not None:
         found["tls"] = Certificates("tls", tls.cert, tls.key, tls.client_ca, client="required")
-    if websocket.listen is not None and websocket.cert is not None and websocket.key is not None:
-        client_ca = websocket.client_ca
-        found["websocket"] = Certificates(
-            "websocket", websocket.cert, websocket.key, client_ca, client="none" if client_ca is None else "optional"
-        )
+    for name, section in (("websocket", websocket), ("http", http)):
+        if section.listen is not None and section.cert is not None and section.key is not None:
+            client_ca = section.client_ca
+            found[name] = Certificates(
+                name, section.cert, section.key, client_ca, client="none" if client_ca is None else "optional"
+            )
     return found
 
 
+def serves_mcp(config: Config) -> bool:
+    """Whether [http] serves /mcp. Raises ConfigError for what is configured and not installed."""
+    section = config.http
+    if section.listen is None:
+        return False
+    if find_spec("hypercorn") is None or find_spec("starlette") is None:
+        raise ConfigError("[http] listen: the HTTP server is not installed; pip install 'hearth[http]'")
+    installed = find_spec("mcp") is not None
+    if section.mcp and not installed:
+        raise ConfigError("[http] mcp: the MCP SDK is not installed; pip install 'hearth[mcp]', or take mcp = true out")
+    return installed and section.mcp is not False
+
+
 def open_listeners(
-    config: Config, policy: Sequence[PolicyEntry], socket_: socket.socket, path: Path, report: Report
+    config: Config,
+    policy: Sequence[PolicyEntry],
+    socket_: socket.socket,
+    path: Path,
+    report: Report,
+    runtime: Callable[[], Runtime] | None = None,
 ) -> list[Listener]:
-    """The Unix socket, which is open already, and what else is configured. Raises ConfigError, and none stays open."""
+    """The Unix socket, which is open already, and what else is configured. Raises ConfigError, and none stays open.
+
+    `runtime` gives the runtime once there is one, to the listeners that serve more than sessions.
+    """
     listeners: list[Listener] = [unix.UnixListener(socket_, path, send_timeout=config.limits.send_timeout_s)]
     try:
         certificates = read_certificates(config)
@@ -55,6 +85,9 @@ def open_listeners(
             listeners.append(
                 _websocket(config, tokens, certificates.get("websocket"), config.websocket.listen, report)
             )
+        if config.http.listen is not None:
+            assert runtime is not None, "who configures [http] has a runtime"
+            listeners.append(_http(config, certificates.get("http"), config.http.listen, report, runtime))
     except BaseException:
         for listener in listeners:
             listener.close()
@@ -99,3 +132,37 @@ def _websocket(
     )
     listening = bind("websocket", listen)
     return TcpListener(listening, greeter, certificates, send_timeout=limits.send_timeout_s, report=report)
+
+
+def _http(
+    config: Config,
+    certificates: Certificates | None,
+    listen: Endpoint,
+    report: Report,
+    runtime: Callable[[], Runtime],
+) -> Listener:
+    with_mcp = serves_mcp(config)
+    from hearth.actors.listeners.tcp import bind
+
+    listening = bind("http", listen)
+    from hearth.actors.bridges.http.app import opened
+    from hearth.actors.bridges.http.listener import HttpListener
+
+    if with_mcp:
+        # Before anybody is told that the daemon is ready: it takes most of a second.
+        import_module("hearth.actors.bridges.mcp.http")
+
+    def house() -> AbstractAsyncContextManager[ASGIApp]:
+        return opened(
+            config, runtime(), partial(report, "http" if certificates is None else "https"), with_mcp=with_mcp
+        )
+
+    limits = config.limits
+    return HttpListener(
+        listening,
+        certificates,
+        house,
+        handshake_timeout=limits.handshake_timeout_s,
+        send_timeout=limits.send_timeout_s,
+        report=report,
+    )

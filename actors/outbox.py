@@ -59,6 +59,10 @@ class Feed:
             # Rarely: events with results of many bytes. What is not taken now costs nothing until it is.
             most //= 4
             found, after = self._log.read(self._next, most)
+        if (tally := self._log.tally) is not None:
+            tally.sent += len(found)
+            # The numbers have no holes but where progress events have given way.
+            tally.skipped += after - self._next - len(found)
         self._next = after
         more = self._next <= self._log.last_seq
         if self._log.ended and not more:

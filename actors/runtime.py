@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import trio
 from attrs import field, frozen
 
@@ -23,11 +22,13 @@ from hearth.actors.asks import NUDGE, Ask, End
 from hearth.actors.bus import Bus
 from hearth.actors.buses import disown_outputs, settle_buses, start_buses
 from hearth.actors.ledger import Ledger
+from hearth.actors.manifests import Manifests
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.submission import Checks
 from hearth.actors.supervisor import contain
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
+from hearth.mcp.protocol import endpoints
 from hearth.policy.rate import Rate, TokenBucket
 from hearth.policy.rules import Grant, PolicyEntry, decide
 from hearth.schema import Validator, check_schema
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from hearth.actors.journal import Journal
+    from hearth.audit.chain import Head
     from hearth.drivers.boards import Board
     from hearth.policy.paths import PathGuard
     from hearth.policy.principal import Principal
@@ -67,6 +69,10 @@ class RuntimeParts:
     clock: Callable[[], float] = time.time
     ledger: Ledger = field(factory=Ledger)
     """Which outputs are driven; opened, where it has a file."""
+    audit_head: Callable[[], Head] | None = None
+    """Seq and hash of the newest audit record, where there is a chain."""
+    agent_card: Callable[[Sequence[str]], Mapping[str, Any] | None] = lambda _listeners: None
+    """How this machine, which listens at these addresses, describes itself to other agents, if it does."""
 
     def open_records(self) -> list[str]:
         """Lock and repair the audit log, and read what the last run left behind; notes for a person, one line each.
@@ -90,12 +96,13 @@ class Runtime:
         self._strangers = TokenBucket(ALL_STRANGERS)
         self.listeners: list[str] = []
         """Where clients may connect, as health tells it."""
+        self.serves_mcp = False
+        """Whether HTTP listeners have /mcp, as mcp.info tells it."""
         self._nursery: trio.Nursery | None = None
         self._running = 0
         self._one_ended = trio.Event()
         self._over = trio.Event()
         self._alarms = Alarms(self._nudge)
-        self._tool_lists: dict[str, bytes] = {}
         limits = parts.limits
         self.buses = {
             bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit, ledger=parts.ledger)
@@ -112,8 +119,12 @@ class Runtime:
             limits=SessionLimits(
                 limits.idle_ttl_s, limits.close_grace_s, limits.max_tasks_per_session, limits.task_history
             ),
-            tool_list=self._tool_list,
-            capabilities=self._capabilities,
+            manifests=Manifests(
+                parts.registry,
+                abilities=self._abilities,
+                mcp_endpoints=lambda: endpoints(self.listeners, over_http=self.serves_mcp),
+                agent_card=self.agent_card,
+            ),
             wake_at=self._alarms.set,
             forget=self._forget,
         )
@@ -206,30 +217,14 @@ class Runtime:
         if session is not None:
             session.post(NUDGE)
 
-    # --- what sessions are told ---------------------------------------------------------------------------------
+    # --- what others are told -----------------------------------------------------------------------------------
 
-    def _tool_list(self, grant: Grant) -> bytes:
-        """The tool.list result for a grant, made once per policy entry."""
-        known = self._tool_lists.get(grant.policy)
-        if known is None:
-            tools = [tool.to_wire() for tool in self.parts.registry.values() if tool.name in grant.allowed]
-            known = self._tool_lists[grant.policy] = orjson.dumps({"tools": tools})
-        return known
-
-    def _capabilities(self, grant: Grant) -> list[str]:
-        """The flags of what a session may really do (design §8)."""
-        usable = [
-            tool
-            for tool in self.parts.registry.values()
-            if tool.name in grant.allowed and tool.risk_level <= grant.max_risk_ceiling
-        ]
-        flags = {tool.capability for tool in usable}
-        flags.add("CAP_STREAMING_TASK_EVENTS")
-        if any(tool.supports_rollback for tool in usable):
-            flags.add("CAP_ROLLBACK")
+    def _abilities(self) -> list[str]:
+        """The capability flags that no single tool stands for."""
+        flags = ["CAP_STREAMING_TASK_EVENTS"]
         if any(bus.driver.width == 1 for bus in self.buses.values()):
-            flags.add("CAP_LEASE")
-        return sorted(flags)
+            flags.append("CAP_LEASE")
+        return flags
 
     def health(self) -> Mapping[str, Any]:
         """The state of every bus and of the audit log."""
@@ -239,6 +234,8 @@ class Runtime:
             audit["reason"] = failure
         if self.parts.journal.warning is not None:
             audit["warning"] = self.parts.journal.warning
+        if self.parts.audit_head is not None:
+            audit["seq"], audit["head"] = self.parts.audit_head()
         buses = {bus_id: bus.health() for bus_id, bus in self.buses.items()}
         ledger = self.parts.ledger
         ledger.flush()
@@ -249,6 +246,10 @@ class Runtime:
         if ledger.failure is not None:
             health["outputs"] = {"ok": False, "reason": ledger.failure}
         return health
+
+    def agent_card(self) -> Mapping[str, Any] | None:
+        """How this machine describes itself to other agents, if it does."""
+        return self.parts.agent_card(self.listeners)
 
     def audit(self, event: str, **fields: Any) -> None:
         """Record something that nobody waits for."""

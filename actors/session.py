@@ -28,6 +28,8 @@ from hearth.protocol.methods import (
     SUPPORTED,
     EventsSubscribe,
     EventsUnsubscribe,
+    McpInfo,
+    McpTools,
     SessionClose,
     TaskCancel,
     TaskGet,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.actors.asks import Ask, Follower, Message, Notice
+    from hearth.actors.manifests import Manifests
     from hearth.actors.step import TaskServices
     from hearth.actors.submission import Checks, Looked
     from hearth.actors.task import TaskActor
@@ -67,8 +70,7 @@ class SessionServices:
     tasks: TaskServices
     checks: Checks
     limits: SessionLimits
-    tool_list: Callable[[Grant], bytes]
-    capabilities: Callable[[Grant], list[str]]
+    manifests: Manifests
     wake_at: Callable[[str, float], None]
     """Ask for a NUDGE at a time of Trio's clock."""
     forget: Callable[[Session], None]
@@ -168,7 +170,7 @@ class Session:
     def _opened(self) -> dict[str, Any]:
         return {
             "session_id": self.session_id,
-            "capabilities": self._services.capabilities(self._grant),
+            "capabilities": self._services.manifests.capabilities(self._grant),
             "protocol_version": SUPPORTED,
         }
 
@@ -241,7 +243,11 @@ class Session:
             elif isinstance(params, EventsUnsubscribe):
                 self._audience.unsubscribe(ask, params)
             elif isinstance(params, ToolList):
-                ask.result(orjson.Fragment(self._services.tool_list(self._grant)))
+                ask.result(orjson.Fragment(self._services.manifests.tool_list(self._grant)))
+            elif isinstance(params, McpTools):
+                ask.result(orjson.Fragment(self._services.manifests.mcp_tools(self._grant)))
+            elif isinstance(params, McpInfo):
+                ask.result(self._services.manifests.mcp_info(self._grant))
         except RpcError as error:
             ask.error(error)
         self._handling = None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bus import Bus
     from hearth.actors.events import EventLog
+    from hearth.actors.tally import Tally
     from hearth.api import Status
     from hearth.errors import RpcError
     from hearth.tools import PathGuard, Tool, Undo
@@ -44,6 +45,11 @@ class AuditTrail(Protocol):
     @property
     def failure(self) -> str | None:
         """Why the log cannot be written at the moment, or None."""
+        ...
+
+    @property
+    def tally(self) -> Tally:
+        """Where what happens is counted."""
         ...
 
 

@@ -89,7 +89,7 @@ class TaskActor:
         self.intent = intent
         self.steps = steps
         self.status: Status = "QUEUED"
-        self.log = EventLog(asker.task_id)
+        self.log = EventLog(asker.task_id, services.journal.tally)
         self.verdict: Status | None = None
         """The terminal status, once it is decided; `status` follows when it is on record."""
         self.snapshot: bytes | None = None

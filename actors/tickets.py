@@ -45,7 +45,19 @@ class State(enum.Enum):
 class Ticket(Slot[Any]):
     """One transaction asked of a bus (or, with `op` None, a lease on it)."""
 
-    __slots__ = ("asker", "begun_at", "drives", "limit", "must_run", "op", "order", "priority", "queue", "state")
+    __slots__ = (
+        "asked_at",
+        "asker",
+        "begun_at",
+        "drives",
+        "limit",
+        "must_run",
+        "op",
+        "order",
+        "priority",
+        "queue",
+        "state",
+    )
 
     def __init__(
         self,
@@ -66,6 +78,8 @@ class Ticket(Slot[Any]):
         self.must_run = must_run
         self.state = State.QUEUED
         self.order = 0
+        self.asked_at = 0.0
+        """When it was asked for; not set for a transaction that ran there and then."""
         self.begun_at = 0.0
         self.queue: TicketQueue | None = None
 

@@ -16,6 +16,7 @@ from benchmarks import report
 from benchmarks.evenness import EVENNESS
 from benchmarks.fanout import FANOUT
 from benchmarks.idle import IDLE
+from benchmarks.mcp import MCP
 from benchmarks.memory import MEMORY
 from benchmarks.profiling import profile
 from benchmarks.rates import RATES, Effort, Rate
@@ -50,7 +51,7 @@ BEGIN, END = "<!-- figures: written by `python -m benchmarks --docs` -->", "<!--
 FULL = Effort(rounds=7, seconds=1.0, many=2000, idle=5000, starts=15)
 QUICK = Effort(rounds=2, seconds=0.2, many=100, idle=200, starts=3)
 
-_ALL: list[Measure] = [*RATES, *FANOUT, *EVENNESS, *MEMORY, *IDLE, *STARTS]
+_ALL: list[Measure] = [*RATES, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS]
 PROFILED = [rate for rate in [*RATES, *FANOUT] if isinstance(rate, Rate) and rate.floor is None]
 MEASURES = {measure.name: measure for measure in _ALL}
 
@@ -65,7 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     effort = QUICK if options.quick else FULL
-    effort = evolve(effort, rounds=options.rounds or effort.rounds, seconds=options.seconds or effort.seconds)
+    effort = evolve(
+        effort,
+        rounds=options.rounds or effort.rounds,
+        seconds=options.seconds or effort.seconds,
+        repeats=options.repeats or effort.repeats,
+    )
     if options.profile is not None:
         with Servers() as servers:
             rate = next(rate for rate in PROFILED if rate.name == options.profile)
@@ -118,6 +124,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--docs", action="store_true", help="put the figures of a whole run into docs/performance.md too")
     add("--rounds", type=int, metavar="N", help="rounds per measure")
     add("--seconds", type=float, metavar="S", help="length of a round")
+    add("--repeats", type=int, metavar="N", help="how often a round is taken, at most, because others disturbed it")
     add("--profile", choices=[rate.name for rate in PROFILED], metavar="NAME",
         help="instead of measuring, show where the server's time goes under that load")  # fmt: skip
     add("--how", choices=list(WATCHERS), default="sample",

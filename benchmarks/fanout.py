@@ -107,7 +107,7 @@ class Stalled:
 
         try:
             others.run(min(0.5, effort.seconds))
-            turns = quietest(turn, effort.rounds, [server])
+            turns = quietest(turn, effort.rounds, [server], repeats=effort.repeats)
         finally:
             others.close()
         found = [done.rate / without.rate for (done, _), (without, _), _ in turns.kept]

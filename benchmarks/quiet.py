@@ -24,7 +24,7 @@ T = TypeVar("T")
 QUIET = 0.1
 """CPUs that others may use in a quiet turn."""
 REPEATS = 3
-"""At most so many times as many turns as asked for."""
+"""At most so many times as many turns as asked for, unless asked for otherwise."""
 _TICK = 100
 """Per second: the unit of /proc/stat, fixed in the kernel's interface."""
 
@@ -38,11 +38,13 @@ class Turns(Generic[T]):
     """The median over the kept turns of how many CPUs others used."""
 
 
-def quietest(turn: Callable[[int], T], count: int, servers: Iterable[Server] = ()) -> Turns[T]:
-    """Take turns until `count` of them were quiet, or until there are enough; keep the `count` quietest."""
+def quietest(
+    turn: Callable[[int], T], count: int, servers: Iterable[Server] = (), *, repeats: int = REPEATS
+) -> Turns[T]:
+    """Take turns until `count` were quiet, or until there are `repeats` times as many; keep the `count` quietest."""
     taken: list[tuple[float, int, T]] = []
     servers = list(servers)
-    while len(taken) < count * REPEATS and sum(others < QUIET for others, _, _ in taken) < count:
+    while len(taken) < count * repeats and sum(others < QUIET for others, _, _ in taken) < count:
         begun, busy, ours = time.perf_counter(), _busy(), _ours(servers)
         outcome = turn(len(taken))
         seconds = time.perf_counter() - begun

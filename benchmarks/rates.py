@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from attrs import define, field, frozen
 
 from benchmarks import load, websocket
-from benchmarks.quiet import quietest
+from benchmarks.quiet import REPEATS, quietest
 from benchmarks.report import Row
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Effort:
     """How many idle sessions to look for pauses with."""
     starts: int
     """How often to start a process."""
+    repeats: int = REPEATS
+    """How often, at most, a turn is taken because others disturbed it."""
 
 
 @define
@@ -91,7 +93,8 @@ def by_turns(sides: list[Side], effort: Effort) -> float:
     try:
         for side in sides:
             side.load.run(min(0.5, effort.seconds))
-        turns = quietest(turn, effort.rounds, {side.server.pid: side.server for side in sides}.values())
+        servers = {side.server.pid: side.server for side in sides}.values()
+        turns = quietest(turn, effort.rounds, servers, repeats=effort.repeats)
     finally:
         for side in sides:
             side.load.close()

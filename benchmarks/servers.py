@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 ENDED_WITHIN = 30.0
+MCP_FLOORS = {"mcp-http": "http"}
+"""By name, what `benchmarks.mcp_floors` calls it. The one over pipes is started by whoever drives it."""
 WEBSOCKET_FLOORS = ("echo", "loop", "nursery", "senders")
 
 CONFIG = """\
@@ -56,6 +58,13 @@ listen = "127.0.0.1:0"
 """
 """Who connects from here is known by the uid that owns the other end, and so falls under the same policy entry."""
 
+HTTP = """\
+
+[http]
+listen = "127.0.0.1:0"
+"""
+"""As for [websocket]."""
+
 
 @frozen
 class Server:
@@ -65,6 +74,8 @@ class Server:
     process: subprocess.Popen[bytes]
     websocket: str = ""
     """Its ws:// address, if it has one; see `over_websocket`."""
+    http: str = ""
+    """Its http:// address, if it has one; see `over_http`."""
 
     @property
     def pid(self) -> int:
@@ -76,6 +87,12 @@ class Server:
         if not self.websocket:
             raise RuntimeError("the server did not say that it listens on a ws:// address")
         return self.websocket
+
+    def over_http(self) -> str:
+        """Its http:// address. Raises RuntimeError if it said of none."""
+        if not self.http:
+            raise RuntimeError("the server did not say that it listens on an http:// address")
+        return self.http
 
     def cpu_seconds(self) -> float:
         """The CPU time it has used, in user and kernel mode, all threads."""
@@ -109,12 +126,14 @@ class Servers:
         self._stack.close()
 
     def floor(self, name: str) -> Server:
-        """Floor "a" or "b", or one of the WebSocket floors, which have no other address."""
+        """Floor "a" or "b", or one of the WebSocket or MCP floors, which have no other address."""
         known = self._kept.get(name)
         if known is None:
             path = self._sockets / f"floor-{name}"
             if name in WEBSOCKET_FLOORS:
                 command = [sys.executable, "-m", "benchmarks.websocket_floors", name]
+            elif name in MCP_FLOORS:
+                command = [sys.executable, "-m", "benchmarks.mcp_floors", MCP_FLOORS[name]]
             else:
                 command = [sys.executable, "-m", "benchmarks.floors", name, str(path)]
             known = self._kept[name] = self._stack.enter_context(started(command, str(path)))
@@ -128,12 +147,13 @@ class Servers:
         style: str | None = None,
         options: Sequence[str] = (),
         websocket: bool = False,
+        http: bool = False,
         limits: str = "",
     ) -> Server:
         """A daemon on the simulated board; the same `name` is the same daemon. `limits`: lines more of that section."""
         known = self._kept.get(name)
         if known is None:
-            config = self.config(name, durability, websocket=websocket, limits=limits)
+            config = self.config(name, durability, websocket=websocket, http=http, limits=limits)
             if style is not None:
                 options = ["--style", style, *options]
             command = [sys.executable, "-m", "benchmarks.hearthd", *options] if options else hearthd_command()
@@ -141,7 +161,9 @@ class Servers:
             known = self._kept[name] = self._stack.enter_context(running)
         return known
 
-    def config(self, name: str, durability: str = "os", *, websocket: bool = False, limits: str = "") -> Path:
+    def config(
+        self, name: str, durability: str = "os", *, websocket: bool = False, http: bool = False, limits: str = ""
+    ) -> Path:
         """Write a configuration file for a daemon called `name`."""
         state = self._state / name
         state.mkdir(exist_ok=True)
@@ -153,7 +175,7 @@ class Servers:
             uid=os.geteuid(),
             limits=limits,
         )
-        config.write_text(text + (WEBSOCKET if websocket else ""))
+        config.write_text(text + (WEBSOCKET if websocket else "") + (HTTP if http else ""))
         return config
 
     def folder(self, name: str) -> Path:
@@ -185,19 +207,18 @@ def started(command: Sequence[str], address: str, env: dict[str, str] | None = N
     assert process.stderr is not None
     try:
         said = []
-        websocket = ""
+        listening = {"ws": "", "http": ""}
         for line in process.stderr:
             said.append(line)
-            _, found, where = line.decode(errors="replace").partition(": listening on ws://")
-            if found:
-                websocket = f"ws://{where.strip()}"
+            _, _, where = line.decode(errors="replace").strip().partition(": listening on ")
+            listening[where.partition("://")[0]] = where
             if b": ready on " in line:
                 break
         else:
             raise RuntimeError(f"{command} ended with {process.wait()}: {b''.join(said).decode()}")
         # Whatever else it says is passed on, and a full pipe never holds it up.
         threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()
-        yield Server(address, process, websocket)
+        yield Server(address, process, listening["ws"], listening["http"])
     finally:
         process.terminate()
         try:

@@ -50,7 +50,7 @@ class Start:
 
         try:
             turn(0)  # with cold caches
-            turns = quietest(turn, effort.starts)
+            turns = quietest(turn, effort.starts, repeats=effort.repeats)
         except CannotStart as error:
             yield Row(self.name, self.what, None, goal=self.goal, sense="at most", note=str(error))
             return

@@ -26,6 +26,7 @@ from hearth.tools import RISK_NAMES
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from conformance.card_sentences import CARD  # noqa: E402  found only now
 from conformance.sentences import ALL, DESIGN, DRAFT, Sentence  # noqa: E402  found only now
 
 if TYPE_CHECKING:
@@ -47,13 +48,24 @@ def _find(section: str, level: str, beginning: str) -> Sentence:
 
 NOT_DONE = {
     _find("3", "MAY", "attest.*"): "Not in this release: the draft leaves its mechanisms to future revisions (§11).",
-    _find("3", "MAY", "mcp.*"): "Not in this release: it comes with the MCP bridge.",
     _find("9", "MAY", "Servers MAY support multiple majors"): "There is only one major so far.",
-    _find("10.2", "MAY", "A small adapter"): "Not in this release.",
     _find("12", "SHOULD", "A conformant server SHOULD: Drop privileges"): (
         "Not in this release. The systemd unit in [Getting started](getting-started.md) has the service manager do "
         "both before hearthd starts."
     ),
+    _find("card 6.1", "SHOULD", "An implementor SHOULD use WIMSE or OAuth"): (
+        "Callers prove who they are by a bearer token of hearth's own, a client certificate, or on this machine the "
+        "kernel's word. A proxy in front may speak OAuth, and `[card] auth` then says so."
+    ),
+    _find("card 6.3", "SHOULD", "Implementors requiring cryptographic agent identity"): (
+        "A card is not signed. Its metadata name the public key that signs the audit log; `[card] metadata` has room "
+        "for a DID."
+    ),
+    _find("card 8.1", "SHOULD", "Operational trust SHOULD be established"): (
+        "hearth gives no agent anything for its card, so there is no trust to be established: principals and the "
+        "policy decide."
+    ),
+    _find("card 8.3", "SHOULD", "Multi-agent systems that use pricing"): "hearth settles nothing by energy.",
 }
 """Sentence -> why it is not done, or not wholly: then there is a test as well, of what is."""
 
@@ -72,6 +84,19 @@ NOTES = {
     _find("12", "MUST", "Operators deploying HACP over network"): (
         "Equivalent, over TLS: a bearer token on a WebSocket. `[websocket] plaintext = true` is the operator's word "
         "that TLS ends in a proxy in front."
+    ),
+    _find("card 2.3", "MUST", "MUST conform to Semantic Versioning"): (
+        "By the expression of section 5, which takes a little more than semver.org: see decision 0064."
+    ),
+    _find("card 2.5.2", "MUST", "The URI MUST be consistent"): (
+        "http and https by their scheme and a host; stdio by a scheme that leads over no network. The draft gives no "
+        "form for grpc and mcp."
+    ),
+    _find("card 8.5", "SHOULD", "Agents SHOULD serve AgentCards exclusively over TLS"): (
+        "Plain http is for this machine alone, or behind a proxy that ends TLS, by `[http] plaintext = true`."
+    ),
+    _find("card 8.6", "MUST NOT", "Implementors MUST NOT embed user data"): (
+        "What the operator writes under `[card]` is the operator's to answer for."
     ),
 }
 
@@ -132,12 +157,22 @@ def _marks(tree: ast.Module, file: str) -> Iterator[tuple[str, list[str]]]:
 _CONFORMANCE_HEAD = """\
 # Conformance
 
-What the HACP draft (draft-sunyi-hacp-protocol-00) asks for, sentence by sentence, and the tests that prove it. A
-sentence without a key word that states a rule has the level *states*.
+What the HACP draft (draft-sunyi-hacp-protocol-00) asks for, sentence by sentence, and the tests that prove it; and
+below, [the same for the AgentCard draft](#the-agentcard-draft). A sentence without a key word that states a rule has
+the level *states*.
 
 Of {total} sentences {proved} are proved, {part} in part, and {later} are not done yet: those say why.
 
 This page is generated: `make docs`.
+"""
+
+_CARD_HEAD = """\
+# The AgentCard draft
+
+What draft-aevum-agentcard-00 asks for. Some of it is for whoever writes cards, some for whoever reads them: hearthd
+does the one, [`hearth card`](agentcard.md) and the [AgentCard tools over MCP](mcp.md) the other.
+
+Of {total} sentences {proved} are proved, {part} in part, and {later} are not done: those say why.
 """
 
 _DECISIONS_HEAD = """\
@@ -152,18 +187,32 @@ What the draft leaves open on the wire, and how it was decided.
 def conformance_page() -> str:
     """docs/conformance.md. Raises SystemExit for a sentence that has neither a test nor a reason."""
     proofs = collect()
-    states = [_state(sentence, proofs) for sentence in DRAFT]
-    head = _CONFORMANCE_HEAD.format(
-        total=len(DRAFT),
-        proved=states.count("proved"),
-        part=states.count("in part"),
-        later=states.count("not yet"),
-    )
     decisions = []
     for sentence in DESIGN:
         point = _cell(sentence.section.removeprefix("design 8: "))
         decisions.append(f"| {point} | {_cell(sentence.text, code=True)} | {_proved(sentence, proofs)} |")
-    return "\n".join([head, *_chapters(DRAFT, proofs), _DECISIONS_HEAD, *decisions, ""])
+    return "\n".join(
+        [
+            _counted(_CONFORMANCE_HEAD, DRAFT, proofs),
+            *_chapters(DRAFT, proofs),
+            _DECISIONS_HEAD,
+            *decisions,
+            "",
+            _counted(_CARD_HEAD, CARD, proofs),
+            *_chapters(CARD, proofs),
+        ]
+    )
+
+
+def _counted(head: str, sentences: Sequence[Sentence], proofs: Mapping[Sentence, list[Proof]]) -> str:
+    """A head with its numbers filled in."""
+    states = [_state(sentence, proofs) for sentence in sentences]
+    return head.format(
+        total=len(states),
+        proved=states.count("proved"),
+        part=states.count("in part"),
+        later=states.count("not yet"),
+    )
 
 
 def _chapters(sentences: Sequence[Sentence], proofs: Mapping[Sentence, list[Proof]]) -> Iterator[str]:
@@ -173,13 +222,19 @@ def _chapters(sentences: Sequence[Sentence], proofs: Mapping[Sentence, list[Proo
             if section:
                 yield ""
             section = sentence.section
-            yield f"## Section {section}"
+            yield f"## {_titled(section)}"
             yield ""
             yield "| Level | Sentence | Proved by |"
             yield "| --- | --- | --- |"
         level = "*states*" if sentence.level == "is" else sentence.level
         yield f"| {level} | {_cell(sentence.text)} | {_proved(sentence, proofs)} |"
     yield ""
+
+
+def _titled(section: str) -> str:
+    return (
+        f"AgentCard, section {section.removeprefix('card ')}" if section.startswith("card ") else f"Section {section}"
+    )
 
 
 def _state(sentence: Sentence, proofs: Mapping[Sentence, list[Proof]]) -> str:
@@ -329,7 +384,7 @@ def _section(tool: Tool) -> Iterator[str]:
     )
     if tool.opt_in:
         yield ""
-        yield f"Off unless the operator enables it by name: `[tools] enable = [\"{tool.name}\"]`."
+        yield f'Off unless the operator enables it by name: `[tools] enable = ["{tool.name}"]`.'
     if tool.name == "proc.exec":
         yield "Its programs and their params are the operator's; those shown here are an example."
     for title, schema in (("Arg", tool.params_schema), ("Result", tool.result_schema)):

@@ -136,9 +136,12 @@ class Session(Protocol):
         """The entries of tool.list."""
         ...
 
-    async def submit(self, intent: str, steps: Sequence[Step | Mapping[str, Any]], **constraints: Any) -> Task:
+    async def submit(
+        self, intent: str, steps: Sequence[Step | Mapping[str, Any]], *, follow: bool = False, **constraints: Any
+    ) -> Task:
         """Submit a task (draft §3.4); keyword arguments are its constraints, `idempotency_key` is the task's own.
 
+        `follow` asks for its events in the same request, for whoever is about to read them: it saves a round trip.
         Raises the RpcError subclass the server answered with.
         """
         ...

@@ -30,7 +30,7 @@ from hearth.protocol.jsonrpc import kind_of
 from hearth.subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from hearth.address import Address
 
@@ -44,10 +44,12 @@ PATIENCE = 5.0
 class _Pending:
     """A request that waits for its reply."""
 
-    __slots__ = ("answered", "reply", "take_back")
+    __slots__ = ("answered", "heard", "reply", "take_back")
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[Mapping[str, Any]], None] | None) -> None:
         self.answered = trio.Event()
+        self.heard = heard
+        """Called with a result as soon as it is read, before anything that came after it is."""
         self.reply: Reply | None = None
         self.take_back: TakeBack | None = None
         """Set when its caller has gone: what to do with a result."""
@@ -123,14 +125,41 @@ class Client(Link):
         self, method: str, params: Mapping[str, Any], *, take_back: TakeBack | None = None
     ) -> Mapping[str, Any]:
         """See Link."""
+        return await self._call(method, params, take_back)
+
+    async def submit(
+        self, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+    ) -> tuple[Mapping[str, Any], Following | None]:
+        """See Link."""
+        following: list[Subscription] = []
+
+        def heard(accepted: Mapping[str, Any]) -> None:
+            # A server that knows nothing of `subscribe` passes over it.
+            task_id = accepted.get("task_id")
+            if accepted.get("subscribed") is True and type(task_id) is str:
+                subscription = Subscription(self._subscriptions, params["session_id"], task_id, 1)
+                subscription.begin()
+                following.append(subscription)
+
+        answer = await self._call("task.submit", {**params, "subscribe": True}, take_back, heard)
+        return answer, following[0] if following else None
+
+    async def _call(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        take_back: TakeBack | None,
+        heard: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> Mapping[str, Any]:
         if self._broken is not None:
             raise self._ended("before it was used")
         id_, line = self._protocol.request(method, params)
-        pending = self._pending[id_] = _Pending()
+        pending = self._pending[id_] = _Pending(heard)
         self._outgoing.send_nowait(line)
         try:
             await pending.answered.wait()
         except BaseException:
+            pending.heard = None
             if pending.reply is None and take_back is not None:
                 pending.take_back = take_back
                 self._abandoned += 1
@@ -207,6 +236,8 @@ class Client(Link):
         pending = self._pending.pop(reply.id, None)
         if pending is None:
             return
+        if pending.heard is not None and type(reply.result) is dict:
+            pending.heard(reply.result)
         if pending.take_back is not None:
             undo = pending.take_back(reply.result) if type(reply.result) is dict else None
             if undo is not None:

@@ -33,6 +33,7 @@ from hearth.config_kinds import (
 from hearth.config_listen import (
     AlternativeName,
     Endpoint as Endpoint,
+    HttpConfig as HttpConfig,
     TlsConfig as TlsConfig,
     WebSocketConfig as WebSocketConfig,
     open_doors,
@@ -193,6 +194,7 @@ class Config:
     server: ServerConfig = ServerConfig()
     tls: TlsConfig = field(factory=TlsConfig)
     websocket: WebSocketConfig = field(factory=WebSocketConfig)
+    http: HttpConfig = field(factory=HttpConfig)
     board: BoardConfig = BoardConfig()
     audit: AuditConfig = AuditConfig()
     files: FilesConfig = FilesConfig()
@@ -206,7 +208,7 @@ class Config:
             f"[[policy]]: two entries are named {show(name)}; give one another name"
             for name in sorted({name for name in names if names.count(name) > 1})
         ]
-        wrong += open_doors(self.tls, self.websocket, tokens=any(map(_names_a_token, self.policy)))
+        wrong += open_doors(self.tls, self.websocket, self.http, tokens=any(map(_names_a_token, self.policy)))
         if wrong:
             raise ConfigError("\n".join(wrong))
 

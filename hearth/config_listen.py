@@ -1,6 +1,6 @@
-"""[tls] and [websocket]: where strangers may come in over TCP, and what each must bring.
+"""[tls], [websocket] and [http]: where strangers may come in over TCP, and what each must bring.
 
-This module owns the two sections, the kinds of value in them, and the refusal to listen where nobody proves who they
+This module owns the three sections, the kinds of value in them, and the refusal to listen where nobody proves who they
 are. It reads no certificate and binds nothing.
 """
 
@@ -19,6 +19,7 @@ from hearth.errors import ConfigError
 
 _PORT = re.compile(r"[0-9]{1,5}\Z")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?\Z")
+_HOST = re.compile(r"(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)\Z")
 _USUAL_PORTS = {"http": 80, "https": 443}
 _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)\Z", re.DOTALL)
 
@@ -114,6 +115,27 @@ class Origin(Text):
         return Mismatch([("", f"expected {self.expected}: {why}; got {show(raw)}")])
 
 
+class HostName(Text):
+    """A name or an address as it stands in a Host header, without its port: a port tells nothing of who is asked."""
+
+    def __init__(self) -> None:
+        super().__init__('a host such as "board.example"')
+
+    def read(self, raw: object) -> str:
+        """The host in lower case, an IPv6 address in brackets."""
+        text = super().read(raw).lower()
+        if "*" in text:
+            raise self._wrong('"*" would take the name of any page that a user visits; list each host', raw)
+        if not text.isascii():
+            raise self._wrong("a browser sends such a name in its xn--… form; write that", raw)
+        if not _HOST.match(text):
+            raise self._wrong("it has neither a scheme nor a port, and an IPv6 address stands in brackets", raw)
+        return text
+
+    def _wrong(self, why: str, raw: object) -> Mismatch:
+        return Mismatch([("", f"expected {self.expected}: {why}; got {show(raw)}")])
+
+
 class AlternativeName(Text):
     """One of a certificate's alternative names, with its kind before it."""
 
@@ -173,30 +195,70 @@ class WebSocketConfig:
     ping_timeout_s: Annotated[float, Number(gt=0)] = 20
 
     def __attrs_post_init__(self) -> None:
-        if (self.cert is None) != (self.key is None):
-            lacking, there = ("cert", "key") if self.cert is None else ("key", "cert")
-            raise ConfigError(f"{lacking} not set: {there} alone makes no TLS; set {lacking}, or take {there} out")
-        if self.client_ca is not None and self.cert is None:
-            raise ConfigError("cert and key not set: only TLS has client certificates; set them, or take client_ca out")
-        if self.plaintext and self.cert is not None:
-            raise ConfigError("plaintext = true says that a proxy ends TLS; take it out, or take cert and key out")
-        if self.listen is not None and not self.listen.is_loopback and self.cert is None and not self.plaintext:
-            raise ConfigError(
-                f"cert and key not set: {self.listen} is reached from other machines, and tokens would cross the "
-                "network in the clear; set cert and key, or plaintext = true if a proxy in front ends TLS"
-            )
+        _check_door(self)
 
 
-def open_doors(tls: TlsConfig, websocket: WebSocketConfig, *, tokens: bool) -> Iterator[str]:
-    """What is wrong with the listeners as a whole; `tokens` says that a `[[policy]]` entry names one."""
-    listen = websocket.listen
-    if listen is not None and not listen.is_loopback and websocket.client_ca is None and not tokens:
-        yield (
-            f"[websocket]: {listen} is reached from other machines, where nobody could prove who they are; set "
-            "client_ca (with cert and key), or token_sha256 in the match of a [[policy]] (`hearth token new` makes one)"
+@frozen(field_transformer=checked)
+class HttpConfig:
+    """[http]: MCP at /mcp, the AgentCard, /healthz and /metrics, over TLS where `cert` and `key` are set.
+
+    As with [websocket], a listener that is reached from elsewhere needs TLS, or a proxy in front and `plaintext`.
+    """
+
+    listen: Annotated[Endpoint | None, ListenAddress()] = None
+    cert: Annotated[Path | None, AbsolutePath()] = None
+    key: Annotated[Path | None, AbsolutePath()] = None
+    client_ca: Annotated[Path | None, AbsolutePath()] = None
+    """Who signs client certificates, which are then asked for but not demanded: a token does as well."""
+    origins: Annotated[tuple[str, ...], ListOf(Origin())] = ()
+    """Pages of other places that browsers may call from; programs send no Origin and need not be listed."""
+    hosts: Annotated[tuple[str, ...], ListOf(HostName())] = ()
+    """Names under which this machine is reached, beside its address and the names of loopback."""
+    plaintext: Annotated[bool, Flag()] = False
+    mcp: Annotated[bool | None, Flag()] = None
+    """Whether /mcp is served; None means: where the MCP SDK is installed."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_door(self)
+
+
+def _check_door(section: WebSocketConfig | HttpConfig) -> None:
+    """Raise ConfigError where what is sent would cross the network in the clear, or keys do not fit together."""
+    if (section.cert is None) != (section.key is None):
+        lacking, there = ("cert", "key") if section.cert is None else ("key", "cert")
+        raise ConfigError(f"{lacking} not set: {there} alone makes no TLS; set {lacking}, or take {there} out")
+    if section.client_ca is not None and section.cert is None:
+        raise ConfigError("cert and key not set: only TLS has client certificates; set them, or take client_ca out")
+    if section.plaintext and section.cert is not None:
+        raise ConfigError("plaintext = true says that a proxy ends TLS; take it out, or take cert and key out")
+    listen = section.listen
+    if listen is not None and not listen.is_loopback and section.cert is None and not section.plaintext:
+        raise ConfigError(
+            f"cert and key not set: {listen} is reached from other machines, and tokens would cross the "
+            "network in the clear; set cert and key, or plaintext = true if a proxy in front ends TLS"
         )
-    if listen is not None and tls.listen is not None and listen.overlaps(tls.listen):
-        yield f"[websocket]: {listen} is taken by [tls] listen = {show(str(tls.listen))}; give one of them another port"
+
+
+def open_doors(tls: TlsConfig, websocket: WebSocketConfig, http: HttpConfig, *, tokens: bool) -> Iterator[str]:
+    """What is wrong with the listeners as a whole; `tokens` says that a `[[policy]]` entry names one."""
+    taken = [] if tls.listen is None else [("tls", tls.listen)]
+    for name, section in (("websocket", websocket), ("http", http)):
+        listen = section.listen
+        if listen is None:
+            continue
+        if not listen.is_loopback and section.client_ca is None and not tokens:
+            yield (
+                f"[{name}]: {listen} is reached from other machines, where nobody could prove who they are; set "
+                "client_ca (with cert and key), or token_sha256 in the match of a [[policy]] "
+                "(`hearth token new` makes one)"
+            )
+        for other, theirs in taken:
+            if listen.overlaps(theirs):
+                yield (
+                    f"[{name}]: {listen} is taken by [{other}] listen = {show(str(theirs))}; "
+                    "give one of them another port"
+                )
+        taken.append((name, listen))
 
 
 def _listed(names: list[str]) -> str:

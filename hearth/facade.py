@@ -48,9 +48,9 @@ class TaskEvents:
 
     __slots__ = ("_following", "_started", "_thread")
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: Following, *, started: bool = False) -> None:
         self._following = following
-        self._started = False
+        self._started = started
         self._thread = threading.get_ident()
 
     def __aiter__(self) -> TaskEvents:
@@ -89,6 +89,15 @@ class Link(ABC):
         """
 
     @abstractmethod
+    async def submit(
+        self, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+    ) -> tuple[Mapping[str, Any], Following | None]:
+        """task.submit, and its events from the first on in the same request; None from a server that cannot do that.
+
+        What follows has started. Raises as `call`.
+        """
+
+    @abstractmethod
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Call a method without waiting and without learning what comes of it."""
 
@@ -100,10 +109,12 @@ class Link(ABC):
 class TaskFace:
     """Implements `hearth.api.Task`."""
 
-    def __init__(self, link: Link, session_id: str, task_id: str) -> None:
+    def __init__(self, link: Link, session_id: str, task_id: str, events: TaskEvents | None = None) -> None:
         self._link = link
         self._session_id = session_id
         self._task_id = task_id
+        self._events = events
+        """Those that were asked for with the submission, until somebody reads them."""
 
     def __repr__(self) -> str:
         return f"<task {self._task_id}>"
@@ -118,6 +129,9 @@ class TaskFace:
 
     def events(self, *, from_seq: int = 1) -> TaskEvents:
         """See hearth.api.Task."""
+        if from_seq == 1 and self._events is not None:
+            events, self._events = self._events, None
+            return events
         return TaskEvents(self._link.follow(self._session_id, self._task_id, from_seq))
 
     async def wait(self) -> TaskResult:
@@ -178,6 +192,7 @@ class SessionFace:
         steps: Sequence[Step | Mapping[str, Any]],
         *,
         idempotency_key: str | None = None,
+        follow: bool = False,
         **constraints: Any,
     ) -> TaskFace:
         """See hearth.api.Session."""
@@ -192,8 +207,13 @@ class SessionFace:
         # With a key the caller can come back for the task; without, nobody would ever know of it.
         take_back = self._cancelling if idempotency_key is None else None
         params = {"session_id": self._session_id, "task": task}
-        answer = await self._link.call("task.submit", params, take_back=take_back)
-        return TaskFace(self._link, self._session_id, member(answer, "task_id", str, "task.submit"))
+        events: TaskEvents | None = None
+        if follow:
+            answer, following = await self._link.submit(params, take_back=take_back)
+            events = None if following is None else TaskEvents(following, started=True)
+        else:
+            answer = await self._link.call("task.submit", params, take_back=take_back)
+        return TaskFace(self._link, self._session_id, member(answer, "task_id", str, "task.submit"), events)
 
     def _cancelling(self, submitted: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
         task_id = submitted.get("task_id")

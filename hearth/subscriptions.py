@@ -73,9 +73,13 @@ class Subscription(Following):
         self._over = False
         """True when the task's last event has come, whether or not it was asked for."""
 
+    def begin(self) -> None:
+        """Take its task's events from now on: who sends them has been asked already."""
+        self._all.add(self)
+
     async def start(self) -> None:
         """See Following."""
-        self._all.add(self)
+        self.begin()
         try:
             last_seq = await self._subscribe(self._from_seq)
             if type(last_seq) is int and 1 <= last_seq < self._from_seq:

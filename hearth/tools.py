@@ -146,12 +146,14 @@ class Tool:
     run: Run
     default_rate: str | None = None
     paths: Callable[[Args], Sequence[PathUse]] = _no_paths
+    idempotent: bool = False
+    """Whether doing it twice with the same args changes nothing more than doing it once; risk 0 need not say so."""
     opt_in: bool = False
     """Registered only when the operator names it under [tools] enable."""
 
     def to_wire(self) -> dict[str, Json]:
-        """The entry of tool.list (draft §3.3), with result_schema and capability as additional fields."""
-        return {
+        """The entry of tool.list (draft §3.3), with result_schema, capability and idempotent as additional fields."""
+        wire: dict[str, Json] = {
             "name": self.name,
             "version": self.version,
             "risk_level": self.risk_level,
@@ -162,6 +164,9 @@ class Tool:
             "result_schema": dict(self.result_schema),
             "capability": self.capability,
         }
+        if self.idempotent:
+            wire["idempotent"] = True
+        return wire
 
 
 class ToolRegistry(Mapping[str, Tool]):

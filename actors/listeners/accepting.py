@@ -89,6 +89,9 @@ class Listener(Protocol):
     def close(self) -> None:
         """Listen no more."""
 
+    def finish(self) -> None:
+        """All sessions have ended: end what connections it keeps itself, once they have taken what is due to them."""
+
 
 class Doorway:
     """Counts who is inside and who waits at the door, over all listeners of a daemon."""

@@ -51,6 +51,38 @@ def bind(section: str, endpoint: Endpoint) -> socket.socket:
     return listening
 
 
+def address_of(scheme: str, listening: socket.socket) -> str:
+    """What clients connect to, such as "tls://[::1]:7117"."""
+    host, port = listening.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+async def each_stranger(
+    listening: socket.socket,
+    doorway: Doorway,
+    send_timeout: float,
+    begin: Callable[[socket.socket, str, Callable[[], None]], None],
+) -> None:
+    """Hand every connection that may stand at the door to `begin`, until cancelled; the others are closed.
+
+    `begin` gets the socket, which is its to close, the peer's address, and what is to be called when it is known who
+    the peer is, or it has gone.
+    """
+
+    def arrived(connected: socket.socket) -> None:
+        peer = _prepared(connected, send_timeout)
+        if peer is None or doorway.scarce(connected):
+            connected.close()
+            return
+        place = _place(peer, connected)
+        if doorway.crowded(place):
+            connected.close()
+            return
+        begin(connected, peer, doorway.arrived(place))
+
+    await each_accepted(listening, arrived)
+
+
 class TcpListener:
     """One TCP address, with the greeter for who connects to it."""
 
@@ -68,24 +100,15 @@ class TcpListener:
         self._certificates = certificates
         self._send_timeout = send_timeout
         self._report = report
-        host, port = listening.getsockname()[:2]
-        self.address = f"{greeter.scheme}://[{host}]:{port}" if ":" in host else f"{greeter.scheme}://{host}:{port}"
+        self.address = address_of(greeter.scheme, listening)
 
     async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
         """See Listener."""
 
-        def arrived(connected: socket.socket) -> None:
-            peer = _prepared(connected, self._send_timeout)
-            if peer is None or doorway.scarce(connected):
-                connected.close()
-                return
-            place = _place(peer, connected)
-            if doorway.crowded(place):
-                connected.close()
-                return
-            nursery.start_soon(self._greet, connected, peer, doorway, doorway.arrived(place), welcome)
+        def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
+            nursery.start_soon(self._greet, connected, peer, doorway, settled, welcome)
 
-        await each_accepted(self._listening, arrived)
+        await each_stranger(self._listening, doorway, self._send_timeout, begin)
 
     async def _greet(
         self,
@@ -127,6 +150,9 @@ class TcpListener:
     def close(self) -> None:
         """See Listener."""
         self._listening.close()
+
+    def finish(self) -> None:
+        """See Listener: its connections are the daemon's."""
 
 
 def _prepared(connected: socket.socket, send_timeout: float) -> str | None:

@@ -166,6 +166,9 @@ class UnixListener:
         """See Listener."""
         self._listening.close()
 
+    def finish(self) -> None:
+        """See Listener: its connections are the daemon's."""
+
 
 def _turn_away(connected: socket.socket, refusal: QueueFull) -> None:
     with connected:

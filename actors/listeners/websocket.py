@@ -18,9 +18,10 @@ from trio_websocket import ConnectionClosed, wrap_server_stream
 
 from hearth.actors.carrier import PeerGone, Unreadable
 from hearth.actors.listeners.accepting import Stranger
+from hearth.actors.listeners.callers import Refused, nobody
 from hearth.actors.listeners.streams import SocketTransport
 from hearth.actors.listeners.tls import certificate_of, handshake
-from hearth.actors.listeners.websocket_handshake import Refused, caller, examine, nobody
+from hearth.actors.listeners.websocket_handshake import caller, examine
 from hearth.actors.listeners.websocket_meter import SLACK, Meter
 from hearth.actors.listeners.websocket_wire import TOO_BIG, Pulse, Wire
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from trio_websocket import WebSocketConnection, WebSocketRequest
 
     from hearth.actors.listeners.accepting import Welcome
+    from hearth.actors.listeners.callers import Certificate
     from hearth.actors.listeners.certificates import Certificates
-    from hearth.actors.listeners.websocket_handshake import Certificate
     from hearth.policy.principal import Principal
     from hearth.policy.tokens import Tokens
 

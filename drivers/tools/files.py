@@ -161,6 +161,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
         Tool(
             name="file.delete",
             risk_level=3,
+            idempotent=True,
             timeout_ms=10_000,
             description=(
                 "Delete a file or an empty directory for good: there is no rollback. Of a link, the link is deleted "

@@ -202,6 +202,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             risk_level=2,
             timeout_ms=1_000,
             supports_rollback=True,
+            idempotent=True,
             description=(
                 "Drive a GPIO line low (0) or high (1); the other way round if it is active low. It stays so until it "
                 "is set again; when the session ends it goes to its safe state (hw.gpio.list), unless its `hold` is "

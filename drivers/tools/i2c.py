@@ -283,6 +283,7 @@ def i2c_tools(board: Board) -> list[Tool]:
         Tool(
             name="i2c.scan",
             risk_level=1,
+            idempotent=True,
             timeout_ms=_TIMEOUT_MS,
             description=(
                 f"Find the addresses from {FIRST_ADDR:#04x} to {LAST_ADDR:#04x} that acknowledge on an I2C bus, asking "

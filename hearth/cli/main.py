@@ -31,6 +31,8 @@ COMMANDS = {
     "cancel": ("hearth.cli.tasks:cancel", "Ask a task to stop; what has begun on a bus finishes."),
     "watch": ("hearth.cli.tasks:watch", "Follow a task to its end."),
     "connect": ("hearth.cli.connect:connect", "Carry the protocol between stdin, stdout and the daemon, for ssh."),
+    "mcp": ("hearth.cli.mcp:mcp", "Serve MCP on stdin and stdout, or print an MCP client's configuration."),
+    "card": ("hearth.cli.card:card", "Show, validate or fetch an AgentCard: what an agent can do, and where."),
     "audit": ("hearth.cli.audit:audit", "Verify the audit log, or read its end. Needs no daemon."),
     "doctor": ("hearth.cli.doctor:doctor", "Check socket, daemon, buses and audit log, and say what to do."),
     "tls": ("hearth.cli.tls:tls", "Make and show certificates for a test bench."),

@@ -5,31 +5,75 @@ This module owns the two directions of the name and what a definition says; it r
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
+
+from hearth.mcp.hints import family, hints, in_words, risk_name
+from hearth.mcp.icons import icon
+from hearth.mcp.names import META_TOOL, by_mcp_name, mcp_name
+from hearth.mcp.portable import portable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
 class ToolView:
-    """What `tool.list` gave, by MCP name and in its order."""
+    """What `tool.list` gave, by MCP name and in its order. Raises ConfigError for two tools of one MCP name."""
 
     def __init__(self, manifest: Iterable[Mapping[str, Any]]) -> None:
-        self._entries = {entry["name"].replace(".", "_"): entry for entry in manifest}
+        entries = {entry["name"]: entry for entry in manifest}
+        self._entries = {mcp: entries[name] for mcp, name in by_mcp_name(entries).items()}
+        self._definitions: list[dict[str, Any]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def hacp(self, mcp_name: str) -> Mapping[str, Any] | None:
         """The `tool.list` entry that is called by this name over MCP, if there is one."""
         return self._entries.get(mcp_name)
 
     def definitions(self) -> list[dict[str, Any]]:
-        """An MCP Tool object for each."""
-        return [
-            {
-                "name": name,
-                "title": entry["name"],
-                "description": entry["description"],
-                "inputSchema": entry["params_schema"],
-                "outputSchema": entry["result_schema"],
-            }
-            for name, entry in self._entries.items()
-        ]
+        """An MCP Tool object for each, made once; not to be changed."""
+        if self._definitions is None:
+            named = Naming(entry["name"] for entry in self._entries.values())
+            self._definitions = [_definition(entry, named) for entry in self._entries.values()]
+        return self._definitions
+
+
+class Naming:
+    """Text about tools, in which they are called as an MCP client calls them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        # The longest first: "gpio.set.v2" is not "gpio.set" with something after it.
+        known = sorted(names, key=len, reverse=True)
+        self._pattern = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, known))})(?![\w]|\.\w)")
+
+    def __call__(self, text: str) -> str:
+        """The text with MCP names for HACP ones; what is no tool of the session is left as it is."""
+        return self._pattern.sub(lambda found: mcp_name(found[1]), text)
+
+
+_DECLARED = ("name", "version", "risk_level", "supports_rollback", "timeout_ms", "capability")
+
+
+def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
+    """The MCP Tool object of one `tool.list` entry, in the terms of MCP 2025-11-25 and 2026-07-28 alike.
+
+    Of an entry no more is taken for granted than the draft has (§3.3): another server's may have less than ours.
+    """
+    name = entry["name"]
+    made = {
+        "name": mcp_name(name),
+        "title": name,
+        "description": named(in_words(entry)),
+        "inputSchema": portable(entry["params_schema"], named),
+    }
+    if "result_schema" in entry:
+        made["outputSchema"] = portable(entry["result_schema"], named)
+    told = {member: entry[member] for member in _DECLARED if member in entry}
+    return {
+        **made,
+        "annotations": hints(entry),
+        "icons": [icon(family(name))],
+        "_meta": {META_TOOL: {**told, "risk": risk_name(entry["risk_level"])}},
+    }

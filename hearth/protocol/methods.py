@@ -125,6 +125,16 @@ class EventsUnsubscribe:
     task_id: str | None = None
 
 
+@frozen(eq=False)
+class McpInfo:
+    """mcp.info (draft Table 2)."""
+
+
+@frozen(eq=False)
+class McpTools:
+    """mcp.tools (draft Table 2)."""
+
+
 Params: TypeAlias = (
     SessionOpen
     | SessionClose
@@ -134,6 +144,8 @@ Params: TypeAlias = (
     | TaskCancel
     | EventsSubscribe
     | EventsUnsubscribe
+    | McpInfo
+    | McpTools
 )
 
 
@@ -272,6 +284,8 @@ def _read_subscribe(params: Mapping[str, Any]) -> EventsSubscribe:
 
 _CLOSE = SessionClose()
 _LIST = ToolList()
+_MCP_INFO = McpInfo()
+_MCP_TOOLS = McpTools()
 
 METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "session.open": _read_open,
@@ -282,6 +296,8 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "task.cancel": lambda params: TaskCancel(_text(params, "task_id")),
     "task.events.subscribe": _read_subscribe,
     "task.events.unsubscribe": lambda params: EventsUnsubscribe(_optional_text(params, "task_id")),
+    "mcp.info": lambda _params: _MCP_INFO,
+    "mcp.tools": lambda _params: _MCP_TOOLS,
 }
 """Method name -> reader of its params object (all but session_id, which `read_session_id` takes first)."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import trio
 from support.doubles import BenchDriver, Observer, Op, args_hash
@@ -93,11 +91,47 @@ class Tree:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unmeasured_here")
 @STYLES
 @pytest.mark.parametrize("victim", ["root", "branch", "leaf"])
 def test_a_tree_of_askers_that_is_cancelled_anywhere_cuts_nothing_and_loses_no_answer(style, victim):
     runs = at_every_step(lambda arm: Tree(style).run(arm, victim), Tree.check)
     assert runs >= (10 if style is Style.INLINE else 50)
+
+
+PLANS = {
+    "plain": (
+        [("read", {"bus": "a", "tag": "plain.0", "ms": 2}), ("read", {"bus": "b", "tag": "plain.1"})],
+        {},
+    ),
+    "back": (
+        [
+            ("set", {"bus": "a", "line": 1, "value": 1, "tag": "back.0", "ms": 1}),
+            ("set", {"bus": "b", "line": 2, "value": 1, "tag": "back.1", "ms": 3}),
+            ("fail", {"bus": "a", "tag": "back.2"}),
+        ],
+        {"rollback_on_failure": True},
+    ),
+    "alone": (
+        [
+            ("set", {"bus": "b", "line": 3, "value": 1, "tag": "alone.0", "ms": 2}),
+            ("read", {"bus": "a", "tag": "alone.1", "ms": 1}),
+        ],
+        {"exclusive": True, "priority": "high"},
+    ),
+}
+"""What the session's three tasks do: their steps, their constraints."""
+
+BYSTANDER = [
+    ("set", {"bus": "a", "line": 9, "value": 1, "tag": "by.0", "ms": 2}),
+    ("read", {"bus": "b", "tag": "by.1", "ms": 1}),
+]
+CRASH = ("crash", {"bus": "a", "tag": "crash"})
+ARGS_HASHES = {
+    args["tag"]: args_hash(args)
+    for _, args in [*(step for steps, _ in PLANS.values() for step in steps), *BYSTANDER, CRASH]
+}
+"""What the audit must say of each step's args, by the step's tag."""
 
 
 class Disturbed:
@@ -132,39 +166,15 @@ class Disturbed:
 
     async def _bystand(self, other):
         try:
-            self.bystander["task"] = await other.run(
-                ("set", {"bus": "a", "line": 9, "value": 1, "tag": "by.0", "ms": 2}),
-                ("read", {"bus": "b", "tag": "by.1", "ms": 1}),
-            )
+            self.bystander["task"] = await other.run(*BYSTANDER)
         except (RpcError, EOFError):
             assert not self._spares_others
 
     async def _work(self, session):
-        plans = {
-            "plain": (
-                [("read", {"bus": "a", "tag": "plain.0", "ms": 2}), ("read", {"bus": "b", "tag": "plain.1"})],
-                {},
-            ),
-            "back": (
-                [
-                    ("set", {"bus": "a", "line": 1, "value": 1, "tag": "back.0", "ms": 1}),
-                    ("set", {"bus": "b", "line": 2, "value": 1, "tag": "back.1", "ms": 3}),
-                    ("fail", {"bus": "a", "tag": "back.2"}),
-                ],
-                {"rollback_on_failure": True},
-            ),
-            "alone": (
-                [
-                    ("set", {"bus": "b", "line": 3, "value": 1, "tag": "alone.0", "ms": 2}),
-                    ("read", {"bus": "a", "tag": "alone.1", "ms": 1}),
-                ],
-                {"exclusive": True, "priority": "high"},
-            ),
-        }
         client = self.client
         requests = {
             name: client.request("task.submit", session.submission(steps, subscribe=True, **more), f"submit {name}")
-            for name, (steps, more) in plans.items()
+            for name, (steps, more) in PLANS.items()
         }
         try:
             await client.send(*requests.values())
@@ -211,27 +221,16 @@ class Disturbed:
         assert sorted(opened) == sorted(closed)
 
     def _check_write_ahead(self):
-        seen = self.world.observer.seen
+        journal = self.world.journal
+        hashes = {record["args_hash"] for record in journal.records if "args_hash" in record}
         recorded = set()
-        for what in seen:
+        for what in self.world.observer.seen:
             if what[0] == "record" and what[1] in ("task.step.start", "task.step.rollback"):
                 recorded.add(what[2]["args_hash"])
             elif what[0] == "begin" and not what[2].startswith("safe"):
-                tag = what[2].removeprefix("undo ")
-                assert self._hash_of(tag) in recorded, f"{what[2]} began before its record was written"
-
-    def _hash_of(self, tag):
-        shapes = [
-            {"line": line, "value": 1} if line else {} for line in (None, 1, 2, 3, 9)
-        ]
-        for bus, ms, shape in itertools.product("ab", (None, 1, 2, 3), shapes):
-            args = {"bus": bus, "tag": tag, **shape, **({"ms": ms} if ms else {})}
-            if args_hash(args) in self._hashes():
-                return args_hash(args)
-        raise AssertionError(f"no record has the hash of {tag}'s args")
-
-    def _hashes(self):
-        return {record["args_hash"] for record in self.world.journal.records if "args_hash" in record}
+                hashed = ARGS_HASHES[what[2].removeprefix("undo ")]
+                assert hashed in hashes, f"no record has the hash of {what[2]}'s args"
+                assert hashed in recorded, f"{what[2]} began before its record was written"
 
     def _check_end(self):
         # Everything that a session drove is safe in the end, whatever ended the session.
@@ -290,7 +289,7 @@ async def crash_session(scene, _nursery):
 
 async def crash_bus(scene, _nursery):
     other = await scene.world.connect(BOB).open()
-    await other.run(("crash", {"bus": "a", "tag": "crash"}))
+    await other.run(CRASH)
 
 
 async def break_pump(scene, _nursery):
@@ -328,5 +327,6 @@ def test_a_session_with_tasks_that_meets_this_here_and_there_leaves_no_trace_of_
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(("durability", "stride"), [("os", 2), ("relaxed", 5)])
 @pytest.mark.slow
+@pytest.mark.usefixtures("unmeasured_here")
 def test_a_session_with_tasks_that_meets_this_anywhere_leaves_no_trace_of_harm(style, act, durability, stride):
     at_every_step(disturbed(style, act, durability), Disturbed.check, stride=stride)

@@ -244,6 +244,41 @@ async def test_the_event_loop_goes_on_while_a_sync_hangs(desk):
             await receipt.get()
 
 
+async def test_the_lag_is_what_was_posted_and_is_not_as_durable_as_configured(desk):
+    disk = FaultyDisk()
+    async with Running(desk.journal(disk, durability="fsync")) as journal:
+        assert journal.lag == 0
+        disk.gate.clear()
+        with trio.fail_after(LIMIT_S):
+            first = journal.post(record(0), record(1))
+            await trio.to_thread.run_sync(disk.syncing.wait)
+            second = journal.post(record(2))
+            assert journal.lag == 3
+            disk.gate.set()
+            await first.get()
+            await second.get()
+        assert journal.lag == 0
+        assert journal.tally.records == {"test.event": 3}
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync", "relaxed"])
+async def test_what_is_kept_for_later_lags_and_a_log_that_fails_twice_has_failed_twice(desk, durability):
+    disk = FaultyDisk()
+    async with Running(desk.journal(disk, durability=durability)) as journal:
+        for failures in (1, 2):
+            with trio.fail_after(LIMIT_S):
+                disk.room = 0
+                receipts = [journal.post(record(n)) for n in range(3)]
+                while journal.failures < failures or journal._queued:
+                    await trio.lowlevel.checkpoint()
+                assert (journal.failures, journal.lag) == (failures, 3)
+                disk.room = None
+                await journal.write(record(3))
+                assert journal.lag == 0
+                assert all(receipt.filled for receipt in receipts)
+        assert journal.failures == 2
+
+
 # --- when the log cannot be written
 
 

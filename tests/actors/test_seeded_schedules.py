@@ -527,6 +527,7 @@ def test_under_fifty_schedules_nothing_goes_wrong(block, request):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.parametrize("block", range(19))
 def test_under_a_thousand_schedules_nothing_goes_wrong(block, request):
     for seed in pytest_seeds(request.config, range(50 + block * 50, 100 + block * 50)):

@@ -30,7 +30,7 @@ def listed() -> list[str]:
 
 def test_a_tiny_run_produces_every_row_with_a_figure(tmp_path: Path) -> None:
     target = tmp_path / "figures.json"
-    done = benchmarks("--quick", "--rounds", "1", "--seconds", "0.05", "--json", str(target))
+    done = benchmarks("--quick", "--rounds", "1", "--repeats", "1", "--seconds", "0.05", "--json", str(target))
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads(target.read_text())
     names = [row["name"] for row in written["rows"]]
@@ -86,7 +86,7 @@ def test_the_echo_floor_answers_in_as_many_bytes_as_hearth() -> None:
     ],
 )
 def test_a_profile_shows_where_the_time_goes(name: str, how: str, shows: str) -> None:
-    done = benchmarks("--profile", name, "--seconds", "0.2", "--top", "200", "--how", how)
+    done = benchmarks("--profile", name, "--seconds", "0.06", "--top", "200", "--how", how)
     assert done.returncode == 0, done.stderr
     assert shows in done.stdout
     assert "saved as" in done.stdout

@@ -11,6 +11,7 @@ from hearth.config import (
     BoardConfig,
     Config,
     FilesConfig,
+    HttpConfig,
     LimitsConfig,
     PolicyConfig,
     ServerConfig,
@@ -32,6 +33,7 @@ TABLES = {
     "[server]": ServerConfig,
     "[tls]": TlsConfig,
     "[websocket]": WebSocketConfig,
+    "[http]": HttpConfig,
     "[board]": BoardConfig,
     "[audit]": AuditConfig,
     "[files]": FilesConfig,
@@ -108,6 +110,7 @@ def test_the_example_loads_with_every_key_in_use(tmp_path):
     assert config.audit == attrs.evolve(AuditConfig(), path=config.audit.path, key=config.audit.key)
     assert not config.tls.listen.is_loopback
     assert config.websocket.origins == ("http://127.0.0.1:8000",)
+    assert config.http.hosts == ("bench.example",)
     assert config.tools.exec["ping"].fill({"count": "3", "host": "robot.local"})[-1] == "robot.local"
 
 

@@ -1,4 +1,4 @@
-"""[tls] and [websocket]: what they may say, and that nobody listens where nobody proves who they are."""
+"""[tls], [websocket] and [http]: what they may say, and that nobody listens where nobody proves who they are."""
 
 import pytest
 
@@ -140,6 +140,44 @@ MISTAKES += [
     ),
 ]
 
+HOST = 'expected a host such as "board.example"'
+HOST_FORM = "it has neither a scheme nor a port, and an IPv6 address stands in brackets"
+MISTAKES += [
+    *(
+        (f"[http]\nhosts = ['{written}']", f'[http] hosts[0]: {HOST}: {why}; got "{written}"')
+        for written, why in (
+            ("*", '"*" would take the name of any page that a user visits; list each host'),
+            ("*.example", '"*" would take the name of any page that a user visits; list each host'),
+            ("bücher.example", "a browser sends such a name in its xn--… form; write that"),
+            ("http://board.example", HOST_FORM),
+            ("board.example:8080", HOST_FORM),
+            ("::1", HOST_FORM),
+            ("board.example/", HOST_FORM),
+        )
+    ),
+    ("[http]\nmcp = 'yes'", '[http] mcp: expected true or false, got "yes"'),
+    ("[http]\ncert = '/c'", "[http]: key not set: cert alone makes no TLS; set key, or take cert out"),
+    (
+        "[http]\nclient_ca = '/a'",
+        "[http]: cert and key not set: only TLS has client certificates; set them, or take client_ca out",
+    ),
+    (
+        f"[http]\nlisten = '[::]:7119'\n{TOKEN}",
+        (
+            "[http]: cert and key not set: [::]:7119 is reached from other machines, and tokens would cross "
+            "the network in the clear; set cert and key, or plaintext = true if a proxy in front ends TLS"
+        ),
+    ),
+    (
+        "[http]\nlisten = '127.0.0.1:7118'\n[websocket]\nlisten = '127.0.0.1:7118'\n",
+        '[http]: 127.0.0.1:7118 is taken by [websocket] listen = "127.0.0.1:7118"; give one of them another port',
+    ),
+    (
+        f"[http]\nlisten = '127.0.0.1:7117'\n[tls]\nlisten = '0.0.0.0:7117'\n{PKI}client_ca = '/a'",
+        '[http]: 127.0.0.1:7117 is taken by [tls] listen = "0.0.0.0:7117"; give one of them another port',
+    ),
+]
+
 
 @pytest.mark.parametrize(("text", "told"), MISTAKES, ids=[told[:50] for _, told in MISTAKES])
 def test_a_mistake_is_told_with_its_place_and_what_was_expected(file, text, told):
@@ -147,19 +185,20 @@ def test_a_mistake_is_told_with_its_place_and_what_was_expected(file, text, told
 
 
 NOBODY = (
-    "[websocket]: {} is reached from other machines, where nobody could prove who they are; set client_ca "
+    "[{}]: {} is reached from other machines, where nobody could prove who they are; set client_ca "
     "(with cert and key), or token_sha256 in the match of a [[policy]] (`hearth token new` makes one)"
 )
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7118", "[::]:0", "192.0.2.1:7118"])
 @pytest.mark.parametrize("more", [PKI, "plaintext = true\n"])
-def test_a_listener_off_loopback_needs_to_know_who_calls(file, listen, more):
-    section = f"[websocket]\nlisten = '{listen}'\n{more}"
-    assert problems(file, section) == [NOBODY.format(listen)]
-    assert problems(file, f"{section}[[policy]]\nname = 'a'\nmatch = {{ any = true }}\n") == [NOBODY.format(listen)]
+@pytest.mark.parametrize("name", ["websocket", "http"])
+def test_a_listener_off_loopback_needs_to_know_who_calls(file, listen, more, name):
+    section, told = f"[{name}]\nlisten = '{listen}'\n{more}", [NOBODY.format(name, listen)]
+    assert problems(file, section) == told
+    assert problems(file, f"{section}[[policy]]\nname = 'a'\nmatch = {{ any = true }}\n") == told
     for cure in (TOKEN, "client_ca = '/a'" if more is PKI else TOKEN):
-        assert str(loaded(file, section + cure).websocket.listen) == listen
+        assert str(getattr(loaded(file, section + cure), name).listen) == listen
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7118", "localhost:0", "[::1]:7118"])
@@ -186,7 +225,7 @@ def test_two_listeners_may_have_addresses_that_do_not_overlap(file, one, other):
 def test_what_is_wrong_with_the_whole_is_told_at_once_too(file):
     twice = "[[policy]]\nname = 'a'\nmatch = { uid = 1 }\n"
     wrong = problems(file, f"[websocket]\nlisten = '[::]:1'\nplaintext = true\n{twice}{twice}")
-    assert wrong == ['[[policy]]: two entries are named "a"; give one another name', NOBODY.format("[::]:1")]
+    assert wrong == ['[[policy]]: two entries are named "a"; give one another name', NOBODY.format("websocket", "[::]:1")]
 
 
 @pytest.mark.parametrize(

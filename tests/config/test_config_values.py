@@ -17,6 +17,7 @@ from hearth.config import (
     Config,
     Endpoint,
     FilesConfig,
+    HttpConfig,
     LimitsConfig,
     PolicyConfig,
     ServerConfig,
@@ -131,18 +132,35 @@ def tls_sections():
 
 
 @st.composite
+def doors(draw, cls, **more):
+    """[websocket] or [http]: over TLS, behind a proxy, on loopback, or not at all."""
+    listen = draw(st.none() | LISTEN)
+    if draw(st.booleans()):
+        return cls(listen, draw(PATHS), draw(PATHS), draw(st.none() | PATHS), **more)
+    away = listen is not None and not listen.is_loopback
+    return cls(listen, plaintext=away or draw(st.booleans()), **more)
+
+
+@st.composite
 def websocket_sections(draw):
-    """[websocket]: over TLS, behind a proxy, on loopback, or not at all."""
+    """[websocket]."""
     more = {
         "origins": draw(st.lists(ORIGINS, max_size=3).map(tuple)),
         "ping_interval_s": draw(st.integers(1, 1000)),
         "ping_timeout_s": draw(st.floats(0.1, 1000)),
     }
-    listen = draw(st.none() | LISTEN)
-    if draw(st.booleans()):
-        return WebSocketConfig(listen, draw(PATHS), draw(PATHS), draw(st.none() | PATHS), **more)
-    away = listen is not None and not listen.is_loopback
-    return WebSocketConfig(listen, plaintext=away or draw(st.booleans()), **more)
+    return draw(doors(WebSocketConfig, **more))
+
+
+@st.composite
+def http_sections(draw):
+    """[http]."""
+    more = {
+        "origins": draw(st.lists(ORIGINS, max_size=3).map(tuple)),
+        "hosts": draw(st.lists(st.sampled_from(["bench.example", "[2001:db8::1]", "192.0.2.1"]), max_size=2).map(tuple)),
+        "mcp": draw(st.none() | st.booleans()),
+    }
+    return draw(doors(HttpConfig, **more))
 
 
 @st.composite
@@ -162,12 +180,13 @@ def configs(draw):
     names = st.from_regex("[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)
     exec_templates = st.dictionaries(names, templates(), max_size=2)
     entries = draw(st.lists(sections(PolicyConfig), max_size=3, unique_by=lambda entry: entry.name))
-    tls, websocket = draw(tls_sections()), draw(websocket_sections())
-    wrong = list(open_doors(tls, websocket, tokens="token_sha256" in repr(entries)))
+    tls, websocket, http = draw(tls_sections()), draw(websocket_sections()), draw(http_sections())
+    wrong = list(open_doors(tls, websocket, http, tokens="token_sha256" in repr(entries)))
     return Config(
         server=draw(sections(ServerConfig)),
         tls=TlsConfig() if wrong else tls,
         websocket=WebSocketConfig() if wrong else websocket,
+        http=HttpConfig() if wrong else http,
         board=draw(sections(BoardConfig)),
         audit=draw(sections(AuditConfig)),
         files=draw(sections(FilesConfig)),

@@ -9,29 +9,10 @@ sentence it proves with `@pytest.mark.spec(section, level, sentence)`, and a dec
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from conformance.card_sentences import CARD
+from conformance.reading import Sentence as Sentence, read
 
-
-class Sentence(NamedTuple):
-    """One thing to prove."""
-
-    section: str
-    level: str
-    text: str
-
-
-def _read(table: str) -> list[Sentence]:
-    """The rows "section | level | text": a row goes on in the indented lines after it; "#" begins a heading."""
-    rows: list[str] = []
-    for line in table.strip().splitlines():
-        if line.startswith("    "):
-            rows[-1] += " " + line.strip()
-        elif line and not line.startswith("#"):
-            rows.append(line)
-    return [Sentence(*row.split(" | ", 2)) for row in rows]
-
-
-DRAFT = _read(
+DRAFT = read(
     """
 # 1 Introduction
 1.1 | is | A task has exactly one identifier and one terminal status.
@@ -180,7 +161,7 @@ DRAFT = _read(
 )
 """In the order of the draft. Section 1.1's sentence about the key words themselves asks nothing of anybody."""
 
-DESIGN = _read(
+DESIGN = read(
     """
 design 8: notification | decided | missing `id` or `id: null`: executed, never answered (parse and invalid-request
     errors are still answered, with `id: null`)
@@ -227,4 +208,4 @@ design 8: capability flags | decided | what the session may really do, and nothi
 )
 """The wire decisions that go beyond the draft."""
 
-ALL = [*DRAFT, *DESIGN]
+ALL = [*DRAFT, *DESIGN, *CARD]

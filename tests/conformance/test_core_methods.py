@@ -144,8 +144,14 @@ def test_3_3_tools_have_the_drafts_fields_and_a_risk_level_from_0_to_3(peer, ses
 
 @pytest.mark.spec("3.4", "is", "Steps run sequentially within a task.")
 def test_3_4_each_step_begins_after_the_one_before_has_finished(peer, session, daemon) -> None:
-    task_id = peer.submit(session, READ, ("gpio.get", {"line": 1}), READ, ("uart.exchange", {
-        "port": "uart0", "data": base64.b64encode(b"DELAY 30 x\n").decode(), "until": "\n"}), subscribe=True)
+    task_id = peer.submit(
+        session,
+        READ,
+        ("gpio.get", {"line": 1}),
+        READ,
+        ("uart.exchange", {"port": "uart0", "data": base64.b64encode(b"DELAY 30 x\n").decode(), "until": "\n"}),
+        subscribe=True,
+    )
     events = peer.events_until("task_finish")
     assert [(event["phase"], event.get("step_index")) for event in events] == [
         ("start", 0), ("finish", 0), ("start", 1), ("finish", 1), ("start", 2), ("finish", 2), ("start", 3),

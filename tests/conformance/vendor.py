@@ -66,4 +66,4 @@ def install(site: Path) -> None:
     info = site / "hearth_conformance_vendor-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hearth-conformance-vendor\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text('[hearth.tools]\ncom.example = hearth_conformance_vendor:tools\n')
+    (info / "entry_points.txt").write_text("[hearth.tools]\ncom.example = hearth_conformance_vendor:tools\n")

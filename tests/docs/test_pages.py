@@ -21,6 +21,7 @@ TESTED_IN = {
     "README.md": HERE,
     "docs/carriers.md": HERE,
     "docs/getting-started.md": HERE,
+    "docs/mcp.md": "tests/mcp/test_print_config.py",
     "docs/reference/audit.md": "tests/audit/test_audit_docs.py",
     "docs/reference/boards.md": "tests/drivers/test_profiles.py",
     "docs/reference/cli.md": "tests/cli/test_cli_reference.py",

@@ -9,6 +9,7 @@ from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
 from hearth.actors import backlog, connection, outbox, runtime
+from hearth.actors.bridges.http import visit, wire
 from hearth.actors.listeners import accepting, tcp, websocket, websocket_meter as meter
 from hearth.config import Config
 
@@ -53,6 +54,10 @@ def bound(row: str) -> list[float]:
         ("A batch", [LIMITS.max_batch, connection.BATCH_BYTES / MIB]),
         ("What waits to be sent to one connection", [outbox.HIGH_WATER / MIB]),
         ("The time a peer may read nothing", [LIMITS.send_timeout_s]),
+        ("An HTTP request's line and headers", [wire.HEADER_BYTES / KIB, LIMITS.handshake_timeout_s]),
+        ("An HTTP request's body", [LIMITS.max_document_bytes / MIB, LIMITS.send_timeout_s]),
+        ("An HTTP connection on which nothing is asked", [visit.KEEP_ALIVE]),
+        ("MCP clients over HTTP", [LIMITS.max_sessions_per_principal, LIMITS.max_connections]),
         ("The time a WebSocket may be silent", [WEBSOCKET.ping_interval_s, WEBSOCKET.ping_timeout_s]),
         ("The time a machine that vanished is missed", [
             tcp.KEEPALIVE[tcp.socket.TCP_KEEPIDLE]
@@ -74,7 +79,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 18
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 22
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from docs.player import NOT_RUN, blocks
-from support.chromium import chromium
+from support.chromium import chromium, driving
 from support.watching import WATCH, serving
 
 from hearth.config import load_config
@@ -45,21 +45,22 @@ def test_the_configuration_for_a_daemon_of_ones_own_is_one(tmp_path: Path) -> No
 async def test_the_program_runs_in_a_page_against_a_daemon(tmp_path: Path) -> None:
     program, imports = re.subn(r'import \{(.*?)\} from "\./(.*?)";', r'const {\1} = await import("/\2");', of("js"))
     assert imports == 1
-    async with serving() as site, chromium(tmp_path) as browser:
-        program = program.replace("wss://pi.local:7118", site.daemon_address)
-        assert site.daemon_address in program
-        tab = await browser.open()
-        await tab.navigate(site.origin)
-        await tab.until("document.readyState === 'complete'")
-        said = await tab.evaluate(
-            f"""(async () => {{
-                const said = [], token = {json.dumps(site.token)}, show = (text) => said.push(text);
-                const console = {{ log: (...words) => said.push(words.join(" ").trim()) }};
-                {program}
-                await session.close();
-                return said;
-            }})()"""
-        )
+    with chromium(tmp_path) as address:
+        async with serving() as site, driving(address) as browser:
+            program = program.replace("wss://pi.local:7118", site.daemon_address)
+            assert site.daemon_address in program
+            tab = await browser.open()
+            await tab.navigate(site.origin)
+            await tab.until("document.readyState === 'complete'")
+            said = await tab.evaluate(
+                f"""(async () => {{
+                    const said = [], token = {json.dumps(site.token)}, show = (text) => said.push(text);
+                    const console = {{ log: (...words) => said.push(words.join(" ").trim()) }};
+                    {program}
+                    await session.close();
+                    return said;
+                }})()"""
+            )
     assert said[:2] == ["connecting", "open"]
     assert said[-1] == "SUCCESS"
     assert [line.split()[1] for line in said[2:-1]] == ["start", "finish", "task_finish"]

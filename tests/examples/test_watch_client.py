@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from support.chromium import Browser, Tab, chromium, needs_chromium
+from support.chromium import Browser, Tab, chromium, driving, needs_chromium
 from support.watching import WATCH
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, serve_websocket
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
     from types import ModuleType
 
 pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.usefixtures("unmeasured")]
@@ -115,9 +114,16 @@ async def server(nursery: trio.Nursery) -> Server:
     return made
 
 
+@pytest.fixture(scope="module")
+def chromium_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One browser for all: each page is a private window, and what starts slowly is started once."""
+    with chromium(tmp_path_factory.mktemp("browser")) as address:
+        yield address
+
+
 @pytest.fixture
-async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
-    async with chromium(tmp_path / "browser") as started:
+async def browser(chromium_address: str) -> AsyncIterator[Browser]:
+    async with driving(chromium_address) as started:
         yield started
 
 

@@ -420,6 +420,47 @@ async def test_an_answer_to_a_cancelled_submit_is_taken_back_once_it_comes(fake)
         assert server.params_of("task.cancel") == [{"session_id": SESSION, "task_id": TASK}]
 
 
+async def test_an_answer_to_a_cancelled_submit_that_was_to_be_followed_leaves_no_follower_behind(fake) -> None:
+    async with fake() as (client, server):
+        gate = trio.Event()
+
+        async def slowly(_request):
+            await gate.wait()
+            return {"task_id": TASK, "status": "QUEUED", "subscribed": True}
+
+        server.answers["task.submit"] = slowly
+        session = client.attach(SESSION)
+        with trio.move_on_after(0.05) as scope:
+            await session.submit("x", [], follow=True)
+        assert scope.cancelled_caught
+        gate.set()
+        await session.close()
+        assert server.params_of("task.cancel") == [{"session_id": SESSION, "task_id": TASK}]
+        assert not client._subscriptions._of_task
+
+
+@pytest.mark.parametrize("more", [{}, {"subscribed": False}, {"subscribed": 1}], ids=repr)
+async def test_a_server_that_gives_no_events_with_a_submission_is_asked_for_them(fake, more) -> None:
+    async with fake() as (client, server):
+        server.answers["task.submit"] = {"task_id": TASK, "status": "QUEUED", **more}
+        task = await client.attach(SESSION).submit("x", [], follow=True)
+        events = task.events()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(anext, events)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await server.finish()
+        assert server.params_of("task.submit")[0]["subscribe"] is True
+        assert server.params_of("task.events.subscribe") == [{"session_id": SESSION, "task_id": TASK, "from_seq": 1}]
+
+
+@pytest.mark.parametrize("answer", [{"subscribed": True}, {"subscribed": True, "task_id": 7}], ids=repr)
+async def test_a_server_that_gives_events_of_no_task_is_wrong(fake, answer) -> None:
+    async with fake() as (client, server):
+        server.answers["task.submit"] = answer
+        with pytest.raises(ProtocolViolation, match="task_id"):
+            await client.attach(SESSION).submit("x", [], follow=True)
+
+
 async def test_leaving_the_connection_waits_for_what_is_to_be_taken_back(tmp_path, fake) -> None:
     async with fake() as (client, server):
 

@@ -68,10 +68,10 @@ def test_the_core_methods_are_known(method):
     assert method in METHODS
 
 
-def test_beside_the_core_only_event_subscription_is_known():
+def test_beside_the_core_only_event_subscription_and_mcp_introspection_are_known():
     assert set(METHODS) - {
         "session.open", "session.close", "tool.list", "task.submit", "task.get", "task.cancel",
-    } == {"task.events.subscribe", "task.events.unsubscribe"}  # fmt: skip
+    } == {"task.events.subscribe", "task.events.unsubscribe", "mcp.info", "mcp.tools"}  # fmt: skip
 
 
 GOOD = [

@@ -9,10 +9,12 @@ import base64
 import itertools
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
-from contextlib import asynccontextmanager
+import threading
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -20,7 +22,7 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket_url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 BOUND: Final = 30.0
@@ -169,13 +171,14 @@ def _documents(params: Any) -> list[Any]:
 
 
 class Browser:
-    """A browser that has started. Made by `chromium`."""
+    """A browser that has started. Made by `driving`."""
 
     def __init__(self, connection: WebSocketConnection) -> None:
         self._connection = connection
         self._ids = itertools.count(1)
         self._answers: dict[int, tuple[trio.Event, dict[str, Any]]] = {}
         self._tabs: dict[str, Tab] = {}
+        self._contexts: list[str] = []
 
     async def command(self, method: str, params: dict[str, Any], session: str | None = None) -> Any:
         """A command of the DevTools protocol; its result. Raises Broken."""
@@ -192,6 +195,7 @@ class Browser:
     async def open(self, *, width: int = 1280, height: int = 900, dark: bool = False, calm: bool = False) -> Tab:
         """A new page with a storage of its own, as in a private window."""
         context = await self.command("Target.createBrowserContext", {})
+        self._contexts.append(context["browserContextId"])
         target = await self.command(
             "Target.createTarget", {"url": "about:blank", "browserContextId": context["browserContextId"]}
         )
@@ -201,6 +205,11 @@ class Browser:
             await tab.command(f"{domain}.enable")
         await tab.look_like(width=width, height=height, dark=dark, calm=calm)
         return tab
+
+    async def close_pages(self) -> None:
+        """Close all pages that were opened here, and forget what they stored."""
+        while self._contexts:
+            await self.command("Target.disposeBrowserContext", {"browserContextId": self._contexts.pop()})
 
     async def listen(self) -> None:
         """Take what the browser says, until it says no more."""
@@ -217,44 +226,50 @@ class Browser:
                 self._tabs[message["sessionId"]].take(message["method"], message["params"])
 
 
-@asynccontextmanager
-async def chromium(folder: Path) -> AsyncIterator[Browser]:
-    """Start a browser that knows nothing but an empty `folder`; it does not outlive this context."""
+@contextmanager
+def chromium(folder: Path) -> Iterator[str]:
+    """Start a browser that knows nothing but an empty `folder`; where to drive it. It does not outlive this context."""
     assert _PROGRAM is not None, "a test that needs a browser is marked with needs_chromium"
     command = [_PROGRAM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]
     environ = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
     # A group of its own: a browser is many processes, and all of them are to end with it.
-    process = await trio.lowlevel.open_process(
+    process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ,
         start_new_session=True,
     )  # fmt: skip
+    address: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    reader = threading.Thread(target=_read_address, args=(process, address), daemon=True)
+    reader.start()
     try:
-        async with trio.open_nursery() as nursery:
-            with trio.fail_after(BOUND):
-                address = await nursery.start(_read_address, process)
-            async with open_websocket_url(address, max_message_size=_LARGEST) as connection:
-                browser = Browser(connection)
-                nursery.start_soon(browser.listen)
-                yield browser
-            nursery.cancel_scope.cancel()
+        found = address.get(timeout=BOUND)
+        if found is None:
+            raise Broken("Chromium has ended before it said where it listens")
+        yield found
     finally:
-        with trio.CancelScope(shield=True):
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(BOUND)
+        reader.join(BOUND)
 
 
-async def _read_address(process: trio.Process, task_status: Any) -> None:
-    """Read what the browser says, and go on reading: it must not wait for us. The address is among the first lines."""
+def _read_address(process: subprocess.Popen[bytes], address: queue.SimpleQueue[str | None]) -> None:
+    """Read what the browser says to its end: it must not wait for us. The address is among the first lines."""
     assert process.stderr is not None
-    said = b""
-    tell: Callable[[str], None] | None = task_status.started
-    async for chunk in process.stderr:
-        if tell is None:
-            continue
-        said += bytes(chunk)
-        _, found, rest = said.partition(_LISTENING)
-        if found and b"\n" in rest:
-            tell(rest.split(b"\n")[0].decode().strip())
-            tell = None
-    if tell is not None:
-        raise Broken(f"Chromium has ended: {said.decode(errors='replace')[-2000:]}")
+    with process.stderr:
+        for line in process.stderr:
+            if line.startswith(_LISTENING):
+                address.put(line.removeprefix(_LISTENING).decode().strip())
+    address.put(None)
+
+
+@asynccontextmanager
+async def driving(address: str) -> AsyncIterator[Browser]:
+    """Drive the browser that is there; the pages that were opened, and what they stored, are gone afterwards."""
+    async with trio.open_nursery() as nursery, open_websocket_url(address, max_message_size=_LARGEST) as connection:
+        browser = Browser(connection)
+        nursery.start_soon(browser.listen)
+        try:
+            yield browser
+        finally:
+            with trio.CancelScope(shield=True):
+                await browser.close_pages()
+        nursery.cancel_scope.cancel()

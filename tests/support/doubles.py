@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import trio
 from attrs import define, field, frozen
 
+from hearth.actors.tally import Tally
 from hearth.drivers.base import BaseDriver, Style
 from hearth.errors import AuditUnavailable, CarrierError, DeviceError, PermissionDenied
 
@@ -229,7 +230,9 @@ class MemoryJournal:
     def __init__(self, observer, *, durability="os"):
         self.settings = SimpleNamespace(durability=durability, path="memory")
         self.failure = None
+        self.failures = 0
         self.warning = None
+        self.tally = Tally()
         self.records = []
         self.lost = []
         self.ended = False
@@ -251,8 +254,14 @@ class MemoryJournal:
     def heal(self):
         self.failure = None
 
+    @property
+    def lag(self):
+        return sum(len(records) for records, _ in self._posted)
+
     def post(self, *records):
         receipt = MemoryReceipt()
+        for record in records:
+            self.tally.record(record)
         if self.ended:
             receipt.settle(AuditUnavailable("the log is closed"))
         elif self.settings.durability == "relaxed":

@@ -268,6 +268,42 @@ class SessionContract:
                     await task.cancel()
             assert seen == []
 
+    async def test_events_that_were_asked_for_with_the_submission_are_whole_and_so_are_any_other_readers(self, face):
+        whole = [1, 2, 3, 4, 5]
+        async with face.open_session() as session:
+            steps = [step("bench.read"), step("bench.read", gate="x")]
+            task = await session.submit("x", steps, follow=True)
+            await at_gate(face, "x")
+            later = task.events(from_seq=2)
+            first, second = task.events(), task.events()
+            face.world.gate("x").open()
+            with trio.fail_after(PATIENCE):
+                assert [event.seq async for event in first] == whole
+                assert [event.seq async for event in second] == whole
+                assert [event.seq async for event in later] == whole[1:]
+                assert [event.seq async for event in task.events()] == whole
+            assert (await finished(await session.submit("x", steps[:1], follow=True))).status == "SUCCESS"
+
+    async def test_whoever_is_refused_or_repeats_a_submission_may_ask_for_its_events_all_the_same(self, face):
+        async with face.open_session() as session:
+            with pytest.raises(ToolNotFound):
+                await session.submit("x", [step("no.such.tool")], follow=True)
+            for _ in range(2):
+                task = await session.submit("x", [step("bench.read")], follow=True, idempotency_key="once")
+                with trio.fail_after(PATIENCE):
+                    assert [event.seq async for event in task.events()] == [1, 2, 3]
+
+    async def test_a_task_whose_events_were_asked_for_and_are_read_by_nobody_may_be_let_go(self, face):
+        async with face.open_session() as session:
+            task = await session.submit("x", [step("bench.wait", tag="never")], follow=True)
+            task_id = task.task_id
+            del task
+            gc.collect()
+            task = await session.task(task_id)
+            await task.cancel()
+            with trio.fail_after(PATIENCE):
+                assert [event.seq async for event in task.events()] == [1, 2, 3]
+
     async def test_any_number_of_readers_see_the_same_events(self, face):
         seen = {}
 

@@ -1,31 +1,189 @@
-"""A task on behalf of one MCP request: submitted, followed, cancelled with it, and told as its result."""
+"""A task on behalf of one MCP request: asked about, submitted, followed, cancelled with it, and told as its result.
+
+A call is a `Job` first, which says what would run and how risky it is; who serves a call otherwise than here (as an MCP
+task, say) starts from the same job. Cancelling the request cancels the task, and a transaction that has begun finishes
+all the same. Which tools there are is the providers' business, how a result reads `hearth.mcp.outcome`'s.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-import mcp_types as types
-import orjson
+import trio
+from attrs import evolve, frozen
 from mcp.shared.exceptions import MCPError
 
-from hearth.api import Step
-from hearth.errors import InvalidParams, RpcError
+from hearth.actors.bridges.mcp.consent import CONSENT_RISK, consent, refused
+from hearth.actors.bridges.mcp.jobs import Job as Job  # noqa: TC001 - others take it from here
+from hearth.actors.bridges.mcp.progress import BEAT, Progress
+from hearth.actors.bridges.mcp.providers import Provider
+from hearth.errors import CarrierError, HearthError, RpcError, SessionInvalid
+from hearth.mcp.advice import WORLD
+from hearth.mcp.names import META_TASK
+from hearth.mcp.outcome import ProtocolError, of_error, of_step, of_task
+from hearth.protocol.client import read_task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
-    from hearth.actors.bridges.mcp.providers import Ask
+    import mcp_types as types
+
+    from hearth.actors.bridges.mcp.clients import Client
+    from hearth.actors.bridges.mcp.providers import Ask, Outcome
+    from hearth.api import Session, Task, TaskEvent, TaskResult
+
+PATIENCE: Final = 2.0
+"""Seconds that a request which is being cancelled waits for the daemon to have heard of it."""
 
 
-async def run_step(ask: Ask, entry: Mapping[str, Any], arguments: Mapping[str, Any]) -> types.CallToolResult:
-    """Run one tool, by its tool.list entry. Raises MCPError for arguments that the tool's schema refuses."""
-    session = await ask.client.session()
+@frozen(eq=False)
+class Running:
+    """A job that was submitted."""
+
+    client: Client
+    session: Session
+    job: Job
+    task: Task
+
+    async def result(self, progress: Progress | None = None) -> TaskResult:
+        """Follow the task to its end. Raises the RpcError or CarrierError because of which that cannot be learned."""
+        finished: Mapping[str, Any] = {}
+        status = ""
+        events = self.task.events()
+        while (event := await _next(events, progress)) is not None:
+            if event.phase == "finish":
+                finished = event.data
+            elif event.phase == "task_finish":
+                status = event.data.get("status", "")
+            if progress is not None:
+                await progress.take(event)
+        if self.job.plan or not finished:
+            return await self.task.get()
+        # One step that has run: its events have told all there is.
+        return read_task({"task_id": self.task.task_id, "status": status, "steps": [finished]})
+
+    async def cancel(self) -> None:
+        """Let the daemon cancel the task, whatever state the surrounding task is in."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
+            try:
+                await self.task.cancel()
+            except HearthError:
+                # It has ended, or its session has, or the daemon will see the connection end: nothing is left to stop.
+                return
+
+
+async def _next(events: AsyncIterator[TaskEvent], progress: Progress | None) -> TaskEvent | None:
+    """The next event, None after the last; while none comes, a client that wants to hear hears that the task lives."""
+    event: TaskEvent | None = None
+    while progress is not None:
+        with trio.move_on_at(progress.due) as waiting:
+            event = await anext(events, None)
+        if not waiting.cancelled_caught:
+            return event
+        await progress.beat()
+    return await anext(events, None)
+
+
+async def submit(client: Client, job: Job) -> Running:
+    """Submit a job in the client's session. Raises the RpcError it was refused with, or CarrierError."""
     try:
-        result = await session.run(Step(entry["name"], arguments).tool, **arguments)
-    except InvalidParams as error:
-        raise MCPError(code=types.INVALID_PARAMS, message=error.message, data=error.data) from None
-    except RpcError as error:
-        return types.CallToolResult(content=[types.TextContent(type="text", text=str(error))], is_error=True)
-    return types.CallToolResult(
-        content=[types.TextContent(type="text", text=orjson.dumps(result).decode())], structured_content=dict(result)
+        return await _submit(client, job)
+    except SessionInvalid:
+        # The session had ended before, so nothing of this has been accepted: once more, in a new one.
+        return await _submit(client, job)
+
+
+async def _submit(client: Client, job: Job) -> Running:
+    session = await client.session()
+    try:
+        return Running(
+            client, session, job, await session.submit(job.intent, job.steps, follow=True, **job.constraints)
+        )
+    except (SessionInvalid, CarrierError) as error:
+        client.forget(session, error)
+        raise
+
+
+async def perform(ask: Ask, params: types.CallToolRequestParams, job: Job, *, beat: float = BEAT) -> Outcome:
+    """Serve a tools/call as this job, from the question to a person, if there must be one, to the result.
+
+    Raises MCPError for arguments that the tool's schema refuses.
+    """
+    client = ask.client
+    try:
+        if job.risk >= CONSENT_RISK:
+            answer = await consent(ask, params, job, partial(_rehearse, client, job))
+            if isinstance(answer, str):
+                return told(client, refused(job, answer))
+            if answer is not None:
+                return answer
+            job = _raised(job)
+        running = await submit(client, job)
+    except HearthError as error:
+        return told(client, of_error(error, plan=job.plan))
+    try:
+        result = await running.result(Progress(ask, job.steps, every=beat) if ask.wants_progress else None)
+    except (RpcError, CarrierError) as error:
+        return told(client, _lost(running, error))
+    except BaseException:
+        # Whoever gave up waiting is the only one who knows of the task.
+        await running.cancel()
+        raise
+    return told(client, of_result(result, plan=job.plan))
+
+
+def _lost(running: Running, error: RpcError | CarrierError) -> dict[str, Any]:
+    """A task that was accepted, and of which nothing more can be learned: its session, or the daemon, has gone."""
+    if isinstance(error, (SessionInvalid, CarrierError)):
+        running.client.forget(running.session, error)
+    task_id = running.task.task_id
+    text = (
+        f"Task {task_id} was accepted, and then nothing more could be learned of it: {str(error).rstrip('.')}. "
+        f"{WORLD['unknown']} What the audit log says of it, a person can read with `hearth audit tail`."
     )
+    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {META_TASK: {"task_id": task_id}}}
+
+
+async def _rehearse(client: Client, job: Job) -> None:
+    """Let the daemon check and authorise a job without running it. Raises the RpcError it would be refused with."""
+    allowed = _raised(job)
+    await submit(client, evolve(allowed, constraints={**allowed.constraints, "dry_run": True}))
+
+
+def _raised(job: Job) -> Job:
+    # As far as the policy lets a task raise its cap, and no further.
+    return evolve(job, constraints={**job.constraints, "max_risk_level": CONSENT_RISK})
+
+
+def of_result(result: TaskResult, *, plan: bool) -> dict[str, Any]:
+    """A finished task as a CallToolResult."""
+    if plan or not result.steps:
+        return of_task(result)
+    return of_step(result.steps[0], task_id=result.task_id)
+
+
+def told(client: Client, outcome: dict[str, Any] | ProtocolError) -> dict[str, Any]:
+    """A CallToolResult, with what the client must be told beside it. Raises MCPError where the call itself is wrong."""
+    if isinstance(outcome, ProtocolError):
+        raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
+    news = client.news()
+    beside = [] if news is None else [{"type": "text", "text": news}]
+    return {**outcome, "content": [*outcome["content"], *beside], "resultType": "complete"}
+
+
+class TaskProvider(Provider):
+    """A provider whose tools are tasks. `beat`: seconds between two signs of life of a task."""
+
+    def __init__(self, *, beat: float = BEAT) -> None:
+        self._beat = beat
+
+    @abstractmethod
+    async def job(self, ask: Ask, params: types.CallToolRequestParams) -> Job | None:
+        """What a call of one of its tools would run; None for a tool that is not its own. Raises MCPError."""
+
+    async def call(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome | None:
+        """See Provider."""
+        job = await self.job(ask, params)
+        return None if job is None else await perform(ask, params, job, beat=self._beat)

@@ -6,66 +6,318 @@ becomes an MCP error. How a tool works is its provider's; which carrier the mess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+import binascii
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import mcp_types as types
+from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.server import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 
 from hearth._version import __version__
-from hearth.actors.bridges.mcp.providers import Ask, Provider
+from hearth.actors.bridges.mcp.consent import PATIENCE
+from hearth.actors.bridges.mcp.providers import Ask, Method, Outcome, Provider
+from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, PermissionDenied, RpcError
+from hearth.groups import sole
+from hearth.mcp.advice import WORLD, advice
+from hearth.mcp.icons import icon
+from hearth.mcp.outcome import ProtocolError, of_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
-    from typing import Any
+
+    from pydantic import BaseModel
 
     from hearth.actors.bridges.mcp.clients import Clients, Context
 
-INSTRUCTIONS = "Tools of a board's real hardware."
+    R = TypeVar("R")
+    Item = TypeVar("Item", bound=BaseModel)
+
+NAME: Final = "hearth"
+PAGE: Final = 100
+"""Entries of one page of a list; a board's own tools fit on the first one, for clients that never ask for a second."""
+FRESH_MS: Final = 60_000
+"""Milliseconds for which a client may keep a list: what a daemon offers is fixed until it is started again."""
+DESCRIPTION: Final = "A board's real hardware: GPIO, I2C, UART, sensors, files and telemetry, run by hearthd."
+INSTRUCTIONS: Final = """\
+These tools act on a real board: lines switch, devices are written to, and nothing is simulated unless hw_board says so.
+
+- Names: the tool gpio.set of hearth is called gpio_set here; its title has the dotted name, and error texts use it.
+- Look first: hw_board tells what the board is and how it is, hw_gpio_list, hw_i2c_list, hw_uart_list and \
+hw_sensor_list what it has. Lines and sensors go by the names given there.
+- Plan: for more than one step call hacp_plan once rather than tool after tool. The steps run in order, one that fails \
+ends the plan, rollback_on_failure undoes what was done, exclusive keeps others off the devices meanwhile, and dry_run \
+checks everything and touches nothing. Try a plan that moves something with dry_run first.
+- Risk: 0 reads; 1 changes what does no harm; 2 drives hardware; 3 is dangerous, and a person is asked before it runs. \
+A plan has the highest risk of its steps.
+- Errors say what became of the world. Where that is "not known", read the state back before you repeat anything. \
+A refusal by policy does not change by trying again.
+- Lines that you drive stay as you set them only while this session lasts. When it ends, by your disconnecting or \
+otherwise, they go to the safe state that the board's profile names.
+- A call that you cancel stops at the next chance; a transfer on a bus that has begun is finished, never cut in half.\
+"""
+
+_SIGNATURE: Final = {"name": NAME, "version": __version__}
+_LISTS: Final = ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
 
 
-def make_server(providers: Sequence[Provider], clients: AbstractAsyncContextManager[Clients]) -> Server[Clients]:
-    """A server over these providers; entering `clients` is the server's lifespan."""
+def make_server(
+    providers: Sequence[Provider],
+    clients: AbstractAsyncContextManager[Clients],
+    *,
+    principal: Callable[[Context], str | None] | None = None,
+) -> Server[Clients]:
+    """A server over these providers; entering `clients` is the server's lifespan.
+
+    `principal` names who makes a request, where one server serves several: what one was asked, another cannot answer.
+    Raises ConfigError for providers that cannot be put together.
+    """
     offers = Offers(providers)
 
     def lifespan(_server: Server[Any]) -> AbstractAsyncContextManager[Clients]:
         return clients
 
-    return Server(
-        "hearth",
+    server: Server[Clients] = Server(
+        NAME,
         version=__version__,
-        title="hearth",
+        title=NAME,
+        description=DESCRIPTION,
         instructions=INSTRUCTIONS,
+        icons=[types.Icon.model_validate(icon(NAME))],
+        cache_hints={method: CacheHint(FRESH_MS, "private") for method in _LISTS},
         lifespan=lifespan,
-        get_tool_input_schema=lambda _name: None,
-        on_list_tools=offers.list_tools,
-        on_call_tool=offers.call_tool,
+        get_tool_input_schema=offers.input_schema,
     )
+    for method in offers.methods():
+        server.add_request_handler(method.name, method.params, partial(offers.serve, method))
+    for name, settings in offers.extensions().items():
+        server.extensions[name] = dict(settings)
+    security = RequestStateSecurity(keys=[secrets.token_bytes(32)], ttl=PATIENCE, bind_principal=principal)
+    # In place of the SDK's own, which traces every message for OpenTelemetry: what happens here is in the audit log.
+    server.middleware[:] = [RequestStateBoundary(security, default_audience=NAME)]
+    return server
 
 
 class Offers:
-    """The handlers."""
+    """The handlers: one for each kind of request that some provider has overridden."""
 
     def __init__(self, providers: Sequence[Provider]) -> None:
         self._providers = providers
+        self._interceptors = [provider for provider in providers if _has(provider, "intercept")]
+        self._listeners = [provider for provider in providers if _has(provider, "listen")]
 
-    async def _ask(self, ctx: Context) -> Ask:
-        return Ask(ctx, await ctx.lifespan_context.of(ctx))
-
-    async def list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        """tools/list."""
-        del params
-        ask = await self._ask(ctx)
-        return types.ListToolsResult(tools=[tool for provider in self._providers for tool in await provider.tools(ask)])
-
-    async def call_tool(
-        self, ctx: Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult | types.InputRequiredResult:
-        """tools/call."""
-        ask = await self._ask(ctx)
+    def methods(self) -> list[Method]:
+        """All that is served. Raises ConfigError for a method that two providers have."""
+        kinds: list[tuple[str, str, type[BaseModel], Callable[[Ask, Any], Awaitable[BaseModel | dict[str, Any]]]]] = [
+            ("tools", "tools/list", types.PaginatedRequestParams, self.list_tools),
+            ("call", "tools/call", types.CallToolRequestParams, self.call_tool),
+            ("resources", "resources/list", types.PaginatedRequestParams, self.list_resources),
+            ("templates", "resources/templates/list", types.PaginatedRequestParams, self.list_templates),
+            ("read", "resources/read", types.ReadResourceRequestParams, self.read_resource),
+            ("subscribe", "resources/subscribe", types.SubscribeRequestParams, self.subscribe),
+            ("unsubscribe", "resources/unsubscribe", types.UnsubscribeRequestParams, self.unsubscribe),
+            ("listen", "subscriptions/listen", types.SubscriptionsListenRequestParams, self.listen),
+            ("prompts", "prompts/list", types.PaginatedRequestParams, self.list_prompts),
+            ("prompt", "prompts/get", types.GetPromptRequestParams, self.get_prompt),
+            ("complete", "completion/complete", types.CompleteRequestParams, self.complete),
+            ("set_level", "logging/setLevel", types.SetLevelRequestParams, self.set_level),
+        ]
+        served = {
+            name: Method(name, params, handle)
+            for kind, name, params, handle in kinds
+            if any(_has(provider, kind) for provider in self._providers)
+        }
         for provider in self._providers:
-            result = await provider.call(ask, params)
+            for method in provider.methods():
+                if method.name in served:
+                    raise ConfigError(f"{type(provider).__name__} serves {method.name}, which is served already")
+                served[method.name] = method
+        return list(served.values())
+
+    def extensions(self) -> dict[str, dict[str, Any]]:
+        """What is advertised as extensions."""
+        return {name: settings for provider in self._providers for name, settings in provider.extensions().items()}
+
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """See Provider."""
+        found = (provider.input_schema(name) for provider in self._providers)
+        return next((schema for schema in found if schema is not None), None)
+
+    async def serve(self, method: Method, ctx: Context, params: Any) -> BaseModel | dict[str, Any] | None:
+        """Serve one request. What hearth raises on purpose becomes an MCP error here, and nowhere else."""
+        if method.versions is not None and ctx.protocol_version not in method.versions:
+            raise MCPError(code=types.METHOD_NOT_FOUND, message="Method not found", data=method.name)
+        try:
+            ask = Ask(ctx, await ctx.lifespan_context.of(ctx))
+            result = await method.handle(ask, params)
+            return _signed(result) if ask.modern and isinstance(result, dict) else result
+        except HearthError as error:
+            raise as_mcp(error) from None
+        except ExceptionGroup as group:
+            cause = sole(group)
+            if isinstance(cause, MCPError):
+                raise cause from None
+            if isinstance(cause, HearthError):
+                raise as_mcp(cause) from None
+            raise
+
+    # --- tools --------------------------------------------------------------------------------------------------
+
+    async def list_tools(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListToolsResult:
+        """tools/list. Raises ConfigError for two tools of one name."""
+        tools: dict[str, types.Tool] = {}
+        for provider in self._providers:
+            for tool in await provider.tools(ask):
+                if tools.setdefault(tool.name, tool) is not tool:
+                    raise ConfigError(f"two tools are called {tool.name}; one of them is {type(provider).__name__}'s")
+        page, cursor = _page(list(tools.values()), params, "tools")
+        return types.ListToolsResult(tools=page, next_cursor=cursor)
+
+    async def call_tool(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome:
+        """tools/call."""
+        return await self._intercepted(0, ask, params)
+
+    async def _intercepted(self, index: int, ask: Ask, params: types.CallToolRequestParams) -> Outcome:
+        if index < len(self._interceptors):
+            return await self._interceptors[index].intercept(ask, params, partial(self._intercepted, index + 1))
+        try:
+            for provider in self._providers:
+                outcome = await provider.call(ask, params)
+                if outcome is not None:
+                    return outcome
+        except (RpcError, CarrierError) as error:
+            # What a provider has not told itself came before anything was submitted: there is no session to be had.
+            return _no_session(error)
+        raise MCPError(
+            code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name[:100]}; tools/list has those there are"
+        )
+
+    # --- resources ----------------------------------------------------------------------------------------------
+
+    async def list_resources(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
+        """resources/list."""
+        found = [resource for provider in self._providers for resource in await provider.resources(ask)]
+        page, cursor = _page(found, params, "resources")
+        return types.ListResourcesResult(resources=page, next_cursor=cursor)
+
+    async def list_templates(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListResourceTemplatesResult:
+        """resources/templates/list."""
+        found = [template for provider in self._providers for template in await provider.templates(ask)]
+        page, cursor = _page(found, params, "templates")
+        return types.ListResourceTemplatesResult(resource_templates=page, next_cursor=cursor)
+
+    async def read_resource(
+        self, ask: Ask, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult | types.InputRequiredResult:
+        """resources/read."""
+        for provider in self._providers:
+            result = await provider.read(ask, params)
             if result is not None:
                 return result
-        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
+        raise _no_resource(ask, params.uri)
+
+    async def subscribe(self, ask: Ask, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """resources/subscribe."""
+        for provider in self._providers:
+            if await provider.subscribe(ask, params):
+                return types.EmptyResult()
+        raise _no_resource(ask, params.uri)
+
+    async def unsubscribe(self, ask: Ask, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        """resources/unsubscribe; from what was not subscribed to, too."""
+        for provider in self._providers:
+            if await provider.unsubscribe(ask, params):
+                break
+        return types.EmptyResult()
+
+    async def listen(self, ask: Ask, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+        """subscriptions/listen: the first who has it, who may hand on to others."""
+        return await self._listeners[0].listen(ask, params)
+
+    # --- prompts, completion, logging ---------------------------------------------------------------------------
+
+    async def list_prompts(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
+        """prompts/list."""
+        found = [prompt for provider in self._providers for prompt in await provider.prompts(ask)]
+        page, cursor = _page(found, params, "prompts")
+        return types.ListPromptsResult(prompts=page, next_cursor=cursor)
+
+    async def get_prompt(
+        self, ask: Ask, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult | types.InputRequiredResult:
+        """prompts/get."""
+        for provider in self._providers:
+            result = await provider.prompt(ask, params)
+            if result is not None:
+                return result
+        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {params.name[:100]}")
+
+    async def complete(self, ask: Ask, params: types.CompleteRequestParams) -> types.CompleteResult:
+        """completion/complete; nothing, for what nobody can complete."""
+        for provider in self._providers:
+            result = await provider.complete(ask, params)
+            if result is not None:
+                return result
+        return types.CompleteResult(completion=types.Completion(values=[]))
+
+    async def set_level(self, ask: Ask, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        """logging/setLevel: for all who log."""
+        for provider in self._providers:
+            await provider.set_level(ask, params)
+        return types.EmptyResult()
+
+
+def _signed(result: dict[str, Any]) -> dict[str, Any]:
+    """A result with who it comes from, in few words: else the SDK adds all that server/discover has told, each time."""
+    return {**result, "_meta": {types.SERVER_INFO_META_KEY: _SIGNATURE, **(result.get("_meta") or {})}}
+
+
+def _has(provider: Provider, kind: str) -> bool:
+    return getattr(type(provider), kind) is not getattr(Provider, kind)
+
+
+def _page(items: list[Item], params: types.PaginatedRequestParams, kind: str) -> tuple[list[Item], str | None]:
+    """One page, and the cursor of the next. Raises MCPError for a cursor that is not one of ours."""
+    start = 0
+    if params.cursor is not None:
+        try:
+            start = int(base64.urlsafe_b64decode(params.cursor).decode("ascii").removeprefix(f"{kind}:"))
+        except (binascii.Error, ValueError):
+            start = 0
+        if params.cursor != _cursor(kind, start) or not 0 < start < len(items):
+            raise MCPError(code=types.INVALID_PARAMS, message="Unknown cursor; begin the list again without one")
+    end = start + PAGE
+    return items[start:end], _cursor(kind, end) if end < len(items) else None
+
+
+def _cursor(kind: str, start: int) -> str:
+    return base64.urlsafe_b64encode(f"{kind}:{start}".encode()).decode()
+
+
+def _no_resource(ask: Ask, uri: str) -> MCPError:
+    # 2026-07-28 has given up the code of its own.
+    code = types.INVALID_PARAMS if ask.modern else -32002
+    return MCPError(code=code, message="Resource not found", data={"uri": uri[:1000]})
+
+
+def as_mcp(error: HearthError) -> MCPError:
+    """What hearth raised, as an MCP error: HACP's own code stays in its data, for MCP means something else by it."""
+    outcome = of_error(error)
+    if isinstance(outcome, ProtocolError):
+        return MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
+    code = types.INVALID_REQUEST if isinstance(error, PermissionDenied) else types.INTERNAL_ERROR
+    return MCPError(code=code, message=outcome["content"][0]["text"], data=outcome.get("_meta") or None)
+
+
+def _no_session(error: RpcError | CarrierError) -> dict[str, Any]:
+    if isinstance(error, RpcError) and not isinstance(error, InvalidParams):
+        outcome = of_error(error)
+        assert not isinstance(outcome, ProtocolError)
+        return {**outcome, "resultType": "complete"}
+    text = f"{str(error).rstrip('.')}. {WORLD['none']} {advice(error)}"
+    return {"content": [{"type": "text", "text": text}], "isError": True, "resultType": "complete"}

@@ -1,30 +1,44 @@
 """`hearth mcp`: one MCP client on stdin and stdout, over a connection to the daemon.
 
-It owns the streams and when they end: at the end of stdin, when nobody reads stdout any more, or on Ctrl-C.
+It owns the streams and when they end: at the end of stdin, when nobody reads stdout any more, or on a signal. Nothing
+but the protocol goes to stdout, and what is said to a person goes to stderr. Which tools there are, and what they do,
+is the providers' and the daemon's.
 """
 
 from __future__ import annotations
 
-import argparse
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+import logging
+import os
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-import anyio
-import mcp_types as types
+import click
 import trio
-from mcp.shared.message import SessionMessage
-from pydantic import ValidationError
 
-from hearth.actors.bridges.mcp.clients import Client
+from hearth.actors.bridges.mcp.clients import KEEP_ALIVE, Client, who
+from hearth.actors.bridges.mcp.offers import all_offers
+from hearth.actors.bridges.mcp.pipes import Incoming, Outgoing
 from hearth.actors.bridges.mcp.server import make_server
-from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.cli.common import Options, interruptible, standard
 from hearth.cli.connect import standard_streams
 from hearth.client import connect
+from hearth.errors import CarrierError, ConfigError
+from hearth.policy.principal import Principal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from hearth.actors.bridges.mcp.clients import Context, House
+    from hearth.actors.bridges.mcp.providers import Provider
+    from hearth.address import Address
+    from hearth.api import Session
+
+LAST_WORDS: Final = 1.0
+"""Seconds that the answers to what was under way may take to be read, once the client has ended its side."""
+
+log = logging.getLogger("hearth.mcp")
 
 
 class OnlyClient:
@@ -35,72 +49,105 @@ class OnlyClient:
 
     async def of(self, ctx: Context) -> Client:
         """See Clients."""
-        del ctx
+        self._client.introduce(*who(ctx))
         return self._client
 
 
 @asynccontextmanager
-async def one_client(house: House) -> AsyncIterator[OnlyClient]:
+async def one_client(house: House, *, keep_alive: float | None = KEEP_ALIVE) -> AsyncIterator[OnlyClient]:
     """The client that lives as long as the pipes do."""
     async with trio.open_nursery() as nursery:
-        client = Client(house, nursery, name="mcp", version=None)
+        client = Client(house, nursery, name="mcp", keep_alive=keep_alive)
         try:
             yield OnlyClient(client)
         finally:
+            # What runs for it beside its session ends with it; the session is closed in spite of that.
             client.close()
+            nursery.cancel_scope.cancel()
 
 
-async def serve(house: House, stdin: trio.abc.ReceiveStream, stdout: trio.abc.SendStream) -> None:
-    """Speak MCP over these streams, one JSON document a line, until `stdin` ends."""
-    server = make_server([HacpTools()], one_client(house))
-    to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, to_client = anyio.create_memory_object_stream[SessionMessage](0)
+class Daemon:
+    """A daemon's sessions: over the connection that there was at the start, or, when that has ended, over a new one.
 
-    async def read() -> None:
-        async with to_server:
-            async for line in _lines(stdin):
-                try:
-                    message: Any = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except ValidationError as error:
-                    await to_server.send(error)
-                else:
-                    await to_server.send(SessionMessage(message))
+    A daemon may be started again while its clients' programs run on. Implements `House`.
+    """
 
-    async def write() -> None:
-        async with to_client:
-            async for message in to_client:
-                line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await stdout.send_all(line.encode() + b"\n")
+    def __init__(self, first: House, address: Address) -> None:
+        self._first = first
+        self._address = address
 
+    @asynccontextmanager
+    async def open_session(
+        self, *, client_name: str | None = None, client_version: str | None = None
+    ) -> AsyncIterator[Session]:
+        """See House."""
+        async with AsyncExitStack() as stack:
+
+            async def opened(house: House) -> Session:
+                return await stack.enter_async_context(
+                    house.open_session(client_name=client_name, client_version=client_version)
+                )
+
+            try:
+                session = await opened(self._first)
+            except CarrierError as error:
+                log.warning("%s; connecting again", error)
+                session = await opened(await stack.enter_async_context(connect(self._address)))
+            yield session
+
+
+async def serve(
+    house: House,
+    stdin: trio.abc.ReceiveStream,
+    stdout: trio.abc.SendStream,
+    offers: Sequence[Provider],
+    *,
+    keep_alive: float | None = KEEP_ALIVE,
+) -> None:
+    """Speak MCP over these streams, one JSON document a line, until `stdin` ends.
+
+    Raises BrokenPipeError when nobody reads `stdout` any more.
+    """
+    server = make_server(offers, one_client(house, keep_alive=keep_alive))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
-        nursery.start_soon(write)
-        await server.run(incoming, outgoing, server.create_initialization_options())
+        outgoing = Outgoing(stdout, nursery.cancel_scope)
+        nursery.start_soon(outgoing.run)
+        await server.run(Incoming(stdin, outgoing), outgoing, server.create_initialization_options())
+        with trio.move_on_after(LAST_WORDS):
+            await outgoing.written.wait()
         nursery.cancel_scope.cancel()
+    if outgoing.broken:
+        raise BrokenPipeError
 
 
-async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
-    pending = bytearray()
-    while data := await stream.receive_some():
-        pending += data
-        *lines, rest = bytes(pending).split(b"\n")
-        pending = bytearray(rest)
-        for line in lines:
-            if line.strip():
-                yield line
+# --- the process ----------------------------------------------------------------------------------------------------
 
 
-async def _main(address: str) -> None:
-    async with standard_streams() as (stdin, stdout), connect(address) as client:
-        await serve(client, stdin, stdout)
+async def bridge(address: Address, offers: Sequence[Provider]) -> None:
+    """Serve MCP on our stdin and stdout. Raises CarrierError if the daemon cannot be reached now."""
+    async with standard_streams() as (stdin, stdout), connect(address) as first:
+        await serve(Daemon(first, address), stdin, stdout, offers)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """The bridge's process."""
-    parser = argparse.ArgumentParser("hearth mcp")
-    parser.add_argument("--to", required=True)
-    trio.run(_main, parser.parse_args(argv).to)
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """Where what a bridge keeps lies, on the machine that it runs on: the user's own (XDG Base Directory)."""
+    named = environ.get("XDG_STATE_HOME", "")
+    # A relative one is to be ignored, says the specification.
+    base = Path(named) if named.startswith("/") else Path.home() / ".local" / "state"
+    return base / "hearth"
+
+
+@click.command("mcp")
+@standard
+def main(options: Options) -> int:
+    """Serve MCP on stdin and stdout, over a connection to the daemon."""
+    if sys.__stdin__ is None or sys.__stdout__ is None:
+        raise ConfigError("stdin or stdout is closed; `hearth mcp` speaks MCP over them, to the program that starts it")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="hearth mcp: %(message)s")
+    whose = Principal(kind="unix", uid=os.geteuid(), gid=os.getegid()).key
+    offers = all_offers(state_directory(os.environ), principal=lambda _ask: whose)
+    return interruptible(lambda: bridge(options.address, offers))
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="hearth mcp")

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import mcp_types as types
 
-from hearth.actors.bridges.mcp.calls import run_step
-from hearth.actors.bridges.mcp.providers import Ask, Provider
+from hearth.actors.bridges.mcp.calls import TaskProvider
+from hearth.actors.bridges.mcp.jobs import Job
+from hearth.api import Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hearth.actors.bridges.mcp.providers import Ask
 
-class HacpTools(Provider):
+
+class HacpTools(TaskProvider):
     """See the module."""
 
     async def tools(self, ask: Ask) -> Sequence[types.Tool]:
@@ -21,9 +24,10 @@ class HacpTools(Provider):
         view = await ask.client.view()
         return [types.Tool.model_validate(definition) for definition in view.definitions()]
 
-    async def call(
-        self, ask: Ask, params: types.CallToolRequestParams
-    ) -> types.CallToolResult | types.InputRequiredResult | None:
-        """See Provider."""
+    async def job(self, ask: Ask, params: types.CallToolRequestParams) -> Job | None:
+        """See TaskProvider."""
         entry = (await ask.client.view()).hacp(params.name)
-        return None if entry is None else await run_step(ask, entry, params.arguments or {})
+        if entry is None:
+            return None
+        name = entry["name"]
+        return Job(params.name, f"tools/call {name}", (Step(name, params.arguments or {}),), (entry,))

@@ -1,0 +1,243 @@
+"""AgentCards over MCP: the tools and resources that the draft's [AGENTCARD-MCP] names, over the registry.
+
+Owns what they answer, and the card of this server among the others. What a valid card is, is `hearth.agentcard`'s; what
+is kept, and whose it is, the registry's. Nothing here touches hardware, so nothing here is a task of a HACP session.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import mcp_types as types
+import trio
+from mcp.shared.exceptions import MCPError
+
+from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
+from hearth.actors.bridges.mcp.card_schema import CARD_SCHEMA
+from hearth.actors.bridges.mcp.card_tools import DECLARE, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, TOOLS, VALIDATE
+from hearth.actors.bridges.mcp.providers import Ask, Provider
+from hearth.agentcard.validate import read_card
+from hearth.mcp.names import META
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from hearth.actors.bridges.mcp.card_registry import Declared
+    from hearth.actors.bridges.mcp.providers import Outcome
+    from hearth.agentcard.validate import Finding
+
+SCHEMA_URI: Final = "agentcard://schema"
+REGISTRY_URI: Final = "agentcard://registry"
+META_DECLARED: Final = f"{META}/declared"
+"""In `_meta` of the registry's contents: by agent_id, who declared the card and when."""
+
+EXAMINERS: Final = 2
+"""Cards that are validated at a time; some of 4 MiB take seconds, and the threads of others must not wait for them."""
+
+_SCHEMA_TEXT: Final = json.dumps(CARD_SCHEMA, ensure_ascii=False, indent=2)
+
+
+class AgentCards(Provider):
+    """The cards declared in `directory`, and this server's own, which is always known and nobody's to declare.
+
+    `own_card` is asked each time; None while there is none. `principal` gives the key of whom a request comes from.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        principal: Callable[[Ask], str],
+        own_card: Callable[[], Mapping[str, Any] | None] = lambda: None,
+    ) -> None:
+        self._registry = CardRegistry(directory)
+        self._principal = principal
+        self._own_card = own_card
+        self._examiners = trio.CapacityLimiter(EXAMINERS)
+
+    # --- tools --------------------------------------------------------------------------------------------------
+
+    async def tools(self, ask: Ask) -> Sequence[types.Tool]:
+        """See Provider."""
+        del ask
+        return TOOLS
+
+    async def call(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome | None:
+        """See Provider."""
+        arguments = params.arguments or {}
+        try:
+            if params.name == DECLARE:
+                return await self._declare(ask, _argument(arguments, "card_json"))
+            if params.name == RESOLVE:
+                return await self._resolve(_argument(arguments, "query"))
+            if params.name == VALIDATE:
+                return await self._validate(_argument(arguments, "card_json"))
+            if params.name == LIST:
+                return await self._list()
+        except CardRefused as error:
+            return _failed(f"{str(error)[:1].upper()}{str(error)[1:]}.")
+        return None
+
+    async def _declare(self, ask: Ask, document: object) -> types.CallToolResult:
+        card, findings = await self._examined(document)
+        if card is None or findings:
+            faults = "\n".join(f"- {finding}" for finding in findings)
+            return _failed(f"The card is not valid, and was not declared:\n{faults}")
+        own = self._own_card()
+        if own is not None and own["agent_id"] == card["agent_id"]:
+            return _failed(
+                f"agent_id {card['agent_id']} is that of this server itself, whose card nobody else declares; make an "
+                "agent_id of your own (a new ULID)."
+            )
+        return _told(_summary(_entry(await self._registry.declare(card, self._principal(ask)))))
+
+    async def _resolve(self, query: object) -> types.CallToolResult:
+        if not isinstance(query, str) or not 1 <= len(query) <= MAX_QUERY:
+            raise _wrong("query", f"a string of 1 to {MAX_QUERY} characters")
+        entries, _ = await self._known()
+        fitting = _fitting(entries, query)
+        if not fitting:
+            return _failed(f"No agent known here fits {query!r}; {LIST} tells those that are, {DECLARE} adds one.")
+        if len(fitting) == 1:
+            return _told({"match": fitting[0], "candidates": []})
+        return _told({"match": None, "candidates": [_summary(entry) for entry in fitting]})
+
+    async def _validate(self, document: object) -> types.CallToolResult:
+        _, findings = await self._examined(document)
+        return _told({"valid": not findings, "findings": [finding.to_json() for finding in findings]})
+
+    async def _list(self) -> types.CallToolResult:
+        entries, skipped = await self._known()
+        named = [{"file": name, "reason": reason} for name, reason in skipped.items()]
+        return _told(
+            {
+                "agents": [_summary(entry) for entry in entries],
+                "skipped": named[:MAX_NAMED],
+                "skipped_more": max(0, len(named) - MAX_NAMED),
+            }
+        )
+
+    async def _examined(self, document: object) -> tuple[Mapping[str, Any] | None, list[Finding]]:
+        """The card that an argument is, and its faults: in a thread, since a stranger decides how long that takes."""
+        return await trio.to_thread.run_sync(read_card, document, abandon_on_cancel=True, limiter=self._examiners)
+
+    async def _known(self) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
+        """All cards with their origin, this server's own first; and the registry's files that are none."""
+        own = self._own_card()
+        shelf = await self._registry.shelf()
+        entries = [_entry(declared) for declared in shelf.cards.values()]
+        if own is None:
+            return entries, shelf.skipped
+        others = [entry for entry in entries if entry["card"]["agent_id"] != own["agent_id"]]
+        return [{"card": dict(own), "declared_by": None, "declared_at": None, "own": True}, *others], shelf.skipped
+
+    # --- resources ----------------------------------------------------------------------------------------------
+
+    async def resources(self, ask: Ask) -> Sequence[types.Resource]:
+        """See Provider."""
+        del ask
+        return (
+            types.Resource(
+                uri=SCHEMA_URI,
+                name="agentcard_schema",
+                title="Schema of AgentCards",
+                description="JSON Schema of AgentCards, as draft-aevum-agentcard-00 has them",
+                mime_type="application/schema+json",
+                size=len(_SCHEMA_TEXT.encode()),
+                annotations=types.Annotations(audience=["assistant"], priority=0.2),
+            ),
+            types.Resource(
+                uri=REGISTRY_URI,
+                name="agentcard_registry",
+                title="AgentCards known here",
+                description="Array of all cards: that of this server, then those declared, which are claims",
+                mime_type="application/json",
+                annotations=types.Annotations(audience=["assistant"], priority=0.3),
+            ),
+        )
+
+    async def read(self, ask: Ask, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
+        """See Provider."""
+        del ask
+        if params.uri == SCHEMA_URI:
+            return _contents(SCHEMA_URI, "application/schema+json", _SCHEMA_TEXT, None)
+        if params.uri != REGISTRY_URI:
+            return None
+        try:
+            entries, _ = await self._known()
+        except CardRefused as error:
+            raise MCPError(types.INTERNAL_ERROR, f"{error}", data={"uri": REGISTRY_URI}) from None
+        origin = {
+            entry["card"]["agent_id"]: {"declared_by": entry["declared_by"], "declared_at": entry["declared_at"]}
+            for entry in entries
+            if not entry["own"]
+        }
+        cards = json.dumps([entry["card"] for entry in entries], ensure_ascii=False)
+        return _contents(REGISTRY_URI, "application/json", cards, {META_DECLARED: origin})
+
+
+def _contents(uri: str, mime_type: str, text: str, meta: dict[str, Any] | None) -> types.ReadResourceResult:
+    return types.ReadResourceResult(
+        contents=[types.TextResourceContents(uri=uri, mime_type=mime_type, text=text, _meta=meta)]
+    )
+
+
+def _argument(arguments: Mapping[str, Any], name: str) -> object:
+    if name not in arguments:
+        raise _wrong(name, "to be there")
+    return arguments[name]
+
+
+def _wrong(name: str, expected: str) -> MCPError:
+    return MCPError(types.INVALID_PARAMS, f"Invalid arguments: /{name}: expected {expected}", data={"path": f"/{name}"})
+
+
+def _fitting(entries: Sequence[dict[str, Any]], query: str) -> list[dict[str, Any]]:
+    """The agent of that id; else those of exactly that name; else those with the query in their name."""
+    wanted = query.casefold()
+    return (
+        [entry for entry in entries if entry["card"]["agent_id"] == query.upper()]
+        or [entry for entry in entries if entry["card"]["name"].casefold() == wanted]
+        or [entry for entry in entries if wanted in entry["card"]["name"].casefold()]
+    )
+
+
+def _entry(declared: Declared) -> dict[str, Any]:
+    return {
+        "card": dict(declared.card),
+        "declared_by": _shown(declared.declared_by),
+        "declared_at": declared.declared_at,
+        "own": False,
+    }
+
+
+def _shown(principal: str) -> str:
+    """A principal's key as others see it: of a token's digest as much as tells it from others."""
+    kind, _, digest = principal.partition(":")
+    return f"token:{digest[:12]}" if kind == "token" else principal
+
+
+def _summary(entry: Mapping[str, Any]) -> dict[str, Any]:
+    card = entry["card"]
+    return {
+        "agent_id": card["agent_id"],
+        "name": card["name"],
+        "version": card["version"],
+        "endpoint": card["endpoint"]["url"],
+        "capabilities": len(card["capabilities"]),
+        "capability_ids": [capability["id"] for capability in card["capabilities"][:IDS_SHOWN]],
+        "declared_by": entry["declared_by"],
+        "declared_at": entry["declared_at"],
+        "own": entry["own"],
+    }
+
+
+def _told(result: dict[str, Any]) -> types.CallToolResult:
+    text = json.dumps(result, ensure_ascii=False)
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=result)
+
+
+def _failed(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

@@ -1,0 +1,176 @@
+"""The person's word on what is dangerous: a call of risk 3 is put to a person before it is submitted.
+
+Owns when a person is asked, what they are shown, and that one answer lets one call run: this one, with these
+arguments, once. What cannot run anyway is refused before anybody is asked, and a client that cannot ask is refused with
+the reason. Whether the session may do it at all is the daemon's policy, which no answer widens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import unicodedata
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+import mcp_types as types
+import orjson
+import trio
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from hearth.mcp.advice import WORLD
+from hearth.tools import RISK_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from hearth.actors.bridges.mcp.jobs import Job
+    from hearth.actors.bridges.mcp.providers import Ask
+
+CONSENT_RISK: Final = 3
+"""The risk level from which on a person is asked."""
+MOST_QUESTION: Final = 6000
+"""Characters of a question: nobody is asked to allow what they cannot see."""
+MOST_HARMLESS: Final = 200
+"""Characters that are shown of the arguments of a plan's other steps."""
+PATIENCE: Final = 600.0
+"""Seconds for which a question waits for its answer."""
+MOST_QUESTIONS: Final = 16
+"""Questions of one client that may wait for their answers; more, and the oldest is forgotten."""
+
+KEY: Final = "consent"
+"""The name of the question among a result's input requests."""
+_FIELD: Final = "allow"
+
+FORM: Final[types.ElicitRequestedSchema] = {
+    "type": "object",
+    "properties": {
+        _FIELD: {
+            "type": "boolean",
+            "title": "Allow it, this once",
+            "description": "Yes lets this one call run with exactly these arguments; no refuses it.",
+            "default": False,
+        }
+    },
+    "required": [_FIELD],
+}
+
+
+class Questions:
+    """The questions of one client that wait for their answers, where an answer comes with another request."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+
+    def ask(self, about: bytes) -> str:
+        """A new question; returns what its answer must bring along, which nobody can guess."""
+        name = secrets.token_urlsafe(24)
+        self._open[name] = about, trio.current_time() + PATIENCE
+        if len(self._open) > MOST_QUESTIONS:
+            self._open.popitem(last=False)
+        return name
+
+    def settle(self, name: str | None, about: bytes) -> bool:
+        """True if this is the first answer to a question that was asked, about just this, and not long ago."""
+        asked, until = self._open.pop(name or "", (b"", 0.0))
+        return asked == about and trio.current_time() <= until
+
+
+async def consent(
+    ask: Ask, params: types.CallToolRequestParams, job: Job, rehearse: Callable[[], Awaitable[None]]
+) -> types.InputRequiredResult | str | None:
+    """None if a person allows the call; a question to put to them; or the reason why it is refused, as a sentence.
+
+    `rehearse` raises for what could not run anyway; nobody is asked about that.
+    """
+    if not ask.can_elicit:
+        return (
+            "A person has to allow each such call, and this client cannot ask one: it has not declared elicitation. "
+            "Do without it, or ask the person who operates the machine to do it"
+        )
+    answer = (params.input_responses or {}).get(KEY)
+    about = _digest(job)
+    if isinstance(answer, types.ElicitResult) and ask.client.questions.settle(params.request_state, about):
+        return _verdict(answer)
+    # Whatever is not an answer to this very question is not looked at: they are asked, or asked again.
+    await rehearse()
+    question = _question(job, await ask.client.board())
+    if question is None:
+        return "A person has to allow such a call, and it is too long to be shown to one: make it smaller"
+    if not ask.modern:
+        return await _asked(ask, question)
+    request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=question, requested_schema=FORM))
+    return types.InputRequiredResult(input_requests={KEY: request}, request_state=ask.client.questions.ask(about))
+
+
+async def _asked(ask: Ask, question: str) -> str | None:
+    """Ask on the stream of the request, and wait."""
+    try:
+        with trio.fail_after(PATIENCE):
+            answer = await ask.ctx.session.elicit_form(question, FORM, related_request_id=ask.ctx.request_id)
+    except trio.TooSlowError:
+        return f"No person has answered within {PATIENCE:g} s"
+    except (MCPError, ValidationError) as error:
+        return f"A person has to allow each such call, and the client could not ask one ({str(error).splitlines()[0]})"
+    return _verdict(answer)
+
+
+def _verdict(answer: types.ElicitResult) -> str | None:
+    if answer.action == "cancel":
+        return "The person who was asked has not decided: the question was dismissed. Do not ask again unless they wish"
+    if answer.action == "accept" and (answer.content or {}).get(_FIELD) is True:
+        return None
+    return "The person who was asked does not allow it. Do not try again, and not by another way either"
+
+
+def refused(job: Job, reason: str) -> dict[str, Any]:
+    """The CallToolResult for a call that nobody has allowed."""
+    text = f"{_what(job)} was not run. {reason.rstrip('.')}. {WORLD['none']}"
+    return {"content": [{"type": "text", "text": text}], "isError": True}
+
+
+# --- what is asked --------------------------------------------------------------------------------------------------
+
+
+def _what(job: Job) -> str:
+    dangerous = dict.fromkeys(entry["name"] for entry in job.entries if entry["risk_level"] >= CONSENT_RISK)
+    named = ", ".join(dangerous)
+    risk = f"risk {job.risk}, {RISK_NAMES[job.risk]}"
+    return f"The plan with {named} ({risk})" if job.plan else f"{named} ({risk})"
+
+
+def _question(job: Job, board: str | None) -> str | None:
+    """What the person reads, with the arguments of what is dangerous in full; None if that is too long."""
+    lines = []
+    for number, (step, entry) in enumerate(zip(job.steps, job.entries, strict=True), 1):
+        risk = entry["risk_level"]
+        args = _shown(step.args)
+        if risk < CONSENT_RISK and len(args) > MOST_HARMLESS:
+            args = f"{args[:MOST_HARMLESS]} … ({len(args)} characters)"
+        back = "can be rolled back" if entry["supports_rollback"] else "cannot be rolled back"
+        what = f"{step.tool} {args}  [risk {risk}, {RISK_NAMES[risk]}; {back}]"
+        lines.append(f"{number}. {what}" if job.plan else what)
+    where = f" on board {_clean(board[:100])}" if board else ""
+    intent = f"\nIts intent, as the program says: {_clean(job.intent[:500])}" if job.plan else ""
+    text = f"A program asks to run this{where}:\n" + "\n".join(lines) + f"{intent}\nAllow it, this once?"
+    return text if len(text) <= MOST_QUESTION else None
+
+
+def _shown(args: Mapping[str, Any]) -> str:
+    return _clean(json.dumps(args, ensure_ascii=False))
+
+
+def _clean(text: str) -> str:
+    """Without what could make the question look like another one: control characters, line ends, reversed writing."""
+    return "".join(
+        f"\\u{ord(char):04x}" if unicodedata.category(char)[0] == "C" or char in "\u2028\u2029" else char
+        for char in text
+    )
+
+
+def _digest(job: Job) -> bytes:
+    steps = [[step.tool, dict(step.args)] for step in job.steps]
+    said = orjson.dumps([job.tool, job.intent, steps, dict(job.constraints)], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(said).digest()

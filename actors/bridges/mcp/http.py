@@ -1,0 +1,290 @@
+"""MCP over streamable HTTP at /mcp: both eras, and whose each request is.
+
+A client of 2025-11-25 is its Mcp-Session-Id: it is there while a request of its is under way, and for the idle TTL
+after the last; then its HACP session is closed with it. A client of 2026-07-28 has no session: it is its principal and
+the name it gives, and its HACP session ends by the runtime's own idle TTL. See docs/decisions/0062.
+
+Who may ask at all, under which Host and from which page, is decided before a request comes here.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.routing import Route
+
+from hearth.actors.bridges.mcp.clients import KEEP_ALIVE, MOST_NAME, Client, who
+from hearth.actors.bridges.mcp.server import make_server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
+    from mcp.server.lowlevel.server import Server
+    from mcp.server.streamable_http import EventStore, StreamableHTTPServerTransport
+    from starlette.types import Receive, Scope, Send
+
+    from hearth.actors.bridges.mcp.clients import Clients, Context, House
+    from hearth.actors.bridges.mcp.providers import Ask, Provider
+    from hearth.api import Session
+    from hearth.policy.principal import Principal
+
+    Houses: TypeAlias = Callable[[Principal], House]
+
+log = logging.getLogger("hearth.mcp")
+
+PATH = "/mcp"
+_SESSION_ID = "mcp-session-id"
+
+
+class WatchedHouse:
+    """Another house, of which it is known which session has been opened in it."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self.session: Session | None = None
+
+    @asynccontextmanager
+    async def open_session(
+        self, *, client_name: str | None = None, client_version: str | None = None
+    ) -> AsyncIterator[Session]:
+        """See House."""
+        opening = self._house.open_session(client_name=client_name, client_version=client_version)
+        async with opening as session:
+            self.session = session
+            try:
+                yield session
+            finally:
+                self.session = None
+
+
+class _Known:
+    """A client, with what decides how long it is known."""
+
+    def __init__(self, client: Client, house: WatchedHouse) -> None:
+        self.client = client
+        self.house = house
+        self.used = trio.current_time()
+
+
+class HttpClients:
+    """All clients of one listener. Implements `Clients`.
+
+    `alive` says whether a session has not ended; it is asked when a client without a connection has been silent for
+    `idle_ttl` seconds. No principal has more than `most` of these, each of which has a session.
+    """
+
+    def __init__(
+        self, houses: Houses, nursery: trio.Nursery, *, alive: Callable[[Principal, Session], bool], idle_ttl: float,
+        most: int,
+    ) -> None:  # fmt: skip
+        self._houses = houses
+        self._nursery = nursery
+        self._alive = alive
+        self._idle_ttl = idle_ttl
+        self._most = most
+        self._by_session: dict[str, Client] = {}
+        self._by_name: dict[str, dict[str, _Known]] = {}
+        self.sessions: dict[str, Any] = {}
+        """The MCP sessions there are, by id: a request may outlive its own."""
+
+    def __len__(self) -> int:
+        """How many are known."""
+        return len(self._by_session) + sum(map(len, self._by_name.values()))
+
+    async def of(self, ctx: Context) -> Client:
+        """See Clients."""
+        principal = caller(ctx)
+        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return self._named(principal, who(ctx))
+        request: Any = ctx.request
+        session_id: str = request.headers.get(_SESSION_ID, "")
+        client = self._by_session.get(session_id)
+        if client is None:
+            if session_id not in self.sessions:
+                raise MCPError(code=INVALID_REQUEST, message="This MCP session has ended; initialize a new one")
+            name, version = who(ctx)
+            keep_alive = min(KEEP_ALIVE, self._idle_ttl / 3)
+            house = self._houses(principal)
+            client = Client(house, self._nursery, name=name, version=version, keep_alive=keep_alive)
+            self._by_session[session_id] = client
+        return client
+
+    def gone(self, session_id: str) -> None:
+        """An MCP session has ended."""
+        client = self._by_session.pop(session_id, None)
+        if client is not None:
+            client.close()
+
+    def close(self) -> None:
+        """All have."""
+        for client in self._by_session.values():
+            client.close()
+        for known in self._by_name.values():
+            for each in known.values():
+                each.client.close()
+
+    def _named(self, principal: Principal, given: tuple[str | None, str | None]) -> Client:
+        name, version = (given[0] or "")[:MOST_NAME], given[1]
+        named = self._by_name.setdefault(principal.key, {})
+        known = named.get(name)
+        if known is None:
+            self._make_room(principal, named)
+            house = WatchedHouse(self._houses(principal))
+            client = Client(house, self._nursery, name=name or None, version=version, keep_alive=None)
+            known = named[name] = _Known(client, house)
+            self._nursery.start_soon(self._until_over, principal, name, known)
+        known.used = trio.current_time()
+        return known.client
+
+    def _make_room(self, principal: Principal, named: dict[str, _Known]) -> None:
+        """Forget a client that has no session, before there is one more than may have one. Raises MCPError."""
+        if len(named) < self._most:
+            return
+        for name, known in named.items():
+            if not self._lives(principal, known):
+                known.client.close()
+                del named[name]
+                return
+        raise MCPError(
+            code=INVALID_REQUEST,
+            message=f"{self._most} clients of yours have sessions; use fewer names in clientInfo, or wait until some "
+            f"have been idle for {self._idle_ttl:g} s",
+        )
+
+    def _lives(self, principal: Principal, known: _Known) -> bool:
+        """Whether a client has a session, or is about to."""
+        session = known.house.session
+        return not known.client.idle and (session is None or self._alive(principal, session))
+
+    async def _until_over(self, principal: Principal, name: str, known: _Known) -> None:
+        """Forget a client once it has been silent for the idle TTL and its session has ended."""
+        named = self._by_name[principal.key]
+        while named.get(name) is known:
+            await trio.sleep_until(known.used + self._idle_ttl)
+            if known.used + self._idle_ttl > trio.current_time():
+                continue
+            if self._lives(principal, known):
+                # Something that it began goes on: the runtime knows.
+                known.used = trio.current_time()
+                continue
+            known.client.close()
+            if named.get(name) is known:
+                del named[name]
+            if not named:
+                self._by_name.pop(principal.key, None)
+
+
+class Sessions(StreamableHTTPSessionManager):
+    """The SDK's sessions of 2025-11-25, at most `most` of one principal, and `gone` is told when one has ended."""
+
+    def __init__(self, server: Server[Any], *, most: int, gone: Callable[[str], None], **settings: Any) -> None:
+        super().__init__(server, **settings)
+        self._most = most
+        self._gone = gone
+
+    @property
+    def open(self) -> dict[str, StreamableHTTPServerTransport]:
+        """Those that are open, by id."""
+        return self._server_instances
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        if sum(owner == requestor for owner in self._session_owners.values()) >= self._most:
+            return None
+        return super()._admit_session(requestor)
+
+    async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
+        try:
+            await super()._discard_session(session_id, transport)
+        finally:
+            self._gone(session_id)
+
+
+class McpRoute:
+    """The ASGI application at /mcp: says to the SDK who calls, so that a session serves its owner only."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI; `scope["state"]["principal"]` is somebody."""
+        principal: Principal = scope["state"]["principal"]
+        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.key, scopes=[]))
+        await self._sessions.handle_request(scope, receive, send)
+
+
+@asynccontextmanager
+async def opened(
+    houses: Houses,
+    providers: Sequence[Provider],
+    *,
+    alive: Callable[[Principal, Session], bool],
+    idle_ttl: float,
+    max_body: int,
+    most_each: int,
+    most: int,
+    event_store: EventStore | None = None,
+    retry_ms: int | None = None,
+) -> AsyncIterator[list[Route]]:
+    """The routes of MCP while the context lasts; then all its sessions end.
+
+    `houses` gives each principal the house in which its sessions are opened. `idle_ttl` is in seconds; `most_each` and
+    `most` bound how many MCP clients one principal, and all, may have. Raises ConfigError.
+    """
+    there: list[HttpClients] = []
+
+    @asynccontextmanager
+    async def clients() -> AsyncIterator[Clients]:
+        async with trio.open_nursery() as nursery:
+            everybody = HttpClients(houses, nursery, alive=alive, idle_ttl=idle_ttl, most=most_each)
+            everybody.sessions = sessions.open
+            there.append(everybody)
+            try:
+                yield everybody
+            finally:
+                everybody.close()
+                nursery.cancel_scope.cancel()
+
+    def gone(session_id: str) -> None:
+        for everybody in there:
+            everybody.gone(session_id)
+
+    server = make_server(providers, clients(), principal=lambda ctx: caller(ctx).key)
+    sessions = Sessions(
+        server,
+        most=most_each,
+        gone=gone,
+        event_store=event_store,
+        retry_interval=retry_ms,
+        # Hosts and Origins are the door's; the SDK would have a second opinion.
+        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        session_idle_timeout=idle_ttl,
+        max_request_body_size=max_body,
+        max_sessions=most,
+    )
+    # What a client does wrong is its own to know; a log that it could fill is none.
+    logging.getLogger("mcp").setLevel(logging.ERROR)
+    async with sessions.run():
+        yield [Route(PATH, McpRoute(sessions))]
+
+
+def caller(ctx: Context) -> Principal:
+    """Who makes a request, as the door found it."""
+    request: Any = ctx.request
+    principal: Principal = request.state.principal
+    return principal
+
+
+def asker(ask: Ask) -> str:
+    """Whose a request is: the key of its principal."""
+    return caller(ask.ctx).key

@@ -1,0 +1,203 @@
+"""Long tool calls as MCP tasks: the extension `io.modelcontextprotocol/tasks` (SEP-2663), of the era of 2026-07-28.
+
+It owns when a call becomes a task, the methods tasks/get, tasks/update and tasks/cancel, and who may listen. A call
+that is over soon is answered as ever; one that is not is answered with a handle, and goes on. What the call does is its
+provider's, who knows nothing of tasks. Before 2026-07-28 tasks were an experiment of another shape, which is refused:
+to those clients a call is a call, and it reports progress.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+import mcp_types as types
+import trio
+from attrs import frozen
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from hearth.actors.bridges.mcp.providers import Method, Provider
+from hearth.actors.bridges.mcp.tasks_book import MOST_TASKS, Book
+from hearth.actors.bridges.mcp.tasks_call import LEASE, LongCall
+from hearth.actors.bridges.mcp.tasks_listen import Listen, listen_to
+from hearth.errors import HearthError
+from hearth.mcp.names import PLAN
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from hearth.actors.bridges.mcp.clients import Client
+    from hearth.actors.bridges.mcp.providers import Ask, CallNext, Outcome
+
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
+
+_VERSIONS: Final = frozenset(MODERN_PROTOCOL_VERSIONS)
+
+SOON: Final = 0.1
+"""Seconds after which a call that is known to be able to take long is answered with a task."""
+EVENTUALLY: Final = 5.0
+"""Seconds after which any other call is: it waits for a bus, or for something that nobody foresaw."""
+LONG_MS: Final = 10_000
+"""A tool that declares this timeout or more is known to be able to take long."""
+
+
+@frozen
+class Terms:
+    """On which terms a call becomes a task."""
+
+    after: float
+    """Seconds that it may take before it does; 0: at once."""
+    required: bool = False
+    """True if it is never answered directly: a client that has not declared the extension is refused."""
+
+
+TermsOf: TypeAlias = "Callable[[Ask, types.CallToolRequestParams], Awaitable[Terms | None]]"
+"""The terms of a call; None if it never becomes a task."""
+
+
+async def patience(ask: Ask, params: types.CallToolRequestParams) -> Terms | None:
+    """The terms of hearth's own tools."""
+    if params.name == PLAN:
+        return Terms(after=SOON)
+    try:
+        entry = (await ask.client.view()).hacp(params.name)
+    except HearthError:
+        # There is no session to be had; the call itself says that better.
+        return None
+    if entry is None:
+        return None
+    return Terms(after=SOON if entry["timeout_ms"] >= LONG_MS else EVENTUALLY)
+
+
+class TaskParams(types.RequestParams):
+    """The params of tasks/get and tasks/cancel."""
+
+    task_id: str
+
+
+class UpdateParams(TaskParams):
+    """The params of tasks/update; an answer is read when it is known which question it answers."""
+
+    input_responses: dict[str, Any]
+
+
+class Tasks(Provider):
+    """See the module.
+
+    `listen` serves what else subscriptions/listen has; it must use the Ask that it is given. `lease`: seconds that a
+    task is kept after it was last asked for; where clients are forgotten after a time, no longer than that.
+    """
+
+    def __init__(self, terms: TermsOf = patience, *, listen: Listen | None = None, lease: float = LEASE) -> None:
+        self._terms = terms
+        self._listen = listen
+        self._lease = lease
+        self._books: WeakKeyDictionary[Client, Book] = WeakKeyDictionary()
+
+    def extensions(self) -> Mapping[str, dict[str, Any]]:
+        """See Provider. The extension has no settings."""
+        return {EXTENSION: {}}
+
+    def methods(self) -> Sequence[Method]:
+        """See Provider."""
+        return (
+            Method("tasks/get", TaskParams, self._get, _VERSIONS),
+            Method("tasks/update", UpdateParams, self._update, _VERSIONS),
+            Method("tasks/cancel", TaskParams, self._cancel, _VERSIONS),
+        )
+
+    async def intercept(self, ask: Ask, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
+        """See Provider."""
+        terms = await self._terms(ask, params) if ask.modern else None
+        if terms is None:
+            return await call_next(ask, params)
+        if not _declared(ask):
+            if terms.required:
+                raise _undeclared()
+            return await call_next(ask, params)
+        book = self._book(ask)
+        if terms.required and book.full:
+            raise MCPError(
+                code=types.INVALID_REQUEST,
+                message=f"This client has {MOST_TASKS} tasks; wait until the ttlMs of one is over",
+            )
+        call = LongCall(ask, book.changed, lease=self._lease)
+        if terms.after <= 0 and not book.full:
+            handle = _handle(book, call)
+            ask.client.nursery.start_soon(_run, ask.client, book, call, call_next, params)
+            return handle
+        ask.client.nursery.start_soon(_run, ask.client, book, call, call_next, params)
+        try:
+            with trio.move_on_after(terms.after):
+                return await call.outcome()
+            return await call.outcome() if call.settled or book.full else _handle(book, call)
+        except BaseException:
+            # Whoever gives up now has no handle, and would never hear of it.
+            call.cancel()
+            raise
+
+    async def listen(self, ask: Ask, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+        """See Provider. Raises MCPError for tasks that are named without the extension having been declared."""
+        wanted = (params.notifications.model_extra or {}).get("taskIds")
+        if wanted is not None and not _declared(ask):
+            raise _undeclared()
+        return await listen_to(self._book(ask), wanted, ask, params, self._listen)
+
+    async def _get(self, ask: Ask, params: TaskParams) -> dict[str, Any]:
+        return self._find(ask, params).describe()
+
+    async def _update(self, ask: Ask, params: UpdateParams) -> dict[str, Any]:
+        self._find(ask, params).answer(params.input_responses)
+        return {}
+
+    async def _cancel(self, ask: Ask, params: TaskParams) -> dict[str, Any]:
+        self._find(ask, params).cancel()
+        return {}
+
+    def _find(self, ask: Ask, params: TaskParams) -> LongCall:
+        if not _declared(ask):
+            raise _undeclared()
+        headers = getattr(ask.ctx.request, "headers", None)
+        if headers is not None and decode_header_value(headers.get(MCP_NAME_HEADER)) != params.task_id:
+            raise MCPError(code=types.HEADER_MISMATCH, message="the mcp-name header does not match params.taskId")
+        return self._book(ask).find(params.task_id)
+
+    def _book(self, ask: Ask) -> Book:
+        return self._books.setdefault(ask.client, Book())
+
+
+def _handle(book: Book, call: LongCall) -> dict[str, Any]:
+    book.enter(call)
+    return call.hand_over()
+
+
+async def _run(
+    client: Client, book: Book, call: LongCall, call_next: CallNext, params: types.CallToolRequestParams
+) -> None:
+    """Run a call in its client's nursery, which other clients may share: until all is over, or the client has gone."""
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_when_gone, client, nursery.cancel_scope)
+            await call.run(call_next, params)
+            nursery.cancel_scope.cancel()
+    finally:
+        book.strike(call)
+
+
+async def _when_gone(client: Client, scope: trio.CancelScope) -> None:
+    await client.gone.wait()
+    scope.cancel()
+
+
+def _declared(ask: Ask) -> bool:
+    return EXTENSION in (ask.capabilities.extensions or {})
+
+
+def _undeclared() -> MCPError:
+    return MCPError(
+        code=types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+        message=f"This needs the client capability extensions[{EXTENSION!r}], which the request does not declare",
+        data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+    )

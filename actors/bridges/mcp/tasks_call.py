@@ -1,0 +1,258 @@
+"""One call that may take long: it runs on its own, is answered directly or becomes an MCP task, and is then told about.
+
+The call is a Trio task of its client, not of the request that began it. It runs the very tool call that the request
+would have run, so its result is that call's. While nobody holds a handle on it, whoever waits gets its outcome; once
+it is handed over it reaches exactly one of completed, failed and cancelled. An MCP task is on a lease that every
+question about it renews: whoever stops asking, and vanished with what it had running, is taken to have cancelled it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import mcp_types as types
+import trio
+from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
+from mcp_types.methods import serialize_server_result
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from hearth.actors.bridges.mcp.server import as_mcp
+from hearth.actors.bridges.mcp.tasks_channel import Channel
+from hearth.actors.supervisor import contain
+from hearth.errors import HearthError
+from hearth.groups import sole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hearth.actors.bridges.mcp.providers import Ask, CallNext, Outcome
+
+LEASE: Final = 300.0
+"""Seconds that a task is kept after it was last asked for, as long as a HACP session is kept without a request."""
+POLL_MS: Final = 1000
+"""Milliseconds between two questions that a client is asked to keep to."""
+MOST_ROUNDS: Final = 32
+"""Rounds of questions to the person in one call."""
+
+_ANSWERS: Final[Mapping[str, TypeAdapter[types.InputResponse]]] = {
+    "elicitation/create": TypeAdapter(types.ElicitResult),
+    "sampling/createMessage": TypeAdapter(types.CreateMessageResult | types.CreateMessageResultWithTools),
+    "roots/list": TypeAdapter(types.ListRootsResult),
+}
+
+
+class LongCall:
+    """See the module. `changed` is called after every change that a client can see; `lease` is in seconds."""
+
+    def __init__(self, ask: Ask, changed: Callable[[LongCall], None], *, lease: float = LEASE) -> None:
+        self.task_id = secrets.token_hex(16)
+        self.status: types.TaskStatus = "working"
+        self._message: str | None = None
+        self._changed = changed
+        self._lease = lease
+        self._version = ask.ctx.protocol_version
+        self._ask = Channel(ask, self._tell).ask(ask)
+        self._scope = trio.CancelScope()
+        self._keep = trio.CancelScope()
+        self._settled = trio.Event()
+        self._handed_over = False
+        self._outcome: Outcome | None = None
+        self._error: MCPError | None = None
+        self._why = "its client has gone"
+        self._rounds = 0
+        self._questions: dict[str, tuple[str, types.InputRequest]] = {}
+        self._answers: dict[str, types.InputResponse] = {}
+        self._answered = trio.Event()
+        self._born = self._touched = datetime.now(UTC)
+        self._born_at = trio.current_time()
+        self._until = float("inf")
+
+    @property
+    def settled(self) -> bool:
+        """True once there is an outcome."""
+        return self._settled.is_set()
+
+    async def run(self, call_next: CallNext, params: types.CallToolRequestParams) -> None:
+        """Make the call, then keep its outcome for as long as there is a lease on it."""
+        try:
+            await contain("an MCP tool call", lambda: self._run(call_next, params), self._crashed)
+        finally:
+            if not self.settled:
+                lapsed = trio.current_time() >= self._until
+                why = f"nobody has asked for it in {self._lease:g} s" if lapsed else self._why
+                self._end("cancelled", f"cancelled: {why}")
+        if self._handed_over:
+            with self._keep:
+                await trio.sleep_forever()
+
+    async def outcome(self) -> Outcome:
+        """Wait for it. Raises MCPError where the call did; cancelling this leaves the call alone."""
+        await self._settled.wait()
+        if self._outcome is None:
+            raise self._error or MCPError(code=types.INTERNAL_ERROR, message="The call was cancelled")
+        return self._outcome
+
+    def hand_over(self) -> dict[str, Any]:
+        """From now on it is a task; returns the CreateTaskResult."""
+        self._handed_over = True
+        self.renew()
+        return {"resultType": "task", **self._envelope()}
+
+    def renew(self) -> None:
+        """Somebody has asked for it."""
+        self._until = self._keep.deadline = trio.current_time() + self._lease
+        if not self.settled:
+            self._scope.deadline = self._until
+
+    def cancel(self) -> None:
+        """Ask the call to end; a call that is over stays as it is."""
+        self._why = "its client asked for that"
+        self._scope.cancel()
+
+    def describe(self) -> dict[str, Any]:
+        """The DetailedTask of the moment: what tasks/get and notifications/tasks carry."""
+        described = self._envelope()
+        if self.status == "input_required":
+            described["inputRequests"] = {
+                key: request.model_dump(by_alias=True, mode="json", exclude_none=True)
+                for key, (_, request) in self._questions.items()
+            }
+        elif self.status == "completed":
+            described["result"] = self._outcome
+        elif self.status == "failed":
+            assert self._error is not None
+            described["error"] = self._error.error.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return described
+
+    def answer(self, responses: Mapping[str, Any]) -> None:
+        """Take answers to open questions; what answers none of them is ignored.
+
+        Raises MCPError, and takes none, if one of them is no answer to its question.
+        """
+        taken = {key: self._read(key, response) for key, response in responses.items() if key in self._questions}
+        for key, response in taken.items():
+            asked_as, _ = self._questions.pop(key)
+            self._answers[asked_as] = response
+        if taken and not self._questions:
+            self._become("working", None)
+            self._answered.set()
+        elif taken:
+            self._become("input_required", self._message)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    async def _run(self, call_next: CallNext, params: types.CallToolRequestParams) -> None:
+        with self._scope:
+            try:
+                outcome = await self._call(call_next, params)
+            except (MCPError, ValidationError, HearthError, ExceptionGroup) as error:
+                told = _told(sole(error))
+                if told is None:
+                    raise
+                self._fail(told)
+            else:
+                self._complete(outcome)
+
+    async def _call(self, call_next: CallNext, params: types.CallToolRequestParams) -> Outcome:
+        """Call until it asks nothing any more, as a client does that answers and tries again (SEP-2322)."""
+        while True:
+            outcome = await call_next(self._ask, params)
+            if not isinstance(outcome, types.InputRequiredResult) or not self._handed_over:
+                return outcome
+            self._rounds += 1
+            if self._rounds > MOST_ROUNDS:
+                raise MCPError(
+                    code=types.INTERNAL_ERROR, message=f"the call asked for input more than {MOST_ROUNDS} times"
+                )
+            answers = await self._put(outcome.input_requests or {})
+            params = params.model_copy(
+                update={"input_responses": answers, "request_state": outcome.request_state},
+            )
+
+    async def _put(self, questions: types.InputRequests) -> types.InputResponses:
+        """Show questions to the client until all are answered. Their keys are never used twice in a task (SEP-2663)."""
+        if not questions:
+            # State without a question means: try again later.
+            await trio.sleep(POLL_MS / 1000)
+            return {}
+        self._answers = {}
+        self._answered = trio.Event()
+        self._questions = {f"{self._rounds}.{key}": (key, request) for key, request in questions.items()}
+        self._become("input_required", "waiting for input")
+        await self._answered.wait()
+        return self._answers
+
+    def _read(self, key: str, response: Any) -> types.InputResponse:
+        _, request = self._questions[key]
+        try:
+            return _ANSWERS[request.method].validate_python(response, by_name=False)
+        except ValidationError as error:
+            raise MCPError(
+                code=types.INVALID_PARAMS,
+                message=f"inputResponses[{key!r}] is no answer to {request.method}: {error.errors()[0]['msg']}",
+            ) from None
+
+    def _complete(self, outcome: Outcome) -> None:
+        self._outcome = self._as_on_the_wire(outcome) if self._handed_over else outcome
+        self._end("completed", None)
+
+    def _as_on_the_wire(self, outcome: Outcome) -> dict[str, Any]:
+        """What the SDK would have answered the request with."""
+        if isinstance(outcome, BaseModel):
+            outcome = outcome.model_dump(by_alias=True, mode="json", exclude_none=True)
+        if outcome.get("resultType", "complete") in types.CORE_RESULT_TYPES:
+            return serialize_server_result("tools/call", self._version, outcome)
+        return outcome
+
+    def _fail(self, error: MCPError) -> None:
+        self._error = error
+        self._end("failed", error.message)
+
+    def _crashed(self, error: BaseException) -> None:
+        del error  # it has been logged, and its text may tell what is nobody's business
+        self._fail(MCPError(code=types.INTERNAL_ERROR, message="Internal server error"))
+
+    def _end(self, status: types.TaskStatus, message: str | None) -> None:
+        self._questions = {}
+        self._settled.set()
+        if self._handed_over:
+            # However long it has run, its end can be read for a whole lease.
+            self.renew()
+        self._become(status, message)
+
+    def _tell(self, message: str) -> None:
+        self._become(self.status, message)
+
+    def _become(self, status: types.TaskStatus, message: str | None) -> None:
+        self.status, self._message = status, message
+        self._touched = datetime.now(UTC)
+        if self._handed_over:
+            self._changed(self)
+
+    def _envelope(self) -> dict[str, Any]:
+        envelope: dict[str, Any] = {
+            "taskId": self.task_id,
+            "status": self.status,
+            "createdAt": _iso(self._born),
+            "lastUpdatedAt": _iso(self._touched),
+            "ttlMs": round((self._until - self._born_at) * 1000),
+            "pollIntervalMs": POLL_MS,
+        }
+        if self._message is not None:
+            envelope["statusMessage"] = self._message
+        return envelope
+
+
+def _told(error: BaseException) -> MCPError | None:
+    """What the request itself would have been answered with; None for a bug."""
+    if isinstance(error, HearthError):
+        return as_mcp(error)
+    data = handler_exception_to_error_data(error)
+    return None if data is None else MCPError.from_error_data(data)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

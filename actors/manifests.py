@@ -1,0 +1,89 @@
+"""What a session is told of what it may do: tool.list, its capability flags, and the same for MCP (design §8).
+
+Everything here follows from the registry and a grant, and is made once per policy entry. Who may call what is decided
+at submit, not here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from hearth._version import __version__
+from hearth.mcp.names import by_mcp_name
+from hearth.mcp.protocol import EXTENSIONS, PROTOCOL_VERSIONS
+from hearth.mcp.view import ToolView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hearth.policy.rules import Grant
+    from hearth.tools import ToolRegistry
+
+
+class Manifests:
+    """The answers for every grant there is. Raises ConfigError for two tools of one MCP name."""
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        *,
+        abilities: Callable[[], list[str]],
+        mcp_endpoints: Callable[[], list[dict[str, Any]]],
+        agent_card: Callable[[], Mapping[str, Any] | None],
+    ) -> None:
+        # A client that means one tool must not get the other, whichever of them its policy lets it see.
+        by_mcp_name(registry)
+        self._registry = registry
+        self._abilities = abilities
+        self._mcp_endpoints = mcp_endpoints
+        self._agent_card = agent_card
+        self._tool_lists: dict[str, bytes] = {}
+        self._mcp_tools: dict[str, tuple[int, bytes]] = {}
+
+    def tool_list(self, grant: Grant) -> bytes:
+        """The tool.list result, as JSON."""
+        known = self._tool_lists.get(grant.policy)
+        if known is None:
+            known = self._tool_lists[grant.policy] = orjson.dumps({"tools": self._entries(grant)})
+        return known
+
+    def capabilities(self, grant: Grant) -> list[str]:
+        """The flags of what a session may really do (design §8)."""
+        usable = [
+            tool
+            for tool in self._registry.values()
+            if tool.name in grant.allowed and tool.risk_level <= grant.max_risk_ceiling
+        ]
+        flags = {tool.capability for tool in usable}
+        flags.update(self._abilities())
+        if any(tool.supports_rollback for tool in usable):
+            flags.add("CAP_ROLLBACK")
+        return sorted(flags)
+
+    def mcp_tools(self, grant: Grant) -> bytes:
+        """The mcp.tools result, as JSON."""
+        return self._mcp(grant)[1]
+
+    def mcp_info(self, grant: Grant) -> dict[str, Any]:
+        """The mcp.info result."""
+        card = self._agent_card()
+        return {
+            "server": {"name": "hearth", "version": __version__},
+            "protocol_versions": list(PROTOCOL_VERSIONS),
+            "endpoints": self._mcp_endpoints(),
+            "tools": self._mcp(grant)[0],
+            "extensions": list(EXTENSIONS),
+            "agent_card": None if card is None else dict(card),
+        }
+
+    def _mcp(self, grant: Grant) -> tuple[int, bytes]:
+        known = self._mcp_tools.get(grant.policy)
+        if known is None:
+            view = ToolView(self._entries(grant))
+            known = self._mcp_tools[grant.policy] = (len(view), orjson.dumps({"tools": view.definitions()}))
+        return known
+
+    def _entries(self, grant: Grant) -> list[dict[str, Any]]:
+        return [tool.to_wire() for tool in self._registry.values() if tool.name in grant.allowed]

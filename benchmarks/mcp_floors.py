@@ -1,0 +1,101 @@
+"""The bare MCP servers: what the official SDK costs with one trivial tool. `python -m benchmarks.mcp_floors HOW`.
+
+The tool is hearth's `gpio_set` as its clients see it (name, both schemas, an answer of the same form), with the same
+validation of its arguments, and sets a number in a dictionary. The server object is the SDK's own, over the SDK's own
+stdio streams, or its own streamable HTTP under hypercorn. Nothing here is hearth's but the words of the tool.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import mcp_types as types
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+from mcp.server.lowlevel.server import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import Receive, Scope, Send
+
+TOOL = "gpio_set"
+INPUT = {
+    "type": "object",
+    "properties": {
+        "line": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]},
+        "value": {"type": "integer", "minimum": 0, "maximum": 1},
+        "chip": {"type": "string", "minLength": 1},
+    },
+    "required": ["line", "value"],
+}
+OUTPUT = {
+    "type": "object",
+    "properties": {"line": {}, "value": {"type": "integer"}, "chip": {"type": "string"}},
+    "required": ["line", "value"],
+}
+
+
+def bare_server() -> Server[Any]:
+    """One tool, and no more."""
+    valid = jsonschema_rs.Draft202012Validator(INPUT).is_valid
+    levels: dict[Any, int] = {}
+
+    async def list_tools(_ctx: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name=TOOL, input_schema=INPUT, output_schema=OUTPUT)])
+
+    async def call_tool(_ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        arguments = params.arguments or {}
+        if params.name != TOOL or not valid(arguments):
+            raise MCPError(code=types.INVALID_PARAMS, message="Invalid params")
+        await trio.lowlevel.checkpoint()
+        levels[arguments["line"]] = arguments["value"]
+        result = {"line": arguments["line"], "value": arguments["value"]}
+        text = json.dumps(result, separators=(",", ":"))
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=result)
+
+    return Server("bare", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+async def _stdio() -> None:
+    server = bare_server()
+    async with stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+async def _http() -> None:
+    sessions = StreamableHTTPSessionManager(bare_server())
+
+    class Endpoint:
+        """An instance, so that Starlette takes it for an application."""
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await sessions.handle_request(scope, receive, send)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        async with sessions.run():
+            yield
+
+    app = Starlette(routes=[Route("/mcp", Endpoint(), methods=["GET", "POST", "DELETE"])], lifespan=lifespan)
+    config = Config()
+    config.bind = ["127.0.0.1:0"]
+    config.errorlog = None
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(serve, app, config)
+        sys.stderr.write(f"floor: listening on {address}\nfloor: ready on {address}\n")
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    trio.run({"stdio": _stdio, "http": _http}[sys.argv[1]])

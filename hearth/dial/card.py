@@ -1,0 +1,241 @@
+"""The way to a stranger's AgentCard: one bounded HTTP exchange, and nothing taken on trust (draft §4, §8.5).
+
+It owns the bounds (time, size, redirects), which addresses are asked at all, and the refusal of a card that leads
+elsewhere than it came from. It keeps nothing: what may be kept, and for how long, it tells. Proxies and credentials of
+the environment are not used: whoever fetches a card shows nobody anything.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import trio
+from attrs import frozen
+
+from hearth._version import __version__
+from hearth.address_values import TlsAddress
+from hearth.agentcard import uri
+from hearth.agentcard.validate import Finding, read_card
+from hearth.dial.tls import context_for, told
+from hearth.errors import CarrierError, ConfigError, HearthError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+WELL_KNOWN = "/.well-known/agentcard"
+TIME_S = 15.0
+"""Seconds for all of it, redirects included."""
+MAX_BYTES = 1 << 20
+"""Of a card: the largest of ours has a tenth."""
+MAX_REDIRECTS = 3
+MAX_AGE_S = 86_400
+"""Seconds: a card is asked for again after a day at the latest, whatever its server says."""
+
+_ACCEPT = "application/agentcard+json, application/json;q=0.9"
+_TYPES = ("application/agentcard+json", "application/json")
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PORTS = {"http": 80, "https": 443}
+_CACHE = re.compile(r'\s*([a-z-]+)\s*(?:=\s*"?([^",]*)"?)?', re.IGNORECASE)
+
+
+class CardRefused(HearthError):
+    """There is an answer, and it is not a card that may be used; `findings` says what the validator has against it."""
+
+    def __init__(self, message: str, findings: tuple[Finding, ...] = ()) -> None:
+        super().__init__(message)
+        self.findings = findings
+
+
+@frozen
+class Fetched:
+    """A card's bytes: from which URL in the end, with which tag, and for how many seconds they may be kept.
+
+    `max_age` is None where they may not be kept at all. `unchanged` says that they are those that were known before.
+    """
+
+    url: str
+    body: bytes
+    etag: str | None = None
+    max_age: int | None = 0
+    unchanged: bool = False
+
+
+def card_url(text: str, *, insecure_http: bool = False) -> str:
+    """The URL that `text` means; the well-known path is added to a bare origin. Raises ConfigError.
+
+    Plain http is for this machine alone, unless `insecure_http`: anybody on the way could change the endpoint (§8.5).
+    """
+    found = uri.parse(text)
+    if found is None or found.scheme not in _PORTS or not found.host:
+        raise ConfigError(f"{text!r} is no URL of a card; write one such as https://agents.example.com")
+    url = httpx2.URL(text)
+    if url.userinfo:
+        raise ConfigError("a card's URL holds no password: a card is for anybody; leave out what stands before the @")
+    _check_plain(url, insecure_http=insecure_http)
+    url = url.copy_with(fragment=None)
+    return str(url if url.path not in ("", "/") or url.query else url.copy_with(path=WELL_KNOWN))
+
+
+def _check_plain(url: httpx2.URL, *, insecure_http: bool) -> None:
+    if url.scheme == "http" and not insecure_http and not is_here(url.host):
+        raise ConfigError(
+            f"{url}: over plain http anybody on the way can put another endpoint into the card; use https, or "
+            "--insecure-http if that does not matter"
+        )
+
+
+def is_here(host: str) -> bool:
+    """Whether a host, as it is written in a URL, is this machine by its form: no name is looked up."""
+    host = host.rstrip(".").lower()
+    return host in ("localhost", "::1") or host.endswith(".localhost") or bool(_LOOPBACK.fullmatch(host))
+
+
+_LOOPBACK = re.compile(r"127(?:\.[0-9]{1,3}){3}")
+
+
+async def fetch_card(
+    url: str, *, ca: Path | None = None, insecure_http: bool = False, known: Fetched | None = None
+) -> Fetched:
+    """Ask for the card at `url`, as `card_url` gave it, within TIME_S; of a `known` one only whether it has changed.
+
+    Redirects are followed, at most MAX_REDIRECTS and never from https to http or onto this machine. Raises CarrierError
+    (nobody there, or nobody who can be trusted), CardRefused (an answer that is no card), and ConfigError.
+    """
+    with trio.move_on_after(TIME_S):
+        here = httpx2.URL(url)
+        for _ in range(MAX_REDIRECTS + 1):
+            async with _client(here, ca) as client:
+                onward = await _ask(client, here, known, ca)
+            if isinstance(onward, Fetched):
+                return onward
+            _check_redirect(here, onward, insecure_http=insecure_http)
+            here = onward
+        raise CardRefused(f"{url} redirects more than {MAX_REDIRECTS} times; ask for where the card is")
+    raise CarrierError(f"{url} did not send a card within {TIME_S:g} s; is it the right server?")
+
+
+def _client(url: httpx2.URL, ca: Path | None) -> httpx2.AsyncClient:
+    # To read the system's CAs takes longer than all the rest: for plain http a context does that trusts nobody.
+    secure = url.scheme == "https" or ca is not None
+    verify = context_for(TlsAddress(url.host, ca=ca)) if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    headers = {"User-Agent": f"hearth/{__version__}"}
+    return httpx2.AsyncClient(verify=verify, trust_env=False, timeout=None, headers=headers)
+
+
+async def _ask(
+    client: httpx2.AsyncClient, url: httpx2.URL, known: Fetched | None, ca: Path | None
+) -> Fetched | httpx2.URL:
+    """One request: what it was answered with, or where it was sent on to."""
+    # Without an encoding what is counted is what is read: no megabyte becomes a gigabyte here.
+    headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity"}
+    if known is not None and known.etag is not None and known.url == str(url):
+        headers["If-None-Match"] = known.etag
+    try:
+        async with client.stream("GET", url, headers=headers) as answer:
+            if answer.status_code in _REDIRECTS:
+                return _target(url, answer.headers.get("location"))
+            if answer.status_code == httpx2.codes.NOT_MODIFIED and known is not None and "If-None-Match" in headers:
+                return Fetched(known.url, known.body, known.etag, _max_age(answer.headers), unchanged=True)
+            _check_answer(url, answer)
+            body = await _body(url, answer)
+    except httpx2.HTTPError as error:
+        raise CarrierError(f"{url}: {_why(error, url, ca)}") from None
+    return Fetched(str(url), body, answer.headers.get("etag"), _max_age(answer.headers))
+
+
+def _target(url: httpx2.URL, location: str | None) -> httpx2.URL:
+    try:
+        target = url.join(location or "")
+    except httpx2.InvalidURL:
+        target = httpx2.URL("")
+    if not location or target.scheme not in _PORTS or not target.host or target.userinfo:
+        raise CardRefused(f"{url} redirects to nowhere that can be asked: {(location or '')[:80]!r}")
+    return target.copy_with(fragment=None)
+
+
+def _check_redirect(url: httpx2.URL, target: httpx2.URL, *, insecure_http: bool) -> None:
+    """Raise CardRefused where a redirect leads to what the user would not have asked."""
+    if url.scheme == "https" and target.scheme == "http":
+        raise CardRefused(f"{url} redirects from https to plain http ({target}), where anybody could change the card")
+    if is_here(target.host) and not is_here(url.host):
+        raise CardRefused(f"{url} redirects to this machine ({target}), which it has no business with")
+    try:
+        _check_plain(target, insecure_http=insecure_http)
+    except ConfigError as error:
+        raise CardRefused(f"{url} redirects to {error}") from None
+
+
+def _check_answer(url: httpx2.URL, answer: httpx2.Response) -> None:
+    if answer.status_code != httpx2.codes.OK:
+        hint = "" if url.path == WELL_KNOWN else f"; a card is usually at {WELL_KNOWN}"
+        raise CardRefused(f"{url} answers with status {answer.status_code} and no card{hint}")
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in _TYPES:
+        raise CardRefused(f"{url} sends {kind[:80] or 'something'!r} and no card, which is {' or '.join(_TYPES)}")
+    if answer.headers.get("content-encoding", "identity").lower() != "identity":
+        raise CardRefused(f"{url} sends the card compressed, although it was asked not to")
+
+
+async def _body(url: httpx2.URL, answer: httpx2.Response) -> bytes:
+    body = bytearray()
+    # Left by cancellation: the library's nested generators end in order only from the inside.
+    with trio.CancelScope() as reading:
+        async for part in answer.aiter_raw():
+            body += part
+            if len(body) > MAX_BYTES:
+                reading.cancel()
+    if len(body) > MAX_BYTES:
+        raise CardRefused(f"{url} sends more than {MAX_BYTES} bytes; no card is so large")
+    return bytes(body)
+
+
+def _max_age(headers: Mapping[str, str]) -> int | None:
+    """For how many seconds an answer may be kept, by its Cache-Control and Age (RFC 9111); None for not at all.
+
+    Without a word on it, or `no-cache`, that is 0: it may be kept, and is asked for again each time.
+    """
+    told = {match[1].lower(): match[2] for match in _CACHE.finditer(headers.get("cache-control", ""))}
+    if "no-store" in told:
+        return None
+    age, most = headers.get("age", "0"), told.get("max-age")
+    if "no-cache" in told or most is None or not _COUNT.fullmatch(most):
+        return 0
+    return max(0, min(int(most), MAX_AGE_S) - (int(age) if _COUNT.fullmatch(age) else 0))
+
+
+_COUNT = re.compile(r"[0-9]{1,12}")
+
+
+def _why(error: httpx2.HTTPError, url: httpx2.URL, ca: Path | None) -> str:
+    """Why nothing came, in words; a certificate that is not accepted says what would cure that."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            address = TlsAddress(url.host, url.port or _PORTS["https"], ca=ca)
+            return told(cause, address).replace("?ca=FILE", "--ca FILE")
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__
+
+
+def examine(fetched: Fetched, *, any_scheme: bool = False) -> Mapping[str, Any]:
+    """The card in what was fetched. Raises CardRefused if it is not valid, or leads elsewhere than it came from.
+
+    Its endpoint's URL must have the scheme that it was fetched with (§8.5). With `any_scheme` that is asked of http and
+    https alone, which can be compared: a card may then lead to a program (stdio) or to another protocol.
+    """
+    card, findings = read_card(fetched.body)
+    if card is None or findings:
+        raise CardRefused(f"{fetched.url} sends a card that is not valid", tuple(findings))
+    came, leads = fetched.url.partition(":")[0], str(card["endpoint"]["url"]).partition(":")[0].lower()
+    if leads != came and not (any_scheme and leads not in _PORTS):
+        cure = "" if leads in _PORTS else "; --any-scheme takes it"
+        problem = f"leads to {leads}: and was fetched over {came}:, so anybody may have put that there{cure}"
+        found = Finding(
+            "/endpoint/url", "§8.5", problem, f"the agent must be reached over {came}, or its card over {leads}"
+        )
+        raise CardRefused(f"{fetched.url} sends a card that leads elsewhere", (found,))
+    return card

@@ -1,0 +1,295 @@
+"""What an MCP client is told of a step, a task or an error: the members of a CallToolResult, as plain JSON values.
+
+A failure is told in words that a model can act on: what happened, what became of the world, what to try. HACP's own
+code, symbol and data go along in `_meta` and never as a JSON-RPC code, since MCP gives some of those numbers another
+meaning. Only what is the caller's mistake in calling is a protocol error. Who asked, and how, is unknown here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from attrs import frozen
+
+from hearth.errors import HearthError, InvalidParams, RpcError, ToolNotFound, effect_of, from_wire
+from hearth.mcp.advice import advice, world
+from hearth.mcp.names import META_ERROR, META_TASK, mcp_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hearth.api import StepResult, TaskResult
+
+INVALID_PARAMS = -32602
+"""The one JSON-RPC code that calling a tool is answered with here."""
+
+
+@frozen
+class ProtocolError:
+    """A JSON-RPC error to answer tools/call with: the call itself is wrong, and nothing has run."""
+
+    code: int
+    message: str
+    data: Mapping[str, Any] | None = None
+
+
+def of_step(step: StepResult, *, task_id: str | None) -> dict[str, Any]:
+    """The CallToolResult of a call that ran as this one step: content, structuredContent, isError and _meta.
+
+    structuredContent is there for a success only, as the tool's outputSchema has it; a failure has META_ERROR in
+    _meta.
+    """
+    meta: dict[str, Any] = {META_TASK: _task_meta(step, task_id)}
+    if step.status == "SUCCESS":
+        result = dict(step.result or {})
+        return {
+            "content": [_text(orjson.dumps(result).decode())],
+            "structuredContent": result,
+            "isError": False,
+            "_meta": meta,
+        }
+    if step.error_code is not None:
+        error = _error_of(step)
+        return _failed(_told(error, step.tool, step.rolled_back), {**meta, META_ERROR: _error_meta(error)})
+    if step.status == "CANCELLED":
+        text = f"{step.tool} was cancelled {_how_far(step)}."
+    elif step.status == "FAILED":
+        text = f"{step.tool} failed: {step.error or 'no reason was given'}."
+    else:
+        # A transaction that has begun is never interrupted, so whoever stops waiting leaves it running.
+        text = (
+            f"{step.tool} is still running; what has begun on a bus finishes. Read the state back before you repeat it."
+        )
+    return _failed(text, meta)
+
+
+def of_task(result: TaskResult) -> dict[str, Any]:
+    """The CallToolResult of a plan: as PLAN_RESULT says, with a sentence for every step that did not succeed."""
+    steps = [_step_json(step) for step in result.steps]
+    summary = _summary(result)
+    structured: dict[str, Any] = {
+        "task_id": result.task_id,
+        "status": result.status,
+        "summary": summary,
+        "steps": steps,
+    }
+    if result.error is not None:
+        structured["error"] = result.error
+    return {
+        "content": [_text(summary), _text(orjson.dumps(structured).decode())],
+        "structuredContent": structured,
+        "isError": result.status in ("FAILED", "CANCELLED"),
+        "_meta": {META_TASK: {"task_id": result.task_id, "status": result.status}},
+    }
+
+
+def of_error(error: HearthError, *, plan: bool = False) -> dict[str, Any] | ProtocolError:
+    """What a refusal of the whole call is: a ProtocolError where the call is wrong, else a result with isError.
+
+    `plan`: the arguments were those of a plan, so pointers lead into its steps. CarrierError is taken too.
+    """
+    if isinstance(error, ToolNotFound):
+        name = str((error.data or {}).get("tool", ""))
+        shown = name if plan else mcp_name(name)
+        return ProtocolError(
+            INVALID_PARAMS, f"Unknown tool: {shown}. tools/list has those there are; nothing has run.", _flat(error)
+        )
+    if isinstance(error, InvalidParams):
+        return ProtocolError(INVALID_PARAMS, _wrong(error, plan=plan), _flat(error, _pointer(error, plan=plan)))
+    meta = {META_ERROR: _error_meta(error)} if isinstance(error, RpcError) else {}
+    return _failed(_told(error, None, None), meta)
+
+
+PLAN_RESULT: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "task_id": {"type": "string", "description": "names the task in the audit log and for tasks and resources"},
+        "status": {
+            "type": "string",
+            "enum": ["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"],
+            "description": "how the plan as a whole ended",
+        },
+        "summary": {"type": "string", "description": "what happened, in words"},
+        "steps": {
+            "type": "array",
+            "description": "the steps in order; those that never ran are CANCELLED",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "tool": {"type": "string", "description": "the tool's name in the plan"},
+                    "status": {
+                        "type": "string",
+                        "enum": ["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"],
+                        "description": "how the step ended",
+                    },
+                    "result": {"type": "object", "description": "what the tool returned; of a success only"},
+                    "latency_ms": {"type": "number", "description": "how long it took"},
+                    "error": {"type": "string", "description": "what went wrong; of a failure only"},
+                    "error_code": {"type": "integer", "description": "the HACP code of the failure"},
+                    "error_data": {"type": "object", "description": "details of the failure"},
+                    "effect": {
+                        "type": "string",
+                        "enum": ["none", "done", "unknown"],
+                        "description": "what became of the world when the step failed",
+                    },
+                    "rolled_back": {
+                        "type": "boolean",
+                        "description": "whether it was undone; only where that was tried",
+                    },
+                },
+                "required": ["tool", "status"],
+            },
+        },
+        "error": {"type": "string", "description": "why the plan failed, where that was no step's failure"},
+    },
+    "required": ["task_id", "status", "summary", "steps"],
+}
+"""The JSON Schema of a plan's structuredContent."""
+
+
+# --- in words -------------------------------------------------------------------------------------------------------
+
+
+def _told(error: HearthError, tool: str | None, rolled_back: bool | None) -> str:
+    """What happened, what became of the world, what to try; then what else the error has to say."""
+    said = str(error).rstrip(".")
+    parts = [f"{tool} failed: {said}." if tool else f"{said}."]
+    parts.append(world(error, rolled_back))
+    parts.append(advice(error))
+    text = " ".join(part for part in parts if part)
+    rest = _rest(error)
+    return f"{text}\n{orjson.dumps(rest).decode()}" if rest else text
+
+
+_IN_WORDS = {"effect", "reason", "step_index", "tool", "retry_after_ms"}
+
+
+def _rest(error: HearthError) -> dict[str, Any]:
+    """What `data` says beyond the words: what a program printed before it failed, the known lines, the bus."""
+    data = error.data if isinstance(error, RpcError) else None
+    return {name: value for name, value in (data or {}).items() if name not in _IN_WORDS}
+
+
+def _wrong(error: InvalidParams, *, plan: bool) -> str:
+    data = error.data or {}
+    pointer = _pointer(error, plan=plan)
+    tool = data.get("tool")
+    whose = f" for {tool if plan else mcp_name(tool)}" if isinstance(tool, str) else ""
+    reason = str(data.get("reason") or error.message).rstrip(".")
+    place = f"{pointer}: " if pointer else ""
+    cure = f"Correct {pointer}" if pointer else "Correct the arguments"
+    return f"Invalid arguments{whose}: {place}{reason}. {cure} as the tool's inputSchema says; nothing has run."
+
+
+def _pointer(error: InvalidParams, *, plan: bool) -> str:
+    """Where in the call's arguments: a JSON pointer, "" for the whole."""
+    data = error.data or {}
+    path, index = data.get("path"), data.get("step_index")
+    path = path if isinstance(path, str) else ""
+    if isinstance(index, int):
+        return f"/steps/{index}/args{path}" if plan else path
+    inner = path.removeprefix("/task")
+    # A plan has its constraints beside its steps.
+    return inner.removeprefix("/constraints") if plan else inner.removeprefix("/steps/0/args")
+
+
+def _summary(result: TaskResult) -> str:
+    steps = result.steps
+    count = f"{len(steps)} step" + ("" if len(steps) == 1 else "s")
+    done = sum(step.status == "SUCCESS" for step in steps)
+    if result.status == "SUCCESS":
+        rehearsed = bool(steps) and all((step.result or {}).get("dry_run") is True for step in steps)
+        return f"Dry run: all {count} would run; nothing was touched." if rehearsed else f"Done: all {count} succeeded."
+    lines = [f"The plan is {result.status}: {done} of {count} succeeded."]
+    if result.error is not None:
+        lines.append(f"{result.error.rstrip('.')}.")
+    for index, step in enumerate(steps):
+        if step.status == "FAILED":
+            failure = _told_step(step)
+            lines.append(f"Step {index}: {failure}")
+        elif step.rolled_back is not None:
+            undone = "it was rolled back" if step.rolled_back else "it could NOT be rolled back: look at it"
+            lines.append(f"Step {index}: {step.tool} succeeded, and {undone}.")
+        elif step.status == "RUNNING":
+            lines.append(f"Step {index}: {step.tool} is running.")
+        elif step.status == "CANCELLED" and step.latency_ms is not None:
+            lines.append(f"Step {index}: {step.tool} was cancelled {_how_far(step)}.")
+    never = sum(step.status == "CANCELLED" and step.latency_ms is None for step in steps)
+    if never:
+        lines.append(f"{never} {'step' if never == 1 else 'steps'} never began.")
+    return "\n".join(lines)
+
+
+def _how_far(step: StepResult) -> str:
+    """Of a cancelled step: one that never began has no latency."""
+    if step.latency_ms is None:
+        return "before it began; nothing has happened"
+    return "while it ran: what it had begun on a bus is finished, and the rest did not happen"
+
+
+def _told_step(step: StepResult) -> str:
+    if step.error_code is None:
+        return f"{step.tool} failed: {step.error or 'no reason was given'}."
+    return _told(_error_of(step), step.tool, step.rolled_back)
+
+
+# --- as JSON --------------------------------------------------------------------------------------------------------
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _failed(text: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {"content": [_text(text)], "isError": True, "_meta": dict(meta)}
+
+
+def _task_meta(step: StepResult, task_id: str | None) -> dict[str, Any]:
+    meta: dict[str, Any] = {"tool": step.tool, "status": step.status}
+    if task_id is not None:
+        meta["task_id"] = task_id
+    if step.latency_ms is not None:
+        meta["latency_ms"] = step.latency_ms
+    return meta
+
+
+def _error_of(step: StepResult) -> RpcError:
+    return from_wire({"code": step.error_code, "message": step.error, "data": step.error_data})
+
+
+def _error_meta(error: RpcError) -> dict[str, Any]:
+    meta: dict[str, Any] = {
+        "code": error.code,
+        "symbol": error.symbol,
+        "message": error.message,
+        "effect": effect_of(error),
+    }
+    if error.data is not None:
+        meta["data"] = error.data
+    return meta
+
+
+def _flat(error: RpcError, pointer: str | None = None) -> dict[str, Any]:
+    """The `data` of a JSON-RPC error: the place, and HACP's error as it was."""
+    data: dict[str, Any] = {META_ERROR: _error_meta(error)}
+    if pointer is not None:
+        data["path"] = pointer
+    return data
+
+
+def _step_json(step: StepResult) -> dict[str, Any]:
+    wire: dict[str, Any] = {"tool": step.tool, "status": step.status}
+    if step.result is not None:
+        wire["result"] = dict(step.result)
+    if step.latency_ms is not None:
+        wire["latency_ms"] = step.latency_ms
+    if step.error_code is not None:
+        wire["error"] = step.error or ""
+        wire["error_code"] = step.error_code
+        wire["effect"] = effect_of(_error_of(step))
+        if step.error_data is not None:
+            wire["error_data"] = dict(step.error_data)
+    if step.rolled_back is not None:
+        wire["rolled_back"] = step.rolled_back
+    return wire

@@ -1,0 +1,307 @@
+"""Peers that are slow, silent, greedy or gone: each costs little, for a bounded time, and nobody else notices."""
+
+import random
+import ssl
+from contextlib import suppress
+
+import pytest
+import trio
+from support.http_house import (
+    BOTH,
+    JSON,
+    LISTEN,
+    TOKENS,
+    descriptors,
+    envelope,
+    initialize,
+    message,
+    modern,
+    passes,
+    recorded,
+)
+
+from hearth.actors.bridges.http import visit
+from hearth.actors.listeners.accepting import STRANGERS_EACH
+from hearth.config import HttpConfig
+
+ALICE = {"Authorization": f"Bearer {TOKENS['alice']}"}
+NOBODY = {"Authorization": "Bearer nobody-knows-this"}
+
+
+async def trickle(raw, data, every=0.02):
+    """Send byte by byte; returns how many went out before the other side closed."""
+    for sent, byte in enumerate(data):
+        try:
+            await raw.send(bytes((byte,)))
+        except trio.BrokenResourceError:
+            return sent
+        with trio.move_on_after(every):
+            if not await raw.more():
+                return sent
+    return len(data)
+
+
+async def gone(house):
+    """Wait until there is no connection any more."""
+    await passes(lambda: not house.visits)
+    assert (house.strangers, house.inside) == (0, 0)
+
+
+# --- slow and silent ------------------------------------------------------------------------------------------------
+
+
+async def test_who_says_nothing_is_gone_when_the_handshake_should_be_over(serve) -> None:
+    async with serve(handshake_timeout_s=0.2) as house, await house.connect() as raw:
+        began = trio.current_time()
+        await passes(lambda: house.strangers)
+        assert await raw.ended() == b""
+        assert 0.1 < trio.current_time() - began < 2
+        await gone(house)
+
+
+async def test_headers_that_trickle_do_not_keep_a_place_at_the_door(serve) -> None:
+    async with serve(handshake_timeout_s=0.3) as house, await house.connect() as raw:
+        assert await trickle(raw, raw.request("GET", "/healthz", X="y" * 1000)) < 100
+        await gone(house)
+
+
+async def test_a_stranger_has_the_handshakes_time_for_all_it_wants(serve) -> None:
+    """A body that trickles in is no reason to stay, either: nobody knows whose it is."""
+    async with serve(handshake_timeout_s=0.6, send_timeout_s=30) as house, await house.connect() as raw:
+        await raw.send(raw.request("POST", "/healthz", Content_Length="100000", **NOBODY))
+        answer = await raw.answer()
+        assert answer.status == 405
+        assert await trickle(raw, b"x" * 1000) < 1000
+        await gone(house)
+
+
+async def test_headers_that_trickle_are_no_better_from_somebody_who_is_known(serve) -> None:
+    async with serve(handshake_timeout_s=0.6) as house, await house.connect() as raw:
+        assert (await raw.ask("GET", "/healthz", **ALICE)).status == 200
+        assert house.inside == 1
+        assert await trickle(raw, raw.request("GET", "/healthz", X="y" * 1000)) < 100
+        await gone(house)
+
+
+async def test_a_body_that_trickles_is_given_up(serve) -> None:
+    async with serve(send_timeout_s=0.3) as house, await house.connect() as raw:
+        await raw.send(raw.request("POST", "/mcp", Content_Length="100000", Content_Type=JSON, Accept=BOTH, **ALICE))
+        assert await trickle(raw, b"x" * 1000, 0.01) < 1000 or raw.rest
+        answer = await raw.answer()
+        assert answer.status == 408
+        assert "0.3 s" in answer.detail
+        await raw.ended()
+        await gone(house)
+
+
+async def test_a_body_that_nobody_waits_for_is_not_waited_for(house) -> None:
+    async with await house.connect() as raw:
+        await raw.send(raw.request("POST", "/mcp", Content_Length="1000", **NOBODY))
+        assert (await raw.answer()).status == 401
+        assert await raw.ended() == b""
+
+
+async def test_a_connection_on_which_nothing_is_asked_any_more_is_closed(serve, monkeypatch) -> None:
+    monkeypatch.setattr(visit, "KEEP_ALIVE", 0.2)
+    async with serve() as house, await house.connect() as raw:
+        for _ in range(3):
+            assert (await raw.ask("GET", "/healthz", **ALICE)).status == 200
+        assert house.inside == 1
+        assert await raw.ended() == b""
+        await gone(house)
+
+
+async def test_a_stranger_gets_one_answer_on_a_connection(house) -> None:
+    async with await house.connect() as raw:
+        await raw.send(raw.request("GET", "/healthz", **NOBODY) * 3)
+        answer = await raw.answer()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert await raw.ended() == b""
+
+
+# --- many -----------------------------------------------------------------------------------------------------------
+
+
+async def test_who_fills_the_door_does_not_keep_out_another_user(house) -> None:
+    crowd = [await house.connect() for _ in range(STRANGERS_EACH)]
+    await passes(lambda: house.strangers == STRANGERS_EACH)
+    async with await house.connect() as one_more:
+        assert await one_more.ended() == b""
+    assert (await house.ask("GET", "/healthz", how={"as_nobody": True}, **ALICE)).status == 200
+    # Whoever of the crowd turns out to be known makes room.
+    assert (await crowd[0].ask("GET", "/healthz", **ALICE)).status == 200
+    assert (await house.ask("GET", "/healthz")).status == 200
+    for raw in crowd:
+        await raw.aclose()
+    await gone(house)
+
+
+async def test_who_is_not_in_the_policy_stays_at_the_door(serve) -> None:
+    async with serve(policy=()) as house:
+        for _ in range(STRANGERS_EACH + 4):
+            assert (await house.ask("GET", "/mcp")).status == 403
+        await gone(house)
+
+
+async def test_beyond_the_most_connections_one_more_is_told_to_try_later(serve) -> None:
+    async with serve(max_connections=2) as house:
+        inside = [await house.connect() for _ in range(2)]
+        for raw in inside:
+            assert (await raw.ask("GET", "/healthz", **ALICE)).status == 200
+        answer = await house.ask("GET", "/healthz", **ALICE)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert "max_connections" not in answer.detail
+        # Somebody who has none must not be locked out by one who takes them all.
+        assert (await house.ask("GET", "/healthz", Authorization=f"Bearer {TOKENS['bob']}")).status == 200
+        for raw in inside:
+            await raw.aclose()
+        await passes(lambda: house.inside == 0)
+
+
+async def test_five_hundred_requests_at_once_are_answered_one_after_the_other(house) -> None:
+    async with await house.connect() as raw, trio.open_nursery() as nursery:
+        nursery.start_soon(raw.send, raw.request("GET", "/healthz", **ALICE) * 500)
+        for _ in range(500):
+            assert (await raw.answer()).status == 200
+
+
+@pytest.mark.slow
+async def test_after_some_hundred_visits_everything_is_as_before(house) -> None:
+    async def visit(number):
+        async with await house.connect() as raw:
+            if number % 5 == 0:
+                await raw.send(b"GET /healthz HTTP/1.1\r\nHost:")
+            elif number % 5 == 1:
+                await raw.ask("GET", "/mcp", **NOBODY)
+            elif number % 5 == 2:
+                await raw.send(raw.request("POST", "/mcp", Content_Length="100", **ALICE) + b"x")
+            else:
+                await raw.ask("GET", "/healthz", **ALICE)
+                await raw.ask("GET", "/healthz", **ALICE)
+
+    await visit(3)
+    await gone(house)
+    before = descriptors()
+    for start in range(0, 300, 10):
+        async with trio.open_nursery() as nursery:
+            for number in range(start, start + 10):
+                nursery.start_soon(visit, number)
+        await passes(lambda: house.strangers < 4)
+    await gone(house)
+    assert descriptors() == before
+    assert not house.doorway._held
+    assert not house.doorway._strangers
+
+
+# --- greedy and gone ------------------------------------------------------------------------------------------------
+
+
+async def test_who_reads_no_answer_is_cut_off(serve) -> None:
+    async with serve(send_timeout_s=0.3) as house, await house.connect(receive_buffer=4096) as raw:
+        ask = message("tools/list", envelope())
+        request = raw.request("POST", "/mcp", ask, **modern("tools/list"), **ALICE)
+        with pytest.raises(trio.BrokenResourceError):
+            await raw.send(request * 2000)
+        await gone(house)
+
+
+async def test_a_long_body_for_which_there_is_no_use_is_read_past(house) -> None:
+    """More pieces than wait for an application: nobody must wait for one that has answered and gone."""
+    async with await house.connect() as raw:
+        await raw.send(raw.request("POST", "/nothing", Content_Length="900000", **ALICE))
+        assert (await raw.answer()).status == 404
+        with suppress(trio.BrokenResourceError):
+            await raw.send(b"x" * 900_000)
+        assert await raw.ended() == b""
+    await gone(house)
+
+
+async def test_a_client_that_goes_away_while_it_is_served_leaves_nothing_behind(house) -> None:
+    async with await house.connect() as raw:
+        params = envelope(name="gpio_watch", arguments={"line": 4, "timeout_ms": 60_000})
+        await raw.send(
+            raw.request("POST", "/mcp", message("tools/call", params), **modern("tools/call", "gpio_watch"), **ALICE)
+        )
+        await passes(lambda: house.runtime.sessions == 1)
+        await passes(lambda: house.runtime.buses["gpio:sim"].health()["transactions"])
+    await gone(house)
+    assert (await recorded(house, event="task.finish"))["status"] == "CANCELLED"
+
+
+async def test_whatever_is_sent_nothing_crashes(house, caplog) -> None:
+    chance = random.Random(7)
+    good = (
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    good += b"5\r\nhello\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for _ in range(120):
+        data = bytearray(good)
+        for _ in range(chance.randrange(1, 6)):
+            at = chance.randrange(len(data))
+            data[at : at + chance.randrange(4)] = chance.randbytes(chance.randrange(4))
+        async with await house.connect() as raw:
+            await raw.send(bytes(data))
+            if chance.random() < 0.5:
+                await raw.stream.send_eof()
+                await raw.ended()
+    await gone(house)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+# --- at the end -----------------------------------------------------------------------------------------------------
+
+
+async def test_connections_on_which_nothing_is_under_way_do_not_hold_up_the_end(serve) -> None:
+    async with serve() as house:
+        raw = await house.connect()
+        assert (await raw.ask("GET", "/healthz", **ALICE)).status == 200
+    assert house.ending < 0.5
+    async with raw:
+        assert await raw.ended() == b""
+
+
+async def test_a_reader_that_stalls_does_not_hold_up_the_end(serve) -> None:
+    async with serve(send_timeout_s=30) as house:
+        raw = await house.connect(receive_buffer=4096)
+        ask = message("tools/list", envelope())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(raw.send, raw.request("POST", "/mcp", ask, **modern("tools/list"), **ALICE) * 200)
+            await passes(lambda: any(each.sending for each in house.listener._visits))
+            await trio.sleep(0.2)  # the send buffers fill
+            nursery.cancel_scope.cancel()
+    assert house.ending < 2
+    await raw.aclose()
+
+
+async def test_who_listens_to_a_stream_at_the_end_sees_it_end(serve) -> None:
+    async with serve() as house:
+        opened = await house.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **ALICE)
+        raw = await house.connect()
+        session = opened.headers["mcp-session-id"]
+        await raw.send(raw.request("GET", "/mcp", Accept=BOTH, Mcp_Session_Id=session, **ALICE))
+        assert (await raw.head()).status == 200
+    assert house.ending < 1.5
+    async with raw:
+        while await raw.chunk() is not None:
+            pass
+        assert await raw.ended() == b""
+
+
+# --- TLS ------------------------------------------------------------------------------------------------------------
+
+
+async def test_who_speaks_no_tls_to_a_tls_listener_is_a_stranger(serve, bench) -> None:
+    http = HttpConfig(listen=LISTEN, cert=bench.server_cert, key=bench.server_key)
+    async with serve(http, handshake_timeout_s=0.5) as house:
+        assert house.url.startswith("https://")
+        async with await house.connect() as raw:
+            await raw.send(raw.request("GET", "/healthz"))
+            await raw.ended()
+        (record,) = await house.records(event="auth.reject")
+        assert (record["carrier"], record["reason"]) == ("https", "not TLS, but plain HTTP")
+        async with await house.connect() as silent:
+            await silent.ended()
+        await gone(house)
+        context = ssl.create_default_context(cafile=str(bench.ca))
+        assert (await house.ask("GET", "/healthz", how={"tls": context})).status == 200
+        await gone(house)

@@ -1,0 +1,304 @@
+"""/mcp over real sockets: both eras with the official client, whose each session is, and when it ends."""
+
+import gc
+import ssl
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import httpx2
+import pytest
+import trio
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from support.http_house import BOTH, JSON, LISTEN, OLD, TOKENS, envelope, initialize, message, modern, passes, recorded
+
+from hearth.actors.bridges.mcp import http as mcp_http
+from hearth.config import HttpConfig
+
+# The client's HTTP library leaves generators to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning")
+
+ALICE = {"Authorization": f"Bearer {TOKENS['alice']}"}
+BOB = {"Authorization": f"Bearer {TOKENS['bob']}"}
+SET = {"name": "gpio_set", "arguments": {"line": 17, "value": 1}}
+
+
+@asynccontextmanager
+async def official(house, mode, token=None, **how):
+    """The official client, as somebody's program uses it."""
+    headers = {} if token is None else {"Authorization": f"Bearer {TOKENS[token]}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=10, **how) as http:
+        with trio.fail_after(15):
+            async with Client(streamable_http_client(f"{house.url}/mcp", http_client=http), mode=mode) as client:
+                yield client
+    gc.collect()
+
+
+class Old:
+    """A session of the old era, spoken by hand."""
+
+    def __init__(self, house, session, **headers):
+        self.house = house
+        self.session = session
+        self.headers = {"Content_Type": JSON, "Accept": BOTH, "Mcp_Protocol_Version": OLD, **headers}
+
+    @classmethod
+    async def open(cls, house, **headers):
+        answer = await house.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **headers)
+        assert answer.status == 200, answer
+        opened = cls(house, answer.headers["mcp-session-id"], **headers)
+        assert (await opened.ask("notifications/initialized", id_=None)).status == 202
+        return opened
+
+    async def ask(self, method, params=None, id_=2, **headers):
+        return await self.house.ask(
+            "POST", "/mcp", message(method, params, id_), Mcp_Session_Id=self.session, **{**self.headers, **headers}
+        )
+
+    async def call(self, **params):
+        answer = await self.ask("tools/call", params)
+        assert answer.status == 200, answer
+        data = [line[6:] for line in answer.body.decode().splitlines() if line.startswith("data: ")]
+        return answer._replace(body=data[-1].encode()).json
+
+    async def end(self, **headers):
+        return await self.house.ask("DELETE", "/mcp", Mcp_Session_Id=self.session, **{**self.headers, **headers})
+
+
+async def new(house, method, who=ALICE, client="tests", name=None, **params):
+    """One request of the new era; returns its result."""
+    body = message(method, envelope(client, **params) if name is None else envelope(client, name=name, **params))
+    answer = await house.ask("POST", "/mcp", body, **modern(method, name), **who)
+    assert answer.status == 200, answer
+    return answer.json["result"]
+
+
+# --- the official client --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_official_client_lists_and_calls_in_both_eras(house, mode) -> None:
+    async with official(house, mode, "alice") as client:
+        assert client.protocol_version == (OLD if mode == "legacy" else "2026-07-28")
+        assert "gpio_set" in {tool.name for tool in (await client.list_tools()).tools}
+        result = await client.call_tool("gpio_set", {"line": 17, "value": 1})
+        assert result.structured_content == {"line": 17, "value": 1}
+        assert house.level(17) == 1
+        principal = house.config.policy[0].match["token_sha256"]
+        assert (await recorded(house, event="session.open"))["principal"] == f"token:{principal}"
+
+
+async def test_a_client_of_the_old_era_that_says_goodbye_leaves_its_lines_safe(house) -> None:
+    async with official(house, "legacy") as client:
+        await client.call_tool("gpio_set", {"line": 17, "value": 1})
+        assert house.level(17) == 1
+    await passes(lambda: house.level(17) == 0)
+    await passes(lambda: house.runtime.sessions == 0)
+
+
+async def test_over_tls_a_client_certificate_says_who_calls(serve, bench) -> None:
+    http = HttpConfig(listen=LISTEN, cert=bench.server_cert, key=bench.server_key, client_ca=bench.ca)
+    context = ssl.create_default_context(cafile=str(bench.ca))
+    context.load_cert_chain(bench.client_cert, bench.client_key)
+    async with serve(http) as house:
+        for mode in ("legacy", "auto"):
+            async with official(house, mode, verify=context) as client:
+                assert not (await client.call_tool("gpio_set", {"line": 17, "value": 1})).is_error
+        keys = {record["principal"] for record in await house.records(event="session.open")}
+        assert keys == {"cert:CN=bench-client,O=hearth tests"}
+        # Without one, a token does; and on loopback, being a user of this machine.
+        plain = ssl.create_default_context(cafile=str(bench.ca))
+        async with official(house, "auto", "bob", verify=plain) as client:
+            assert not (await client.call_tool("gpio_get", {"line": 17})).is_error
+        async with official(house, "auto", verify=plain) as client:
+            assert not (await client.call_tool("gpio_get", {"line": 17})).is_error
+        assert len({record["principal"] for record in await house.records(event="session.open")}) == 3
+
+
+# --- whose it is ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_of_the_old_era_is_nobody_elses(house) -> None:
+    """Another principal is answered as if it did not exist, whatever is asked of it."""
+    session = await Old.open(house, **ALICE)
+    await session.call(**SET)
+    for who in (BOB, {"Authorization": None}):
+        assert (await session.ask("tools/list", **who)).status == 404
+        assert (await session.end(**who)).status == 404
+        stream = await house.ask("GET", "/mcp", Accept=BOTH, Mcp_Session_Id=session.session, **who)
+        assert stream.status == 404
+    assert house.level(17) == 1
+    assert (await session.end()).status == 200
+
+
+async def test_clients_of_the_new_era_are_told_apart_by_principal_and_name(house) -> None:
+    for who, client in ((ALICE, "one"), (ALICE, "two"), (BOB, "one"), (ALICE, "one")):
+        await new(house, "tools/call", who, client, **SET)
+    assert house.runtime.sessions == 3
+    opened = await house.records(event="session.open")
+    assert [record["client_name"] for record in opened] == ["one", "two", "one"]
+
+
+async def test_what_one_client_of_the_new_era_drives_stays_between_its_requests(house) -> None:
+    await new(house, "tools/call", **SET)
+    assert (await new(house, "tools/call", name="gpio_get", arguments={"line": 17}))["structuredContent"]["value"] == 1
+
+
+# --- when it ends ---------------------------------------------------------------------------------------------------
+
+
+async def test_deleting_a_session_makes_its_lines_safe_and_forgets_it(house) -> None:
+    session = await Old.open(house, **ALICE)
+    await session.call(**SET)
+    assert house.level(17) == 1
+    assert (await session.end()).status == 200
+    await passes(lambda: house.level(17) == 0)
+    assert house.runtime.sessions == 0
+    assert (await session.ask("tools/list")).status == 404
+
+
+async def test_a_session_that_is_deleted_while_it_is_served_leaves_no_other_behind(house) -> None:
+    session = await Old.open(house, **ALICE)
+    async with trio.open_nursery() as nursery:
+        watch = {"name": "gpio_watch", "arguments": {"line": 4, "timeout_ms": 60_000, "edge": "both"}}
+        nursery.start_soon(session.ask, "tools/call", watch)
+        await passes(lambda: house.runtime.sessions == 1)
+        assert (await session.end()).status == 200
+    await passes(lambda: house.runtime.sessions == 0)
+    assert len(await house.records(event="session.open")) == 1
+
+
+async def test_a_client_of_the_old_era_that_vanishes_is_missed_after_the_idle_ttl(serve) -> None:
+    async with serve(idle_ttl_s=0.4) as house:
+        session = await Old.open(house, **ALICE)
+        await session.call(**SET)
+        assert house.level(17) == 1
+        await passes(lambda: house.level(17) == 0)
+        assert (await session.ask("tools/list")).status == 404
+
+
+async def test_a_client_of_the_old_era_that_listens_is_there(serve) -> None:
+    async with serve(idle_ttl_s=0.4) as house:
+        session = await Old.open(house, **ALICE)
+        await session.call(**SET)
+        async with await house.connect() as raw:
+            await raw.send(raw.request("GET", "/mcp", Accept=BOTH, Mcp_Session_Id=session.session, **ALICE))
+            assert (await raw.head()).status == 200
+            await trio.sleep(1.0)
+            assert house.level(17) == 1
+        await passes(lambda: house.level(17) == 0)
+
+
+async def test_a_client_of_the_new_era_is_forgotten_when_its_session_has_ended_idle(serve) -> None:
+    async with serve(idle_ttl_s=0.3) as house:
+        await new(house, "tools/call", **SET)
+        assert house.level(17) == 1
+        await passes(lambda: house.level(17) == 0)
+        await passes(lambda: house.runtime.sessions == 0)
+        # Whoever comes back is told that what it drove is no longer driven.
+        again = await new(house, "tools/call", name="gpio_get", arguments={"line": 17})
+        assert again["structuredContent"]["value"] == 0
+
+
+async def test_clients_are_forgotten_with_their_sessions(serve, monkeypatch) -> None:
+    made = []
+
+    class Noted(mcp_http.HttpClients):
+        def __init__(self, *args, **more):
+            super().__init__(*args, **more)
+            made.append(self)
+
+    monkeypatch.setattr(mcp_http, "HttpClients", Noted)
+    async with serve(idle_ttl_s=0.8) as house:
+        for number in range(12):
+            await new(house, "tools/call", client=f"{number:02}" * 300, **SET)
+        session = await Old.open(house, **ALICE)
+        await session.call(**SET)
+        (clients,) = made
+        assert len(clients) == 13
+        assert house.runtime.sessions == 13
+        await passes(lambda: not len(clients))
+        await passes(lambda: not house.runtime.sessions)
+        assert not clients._by_name
+        assert {len(record["client_name"]) for record in await house.records(event="session.open")} <= {256, 5}
+
+
+async def test_a_request_that_outlives_its_session_gets_no_other(serve) -> None:
+    async with trio.open_nursery() as nursery:
+        clients = mcp_http.HttpClients(None, nursery, alive=None, idle_ttl=1, most=1)
+        request = SimpleNamespace(state=SimpleNamespace(principal=None), headers={"mcp-session-id": "ended"})
+        with pytest.raises(MCPError, match="initialize a new one"):
+            await clients.of(SimpleNamespace(request=request, protocol_version=OLD))
+
+
+async def test_a_task_that_runs_keeps_a_client_of_the_new_era_known(serve) -> None:
+    async with serve(idle_ttl_s=0.3) as house:
+        pulse = {"line": 18, "value": 1, "duration_ms": 1200}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: new(house, "tools/call", name="gpio_pulse", arguments=pulse))
+            await passes(lambda: house.level(18) == 1)
+            await trio.sleep(0.8)
+            assert house.level(18) == 1
+        assert house.level(18) == 0
+        assert {record["status"] for record in await house.records(event="task.finish")} == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("era", ["old", "new"])
+async def test_a_daemon_that_ends_makes_lines_safe_and_answers_what_is_under_way(serve, era) -> None:
+    watch = {"name": "gpio_watch", "arguments": {"line": 4, "timeout_ms": 60_000, "edge": "both"}}
+    async with serve() as house:
+        level = house.level
+        await new(house, "tools/call", **SET)
+        raw = await house.connect()
+        if era == "new":
+            body, headers = message("tools/call", envelope(**watch)), modern("tools/call", "gpio_watch", **ALICE)
+        else:
+            session = await Old.open(house, **ALICE)
+            body, headers = message("tools/call", watch), {**session.headers, "Mcp_Session_Id": session.session}
+        before = house.runtime.buses["gpio:sim"].health()["transactions"]
+        await raw.send(raw.request("POST", "/mcp", body, **headers))
+        await passes(lambda: house.runtime.buses["gpio:sim"].health()["transactions"] > before)
+    assert house.ending < 1.5
+    assert level(17) == 0
+    async with raw:
+        answer = await raw.answer()
+        text = answer.body.decode()
+        assert '"isError":true' in text
+        assert await raw.ended() == b""
+
+
+# --- bounds ---------------------------------------------------------------------------------------------------------
+
+
+async def test_one_principal_has_so_many_sessions_of_the_old_era_and_no_more(serve) -> None:
+    async with serve(max_sessions_per_principal=2) as house:
+        sessions = [await Old.open(house, **ALICE) for _ in range(2)]
+        answer = await house.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **ALICE)
+        assert answer.status == 503
+        await Old.open(house, **BOB)
+        await sessions[0].end()
+        await Old.open(house, **ALICE)
+
+
+async def test_one_principal_has_so_many_names_and_no_more(serve) -> None:
+    async with serve(max_sessions_per_principal=2, idle_ttl_s=0.4) as house:
+        for client in ("one", "two"):
+            await new(house, "tools/call", client=client, **SET)
+        body = message("tools/list", envelope("three"))
+        answer = await house.ask("POST", "/mcp", body, **modern("tools/list"), **ALICE)
+        assert "fewer names in clientInfo" in answer.json["error"]["message"]
+        await new(house, "tools/list", BOB, "three")
+        await passes(lambda: house.runtime.sessions == 0)
+        await new(house, "tools/call", client="three", **SET)
+
+
+async def test_a_request_that_opens_no_session_leaves_none(house) -> None:
+    for _ in range(3):
+        answer = await house.ask("POST", "/mcp", message("tools/list"), Content_Type=JSON, Accept=BOTH, **ALICE)
+        assert answer.status == 400
+    assert house.runtime.sessions == 0
+    unknown = await house.ask(
+        "POST", "/mcp", message("tools/list"), Content_Type=JSON, Accept=BOTH, Mcp_Session_Id="nobody's", **ALICE
+    )
+    assert unknown.status == 404

@@ -1,0 +1,261 @@
+"""A tools/call as a task: its result, its failure, its progress, its session. In memory, under a virtual clock."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+from mcp.shared.exceptions import MCPError
+from support.mcp import ERAS, house, mcp_client, text_of
+from support.waiting import passes, until
+from support.world import World, running
+
+from hearth.errors import CarrierError, DeviceError
+from hearth.mcp.names import META_ERROR, META_TASK
+from hearth.tools import Tool
+
+both_eras = pytest.mark.parametrize("mode", ERAS)
+
+
+def records(w, **like):
+    """The audit records with these members."""
+    return [record for record in w.journal.records if like.items() <= record.items()]
+
+
+@pytest.fixture
+async def w():
+    async with running(World()) as world:
+        yield world
+
+
+@both_eras
+async def test_a_call_is_a_task_of_one_step_and_its_result_is_structured(autojump_clock, w, mode):
+    async with mcp_client(house(w), mode) as client:
+        result = await client.call_tool("bench_set", {"line": 4, "value": 1})
+        assert w.driver.levels[4] == 1
+    assert not result.is_error
+    assert result.structured_content == {"line": 4, "value": 1}
+    assert text_of(result) == '{"line":4,"value":1}'
+    [submitted] = records(w, event="task.submit")
+    assert [step["tool"] for step in submitted["steps"]] == ["bench.set"]
+    assert result.meta[META_TASK]["task_id"] == submitted["task_id"]
+
+
+@both_eras
+async def test_what_a_tool_returns_keeps_its_nulls(autojump_clock, mode):
+    async def run(_ctx, _args):
+        await trio.lowlevel.checkpoint()
+        return {"value": None, "more": [None, {"deep": None}]}
+
+    tool = Tool(
+        name="bench.null",
+        risk_level=0,
+        timeout_ms=1000,
+        description="x",
+        params_schema={"type": "object"},
+        result_schema={"type": "object"},
+        capability="CAP_GPIO_READ",
+        bus=lambda _args: "a",
+        run=run,
+    )
+    async with running(World(extra_tools=[tool])) as w, mcp_client(house(w), mode) as client:
+        result = await client.call_tool("bench_null", {})
+    assert result.structured_content == {"value": None, "more": [None, {"deep": None}]}
+
+
+@both_eras
+async def test_a_failure_is_a_result_that_says_what_became_of_the_world(autojump_clock, w, mode):
+    async with mcp_client(house(w), mode) as client:
+        result = await client.call_tool("bench_fail", {"effect": "unknown"})
+    assert result.is_error
+    assert "the device said no" in text_of(result)
+    assert "is not known" in text_of(result)
+    assert result.meta[META_ERROR]["code"] == DeviceError.code
+
+
+@both_eras
+async def test_a_crash_in_a_tool_is_a_failure_that_shows_no_traceback(autojump_clock, w, mode):
+    async with mcp_client(house(w), mode) as client:
+        result = await client.call_tool("bench_bug", {})
+    assert result.is_error
+    assert "Traceback" not in text_of(result)
+    assert "internal error" in text_of(result).lower()
+
+
+@both_eras
+async def test_arguments_that_the_schema_refuses_are_a_protocol_error_with_the_place(autojump_clock, w, mode):
+    async with mcp_client(house(w), mode) as client:
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool("bench_set", {"line": 4, "value": 7})
+    assert caught.value.code == -32602
+    assert caught.value.data["path"] == "/value"
+    assert not records(w, event="task.submit")
+
+
+@both_eras
+async def test_an_unknown_tool_is_a_protocol_error(autojump_clock, w, mode):
+    async with mcp_client(house(w), mode) as client:
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool("bench_nothing", {})
+    assert caught.value.code == -32602
+    assert "bench_nothing" in caught.value.message
+
+
+# --- progress -------------------------------------------------------------------------------------------------------
+
+
+class Heard:
+    """What a client hears, and when."""
+
+    def __init__(self):
+        self.values = []
+        self.messages = []
+        self.times = []
+
+    async def __call__(self, progress, total, message):
+        self.values.append((progress, total))
+        self.messages.append(message)
+        self.times.append(trio.current_time())
+
+
+@both_eras
+async def test_a_client_that_wants_progress_hears_at_least_every_five_seconds_that_a_task_lives(
+    autojump_clock, w, mode
+):
+    heard = Heard()
+    async with mcp_client(house(w), mode) as client:
+        began = trio.current_time()
+        await client.call_tool("bench_nap", {"ms": 18_000}, progress_callback=heard)
+    gaps = [later - earlier for earlier, later in zip([began, *heard.times], heard.times, strict=False)]
+    assert max(gaps) <= 5.0 + 1e-6
+    assert len(heard.values) == 4, "the beginning, and three signs of life"
+    assert "18 s" not in heard.messages[-1]
+    assert "15 s" in heard.messages[-1]
+
+
+@both_eras
+async def test_progress_never_stands_still_and_never_claims_to_be_done(autojump_clock, w, mode):
+    heard = Heard()
+    async with mcp_client(house(w), mode) as client:
+        await client.call_tool("bench_nap", {"ms": 60_000}, progress_callback=heard)
+    values = [value for value, _ in heard.values]
+    assert values == sorted(set(values))
+    assert all(value < total == 1 for value, total in heard.values)
+
+
+@both_eras
+async def test_what_a_step_tells_reaches_the_client(autojump_clock, w, mode):
+    heard = Heard()
+    async with mcp_client(house(w), mode) as client, trio.open_nursery() as nursery:
+
+        async def call():
+            await client.call_tool("bench_progress", {"n": 3, "tag": "go"}, progress_callback=heard)
+
+        nursery.start_soon(call)
+        await until(lambda: len(heard.values) == 4)
+        w.event("go").set()
+    assert heard.messages == [
+        "bench.progress: begins",
+        'bench.progress: {"number":0}',
+        'bench.progress: {"number":1}',
+        'bench.progress: {"number":2}',
+    ]
+
+
+async def test_a_client_that_did_not_ask_for_progress_hears_none(autojump_clock, w):
+    said = []
+
+    async def listen(message):
+        said.append(message)
+
+    async with mcp_client(house(w), "legacy", message_handler=listen) as client:
+        await client.call_tool("bench_nap", {"ms": 20_000})
+    assert not said
+
+
+# --- cancellation ---------------------------------------------------------------------------------------------------
+
+
+@both_eras
+async def test_a_cancelled_request_cancels_its_task_and_a_transaction_that_has_begun_is_finished(
+    autojump_clock, w, mode
+):
+    gate = w.gate("write")
+    steps = [{"tool": "bench_read", "args": {"gate": "write", "tag": "first"}}, {"tool": "bench.read"}]
+    async with mcp_client(house(w), mode) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "hacp_plan", {"intent": "two reads", "steps": steps})
+            await gate.reached()
+            nursery.cancel_scope.cancel()
+        # The bridge hears of it in its own time, and the daemon from the bridge.
+        await trio.testing.wait_all_tasks_blocked()
+        gate.open()
+        await passes(lambda: records(w, event="task.finish"))
+        again = await client.call_tool("bench_read", {})
+    [finish] = records(w, event="task.finish", status="CANCELLED")
+    assert finish["reason"] == "cancelled"
+    done = records(w, event="task.step.finish", task_id=finish["task_id"])
+    assert [step["status"] for step in done] == ["SUCCESS"], "the second one never began"
+    assert w.observer.labels("end") == ["first", "read"]
+    w.observer.assert_whole()
+    assert not again.is_error, "the client and its session go on"
+
+
+@both_eras
+async def test_a_request_that_is_cancelled_before_its_task_is_acknowledged_leaves_no_task_running(
+    autojump_clock, w, mode
+):
+    async with mcp_client(house(w), mode) as client:
+        await client.call_tool("bench_read", {})
+        w.journal.hold()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "bench_nap", {"ms": 600_000})
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        w.journal.release()
+        began = trio.current_time()
+        await passes(lambda: records(w, event="task.finish", status="CANCELLED"))
+        assert trio.current_time() - began < 5
+
+
+class Unstoppable:
+    """A house whose tasks neither end nor can be cancelled, because the daemon has gone."""
+
+    def __init__(self, inner):
+        self._inner = inner
+        self.asked = trio.Event()
+
+    @asynccontextmanager
+    async def open_session(self, **named):
+        async with self._inner.open_session(**named) as session:
+            session.submit = self._submit
+            yield session
+
+    async def _submit(self, *_args, **_more):
+        await trio.lowlevel.checkpoint()
+        return self
+
+    task_id = "01UNSTOPPABLE"
+
+    async def events(self):
+        self.asked.set()
+        await trio.sleep_forever()
+        yield
+
+    async def cancel(self):
+        await trio.lowlevel.checkpoint()
+        raise CarrierError("the connection ended before task.cancel was answered")
+
+
+@both_eras
+async def test_a_cancelled_request_whose_daemon_has_gone_ends_all_the_same(autojump_clock, w, mode):
+    unstoppable = Unstoppable(house(w))
+    async with mcp_client(unstoppable, mode) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "bench_nap", {"ms": 600_000})
+            await unstoppable.asked.wait()
+            nursery.cancel_scope.cancel()
+        assert "bench_nap" in {tool.name for tool in (await client.list_tools()).tools}

@@ -1,0 +1,330 @@
+"""What is dangerous is put to a person first: what they see, what each answer does, and what nobody can get around."""
+
+from __future__ import annotations
+
+import mcp_types as types
+import pytest
+import trio
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+from support.mcp import ERAS, house, mcp_client, memory, text_of
+from support.world import World, running
+
+from hearth.actors.bridges.mcp.clients import Client as HacpClient
+from hearth.actors.bridges.mcp.consent import FORM, KEY, MOST_QUESTIONS, PATIENCE, Questions
+from hearth.actors.bridges.mcp.server import make_server
+from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.mcp.names import META_ERROR, PLAN
+from hearth.policy.rules import Match, PolicyEntry
+
+both_eras = pytest.mark.parametrize("mode", ERAS)
+
+
+def records(w, **like):
+    """The audit records with these members."""
+    return [record for record in w.journal.records if like.items() <= record.items()]
+
+
+def ran(w):
+    """The transactions that touched anything."""
+    return w.observer.labels("begin")
+
+
+class Person:
+    """Answers the same each time, and remembers what was asked."""
+
+    def __init__(self, action="accept", *, allow=True, content=None):
+        self.asked = []
+        self._action = action
+        self._content = {"allow": allow} if content is None else content
+
+    async def __call__(self, _context, params):
+        self.asked.append(params)
+        content = self._content if self._action == "accept" else None
+        return types.ElicitResult(action=self._action, content=content)
+
+
+@pytest.fixture
+async def w():
+    async with running(World()) as world:
+        yield world
+
+
+@both_eras
+async def test_a_person_is_asked_before_what_is_dangerous_and_it_runs_when_they_allow_it(autojump_clock, w, mode):
+    person = Person()
+    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+        result = await client.call_tool("bench_danger", {"tag": "boom"})
+    assert not result.is_error
+    assert ran(w) == ["boom"]
+    [asked] = person.asked
+    for needed in ("bench.danger", '"tag": "boom"', "risk 3", "high", "cannot be rolled back"):
+        assert needed in asked.message
+    assert asked.requested_schema == FORM
+
+
+@both_eras
+@pytest.mark.parametrize(
+    "person",
+    [
+        Person("decline"),
+        Person("cancel"),
+        Person(allow=False),
+        Person(content={}),
+        Person(content={"allow": "true"}),
+    ],
+    ids=["declined", "dismissed", "said no", "said nothing", "said a word"],
+)
+async def test_without_a_yes_nothing_runs(autojump_clock, w, mode, person):
+    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+        result = await client.call_tool("bench_danger", {})
+    assert result.is_error
+    assert "Nothing has happened" in text_of(result)
+    assert "person" in text_of(result)
+    assert not ran(w)
+
+
+@both_eras
+async def test_a_client_that_can_ask_nobody_is_refused_with_the_reason(autojump_clock, w, mode):
+    async with mcp_client(house(w), mode) as client:
+        result = await client.call_tool("bench_danger", {})
+    assert result.is_error
+    assert "elicitation" in text_of(result)
+    assert "Nothing has happened" in text_of(result)
+    assert not records(w, event="task.submit")
+
+
+@both_eras
+async def test_an_answer_lets_one_call_run_and_the_next_is_asked_about_again(autojump_clock, w, mode):
+    person = Person()
+    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+        await client.call_tool("bench_danger", {})
+        await client.call_tool("bench_danger", {})
+    assert len(person.asked) == 2
+    assert len(ran(w)) == 2
+
+
+@both_eras
+async def test_what_could_not_run_anyway_is_refused_before_anybody_is_asked(autojump_clock, w, mode):
+    person = Person()
+    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+        refused = await client.call_tool("bench_riskyfile", {"path": "/etc/shadow"})
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool("bench_riskyfile", {})
+    assert refused.is_error
+    assert refused.meta[META_ERROR]["code"] == -32003
+    assert caught.value.code == -32602
+    assert not person.asked
+
+
+@both_eras
+async def test_no_answer_widens_the_policy(autojump_clock, mode):
+    person = Person()
+    policy = PolicyEntry(name="two", match=Match(any=True), max_risk=2)
+    async with (
+        running(World(policy=(policy,))) as w,
+        mcp_client(house(w), mode, elicitation_callback=person) as client,
+    ):
+        result = await client.call_tool("bench_danger", {})
+    assert result.is_error
+    assert result.meta[META_ERROR]["code"] == -32003
+    assert not person.asked
+    assert not ran(w)
+
+
+@both_eras
+async def test_a_plan_with_something_dangerous_is_put_to_a_person_with_all_its_steps(autojump_clock, w, mode):
+    person = Person()
+    steps = [
+        {"tool": "bench_read", "args": {"tag": "a" * 5000}},
+        {"tool": "bench_danger", "args": {"tag": "boom"}},
+    ]
+    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+        await client.call_tool(PLAN, {"intent": "wipe it", "steps": steps, "dry_run": True})
+        assert not person.asked, "a dry run touches nothing"
+        result = await client.call_tool(PLAN, {"intent": "wipe it", "steps": steps})
+    assert not result.is_error
+    [asked] = person.asked
+    assert "1. bench.read" in asked.message
+    assert "characters" in asked.message, "what is harmless is shortened"
+    assert '2. bench.danger {"tag": "boom"}' in asked.message
+    assert "wipe it" in asked.message
+
+
+@both_eras
+async def test_what_cannot_be_shown_in_full_is_not_asked_about(autojump_clock, w, mode):
+    person = Person()
+    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+        result = await client.call_tool("bench_danger", {"tag": "x" * 100_000})
+    assert result.is_error
+    assert "too long" in text_of(result)
+    assert not person.asked
+    assert not ran(w)
+
+
+@both_eras
+async def test_arguments_cannot_make_the_question_look_like_another(autojump_clock, w, mode):
+    person = Person("decline")
+    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+        await client.call_tool("bench_danger", {"tag": "a\n2. harmless\x1b[2J\u202egnp.\u2028"})
+    [asked] = person.asked
+    assert len(asked.message.splitlines()) == 3
+    for hidden in "\x1b\u202e\u2028":
+        assert hidden not in asked.message
+
+
+async def test_a_person_who_does_not_answer_allows_nothing(autojump_clock, w):
+    async def silent(_context, _params):
+        await trio.sleep_forever()
+
+    async with mcp_client(house(w), "legacy", elicitation_callback=silent) as client:
+        began = trio.current_time()
+        result = await client.call_tool("bench_danger", {})
+        assert trio.current_time() - began == pytest.approx(PATIENCE)
+    assert result.is_error
+    assert not ran(w)
+
+
+async def test_a_client_that_fails_to_ask_allows_nothing(autojump_clock, w):
+    async def broken(_context, _params):
+        await trio.lowlevel.checkpoint()
+        return types.ErrorData(code=-32603, message="no display")
+
+    async with mcp_client(house(w), "legacy", elicitation_callback=broken) as client:
+        result = await client.call_tool("bench_danger", {})
+    assert result.is_error
+    assert "no display" in text_of(result)
+    assert not ran(w)
+
+
+# --- 2026-07-28: the answer comes with another request --------------------------------------------------------------
+
+
+class Rounds:
+    """A client that plays the rounds by hand."""
+
+    def __init__(self, client):
+        self._session = client.session
+
+    async def call(self, name, arguments, *, state=None, answer=None):
+        responses = None if answer is None else {KEY: answer}
+        return await self._session.call_tool(
+            name,
+            arguments,
+            input_responses=responses,
+            request_state=state,
+            allow_input_required=True,
+        )
+
+
+YES = types.ElicitResult(action="accept", content={"allow": True})
+
+
+@pytest.fixture
+async def rounds(w):
+    async with mcp_client(house(w), "auto", elicitation_callback=Person()) as client:
+        yield Rounds(client)
+
+
+async def test_the_question_comes_as_a_result_and_the_answer_with_the_next_call(autojump_clock, w, rounds):
+    question = await rounds.call("bench_danger", {"tag": "a"})
+    assert isinstance(question, types.InputRequiredResult)
+    assert not ran(w)
+    result = await rounds.call("bench_danger", {"tag": "a"}, state=question.request_state, answer=YES)
+    assert not result.is_error
+    assert ran(w) == ["a"]
+
+
+async def test_an_answer_cannot_be_used_twice(autojump_clock, w, rounds):
+    question = await rounds.call("bench_danger", {"tag": "a"})
+    await rounds.call("bench_danger", {"tag": "a"}, state=question.request_state, answer=YES)
+    again = await rounds.call("bench_danger", {"tag": "a"}, state=question.request_state, answer=YES)
+    assert isinstance(again, types.InputRequiredResult), "it is asked anew"
+    assert ran(w) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("bench_danger", {"tag": "b"}), ("bench_riskyfile", {"path": "/allowed/x"})]
+)
+async def test_an_answer_cannot_be_used_for_another_call(autojump_clock, w, rounds, name, arguments):
+    question = await rounds.call("bench_danger", {"tag": "a"})
+    with pytest.raises(MCPError) as caught:
+        await rounds.call(name, arguments, state=question.request_state, answer=YES)
+    assert caught.value.code == -32602
+    assert not ran(w)
+
+
+@pytest.mark.parametrize("state", [None, "v1.AAAA", "x"])
+async def test_an_answer_to_a_question_that_was_not_asked_lets_nothing_run(autojump_clock, w, rounds, state):
+    if state is None:
+        assert isinstance(await rounds.call("bench_danger", {}, answer=YES), types.InputRequiredResult)
+    else:
+        with pytest.raises(MCPError) as caught:
+            await rounds.call("bench_danger", {}, state=state, answer=YES)
+        assert caught.value.code == -32602
+    assert not ran(w)
+
+
+class ByName:
+    """Clients behind one server, told apart by the names they give. Implements `Clients`, and is its own lifespan."""
+
+    def __init__(self, **clients):
+        self._clients = clients
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_exc):
+        """There is nothing to end."""
+
+    async def of(self, ctx):
+        return self._clients[ctx.session.client_params.client_info.name]
+
+
+async def test_what_one_client_was_asked_another_cannot_answer(autojump_clock, w):
+    def named(name):
+        who = types.Implementation(name=name, version="1")
+        return Client(memory(server), mode="auto", elicitation_callback=Person(), client_info=who)
+
+    async with trio.open_nursery() as nursery:
+        clients = {name: HacpClient(house(w), nursery) for name in ("one", "two")}
+        server = make_server([HacpTools()], ByName(**clients))
+        async with named("one") as one, named("two") as two:
+            question = await Rounds(one).call("bench_danger", {})
+            stolen = await Rounds(two).call("bench_danger", {}, state=question.request_state, answer=YES)
+            assert isinstance(stolen, types.InputRequiredResult), "it is asked anew"
+            assert not ran(w)
+            answered = await Rounds(one).call("bench_danger", {}, state=question.request_state, answer=YES)
+            assert not answered.is_error
+        for client in clients.values():
+            client.close()
+
+
+async def test_a_question_is_forgotten_when_too_many_wait_or_too_long(autojump_clock):
+    questions = Questions()
+    first = questions.ask(b"a")
+    names = [questions.ask(b"a") for _ in range(MOST_QUESTIONS)]
+    assert not questions.settle(first, b"a")
+    assert not questions.settle(None, b"a")
+    assert not questions.settle(names[0], b"b")
+    assert not questions.settle(names[0], b"a"), "a wrong try uses it up"
+    assert questions.settle(names[1], b"a")
+    await trio.sleep(PATIENCE + 1)
+    assert not questions.settle(names[2], b"a")
+
+
+@both_eras
+async def test_a_request_that_is_cancelled_while_a_person_is_asked_runs_nothing(autojump_clock, w, mode):
+    asked = trio.Event()
+
+    async def slow(_context, _params):
+        asked.set()
+        await trio.sleep_forever()
+
+    async with mcp_client(house(w), mode, elicitation_callback=slow) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "bench_danger", {})
+            await asked.wait()
+            nursery.cancel_scope.cancel()
+        await client.call_tool("bench_read", {})
+    assert ran(w) == ["read"]

@@ -1,0 +1,59 @@
+"""Who watches over HTTP, where all clients share a server: what is told, and that nobody looks for one who has left."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import asynccontextmanager
+
+import httpx2
+import mcp_types as types
+import pytest
+import trio
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.subscriptions import ResourceUpdated
+from support.http_house import passes, recorded, served
+from support.mcp_alone import pollers
+
+TEMPERATURE = "hearth://sensors/temperature"
+
+pytestmark = [
+    pytest.mark.slow,
+    # The client's HTTP library leaves generators to the collector.
+    pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:resources/.*subscribe is removed as of 2026-07-28"),
+]
+
+
+@asynccontextmanager
+async def official(house, mode, **options):
+    """The official client, as somebody's program uses it."""
+    async with httpx2.AsyncClient(timeout=10) as http:
+        with trio.fail_after(15):
+            transport = streamable_http_client(f"{house.url}/mcp", http_client=http)
+            async with Client(transport, mode=mode, **options) as client:
+                yield client
+    gc.collect()
+
+
+async def test_clients_of_both_eras_are_told_each_on_its_own_way_and_leave_nobody_looking(tmp_path):
+    send, receive = trio.open_memory_channel(100)
+
+    async def handler(message):
+        if isinstance(message, types.ResourceUpdatedNotification):
+            send.send_nowait(message.params.uri)
+
+    async with served(tmp_path) as house, official(house, "auto") as new:
+        async with official(house, "legacy", message_handler=handler) as old:
+            await old.subscribe_resource(TEMPERATURE)
+            async with new.listen(resource_subscriptions=[TEMPERATURE]) as stream:
+                assert stream.honored.resource_subscriptions == [TEMPERATURE]
+                assert pollers() == 2
+                house.runtime.parts.board.drivers["i2c:1"].devices[0x48].temperature = lambda: 55.0
+                assert await anext(stream) == ResourceUpdated(TEMPERATURE)
+                assert await receive.receive() == TEMPERATURE
+            await passes(lambda: pollers() == 1)
+        await recorded(house, event="session.close")
+        await passes(lambda: pollers() == 0)
+        assert (await new.read_resource(TEMPERATURE)).contents
+        assert len(await house.records(event="session.open")) == 2, "nobody has opened another session to look in"

@@ -1,0 +1,154 @@
+"""MCP clients for tests: the official one over memory or over a real `hearth mcp`, and one that speaks raw lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.shared.memory import create_client_server_memory_streams
+from support.hearthd import BOUND
+from support.world import ALICE
+
+from hearth.actors.bridges.mcp.plan import Plan
+from hearth.actors.bridges.mcp.server import make_server
+from hearth.actors.bridges.mcp.stdio import one_client
+from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.actors.embedded import EmbeddedRuntime
+
+ERAS = ("legacy", "auto")
+"""The client's modes: the handshake of 2025-11-25, and 2026-07-28."""
+BRIDGE = (sys.executable, "-m", "hearth.actors.bridges.mcp.stdio")
+
+
+def house(world, principal=ALICE):
+    """Where a world opens sessions, without a connection."""
+    return EmbeddedRuntime(world.runtime, principal)
+
+
+def memory(server):
+    """A transport to a server in this process, over the same loop that stdio has."""
+
+    @asynccontextmanager
+    async def transport():
+        async with (
+            create_client_server_memory_streams() as (client, (incoming, outgoing)),
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(server.run, incoming, outgoing, server.create_initialization_options())
+            yield client
+            nursery.cancel_scope.cancel()
+
+    return transport()
+
+
+@asynccontextmanager
+async def mcp_client(a_house, mode, *, offers=None, keep_alive=None, beat=5.0, **options):
+    """The official client of a server over this house. `options` are the client's."""
+    offers = [HacpTools(beat=beat), Plan(beat=beat)] if offers is None else offers
+    server = make_server(offers, one_client(a_house, keep_alive=keep_alive))
+    async with Client(memory(server), mode=mode, **options) as client:
+        yield client
+
+
+@asynccontextmanager
+async def stdio_mcp_client(address, mode, *, command=None, **options):
+    """The official client of a real `hearth mcp` process, or of one that is started by this command."""
+    program, *arguments = command or (*BRIDGE, "--to", str(address))
+    parameters = StdioServerParameters(command=program, args=arguments, env=dict(os.environ))
+    async with Client(stdio_client(parameters), mode=mode, **options) as client:
+        yield client
+
+
+def impatient(address, state, seconds):
+    """The command of a bridge whose tasks give a sign of life each so many seconds."""
+    # Without its own directory on the path, where this very module would stand in the way of the SDK of its name.
+    script = Path(__file__).with_name("mcp_bridge.py")
+    return (sys.executable, "-P", str(script), str(address), str(state), str(seconds))
+
+
+def text_of(result):
+    """All that a result says in words."""
+    return "\n".join(part.text for part in result.content if part.type == "text")
+
+
+class RawMcp:
+    """A bridge process, and lines to and from it."""
+
+    def __init__(self, address, **options):
+        self.process = subprocess.Popen(
+            [*BRIDGE, "--to", str(address)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
+        self._ids = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exc):
+        if self.process.poll() is None:
+            self.process.kill()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            stream.close()
+        self.process.wait(BOUND)
+
+    def send(self, document):
+        """A line, as it is or as JSON."""
+        line = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def start(self, method, params=None):
+        """A request; returns its id."""
+        self._ids += 1
+        self.send({"jsonrpc": "2.0", "id": self._ids, "method": method, "params": params or {}})
+        return self._ids
+
+    def line(self):
+        """The next line; None at the end."""
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else None
+
+    def answer(self, id_):
+        """The answer to a request; what comes before it is passed over."""
+        while (said := self.line()) is not None:
+            if said.get("id") == id_ and "method" not in said:
+                return said
+        raise EOFError(f"the bridge ended before it answered {id_}")
+
+    def call(self, method, params=None):
+        return self.answer(self.start(method, params))
+
+    def initialize(self, **capabilities):
+        """The handshake of 2025-11-25."""
+        said = self.call(
+            "initialize",
+            {
+                "protocolVersion": "2025-11-25",
+                "capabilities": capabilities,
+                "clientInfo": {"name": "raw", "version": "1"},
+            },
+        )
+        self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return said["result"]
+
+    def tool(self, name, /, **arguments):
+        return self.call("tools/call", {"name": name, "arguments": arguments})
+
+    def end(self):
+        """Close stdin and wait; the exit code and what was said on stderr."""
+        self.process.stdin.close()
+        return self.wait()
+
+    def wait(self):
+        code = self.process.wait(BOUND)
+        return code, self.process.stderr.read().decode()
