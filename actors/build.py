@@ -9,8 +9,10 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from hearth.actors.agentcard import AgentCardKeeper, CardSources, card_file
+from hearth.actors.energymeter import EnergyMeter
 from hearth.actors.journal import Journal
 from hearth.actors.ledger import Ledger
 from hearth.actors.runtime import RuntimeParts
@@ -18,18 +20,20 @@ from hearth.audit.files import real
 from hearth.audit.settings import AuditSettings
 from hearth.config import Config, default_state_dir
 from hearth.drivers.boards import Board, load_profile, open_board
+from hearth.drivers.boards.sensors import SENSORS_BUS
 from hearth.drivers.files import FileDriver
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.system import SystemDriver
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
 from hearth.policy.paths import PathGuard
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import Match, PolicyEntry, token_digests
 from hearth.tools import ToolRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hearth.actors.energymeter import SensorDriver
     from hearth.drivers.base import Driver, Style
 
 
@@ -60,18 +64,42 @@ def build_parts(
     )
     audit = audit_settings(config)
     journal = Journal(audit, clock=clock)
+    policy = _policy(config) or default_policy
+    meter = _meter(config, board, journal)
+    cards = AgentCardKeeper(
+        card_file(real(audit.path)),
+        CardSources(
+            tools=tools,
+            card=config.card,
+            http=config.http,
+            board=board.name,
+            tokens=bool(token_digests(policy)),
+            audit_key=audit.key,
+            measured=meter.measured,
+        ),
+    )
     return RuntimeParts(
         board=board,
         drivers=drivers,
         registry=ToolRegistry(tools),
-        policy=_policy(config) or default_policy,
+        policy=policy,
         paths=PathGuard(config.files.read, config.files.write),
         journal=journal,
         audit_head=lambda: journal.head,
         ledger=Ledger(Path(f"{real(audit.path)}.outputs")),
         limits=config.limits,
         clock=clock,
+        agent_card=cards.card,
+        open_card=cards.open,
+        energy=meter,
     )
+
+
+def _meter(config: Config, board: Board, journal: Journal) -> EnergyMeter:
+    """What measures the card's price; of no driver where the price is known, or is not to be measured."""
+    wanted = config.card.measure_energy and config.card.base_cost_joules is None
+    driver = board.drivers.get(SENSORS_BUS) if wanted else None
+    return EnergyMeter(cast("SensorDriver | None", driver), lambda: sum(journal.tally.steps.values()))
 
 
 def audit_settings(config: Config) -> AuditSettings:

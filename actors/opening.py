@@ -55,7 +55,7 @@ def serves_mcp(config: Config) -> bool:
     section = config.http
     if section.listen is None:
         return False
-    if find_spec("hypercorn") is None or find_spec("starlette") is None:
+    if any(find_spec(name) is None for name in ("hypercorn", "starlette", "prometheus_client")):
         raise ConfigError("[http] listen: the HTTP server is not installed; pip install 'hearth[http]'")
     installed = find_spec("mcp") is not None
     if section.mcp and not installed:

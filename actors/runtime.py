@@ -36,6 +36,7 @@ from hearth.schema import Validator, check_schema
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from hearth.actors.energymeter import EnergyMeter
     from hearth.actors.journal import Journal
     from hearth.audit.chain import Head
     from hearth.drivers.boards import Board
@@ -71,8 +72,12 @@ class RuntimeParts:
     """Which outputs are driven; opened, where it has a file."""
     audit_head: Callable[[], Head] | None = None
     """Seq and hash of the newest audit record, where there is a chain."""
-    agent_card: Callable[[Sequence[str]], Mapping[str, Any] | None] = lambda _listeners: None
+    agent_card: Callable[[Sequence[str], bool], Mapping[str, Any] | None] = lambda _listeners, _serves_mcp: None
     """How this machine, which listens at these addresses, describes itself to other agents, if it does."""
+    open_card: Callable[[float], list[str]] = lambda _now: []
+    """Reads who this agent is, in epoch seconds; notes for a person."""
+    energy: EnergyMeter | None = None
+    """Measures what a call costs, where that can be measured."""
 
     def open_records(self) -> list[str]:
         """Lock and repair the audit log, and read what the last run left behind; notes for a person, one line each.
@@ -80,7 +85,7 @@ class RuntimeParts:
         Blocking. Raises ConfigError.
         """
         notes = self.journal.open()
-        return [*notes, *self.ledger.open(self.clock())]
+        return [*notes, *self.ledger.open(self.clock()), *self.open_card(self.clock())]
 
 
 class Runtime:
@@ -249,7 +254,7 @@ class Runtime:
 
     def agent_card(self) -> Mapping[str, Any] | None:
         """How this machine describes itself to other agents, if it does."""
-        return self.parts.agent_card(self.listeners)
+        return self.parts.agent_card(self.listeners, self.serves_mcp)
 
     def audit(self, event: str, **fields: Any) -> None:
         """Record something that nobody waits for."""
@@ -287,6 +292,8 @@ class Runtime:
                     await start_buses(self.buses, outer, self.audit)
                     self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses))
                     outer.start_soon(self._alarms.run)
+                    if self.parts.energy is not None:
+                        outer.start_soon(self.parts.energy.run)
                     house.shield = True
                     async with trio.open_nursery() as sessions:
                         self._nursery = sessions

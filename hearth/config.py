@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
+from hearth.config_card import CardConfig as CardConfig
 from hearth.config_exec import ExecParam as ExecParam, ExecTemplate as ExecTemplate
 from hearth.config_kinds import (
     AbsolutePath,
@@ -195,6 +196,7 @@ class Config:
     tls: TlsConfig = field(factory=TlsConfig)
     websocket: WebSocketConfig = field(factory=WebSocketConfig)
     http: HttpConfig = field(factory=HttpConfig)
+    card: CardConfig = field(factory=CardConfig)
     board: BoardConfig = BoardConfig()
     audit: AuditConfig = AuditConfig()
     files: FilesConfig = FilesConfig()

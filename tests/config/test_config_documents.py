@@ -9,6 +9,7 @@ import pytest
 from hearth.config import (
     AuditConfig,
     BoardConfig,
+    CardConfig,
     Config,
     FilesConfig,
     HttpConfig,
@@ -34,6 +35,7 @@ TABLES = {
     "[tls]": TlsConfig,
     "[websocket]": WebSocketConfig,
     "[http]": HttpConfig,
+    "[card]": CardConfig,
     "[board]": BoardConfig,
     "[audit]": AuditConfig,
     "[files]": FilesConfig,

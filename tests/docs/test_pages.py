@@ -19,6 +19,7 @@ from hearth.protocol.methods import METHODS
 HERE = "tests/docs/test_pages.py"
 TESTED_IN = {
     "README.md": HERE,
+    "docs/agentcard.md": "tests/agentcard/test_agentcard_page.py",
     "docs/carriers.md": HERE,
     "docs/getting-started.md": HERE,
     "docs/mcp.md": "tests/mcp/test_print_config.py",

@@ -90,7 +90,7 @@ async def test_a_body_that_trickles_is_given_up(serve) -> None:
         answer = await raw.answer()
         assert answer.status == 408
         assert "0.3 s" in answer.detail
-        await raw.ended()
+        await raw.aclose()
         await gone(house)
 
 
@@ -196,6 +196,7 @@ async def test_after_some_hundred_visits_everything_is_as_before(house) -> None:
 # --- greedy and gone ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_who_reads_no_answer_is_cut_off(serve) -> None:
     async with serve(send_timeout_s=0.3) as house, await house.connect(receive_buffer=4096) as raw:
         ask = message("tools/list", envelope())

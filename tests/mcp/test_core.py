@@ -10,11 +10,12 @@ from mcp.shared.exceptions import MCPError
 from support.mcp import ERAS, house, mcp_client, memory, text_of
 from support.world import BOB, World, running
 
+from hearth.actors.bridges.mcp.paging import PAGE
 from hearth.actors.bridges.mcp.providers import Method, Provider
-from hearth.actors.bridges.mcp.server import INSTRUCTIONS, PAGE, make_server
+from hearth.actors.bridges.mcp.server import INSTRUCTIONS, make_server
 from hearth.actors.bridges.mcp.stdio import one_client
 from hearth.actors.bridges.mcp.tools import HacpTools
-from hearth.errors import CarrierError, ConfigError, DeviceError
+from hearth.errors import CarrierError, ConfigError, DeviceError, InvalidParams
 from hearth.mcp.names import META_ERROR, PLAN
 from hearth.policy.rules import Match, PolicyEntry
 
@@ -346,6 +347,21 @@ async def test_who_may_not_open_a_session_is_told_why_by_lists_and_by_calls(auto
     assert called.is_error
     assert "ermission" in text_of(called)
     assert "Nothing has happened" in text_of(called)
+
+
+@both_eras
+async def test_a_call_that_a_provider_finds_wrong_is_a_protocol_error(autojump_clock, w, mode):
+    class Particular(Shelf):
+        """Takes no arguments at all."""
+
+        async def call(self, ask, params):
+            raise InvalidParams("Invalid params: /x: not wanted", data={"path": "/x", "reason": "not wanted"})
+
+    async with mcp_client(house(w), mode, offers=[Particular("a")]) as client:
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool("a", {"x": 1})
+    assert caught.value.code == -32602
+    assert "not wanted" in caught.value.message
 
 
 class Nowhere:

@@ -70,7 +70,7 @@ async def test_3_mcp_info_says_who_speaks_what_and_where(world) -> None:
 
 async def test_a_machine_that_describes_itself_shows_its_card() -> None:
     made = World()
-    made.parts = evolve(made.parts, agent_card=lambda listeners: {"endpoint": listeners[0]})
+    made.parts = evolve(made.parts, agent_card=lambda listeners, _over_http: {"endpoint": listeners[0]})
     with trio.fail_after(30):
         async with running(made):
             made.runtime.listeners = ["https://pi:443"]

@@ -6,11 +6,9 @@ becomes an MCP error. How a tool works is its provider's; which carrier the mess
 
 from __future__ import annotations
 
-import base64
-import binascii
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import mcp_types as types
 from mcp.server.caching import CacheHint
@@ -20,12 +18,12 @@ from mcp.shared.exceptions import MCPError
 
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.consent import PATIENCE
+from hearth.actors.bridges.mcp.failures import as_mcp as as_mcp, no_resource, no_session
+from hearth.actors.bridges.mcp.paging import page as paged
 from hearth.actors.bridges.mcp.providers import Ask, Method, Outcome, Provider
-from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, PermissionDenied, RpcError
+from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.groups import sole
-from hearth.mcp.advice import WORLD, advice
 from hearth.mcp.icons import icon
-from hearth.mcp.outcome import ProtocolError, of_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,12 +33,8 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.mcp.clients import Clients, Context
 
-    R = TypeVar("R")
-    Item = TypeVar("Item", bound=BaseModel)
 
 NAME: Final = "hearth"
-PAGE: Final = 100
-"""Entries of one page of a list; a board's own tools fit on the first one, for clients that never ask for a second."""
 FRESH_MS: Final = 60_000
 """Milliseconds for which a client may keep a list: what a daemon offers is fixed until it is started again."""
 DESCRIPTION: Final = "A board's real hardware: GPIO, I2C, UART, sensors, files and telemetry, run by hearthd."
@@ -175,7 +169,7 @@ class Offers:
             for tool in await provider.tools(ask):
                 if tools.setdefault(tool.name, tool) is not tool:
                     raise ConfigError(f"two tools are called {tool.name}; one of them is {type(provider).__name__}'s")
-        page, cursor = _page(list(tools.values()), params, "tools")
+        page, cursor = paged(list(tools.values()), params, "tools")
         return types.ListToolsResult(tools=page, next_cursor=cursor)
 
     async def call_tool(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome:
@@ -192,7 +186,7 @@ class Offers:
                     return outcome
         except (RpcError, CarrierError) as error:
             # What a provider has not told itself came before anything was submitted: there is no session to be had.
-            return _no_session(error)
+            return no_session(error)
         raise MCPError(
             code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name[:100]}; tools/list has those there are"
         )
@@ -202,13 +196,13 @@ class Offers:
     async def list_resources(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
         """resources/list."""
         found = [resource for provider in self._providers for resource in await provider.resources(ask)]
-        page, cursor = _page(found, params, "resources")
+        page, cursor = paged(found, params, "resources")
         return types.ListResourcesResult(resources=page, next_cursor=cursor)
 
     async def list_templates(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListResourceTemplatesResult:
         """resources/templates/list."""
         found = [template for provider in self._providers for template in await provider.templates(ask)]
-        page, cursor = _page(found, params, "templates")
+        page, cursor = paged(found, params, "templates")
         return types.ListResourceTemplatesResult(resource_templates=page, next_cursor=cursor)
 
     async def read_resource(
@@ -219,14 +213,14 @@ class Offers:
             result = await provider.read(ask, params)
             if result is not None:
                 return result
-        raise _no_resource(ask, params.uri)
+        raise no_resource(ask, params.uri)
 
     async def subscribe(self, ask: Ask, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """resources/subscribe."""
         for provider in self._providers:
             if await provider.subscribe(ask, params):
                 return types.EmptyResult()
-        raise _no_resource(ask, params.uri)
+        raise no_resource(ask, params.uri)
 
     async def unsubscribe(self, ask: Ask, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         """resources/unsubscribe; from what was not subscribed to, too."""
@@ -244,7 +238,7 @@ class Offers:
     async def list_prompts(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
         """prompts/list."""
         found = [prompt for provider in self._providers for prompt in await provider.prompts(ask)]
-        page, cursor = _page(found, params, "prompts")
+        page, cursor = paged(found, params, "prompts")
         return types.ListPromptsResult(prompts=page, next_cursor=cursor)
 
     async def get_prompt(
@@ -279,45 +273,3 @@ def _signed(result: dict[str, Any]) -> dict[str, Any]:
 
 def _has(provider: Provider, kind: str) -> bool:
     return getattr(type(provider), kind) is not getattr(Provider, kind)
-
-
-def _page(items: list[Item], params: types.PaginatedRequestParams, kind: str) -> tuple[list[Item], str | None]:
-    """One page, and the cursor of the next. Raises MCPError for a cursor that is not one of ours."""
-    start = 0
-    if params.cursor is not None:
-        try:
-            start = int(base64.urlsafe_b64decode(params.cursor).decode("ascii").removeprefix(f"{kind}:"))
-        except (binascii.Error, ValueError):
-            start = 0
-        if params.cursor != _cursor(kind, start) or not 0 < start < len(items):
-            raise MCPError(code=types.INVALID_PARAMS, message="Unknown cursor; begin the list again without one")
-    end = start + PAGE
-    return items[start:end], _cursor(kind, end) if end < len(items) else None
-
-
-def _cursor(kind: str, start: int) -> str:
-    return base64.urlsafe_b64encode(f"{kind}:{start}".encode()).decode()
-
-
-def _no_resource(ask: Ask, uri: str) -> MCPError:
-    # 2026-07-28 has given up the code of its own.
-    code = types.INVALID_PARAMS if ask.modern else -32002
-    return MCPError(code=code, message="Resource not found", data={"uri": uri[:1000]})
-
-
-def as_mcp(error: HearthError) -> MCPError:
-    """What hearth raised, as an MCP error: HACP's own code stays in its data, for MCP means something else by it."""
-    outcome = of_error(error)
-    if isinstance(outcome, ProtocolError):
-        return MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
-    code = types.INVALID_REQUEST if isinstance(error, PermissionDenied) else types.INTERNAL_ERROR
-    return MCPError(code=code, message=outcome["content"][0]["text"], data=outcome.get("_meta") or None)
-
-
-def _no_session(error: RpcError | CarrierError) -> dict[str, Any]:
-    if isinstance(error, RpcError) and not isinstance(error, InvalidParams):
-        outcome = of_error(error)
-        assert not isinstance(outcome, ProtocolError)
-        return {**outcome, "resultType": "complete"}
-    text = f"{str(error).rstrip('.')}. {WORLD['none']} {advice(error)}"
-    return {"content": [{"type": "text", "text": text}], "isError": True, "resultType": "complete"}
