@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rounds=options.rounds or effort.rounds,
         seconds=options.seconds or effort.seconds,
         repeats=options.repeats or effort.repeats,
+        starts=options.rounds or effort.starts,
     )
     if options.profile is not None:
         with Servers() as servers:

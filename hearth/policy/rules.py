@@ -245,11 +245,11 @@ def idle_conditions(entries: Iterable[PolicyEntry], *, certificates: bool, token
     for entry in entries:
         for match in entry.match:
             if match.token_sha256 is not None and not tokens:
-                cure = "no listener takes tokens; set [websocket] listen"
+                cure = "no listener takes tokens; set [websocket] or [http] listen"
                 said.append(f"policy {entry.name!r}: match.token_sha256: {cure}")
             for key in ("cert_subject", "cert_san"):
                 if getattr(match, key) is not None and not certificates:
-                    cure = "no listener asks for certificates; set [tls] listen, or [websocket] client_ca"
+                    cure = "no listener asks for certificates; set [tls] listen, or client_ca in [websocket] or [http]"
                     said.append(f"policy {entry.name!r}: match.{key}: {cure}")
     return said
 

@@ -39,7 +39,10 @@ ONE_MISTAKE = [
     ("[board]\nprofile = ''", '[board] profile: expected a non-empty string, got ""'),
     ("[board]\nprofile = 2026-05-01", "[board] profile: expected a non-empty string, got 2026-05-01"),
     ("[limit]\nmax_batch = 5", "[limit]: unknown key; did you mean limits?"),
-    ("[quux]", "[quux]: unknown key; expected server, tls, websocket, http, card, board, audit, files, tools, limits, policy"),
+    (
+        "[quux]",
+        "[quux]: unknown key; expected server, tls, websocket, http, card, board, audit, files, tools, limits, policy",
+    ),
     ("max_batch = 5", "[max_batch]: unknown here; this key belongs under [limits]"),
     ("audit = 5", "[audit]: expected a table, got 5"),
     ("[server]\nsocket_mode = 660", '[server] socket_mode: expected a string of octal digits such as "0660", got 660'),

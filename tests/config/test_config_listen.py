@@ -225,7 +225,8 @@ def test_two_listeners_may_have_addresses_that_do_not_overlap(file, one, other):
 def test_what_is_wrong_with_the_whole_is_told_at_once_too(file):
     twice = "[[policy]]\nname = 'a'\nmatch = { uid = 1 }\n"
     wrong = problems(file, f"[websocket]\nlisten = '[::]:1'\nplaintext = true\n{twice}{twice}")
-    assert wrong == ['[[policy]]: two entries are named "a"; give one another name', NOBODY.format("websocket", "[::]:1")]
+    twice = '[[policy]]: two entries are named "a"; give one another name'
+    assert wrong == [twice, NOBODY.format("websocket", "[::]:1")]
 
 
 @pytest.mark.parametrize(

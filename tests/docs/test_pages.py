@@ -21,6 +21,7 @@ TESTED_IN = {
     "README.md": HERE,
     "docs/agentcard.md": "tests/agentcard/test_agentcard_page.py",
     "docs/carriers.md": HERE,
+    "docs/http.md": HERE,
     "docs/getting-started.md": HERE,
     "docs/mcp.md": "tests/mcp/test_print_config.py",
     "docs/reference/audit.md": "tests/audit/test_audit_docs.py",
@@ -36,6 +37,7 @@ TESTED_IN = {
 """Where the blocks of each page that has any are run or checked."""
 
 PLAYED = {
+    "docs/http.md": "",
     "README.md": (
         'printf \'[server]\\nsocket = "%s/h.sock"\\n[audit]\\npath = "%s/audit.log"\\n\' "$HOME" "$HOME" > h.toml\n'
         'start_hearthd --config h.toml\nexport HEARTH_SOCKET="$HOME/h.sock"\n'

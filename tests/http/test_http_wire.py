@@ -17,17 +17,22 @@ PIECE = {"type": "http.response.body", "body": b"piece", "more_body": True}
 LAST = {"type": "http.response.body", "body": b"last"}
 
 
-@asynccontextmanager
-async def serving(app):
-    """The listener, with this application for all requests; yields a way to connect."""
+def listening(app, send_timeout=5):
+    """The listener, with this application for all requests."""
 
     @asynccontextmanager
     async def house():
         yield app
 
-    listener = HttpListener(
-        tcp.bind("http", LISTEN), None, house, handshake_timeout=5, send_timeout=5, report=lambda *_: None
+    return HttpListener(
+        tcp.bind("http", LISTEN), None, house, handshake_timeout=5, send_timeout=send_timeout, report=lambda *_: None
     )
+
+
+@asynccontextmanager
+async def serving(app):
+    """It is open; yields a way to connect."""
+    listener = listening(app)
     port = int(listener.address.rpartition(":")[2])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.accept_all, nursery, Doorway(100), None)
@@ -98,6 +103,37 @@ async def test_an_application_that_gives_up_an_answer_tears_no_chunk(monkeypatch
     async with serving(app) as connect, await connect() as raw:
         answer = await raw.ask("GET", "/")
         assert answer.body in (b"last", b"x" * 5_000_000 + b"last")
+
+
+@pytest.mark.slow
+async def test_a_reader_that_stalls_does_not_hold_up_the_end() -> None:
+    """A send is shielded from who gives up an answer, and has thirty seconds; the daemon's end has one."""
+    sent = 0
+
+    async def app(_scope, _receive, send):
+        nonlocal sent
+        await send(HEAD)
+        while True:
+            await send({**PIECE, "body": b"x" * 1_000_000})
+            sent += 1
+
+    listener = listening(app, send_timeout=30)
+    async with trio.open_nursery() as connections:
+        async with trio.open_nursery() as accepting:
+            accepting.start_soon(listener.accept_all, connections, Doorway(100), None)
+            raw = await Raw.connect(int(listener.address.rpartition(":")[2]), receive_buffer=4096)
+            await raw.send(raw.request("GET", "/"))
+            before = -1
+            while before != sent or not sent:
+                before = sent
+                await trio.sleep(0.1)
+            accepting.cancel_scope.cancel()
+        listener.close()
+        listener.finish()
+        connections.cancel_scope.deadline = began = trio.current_time()
+    assert trio.current_time() - began < 1
+    assert not listener._visits
+    await raw.aclose()
 
 
 async def test_an_answer_whose_length_is_known_comes_with_its_head() -> None:

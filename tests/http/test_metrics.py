@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -11,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from starlette.applications import Starlette
+from support.http_house import TOKENS
 from support.world import World, running
 
 from hearth.actors.bridges.http import metrics
@@ -19,12 +22,14 @@ from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import Doorway
 from hearth.actors.runtime import Runtime
+from hearth.actors.tally import Latencies
 from hearth.api import Step
 from hearth.client import connect
 from hearth.config import AuditConfig, Config, PolicyConfig
 from hearth.errors import PermissionDenied, RpcError, SessionInvalid
 from hearth.protocol.methods import METHODS
 
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 OPEN_METRICS = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;q=0.5"
 """What Prometheus says."""
 
@@ -397,3 +402,29 @@ async def test_head_is_answered_as_get_is(house):
     assert status == 200
     assert told.keys() == got.keys()
     assert told["content-type"] == got["content-type"]
+
+
+async def test_the_listener_tells_it_to_whom_the_policy_lets_in_and_to_nobody_else(serve):
+    async with serve() as listening:
+        answer = await listening.ask("GET", "/metrics")
+        found = samples((answer.status, answer.headers, answer.body.decode()))
+        assert found["hearth_build_info", "sim", listening.runtime.health()["version"]] == 1
+        assert {key[1] for key in found if key[0] == "hearth_connections"} >= {"unix", "http"}
+        refused = await listening.ask("GET", "/metrics", Authorization=f"Bearer {TOKENS['eve']}")
+        assert refused.status in (401, 403)
+        assert b"hearth_" not in refused.body
+        head = await listening.ask("HEAD", "/metrics", Accept=OPEN_METRICS)
+        assert (head.status, head.body) == (200, b"")
+        assert head.headers["content-type"].startswith(metrics.OPEN_METRICS)
+
+
+def test_the_page_about_metrics_names_each_of_them_and_no_other(tmp_path):
+    parts = build_parts(Config(audit=AuditConfig(path=tmp_path / "audit.log")), default_policy=())
+    parts.open_records()
+    parts.journal.tally.latencies["gpio.set"] = Latencies()
+    families = list(metrics.RuntimeCollector(Runtime(parts)).collect())
+    told = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    told = {f"{name}_info" if name == "hearth_build" else name for name in told}
+    named = re.findall(r"^\| `(hearth_\w+)", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(told)
+    parts.journal._log.close()

@@ -290,6 +290,29 @@ async def test_lines_are_put_together_and_blank_ones_left_out():
     assert await read(b"a\n", b"   ") == [b"a"]
 
 
+async def test_lines_come_from_a_file_a_pipe_or_a_terminal_that_goes_away(tmp_path):
+    (tmp_path / "said").write_bytes(b"a\nb\n")
+    with trio.fail_after(BOUND):
+        async with trio.lowlevel.FdStream(os.open(tmp_path / "said", os.O_RDONLY)) as file:
+            assert [line async for line in lines(file)] == [b"a", b"b"]
+        reading, writing = os.pipe()
+        async with trio.lowlevel.FdStream(reading) as stream, trio.open_nursery() as nursery:
+            got = []
+
+            async def read():
+                got.extend([line async for line in lines(stream)])
+
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            os.write(writing, b"c\n")
+            os.close(writing)
+        assert got == [b"c"]
+        ours, terminal = os.openpty()
+        os.close(ours)
+        async with trio.lowlevel.FdStream(terminal) as stream:
+            assert [line async for line in lines(stream)] == []
+
+
 async def test_a_line_without_end_is_refused_once_and_passed_over():
     too_long = b"x" * (MOST_LINE + 1)
     assert await read(too_long, b"more", b"y\nnext\n") == [None, b"next"]

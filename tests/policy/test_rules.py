@@ -295,13 +295,17 @@ def test_a_pattern_that_fits_no_tool_is_pointed_out():
     ("certificates", "tokens", "named"),
     [
         (True, True, []),
-        (True, False, ["policy 'token': match.token_sha256: no listener takes tokens; set [websocket] listen"]),
+        (
+            True,
+            False,
+            ["policy 'token': match.token_sha256: no listener takes tokens; set [websocket] or [http] listen"],
+        ),
         (
             False,
             True,
             [
                 f"policy '{name}': match.{key}: no listener asks for certificates; "
-                "set [tls] listen, or [websocket] client_ca"
+                "set [tls] listen, or client_ca in [websocket] or [http]"
                 for name, key in (("both", "cert_san"), ("subject", "cert_subject"))
             ],
         ),

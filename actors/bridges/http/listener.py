@@ -117,6 +117,7 @@ class HttpListener:
             except Stranger as stranger:
                 self._report(self._scheme, visit.peer, str(stranger))
                 return
+            # Looked at once, as on the other carriers: whoever is inside stays when its certificate expires.
             visit.certificate = cache(partial(certificate_of, secure))
             stream, transport = secure, secure.transport_stream
         try:

@@ -74,7 +74,9 @@ class HttpConnection:
         self._turn = trio.Lock()
         self._reading = trio.CancelScope()
         self._closing = False
+        """Whether the last answer has gone out, and what still comes is read past."""
         self._deaf = False
+        """Whether what comes is read no more, but an answer is still due."""
 
     async def run(self) -> None:
         """Returns when the connection has ended, its requests with it."""
@@ -197,6 +199,7 @@ class _Protocol(H11Protocol):
 
     async def _send_error_response(self, status_code: int) -> None:
         if self._requests.answering:
+            # See HttpConnection._send: what is wrong follows a request that is whole, and has its answer.
             return
         body = document(status_code, _WHY.get(status_code, "the request cannot be served"))
         headers = [

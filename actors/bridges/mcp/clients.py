@@ -101,12 +101,16 @@ class Client:
 
     async def session(self) -> Session:
         """Its session, opened if there is none. Raises what session.open was answered with, and CarrierError."""
-        held = await self._hold_one()
-        assert held.session is not None
+        held = self._held
+        if held is None or held.session is None:
+            held = await self._hold_one()
+            assert held.session is not None
         return held.session
 
     async def view(self) -> ToolView:
         """The tools its session may use. Raises as `session`."""
+        if self._held is not None and self._held.view is not None:
+            return self._held.view
         try:
             return await self._view()
         except SessionInvalid:

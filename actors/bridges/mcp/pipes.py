@@ -160,7 +160,7 @@ async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes | None]:
     """The lines of a stream, blank ones left out, the last one whether or not it is ended; None for one too long."""
     pending = bytearray()
     passing_over = False
-    while data := await stream.receive_some(PIECE):
+    while data := await _some(stream):
         *ended, rest = data.split(b"\n")
         for piece in ended:
             pending += piece
@@ -178,6 +178,28 @@ async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes | None]:
                 yield None
     if pending.strip() and not passing_over:
         yield bytes(pending)
+
+
+async def _some(stream: trio.abc.ReceiveStream) -> bytes:
+    """What has come, as soon as something has; nothing at the end."""
+    if not isinstance(stream, trio.lowlevel.FdStream):
+        return bytes(await stream.receive_some(PIECE))
+    descriptor = stream.fileno()
+    waited = False
+    while True:
+        try:
+            data = os.read(descriptor, PIECE)
+            break
+        except BlockingIOError:
+            # As the stream itself would, but for a turn that it gives to others before it looks.
+            await trio.lowlevel.wait_readable(descriptor)
+            waited = True
+        except OSError:
+            # A terminal that has gone is an end as well.
+            return b""
+    if not waited:
+        await trio.lowlevel.checkpoint()
+    return data
 
 
 def fault(line: bytes) -> tuple[types.RequestId | None, int, str]:
