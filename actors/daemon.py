@@ -87,9 +87,9 @@ class Daemon:
         self._runtime.listeners = [listener.address for listener in listeners]
         self._runtime.serves_mcp = serves_mcp(self._config)
         async with self._runtime.serve() as runtime, trio.open_nursery() as connections:
-            welcome = partial(self._welcome, runtime)
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
+                    welcome = partial(self._welcome, runtime, listener.address.partition(":")[0])
                     accepting.start_soon(listener.accept_all, connections, doorway, welcome)
                 self._announce(path, runtime.listeners[1:])
                 accepting.start_soon(self._warm_up)
@@ -111,8 +111,9 @@ class Daemon:
                 listener.finish()
             connections.cancel_scope.deadline = trio.current_time() + FLUSH_PATIENCE
 
-    async def _welcome(self, runtime: Runtime, carrier: Carrier, principal: Principal) -> None:
+    async def _welcome(self, runtime: Runtime, scheme: str, carrier: Carrier, principal: Principal) -> None:
         limits = self._config.limits
+        tally = runtime.parts.journal.tally
         connection = Connection(
             carrier,
             principal,
@@ -120,10 +121,12 @@ class Daemon:
             max_outstanding=limits.max_outstanding,
             max_document_bytes=limits.max_document_bytes,
             max_batch=limits.max_batch,
+            tally=tally,
         )
         self._connections.add(connection)
         try:
-            await contain(f"connection of {principal.key}", connection.run, lambda _error: None)
+            with tally.connection(scheme):
+                await contain(f"connection of {principal.key}", connection.run, lambda _error: None)
         finally:
             self._connections.discard(connection)
 

@@ -18,7 +18,7 @@ from hearth.policy.rules import token_digests
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence, Set as AbstractSet
-    from contextlib import AbstractAsyncContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from pathlib import Path
 
     from starlette.types import ASGIApp
@@ -157,6 +157,9 @@ def _http(
             config, runtime(), partial(report, "http" if certificates is None else "https"), with_mcp=with_mcp
         )
 
+    def count(carrier: str) -> AbstractContextManager[None]:
+        return runtime().parts.journal.tally.connection(carrier)
+
     limits = config.limits
     return HttpListener(
         listening,
@@ -165,4 +168,5 @@ def _http(
         handshake_timeout=limits.handshake_timeout_s,
         send_timeout=limits.send_timeout_s,
         report=report,
+        count=count,
     )

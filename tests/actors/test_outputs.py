@@ -668,7 +668,7 @@ async def test_a_bus_that_was_reopened_says_so_and_serves(autojump_clock, nurser
     nursery.cancel_scope.cancel()
 
 
-def test_the_pseudo_session_of_an_earlier_run_cannot_be_a_session(path):
+async def test_the_pseudo_session_of_an_earlier_run_cannot_be_a_session(path):
     ledger = left(path, a=[1])
     bus = Bus("a", BenchDriver("a", Observer()), ledger=ledger)
     assert bus.make_safe("session") is None

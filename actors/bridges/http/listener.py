@@ -22,7 +22,7 @@ from hearth.actors.supervisor import contain
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from starlette.types import ASGIApp
 
@@ -37,7 +37,8 @@ LAST_WORDS = 0.5
 class HttpListener:
     """One TCP address that speaks HTTP. Implements `accepting.Listener`; times in seconds.
 
-    `house` opens the application: what it runs in the background ends when the context is left.
+    `house` opens the application: what it runs in the background ends when the context is left. `count` is entered,
+    with the carrier's name, for each connection.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class HttpListener:
         handshake_timeout: float,
         send_timeout: float,
         report: Report,
+        count: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         self._listening = listening
         self._certificates = certificates
@@ -56,6 +58,7 @@ class HttpListener:
         self._handshake_timeout = handshake_timeout
         self._send_timeout = send_timeout
         self._report = report
+        self._count = count
         self._settings = settings()
         self._visits: set[Visit] = set()
         self._over = trio.Event()
@@ -99,7 +102,7 @@ class HttpListener:
     async def _serve(self, app: ASGIApp, visit: Visit) -> None:
         self._visits.add(visit)
         try:
-            with visit.connected, visit.scope:
+            with self._count(self._scheme), visit.connected, visit.scope:
                 await contain(f"connection of {visit.peer}", partial(self._visited, app, visit), lambda _error: None)
         finally:
             self._visits.discard(visit)
