@@ -1,6 +1,6 @@
 """HTTP/1.1 on one connection, with applications that do what they must not, and the rule of names by itself."""
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 import trio
@@ -25,7 +25,13 @@ def listening(app, send_timeout=5):
         yield app
 
     return HttpListener(
-        tcp.bind("http", LISTEN), None, house, handshake_timeout=5, send_timeout=send_timeout, report=lambda *_: None
+        tcp.bind("http", LISTEN),
+        None,
+        house,
+        handshake_timeout=5,
+        send_timeout=send_timeout,
+        report=lambda *_: None,
+        count=nullcontext,
     )
 
 
