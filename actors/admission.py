@@ -84,6 +84,9 @@ class Admission:
             on_end=on_end,
         )
         self._book.enter(task, submit)
+        if submit.constraints.dry_run:
+            # It was allowed as the task itself would be, and does nothing that a rate bounds.
+            self._rates.put_back(tokens)
         return task
 
     def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], asker: Asker) -> None:

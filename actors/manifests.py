@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from hearth._version import __version__
+from hearth.mcp.card_tools import DEFINITIONS as CARD_DEFINITIONS
 from hearth.mcp.names import by_mcp_name
+from hearth.mcp.plan import DEFINITION as PLAN_DEFINITION
 from hearth.mcp.protocol import EXTENSIONS, PROTOCOL_VERSIONS
 from hearth.mcp.view import ToolView
 
@@ -81,8 +83,8 @@ class Manifests:
     def _mcp(self, grant: Grant) -> tuple[int, bytes]:
         known = self._mcp_tools.get(grant.policy)
         if known is None:
-            view = ToolView(self._entries(grant))
-            known = self._mcp_tools[grant.policy] = (len(view), orjson.dumps({"tools": view.definitions()}))
+            tools = [*ToolView(self._entries(grant)).definitions(), PLAN_DEFINITION, *CARD_DEFINITIONS]
+            known = self._mcp_tools[grant.policy] = (len(tools), orjson.dumps({"tools": tools}))
         return known
 
     def _entries(self, grant: Grant) -> list[dict[str, Any]]:

@@ -173,6 +173,17 @@ async def test_a_rate_lets_a_burst_through_and_then_says_when_to_come_back(make_
             await session.submit(("limited", {}))
 
 
+async def test_a_dry_run_needs_room_under_the_rate_and_takes_none_of_it(make_world, autojump_clock):
+    async with make_world() as world:
+        session = await world.connect().open()
+        await session.submit(("limited", {}))
+        for _ in range(3):
+            await session.submit(("limited", {}), dry_run=True)
+        await session.submit(("limited", {}))
+        with pytest.raises(RateLimited):
+            await session.submit(("limited", {}), dry_run=True)
+
+
 async def test_a_task_that_wants_more_than_its_rate_ever_lets_through_is_told_that_waiting_does_not_help(world):
     with trio.fail_after(10):
         session = await world.connect().open()

@@ -33,6 +33,8 @@ async def test_a_card_declared_over_one_pipe_is_known_over_the_next_in_the_other
                 declared = await old.call_tool("agentcard_declare", {"card_json": CARD})
                 assert not declared.is_error, declared.content
                 found = await new.call_tool("agentcard_resolve", {"query": "rover"})
+                await new.call_tool("hw_board")  # a session has been opened: now the daemon's own card is known
+                listed = await new.call_tool("agentcard_list")
     finally:
         hearthd.end()
     assert found.structured_content["match"]["card"] == CARD
@@ -40,3 +42,6 @@ async def test_a_card_declared_over_one_pipe_is_known_over_the_next_in_the_other
     kept = tmp_path / "hearth" / "agentcards"
     assert [path.name for path in kept.iterdir()] == [f"{CARD['agent_id']}.json"]
     assert stat.S_IMODE(kept.stat().st_mode) == 0o700
+    own, *others = listed.structured_content["agents"]
+    assert own["own"] is True
+    assert [agent["name"] for agent in others] == ["Rover"]

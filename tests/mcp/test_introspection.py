@@ -19,6 +19,8 @@ from hearth.actors.manifests import Manifests
 from hearth.config import AuditConfig, Config
 from hearth.errors import ConfigError, InvalidParams, SessionInvalid
 from hearth.mcp import names
+from hearth.mcp.card_tools import DEFINITIONS as CARDS
+from hearth.mcp.plan import DEFINITION as PLAN
 from hearth.mcp.protocol import EXTENSIONS, PROTOCOL_VERSIONS, endpoints
 from hearth.mcp.view import ToolView
 from hearth.policy.rules import Match, PolicyEntry, decide
@@ -45,8 +47,8 @@ async def ask(world, method: str, principal=ALICE, **params):
 async def test_3_mcp_tools_has_the_tools_of_tool_list_as_an_mcp_client_is_shown_them(world) -> None:
     listed = (await ask(world, "tool.list"))["tools"]
     shown = (await ask(world, "mcp.tools"))["tools"]
-    assert [tool["title"] for tool in shown] == [tool["name"] for tool in listed]
-    assert shown == ToolView(listed).definitions()
+    assert [tool["title"] for tool in shown[: len(listed)]] == [tool["name"] for tool in listed]
+    assert shown == [*ToolView(listed).definitions(), PLAN, *CARDS]
 
 
 @pytest.mark.spec("3", "MAY", INTROSPECTION)
@@ -92,7 +94,7 @@ async def test_a_session_is_shown_the_tools_it_may_use_by_the_names_everybody_kn
         with trio.fail_after(30):
             everything = {tool["title"]: tool for tool in (await ask(all_of_them, "mcp.tools"))["tools"]}
             shown = (await ask(some, "mcp.tools"))["tools"]
-            assert 0 < len(shown) < len(everything)
+            assert 1 + len(CARDS) < len(shown) < len(everything)
             assert (await ask(some, "mcp.info"))["tools"] == len(shown)
     assert all(everything[tool["title"]]["name"] == tool["name"] for tool in shown)
 

@@ -10,8 +10,8 @@ from support.mcp import ERAS, house, mcp_client, text_of
 from support.waiting import passes
 from support.world import World, running
 
-from hearth.actors.bridges.mcp.plan import INPUT, MOST_STEPS
 from hearth.mcp.names import PLAN
+from hearth.mcp.plan import INPUT, MOST_STEPS
 from hearth.protocol.methods import METHODS
 
 both_eras = pytest.mark.parametrize("mode", ERAS)

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 from hearth.actors.bridges.mcp.offers import all_offers
-from hearth.actors.bridges.mcp.stdio import bridge
+from hearth.actors.bridges.mcp.stdio import Daemon, bridge
 from hearth.address import parse
 from hearth.cli.common import interruptible
 
 if __name__ == "__main__":
     address, state, beat = sys.argv[1:]
     offers = all_offers(Path(state), principal=lambda _ask: "test", beat=float(beat))
-    sys.exit(interruptible(lambda: bridge(parse(address), offers)))
+    sys.exit(interruptible(lambda: bridge(Daemon(parse(address)), offers)))

@@ -16,7 +16,6 @@ from attrs import evolve, frozen
 from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.consent import CONSENT_RISK, consent, refused
-from hearth.actors.bridges.mcp.jobs import Job as Job  # noqa: TC001 - others take it from here
 from hearth.actors.bridges.mcp.progress import BEAT, Progress
 from hearth.actors.bridges.mcp.providers import Provider
 from hearth.errors import CarrierError, HearthError, RpcError, SessionInvalid
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     import mcp_types as types
 
     from hearth.actors.bridges.mcp.clients import Client
+    from hearth.actors.bridges.mcp.jobs import Job
     from hearth.actors.bridges.mcp.providers import Ask, Outcome
     from hearth.api import Session, Task, TaskEvent, TaskResult
 

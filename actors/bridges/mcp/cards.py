@@ -15,9 +15,9 @@ from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
 from hearth.actors.bridges.mcp.card_schema import CARD_SCHEMA
-from hearth.actors.bridges.mcp.card_tools import DECLARE, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, TOOLS, VALIDATE
 from hearth.actors.bridges.mcp.providers import Ask, Provider
 from hearth.agentcard.validate import read_card
+from hearth.mcp.card_tools import DECLARE, DEFINITIONS, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, VALIDATE
 from hearth.mcp.names import META
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ EXAMINERS: Final = 2
 """Cards that are validated at a time; some of 4 MiB take seconds, and the threads of others must not wait for them."""
 
 _SCHEMA_TEXT: Final = json.dumps(CARD_SCHEMA, ensure_ascii=False, indent=2)
+
+_TOOLS: Final = tuple(map(types.Tool.model_validate, DEFINITIONS))
 
 
 class AgentCards(Provider):
@@ -62,7 +64,7 @@ class AgentCards(Provider):
     async def tools(self, ask: Ask) -> Sequence[types.Tool]:
         """See Provider."""
         del ask
-        return TOOLS
+        return _TOOLS
 
     async def call(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""

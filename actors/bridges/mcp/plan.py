@@ -14,10 +14,8 @@ from mcp.shared.exceptions import MCPError
 from hearth.actors.bridges.mcp.calls import TaskProvider
 from hearth.actors.bridges.mcp.jobs import Job
 from hearth.api import Step
-from hearth.mcp.icons import icon
 from hearth.mcp.names import PLAN, mcp_name
-from hearth.mcp.outcome import PLAN_RESULT
-from hearth.protocol.methods import PRIORITIES
+from hearth.mcp.plan import DEFINITION, INPUT
 from hearth.schema import Validator
 
 if TYPE_CHECKING:
@@ -26,97 +24,8 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.mcp.providers import Ask
     from hearth.mcp.view import ToolView
 
-MOST_STEPS: Final = 256
-"""Steps of a plan; an operator may allow fewer."""
-
-DESCRIPTION: Final = """\
-Run several steps on the hardware as one task: in order, each one tool with its arguments, under one set of rules. \
-Prefer it to single calls whenever there is more than one step: it is checked as a whole before anything moves, a step \
-that fails ends it, and nobody else's steps come in between with "exclusive". Try it with dry_run first: everything is \
-checked and authorised, nothing is touched, and you are told what would run. The result tells of each step what became \
-of it. Its risk is the highest of its steps' risks; from 3 on a person is asked first.\
-"""
-
-INPUT: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "intent": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 4096,
-            "description": "what this is for, in a sentence; it is kept in the audit log",
-        },
-        "steps": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": MOST_STEPS,
-            "description": "the steps, in the order in which they run",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "tool": {"type": "string", "description": 'a tool\'s name, as "gpio_set" or as "gpio.set"'},
-                    "args": {"type": "object", "description": "its arguments, as its own inputSchema has them"},
-                },
-                "required": ["tool"],
-                "additionalProperties": False,
-            },
-        },
-        "dry_run": {
-            "type": "boolean",
-            "default": False,
-            "description": "check and authorise everything, touch nothing, and tell what would run",
-        },
-        "exclusive": {
-            "type": "boolean",
-            "default": False,
-            "description": "hold every bus of the plan from its first step to its last, so that nobody comes between",
-        },
-        "rollback_on_failure": {
-            "type": "boolean",
-            "default": False,
-            "description": "if the plan fails, times out or is cancelled, undo its completed steps in reverse, where "
-            "their tools can",
-        },
-        "max_duration_ms": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "maximum": 9007199254740991,
-            "description": "milliseconds after which the plan is cancelled; a transfer that has begun still finishes",
-        },
-        "abort_on_step_failure": {
-            "type": "boolean",
-            "default": True,
-            "description": "end the plan at the first step that fails; false: run all steps, the plan fails if any did",
-        },
-        "on_busy": {
-            "type": "string",
-            "enum": ["wait", "fail"],
-            "default": "wait",
-            "description": "what to do while somebody else uses a bus: wait in its queue, or fail at once",
-        },
-        "priority": {
-            "type": "string",
-            "enum": list(PRIORITIES),
-            "default": "normal",
-            "description": "whose turn it is first where several wait for one bus",
-        },
-    },
-    "required": ["intent", "steps"],
-    "additionalProperties": False,
-}
-
 _VALIDATOR: Final = Validator(INPUT)
-_TOOL: Final = types.Tool(
-    name=PLAN,
-    title="Run a plan",
-    description=DESCRIPTION,
-    input_schema=dict(INPUT),
-    output_schema=dict(PLAN_RESULT),
-    annotations=types.ToolAnnotations(
-        read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
-    ),
-    icons=[types.Icon.model_validate(icon("plan"))],
-)
+_TOOL: Final = types.Tool.model_validate(DEFINITION)
 
 
 class Plan(TaskProvider):

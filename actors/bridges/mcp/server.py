@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.consent import PATIENCE
-from hearth.actors.bridges.mcp.failures import as_mcp as as_mcp, no_resource, no_session
+from hearth.actors.bridges.mcp.failures import as_mcp, no_resource, no_session
 from hearth.actors.bridges.mcp.paging import page as paged
 from hearth.actors.bridges.mcp.providers import Ask, Method, Outcome, Provider
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError

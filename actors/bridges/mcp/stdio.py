@@ -11,9 +11,9 @@ import gc
 import logging
 import os
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import trio
@@ -25,7 +25,7 @@ from hearth.actors.bridges.mcp.server import make_server
 from hearth.cli.common import Options, interruptible, standard
 from hearth.cli.connect import standard_streams
 from hearth.client import connect
-from hearth.errors import CarrierError, ConfigError
+from hearth.errors import CarrierError, ConfigError, MethodNotFound
 from hearth.policy.principal import Principal
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.mcp.providers import Provider
     from hearth.address import Address
     from hearth.api import Session
+    from hearth.client import Client as HearthClient
 
 LAST_WORDS: Final = 1.0
 """Seconds that the answers to what was under way may take to be read, once the client has ended its side."""
@@ -73,9 +74,17 @@ class Daemon:
     A daemon may be started again while its clients' programs run on. Implements `House`.
     """
 
-    def __init__(self, first: House, address: Address) -> None:
-        self._first = first
+    def __init__(self, address: Address) -> None:
         self._address = address
+        self._first: HearthClient | None = None
+        self.card: Mapping[str, Any] | None = None
+        """The daemon's own AgentCard, once a session with it has been opened."""
+
+    @asynccontextmanager
+    async def reached(self) -> AsyncIterator[None]:
+        """It is there now. Raises CarrierError if it cannot be reached."""
+        async with connect(self._address) as self._first:
+            yield
 
     @asynccontextmanager
     async def open_session(
@@ -84,12 +93,18 @@ class Daemon:
         """See House."""
         async with AsyncExitStack() as stack:
 
-            async def opened(house: House) -> Session:
-                return await stack.enter_async_context(
-                    house.open_session(client_name=client_name, client_version=client_version)
-                )
+            async def opened(daemon: HearthClient) -> Session:
+                opening = daemon.open_session(client_name=client_name, client_version=client_version)
+                session = await stack.enter_async_context(opening)
+                # A daemon that is older than the method has no card, and is served all the same.
+                with suppress(MethodNotFound):
+                    info = await daemon.call("mcp.info", {"session_id": session.session_id})
+                    self.card = info.get("agent_card")
+                return session
 
             try:
+                if self._first is None:
+                    raise CarrierError("there is no connection yet")
                 session = await opened(self._first)
             except CarrierError as error:
                 log.warning("%s; connecting again", error)
@@ -124,13 +139,13 @@ async def serve(
 # --- the process ----------------------------------------------------------------------------------------------------
 
 
-async def bridge(address: Address, offers: Sequence[Provider]) -> None:
+async def bridge(daemon: Daemon, offers: Sequence[Provider]) -> None:
     """Serve MCP on our stdin and stdout. Raises CarrierError if the daemon cannot be reached now."""
     # What is imported stays, and is most of what there is: to look through it again and again costs each call a tenth.
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
-    async with standard_streams() as (stdin, stdout), connect(address) as first:
-        await serve(Daemon(first, address), stdin, stdout, offers)
+    async with standard_streams() as (stdin, stdout), daemon.reached():
+        await serve(daemon, stdin, stdout, offers)
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
@@ -149,8 +164,9 @@ def main(options: Options) -> int:
         raise ConfigError("stdin or stdout is closed; `hearth mcp` speaks MCP over them, to the program that starts it")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="hearth mcp: %(message)s")
     whose = Principal(kind="unix", uid=os.geteuid(), gid=os.getegid()).key
-    offers = all_offers(state_directory(os.environ), principal=lambda _ask: whose)
-    return interruptible(lambda: bridge(options.address, offers))
+    daemon = Daemon(options.address)
+    offers = all_offers(state_directory(os.environ), principal=lambda _ask: whose, own_card=lambda: daemon.card)
+    return interruptible(lambda: bridge(daemon, offers))
 
 
 if __name__ == "__main__":

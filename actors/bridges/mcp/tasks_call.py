@@ -19,7 +19,7 @@ from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from hearth.actors.bridges.mcp.server import as_mcp
+from hearth.actors.bridges.mcp.failures import as_mcp
 from hearth.actors.bridges.mcp.tasks_channel import Channel
 from hearth.actors.supervisor import contain
 from hearth.errors import HearthError

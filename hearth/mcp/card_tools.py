@@ -1,14 +1,12 @@
 """The four AgentCard tools as MCP clients are shown them: names, words, what they take and what they answer.
 
 Names and arguments are those of the draft's [AGENTCARD-MCP]; a card is taken as an object too, as §3 of the draft asks.
-What they do is `cards`'.
+What they do is the bridge's (`hearth.actors.bridges.mcp.cards`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-
-import mcp_types as types
 
 from hearth.mcp.icons import icon
 from hearth.mcp.names import CARD_TOOLS
@@ -75,21 +73,24 @@ _FINDING: Mapping[str, Any] = {
 }
 
 
-def _tool(name: str, title: str, description: str, takes: dict[str, Any], gives: dict[str, Any]) -> types.Tool:
-    return types.Tool(
-        name=name,
-        title=title,
-        description=description,
-        input_schema=takes,
-        output_schema=gives,
-        annotations=types.ToolAnnotations(
-            read_only_hint=name != DECLARE, destructive_hint=False, idempotent_hint=True, open_world_hint=False
-        ),
-        icons=[types.Icon.model_validate(icon("agentcard"))],
-    )
+def _tool(name: str, title: str, description: str, takes: dict[str, Any], gives: dict[str, Any]) -> Mapping[str, Any]:
+    return {
+        "name": name,
+        "title": title,
+        "description": description,
+        "inputSchema": takes,
+        "outputSchema": gives,
+        "annotations": {
+            "readOnlyHint": name != DECLARE,
+            "destructiveHint": False,
+            "idempotentHint": True,
+            "openWorldHint": False,
+        },
+        "icons": [icon("agentcard")],
+    }
 
 
-TOOLS: Final = (
+DEFINITIONS: Final = (
     _tool(
         DECLARE,
         "Declare an AgentCard",
@@ -151,4 +152,4 @@ TOOLS: Final = (
         ),
     ),
 )
-"""In the order in which they are listed."""
+"""MCP Tool objects, in the order in which they are listed."""
