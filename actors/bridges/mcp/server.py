@@ -76,7 +76,7 @@ def make_server(
     def lifespan(_server: Server[Any]) -> AbstractAsyncContextManager[Clients]:
         return clients
 
-    server: Server[Clients] = Server(
+    server = FixedServer(
         NAME,
         version=__version__,
         title=NAME,
@@ -95,6 +95,21 @@ def make_server(
     # In place of the SDK's own, which traces every message for OpenTelemetry: what happens here is in the audit log.
     server.middleware[:] = [RequestStateBoundary(security, default_audience=NAME)]
     return server
+
+
+class FixedServer(Server["Clients"]):
+    """The SDK's server, advertising what this one does: its lists are fixed at start-up, so no change is ever told.
+
+    The SDK says otherwise as soon as subscriptions/listen is served, which here tells of resources alone.
+    """
+
+    def get_capabilities(self, *args: Any, **others: Any) -> types.ServerCapabilities:
+        """See Server."""
+        has = super().get_capabilities(*args, **others)
+        for part in (has.tools, has.prompts, has.resources):
+            if part is not None:
+                part.list_changed = False
+        return has
 
 
 class Offers:
