@@ -26,7 +26,7 @@ class Whole:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
+def played(tmp_path_factory, unmeasured):
     return play(ACTS, tmp_path_factory.mktemp("page"), BEFORE)
 
 

@@ -64,7 +64,7 @@ def pattern(expected):
 
 
 @pytest.fixture(scope="module")
-def played(house):
+def played(house, unmeasured):
     """Each command's output and exit code, from one shell in the daemon's own directory."""
     script = "".join(f"{command.text}\nprintf '\\n{MARK} %d\\n' $?\n" for command in COMMANDS_OF_PAGE)
     bash = shutil.which("bash")

@@ -71,6 +71,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _unmeasured(unmeasured: None) -> None:
+    """What the sentences are about is measured where the parts are tested."""
+
+
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hearthd]:
     """The daemon that most tests share; a test leaves it as it found it."""

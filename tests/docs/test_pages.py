@@ -81,7 +81,7 @@ def test_there_is_no_block_in_a_language_that_nobody_looks_at() -> None:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory):
+def played(tmp_path_factory: pytest.TempPathFactory, unmeasured: None):
     """Plays a page when it is first asked for."""
     outcomes = {}
 

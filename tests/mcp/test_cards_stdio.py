@@ -18,7 +18,7 @@ CARD = {
     "endpoint": {"protocol": "https", "url": "https://rover.example/a"},
 }
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
 
 async def test_a_card_declared_over_one_pipe_is_known_over_the_next_in_the_other_era(tmp_path, monkeypatch):

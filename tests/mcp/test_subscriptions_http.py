@@ -18,6 +18,7 @@ from support.mcp_alone import pollers
 TEMPERATURE = "hearth://sensors/temperature"
 
 pytestmark = [
+    pytest.mark.usefixtures("unmeasured"),
     pytest.mark.slow,
     # The client's HTTP library leaves generators to the collector.
     pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning"),
