@@ -83,7 +83,29 @@ async def each_stranger(
     await each_accepted(listening, arrived)
 
 
-class TcpListener:
+class Listening:
+    """One TCP address that is bound, and the certificates it shows, if any: what all who listen on TCP have."""
+
+    def __init__(self, scheme: str, listening: socket.socket, certificates: Certificates | None) -> None:
+        self._listening = listening
+        self._certificates = certificates
+        self.address = address_of(scheme, listening)
+
+    def reload(self) -> None:
+        """See Listener."""
+        if self._certificates is not None:
+            self._certificates.reload()
+
+    def warnings(self) -> list[str]:
+        """See Listener."""
+        return [] if self._certificates is None else self._certificates.warnings()
+
+    def close(self) -> None:
+        """See Listener."""
+        self._listening.close()
+
+
+class TcpListener(Listening):
     """One TCP address, with the greeter for who connects to it."""
 
     def __init__(
@@ -95,12 +117,10 @@ class TcpListener:
         send_timeout: float,
         report: Report,
     ) -> None:
-        self._listening = listening
+        super().__init__(greeter.scheme, listening, certificates)
         self._greeter = greeter
-        self._certificates = certificates
         self._send_timeout = send_timeout
         self._report = report
-        self.address = address_of(greeter.scheme, listening)
 
     async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
         """See Listener."""
@@ -137,19 +157,6 @@ class TcpListener:
             self._report(self._greeter.scheme, peer, str(stranger))
         finally:
             settled()
-
-    def reload(self) -> None:
-        """See Listener."""
-        if self._certificates is not None:
-            self._certificates.reload()
-
-    def warnings(self) -> list[str]:
-        """See Listener."""
-        return [] if self._certificates is None else self._certificates.warnings()
-
-    def close(self) -> None:
-        """See Listener."""
-        self._listening.close()
 
     def finish(self) -> None:
         """See Listener: its connections are the daemon's."""

@@ -101,13 +101,15 @@ def of_error(error: HearthError, *, plan: bool = False) -> dict[str, Any] | Prot
     return _failed(_told(error, None, None), meta)
 
 
+_STATUSES = ["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
+
 PLAN_RESULT: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "task_id": {"type": "string", "description": "names the task in the audit log and for tasks and resources"},
         "status": {
             "type": "string",
-            "enum": ["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"],
+            "enum": _STATUSES,
             "description": "how the plan as a whole ended",
         },
         "summary": {"type": "string", "description": "what happened, in words"},
@@ -120,7 +122,7 @@ PLAN_RESULT: Mapping[str, Any] = {
                     "tool": {"type": "string", "description": "the tool's name in the plan"},
                     "status": {
                         "type": "string",
-                        "enum": ["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"],
+                        "enum": _STATUSES,
                         "description": "how the step ended",
                     },
                     "result": {"type": "object", "description": "what the tool returned; of a success only"},

@@ -15,7 +15,7 @@ from hearth.actors.bridges.http.visit import Visit
 from hearth.actors.bridges.http.wire import HttpConnection, settings
 from hearth.actors.listeners.accepting import Stranger
 from hearth.actors.listeners.streams import CLOSING, SocketTransport
-from hearth.actors.listeners.tcp import address_of, each_stranger
+from hearth.actors.listeners.tcp import Listening, each_stranger
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.supervisor import contain
 
@@ -34,7 +34,7 @@ LAST_WORDS = 0.5
 """Seconds that answers get to go out once all sessions have ended, before streams are ended too."""
 
 
-class HttpListener:
+class HttpListener(Listening):
     """One TCP address that speaks HTTP. Implements `accepting.Listener`; times in seconds.
 
     `house` opens the application: what it runs in the background ends when the context is left. `count` is entered,
@@ -52,8 +52,8 @@ class HttpListener:
         report: Report,
         count: Callable[[str], AbstractContextManager[None]],
     ) -> None:
-        self._listening = listening
-        self._certificates = certificates
+        self._scheme = "http" if certificates is None else "https"
+        super().__init__(self._scheme, listening, certificates)
         self._house = house
         self._handshake_timeout = handshake_timeout
         self._send_timeout = send_timeout
@@ -64,8 +64,6 @@ class HttpListener:
         self._over = trio.Event()
         self._left = trio.Event()
         """Set when a visit has ended."""
-        self._scheme = "http" if certificates is None else "https"
-        self.address = address_of(self._scheme, listening)
 
     async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
         """See Listener. What is let in is served here, not by `welcome`."""
@@ -129,19 +127,6 @@ class HttpListener:
             with trio.move_on_after(CLOSING) as closing:
                 closing.shield = True
                 await stream.aclose()
-
-    def reload(self) -> None:
-        """See Listener."""
-        if self._certificates is not None:
-            self._certificates.reload()
-
-    def warnings(self) -> list[str]:
-        """See Listener."""
-        return [] if self._certificates is None else self._certificates.warnings()
-
-    def close(self) -> None:
-        """See Listener."""
-        self._listening.close()
 
     def finish(self) -> None:
         """See Listener."""

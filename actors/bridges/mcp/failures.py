@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.mcp.providers import Ask
 
 
-def no_resource(ask: Ask, uri: str) -> MCPError:
-    """The error for a URI that nobody has."""
+def no_resource(ask: Ask, uri: str, why: str = "") -> MCPError:
+    """The error for a URI that nobody has, or behind which there is nothing, and why."""
     # 2026-07-28 has given up the code of its own.
     code = types.INVALID_PARAMS if ask.modern else -32002
-    return MCPError(code=code, message="Resource not found", data={"uri": uri[:1000]})
+    return MCPError(
+        code=code, message=f"Resource not found: {why}" if why else "Resource not found", data={"uri": uri[:1000]}
+    )
 
 
 def as_mcp(error: HearthError) -> MCPError:

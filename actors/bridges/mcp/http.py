@@ -25,13 +25,14 @@ from starlette.routing import Route
 
 from hearth.actors.bridges.mcp.clients import KEEP_ALIVE, MOST_NAME, Client, who
 from hearth.actors.bridges.mcp.server import make_server
+from hearth.mcp.protocol import PATH
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
     from mcp.server.lowlevel.server import Server
-    from mcp.server.streamable_http import EventStore, StreamableHTTPServerTransport
+    from mcp.server.streamable_http import StreamableHTTPServerTransport
     from starlette.types import Receive, Scope, Send
 
     from hearth.actors.bridges.mcp.clients import Clients, Context, House
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hearth.mcp")
 
-PATH = "/mcp"
 _SESSION_ID = "mcp-session-id"
 
 
@@ -233,8 +233,6 @@ async def opened(
     max_body: int,
     most_each: int,
     most: int,
-    event_store: EventStore | None = None,
-    retry_ms: int | None = None,
 ) -> AsyncIterator[list[Route]]:
     """The routes of MCP while the context lasts; then all its sessions end.
 
@@ -264,8 +262,6 @@ async def opened(
         server,
         most=most_each,
         gone=gone,
-        event_store=event_store,
-        retry_interval=retry_ms,
         # Hosts and Origins are the door's; the SDK would have a second opinion.
         security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         session_idle_timeout=idle_ttl,

@@ -12,9 +12,9 @@ from urllib.parse import quote, unquote
 
 import mcp_types as types
 import orjson
-from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.calls import submit
+from hearth.actors.bridges.mcp.failures import no_resource
 from hearth.actors.bridges.mcp.jobs import Job
 from hearth.actors.bridges.mcp.providers import Ask, Provider
 from hearth.actors.bridges.mcp.subscriptions import EVERY, Changes
@@ -100,11 +100,11 @@ class Resources(Provider):
         try:
             value = await _value(ask.client, params.uri)
         except (InvalidParams, TaskNotFound) as error:
-            raise _not_found(ask, params.uri, error) from None
+            raise no_resource(ask, params.uri, error.message) from None
         except DeviceError as error:
             if (error.data or {}).get("errno") != "ENODEV":
                 raise
-            raise _not_found(ask, params.uri, error) from None
+            raise no_resource(ask, params.uri, error.message) from None
         if value is None:
             return None
         text = orjson.dumps(value).decode()
@@ -238,9 +238,3 @@ def _resource(uri: str, name: str, title: str, description: str, priority: float
 
 def _annotations(priority: float) -> types.Annotations:
     return types.Annotations(audience=["user", "assistant"], priority=priority)
-
-
-def _not_found(ask: Ask, uri: str, why: RpcError) -> MCPError:
-    # 2026-07-28 has given up the code of its own.
-    code = types.INVALID_PARAMS if ask.modern else -32002
-    return MCPError(code=code, message=f"Resource not found: {why.message}", data={"uri": uri[:1000]})

@@ -24,14 +24,13 @@ from hearth.actors.bridges.mcp.tasks_call import LEASE, LongCall
 from hearth.actors.bridges.mcp.tasks_listen import Listen, listen_to
 from hearth.errors import HearthError
 from hearth.mcp.names import PLAN
+from hearth.mcp.protocol import TASKS as EXTENSION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from hearth.actors.bridges.mcp.clients import Client
     from hearth.actors.bridges.mcp.providers import Ask, CallNext, Outcome
-
-EXTENSION: Final = "io.modelcontextprotocol/tasks"
 
 _VERSIONS: Final = frozenset(MODERN_PROTOCOL_VERSIONS)
 
@@ -124,11 +123,9 @@ class Tasks(Provider):
                 message=f"This client has {MOST_TASKS} tasks; wait until the ttlMs of one is over",
             )
         call = LongCall(ask, book.changed, lease=self._lease)
-        if terms.after <= 0 and not book.full:
-            handle = _handle(book, call)
-            ask.client.nursery.start_soon(_run, ask.client, book, call, call_next, params)
-            return handle
         ask.client.nursery.start_soon(_run, ask.client, book, call, call_next, params)
+        if terms.after <= 0 and not book.full:
+            return _handle(book, call)
         try:
             with trio.move_on_after(terms.after):
                 return await call.outcome()
