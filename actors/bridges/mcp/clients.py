@@ -176,6 +176,11 @@ class Client:
         """True while it has no session."""
         return self._held is None
 
+    @property
+    def opened(self) -> Session | None:
+        """Its session, if there is one by now."""
+        return None if self._held is None else self._held.session
+
     async def _hold(self, held: _Held) -> None:
         name, version = (None if text is None else text[:MOST_NAME] for text in (self._name, self._version))
         try:

@@ -47,33 +47,11 @@ log = logging.getLogger("hearth.mcp")
 _SESSION_ID = "mcp-session-id"
 
 
-class WatchedHouse:
-    """Another house, of which it is known which session has been opened in it."""
-
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self.session: Session | None = None
-
-    @asynccontextmanager
-    async def open_session(
-        self, *, client_name: str | None = None, client_version: str | None = None
-    ) -> AsyncIterator[Session]:
-        """See House."""
-        opening = self._house.open_session(client_name=client_name, client_version=client_version)
-        async with opening as session:
-            self.session = session
-            try:
-                yield session
-            finally:
-                self.session = None
-
-
 class _Known:
     """A client, with what decides how long it is known."""
 
-    def __init__(self, client: Client, house: WatchedHouse) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self.house = house
         self.used = trio.current_time()
 
 
@@ -140,9 +118,9 @@ class HttpClients:
         known = named.get(name)
         if known is None:
             self._make_room(principal, named)
-            house = WatchedHouse(self._houses(principal))
+            house = self._houses(principal)
             client = Client(house, self._nursery, name=name or None, version=version, keep_alive=None)
-            known = named[name] = _Known(client, house)
+            known = named[name] = _Known(client)
             self._nursery.start_soon(self._until_over, principal, name, known)
         known.used = trio.current_time()
         return known.client
@@ -164,7 +142,7 @@ class HttpClients:
 
     def _lives(self, principal: Principal, known: _Known) -> bool:
         """Whether a client has a session, or is about to."""
-        session = known.house.session
+        session = known.client.opened
         return not known.client.idle and (session is None or self._alive(principal, session))
 
     async def _until_over(self, principal: Principal, name: str, known: _Known) -> None:
