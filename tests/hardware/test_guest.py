@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import serial
+from support.sysfs import named
 
 
 def test_the_guest_says_that_it_is_one():
@@ -13,8 +14,7 @@ def test_the_guest_says_that_it_is_one():
 
 
 def test_the_i2c_stub_has_devices_at_the_addresses_the_tests_rely_on():
-    names = [(path / "name").read_text().strip() for path in Path("/sys/class/i2c-dev").iterdir()]
-    assert any("SMBus stub" in name for name in names)
+    assert any("SMBus stub" in name for name in named("/sys/class/i2c-dev").values())
     loaded = Path("/sys/module/i2c_stub/parameters/chip_addr").read_text().strip().split(",")
     assert [int(address) for address in loaded if int(address)] == [0x48, 0x50]
 

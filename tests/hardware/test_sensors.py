@@ -9,6 +9,7 @@ import smbus2
 import trio
 from support.i2c_stub import kernel_driver, stub_bus
 from support.mcp2221 import Mcp2221, Memory
+from support.sysfs import named
 
 import hearth
 from hearth.drivers.linux.sensors import KernelSensors
@@ -135,7 +136,7 @@ def resolved(at):
 
 
 def hwmon_names():
-    return {(chip / "name").read_text().strip() for chip in Path("/sys/class/hwmon").iterdir()}
+    return set(named("/sys/class/hwmon").values())
 
 
 def lm75_name():

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from support.sysfs import named
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,9 +28,9 @@ def stub_bus(timeout: float = 10.0) -> int:
     """The number of the adapter, once its node is in /dev. Raises LookupError: the module is not loaded."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        for adapter in Path("/sys/class/i2c-dev").glob("i2c-*"):
-            if (adapter / "name").read_text().strip() == ADAPTER and Path("/dev", adapter.name).exists():
-                return int(adapter.name.removeprefix("i2c-"))
+        for node, name in named("/sys/class/i2c-dev").items():
+            if name == ADAPTER and Path("/dev", node).exists():
+                return int(node.removeprefix("i2c-"))
         time.sleep(0.01)
     raise LookupError("there is no i2c-stub adapter: load the module with chip_addr=0x48,0x50")
 
