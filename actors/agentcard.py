@@ -26,7 +26,7 @@ from hearth.errors import ConfigError
 from hearth.ids import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from hearth.agentcard.place import Place
@@ -63,6 +63,8 @@ class CardSources:
     audit_key: Path | None = None
     """The audit log's private key, beside which its public half lies; None tells of none."""
     measured: Callable[[], Measured | None] = field(default=lambda: None)
+    jobs: Collection[str] = ()
+    """Names of what may be delegated over HCP."""
 
 
 @frozen
@@ -140,6 +142,7 @@ class AgentCardKeeper:
             board=sources.board,
             audit_key=audit_key,
             measured=measured,
+            jobs=sources.jobs,
         )
         # As it will be read back: a tuple is not equal to the array that JSON makes of it.
         card = _as_read_back(card)

@@ -1,7 +1,7 @@
 """What is said to a session: requests with a way to answer them, and the few notices that are not requests.
 
 Only shapes, so that a connection, an embedded program and a test can all talk to a session without knowing
-it.
+it; and the shapes of what is said to the desk that takes whole jobs (HCP).
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from hearth.actors.events import EventLog
+    from collections.abc import Mapping
+
+    from hearth.actors.events import EventLog, History
     from hearth.actors.submission import Looked
     from hearth.errors import RpcError
+    from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params, TaskSubmit
 
 
@@ -50,6 +53,41 @@ class Ask(Protocol):
 
     def error(self, error: RpcError) -> None:
         """Refuse."""
+
+
+class Letter(Protocol):
+    """An HCP message that a caller has sent, and the way to answer it: once, by one of the three."""
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """As received."""
+        ...
+
+    def answer(self, line: bytes) -> None:
+        """Send one message, a whole line, and no more."""
+
+    def follow(self, story: History, from_seq: int) -> None:
+        """Send a session's messages from there on, until it ends or its caller does."""
+
+    def done(self) -> None:
+        """Nothing is to be sent."""
+
+
+class Desk(Protocol):
+    """Where whole jobs are handed in: HCP messages, and the hcp.* methods, of any carrier."""
+
+    def receive(self, principal: Principal, letter: Letter) -> None:
+        """Take a message; it is answered later. Never raises for anything a caller can send."""
+
+    def call(self, principal: Principal, ask: Ask, reader: Reading) -> None:
+        """Execute an hcp.* method. Raises RpcError, or answers `ask`."""
+
+
+class Reading(Protocol):
+    """Whoever can be sent the messages of an HCP session: a connection, or a program in this process."""
+
+    def follow(self, log: History, from_seq: int) -> None:
+        """Send a session's messages from there on."""
 
 
 @frozen(eq=False)

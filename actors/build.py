@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from attrs import asdict
 
 from hearth.actors.agentcard import AgentCardKeeper, CardSources, card_file
 from hearth.actors.energymeter import EnergyMeter
@@ -18,7 +21,7 @@ from hearth.actors.ledger import Ledger
 from hearth.actors.runtime import RuntimeParts
 from hearth.audit.files import real
 from hearth.audit.settings import AuditSettings
-from hearth.config import Config, default_state_dir
+from hearth.config import Config, HcpConfig, default_state_dir
 from hearth.drivers.boards import Board, load_profile, open_board
 from hearth.drivers.boards.sensors import SENSORS_BUS
 from hearth.drivers.files import FileDriver
@@ -26,6 +29,8 @@ from hearth.drivers.process import ProcessDriver
 from hearth.drivers.system import SystemDriver
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
+from hearth.hcp.capability import CapabilitySet
+from hearth.policy.jobs import JobRules
 from hearth.policy.paths import PathGuard
 from hearth.policy.rules import Match, PolicyEntry, token_digests
 from hearth.tools import ToolRegistry
@@ -64,8 +69,10 @@ def build_parts(
     )
     audit = audit_settings(config)
     journal = Journal(audit, clock=clock)
+    registry = ToolRegistry(tools)
     policy = _policy(config) or default_policy
     meter = _meter(config, board, journal)
+    offered = _capabilities(config, registry)
     cards = AgentCardKeeper(
         card_file(real(audit.path)),
         CardSources(
@@ -76,12 +83,13 @@ def build_parts(
             tokens=bool(token_digests(policy)),
             audit_key=audit.key,
             measured=meter.measured,
+            jobs=offered,
         ),
     )
     return RuntimeParts(
         board=board,
         drivers=drivers,
-        registry=ToolRegistry(tools),
+        registry=registry,
         policy=policy,
         paths=PathGuard(config.files.read, config.files.write),
         journal=journal,
@@ -92,6 +100,30 @@ def build_parts(
         agent_card=cards.card,
         open_card=cards.open,
         energy=meter,
+        hcp=config.hcp,
+        capabilities=offered,
+        hcp_directory=Path(f"{real(audit.path)}.hcp"),
+    )
+
+
+def _capabilities(config: Config, registry: ToolRegistry) -> CapabilitySet:
+    """What whole jobs (HCP) may ask for; nothing, where none are taken. Raises ConfigError."""
+    hcp = config.hcp
+    if not hcp.serve:
+        return CapabilitySet()
+    if not (hcp.capabilities or hcp.planners or hcp.shipped != HcpConfig().shipped):
+        # Nothing of the operator's is in it that could be wrong.
+        return CapabilitySet.later(partial(_load_capabilities, hcp, registry))
+    return _load_capabilities(hcp, registry)
+
+
+def _load_capabilities(hcp: HcpConfig, registry: ToolRegistry) -> CapabilitySet:
+    # Only now: it loads JMESPath and semver, which a daemon without jobs does without.
+    from hearth.hcp.library import load_capabilities
+    from hearth.hcp.planners import load_planners
+
+    return load_capabilities(
+        hcp.capabilities, shipped=hcp.shipped, registry=registry, planners=load_planners(hcp.planners)
     )
 
 
@@ -128,6 +160,7 @@ def _policy(config: Config) -> list[PolicyEntry]:
                     max_risk_ceiling=entry.max_risk if entry.max_risk_ceiling is None else entry.max_risk_ceiling,
                     tools=entry.tools,
                     rate=entry.rate,
+                    hcp=JobRules(**asdict(entry.hcp)),
                 )
             )
         except ConfigError as error:

@@ -16,18 +16,21 @@ import trio
 from hearth.actors.asks import Ask, Gone
 from hearth.actors.carrier import Carrier, PeerGone, Unreadable
 from hearth.actors.outbox import HIGH_WATER, Outbox
-from hearth.errors import InternalError, QueueFull, RpcError
-from hearth.protocol.methods import METHODS, Params, SessionOpen, read_session_id
-from hearth.protocol.server import Answer, Call, ServerProtocol
+from hearth.actors.wireasks import WireAsk, WireLetter
+from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
+from hearth.protocol.jsonrpc import dump_error
+from hearth.protocol.methods import METHODS, SessionOpen, read_session_id
+from hearth.protocol.server import Answer, Call, Close, HcpDocument, ServerProtocol
 
 if TYPE_CHECKING:
+    from hearth.actors.asks import Desk
     from hearth.actors.session import Session
     from hearth.actors.tally import Tally
     from hearth.policy.principal import Principal
 
 LINGER = 5.0
 """Seconds that a client which has finished sending may still wait for its answers."""
-WEIGHTY = frozenset(("task.get", "tool.list", "mcp.tools"))
+WEIGHTY = frozenset(("task.get", "tool.list", "mcp.tools", "hcp.capabilities", "hcp.artifact"))
 """Methods whose answers may be long: megabytes for a few bytes of request."""
 WEIGHTY_AT_ONCE = 8
 """How many of them may be under way on one connection, so that a client which does not read costs few of them."""
@@ -35,8 +38,16 @@ BATCH_BYTES = 16 << 20
 """Bytes of answers that a batch may hold before further weighty calls in it are refused."""
 
 
+_NO_DESK = "this daemon takes no HCP messages: [hcp] serve = false"
+
+
 class Directory(Protocol):
     """The runtime's face to connections."""
+
+    @property
+    def desk(self) -> Desk | None:
+        """Where whole jobs are handed in, if anywhere."""
+        ...
 
     def open_session(self, principal: Principal, opening: SessionOpen, ask: Ask) -> Session:
         """Start a session, which answers `ask`. Raises RpcError."""
@@ -45,30 +56,6 @@ class Directory(Protocol):
     def find_session(self, session_id: str, principal: str) -> Session:
         """The session, if it is this principal's. Raises SessionInvalid."""
         ...
-
-
-class WireAsk:
-    """A call and the connection to answer it on. Implements `session.Ask`."""
-
-    __slots__ = ("_call", "_connection", "params")
-
-    def __init__(self, connection: Connection, call: Call, params: Params) -> None:
-        self._connection = connection
-        self._call = call
-        self.params = params
-
-    @property
-    def follower(self) -> Outbox:
-        """Who is sent the events this request asks for."""
-        return self._connection.outbox
-
-    def result(self, value: Any) -> None:
-        """See Ask."""
-        self._connection.answer(self._call, value)
-
-    def error(self, error: RpcError) -> None:
-        """See Ask."""
-        self._connection.refuse(self._call, error)
 
 
 class Connection:
@@ -168,16 +155,22 @@ class Connection:
             for event in events:
                 if self.outbox.size > HIGH_WATER:
                     await self.outbox.room()
-                if isinstance(event, Call):
+                if isinstance(event, Answer):
+                    self._refuse_document(event)
+                elif not isinstance(event, Close):
                     if self._in_flight >= self._max_outstanding:
                         await self._fewer_than(self._max_outstanding)
+                    if isinstance(event, HcpDocument):
+                        self._hand_in(event)
+                        continue
                     if event.method in WEIGHTY:
                         await self._weighty_turn()
                     self._dispatch(event)
-                elif isinstance(event, Answer):
-                    if self._tally is not None:
-                        self._tally.refused_documents += 1
-                    self.outbox.push(event.data)
+
+    def _refuse_document(self, answer: Answer) -> None:
+        if self._tally is not None:
+            self._tally.refused_documents += 1
+        self.outbox.push(answer.data)
 
     async def _fewer_than(self, bound: int) -> None:
         """Wait until fewer than `bound` requests are under way."""
@@ -208,11 +201,25 @@ class Connection:
             if call.method == "session.open":
                 self._open(call)
                 return
+            if call.method.startswith("hcp."):
+                if self._directory.desk is None:
+                    raise MethodNotFound(data={"method": call.method, "reason": _NO_DESK})
+                ask = WireAsk(self, call, METHODS[call.method](call.params))
+                self._directory.desk.call(self._principal, ask, self.outbox)
+                return
             # The session first, the shape of the rest after it (design §8).
             session = self._directory.find_session(read_session_id(call.params), self._principal.key)
             session.post(WireAsk(self, call, METHODS[call.method](call.params)))
         except RpcError as error:
             self.refuse(call, error)
+
+    def _hand_in(self, event: HcpDocument) -> None:
+        """Hand an HCP message to the desk, which answers in its own time."""
+        self._in_flight += 1
+        if self._directory.desk is None:
+            self.settle(dump_error(None, InvalidRequest(data={"reason": _NO_DESK})))
+        else:
+            self._directory.desk.receive(self._principal, WireLetter(self, event.value))
 
     def _open(self, call: Call) -> None:
         opening = METHODS[call.method](call.params)
@@ -245,14 +252,18 @@ class Connection:
     def _answered(self, call: Call, line: bytes | None, outcome: str) -> None:
         if self._tally is not None:
             self._tally.requests[call.method, outcome] += 1
-        self._in_flight -= 1
         if call.method in WEIGHTY:
             self._weighty -= 1
         elif call.method == "session.open" and (session := self._opening.pop(call, None)) is not None:
             self._untold.append(session)
+        self.settle(line)
+        if line is not None and call.batch is not None and not self.outbox.gone:
+            self.outbox.unhold()
+
+    def settle(self, line: bytes | None) -> None:
+        """One that was under way no longer is; send its answer, if it has one."""
+        self._in_flight -= 1
         if line is not None and not self.outbox.gone:
             self.outbox.push(line)
-            if call.batch is not None:
-                self.outbox.unhold()
         if self._settled is not None:
             self._settled.set()

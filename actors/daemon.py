@@ -1,12 +1,13 @@
 """hearthd: the composition root. The nursery tree, signals, readiness; nothing else (design §3, §9).
 
     runtime (journal, buses, sessions)
-      connections (one task each)
-        listeners, signals
+      desk (whole jobs, and the book of them)
+        connections (one task each)
+          listeners, signals
 
-On SIGTERM or SIGINT the listeners stop, sessions end, transactions in flight finish, outputs go to their safe state,
-clients get what is due to them, the journal is flushed, and the process exits 0. A second signal stops waiting. On
-SIGHUP certificates are read again.
+On SIGTERM or SIGINT the listeners stop, jobs and sessions end, transactions in flight finish, outputs go to their safe
+state, clients get what is due to them, the journal is flushed, and the process exits 0. A second signal stops waiting.
+On SIGHUP certificates are read again.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ import trio
 from attrs import evolve
 
 from hearth._version import __version__
+from hearth.actors.bridges.hcp.opening import open_books, open_desk
 from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
+from hearth.actors.embedded import job_sessions
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import RESERVED, Doorway
 from hearth.actors.opening import open_listeners, read_certificates, serves_mcp
@@ -39,12 +42,14 @@ from hearth.actors.supervisor import contain
 from hearth.actors.voice import Voice, keep_standard_descriptors
 from hearth.config import Config, default_socket, load_config
 from hearth.errors import ConfigError
+from hearth.policy.jobs import idle_job_rules
 from hearth.policy.rules import default_policy, idle_conditions, idle_patterns
 from hearth.schema import check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hearth.actors.bridges.hcp.opening import Books
     from hearth.actors.carrier import Carrier
     from hearth.actors.listeners.accepting import Listener
     from hearth.policy.principal import Principal
@@ -79,14 +84,18 @@ class Daemon:
         assert self._runtime is not None
         return self._runtime
 
-    async def run(self, listeners: Sequence[Listener], path: Path) -> None:
-        """Serve until a signal asks to end."""
+    async def run(self, listeners: Sequence[Listener], path: Path, books: Books | None) -> None:
+        """Serve until a signal asks to end; whole jobs too, where there are books for them."""
         doorway = Doorway(self._config.limits.max_connections)
         # Not before: it takes over what the last run's records say, which have to be open.
         self._runtime = Runtime(self._parts)
         self._runtime.listeners = [listener.address for listener in listeners]
         self._runtime.serves_mcp = serves_mcp(self._config)
-        async with self._runtime.serve() as runtime, trio.open_nursery() as connections:
+        async with (
+            self._runtime.serve() as runtime,
+            open_desk(books, runtime, job_sessions(runtime)) as desk,
+            trio.open_nursery() as connections,
+        ):
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     welcome = partial(self._welcome, runtime, listener.address.partition(":")[0])
@@ -103,7 +112,10 @@ class Daemon:
             notify(os.environ, "STOPPING=1")
             async with trio.open_nursery() as ending:
                 ending.start_soon(self._stop_waiting, runtime)
-                await runtime.end_sessions()
+                until = trio.current_time() + self._config.limits.shutdown_grace_s
+                if desk is not None:
+                    await desk.end(until - self._config.limits.shutdown_grace_s / 2)
+                await runtime.end_sessions(until)
                 ending.cancel_scope.cancel()
             for connection in self._connections:
                 connection.finish()
@@ -233,6 +245,9 @@ def _check(config: Config) -> None:
     for tool in parts.registry.values():
         check_schema(tool.params_schema, f"tool {tool.name}: params_schema", by_authority=True)
         check_schema(tool.result_schema, f"tool {tool.name}: result_schema", by_authority=True)
+    for capability in parts.capabilities.values():
+        check_schema(capability.input_schema, f"{capability.place}: capability.input_schema", by_authority=True)
+        check_schema(capability.output_schema, f"{capability.place}: capability.output_schema", by_authority=True)
     for certificates in read_certificates(config).values():
         for warning in certificates.warnings():
             sys.stdout.write(f"hearthd: warning: {warning}\n")
@@ -240,11 +255,14 @@ def _check(config: Config) -> None:
     doors = [section for section in (config.websocket, config.http) if section.listen is not None]
     takes_certificates = config.tls.listen is not None or any(door.client_ca is not None for door in doors)
     idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(doors))
-    for warning in [*idle_patterns(parts.policy, parts.registry), *idle]:
+    jobs = idle_job_rules(parts.policy, parts.capabilities) if config.hcp.serve else []
+    for warning in [*idle_patterns(parts.policy, parts.registry), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
+    for note in parts.capabilities.notes:
+        sys.stdout.write(f"hearthd: note: {note}\n")
     sys.stdout.write(
         f"hearthd: configuration is good: board {parts.board.name}, {len(parts.registry)} tools, "
-        f"{len(parts.drivers)} buses, {len(parts.policy)} policy entries\n"
+        f"{len(parts.drivers)} buses, {len(parts.capabilities)} capabilities, {len(parts.policy)} policy entries\n"
     )
 
 
@@ -277,10 +295,12 @@ def _serve(config: Config, say: Callable[[str], None]) -> None:
         parts = build_parts(config, default_policy=default_policy(os.geteuid(), unix.socket_gid(path)))
         daemon = Daemon(config, parts, signals=signals, say=say)
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
-        for note in parts.open_records():
+        notes = parts.open_records()
+        books = open_books(parts)
+        for note in notes if books is None else (*notes, *books.notes):
             log.warning("%s", note)
         signals.started()
-        trio.run(daemon.run, listeners, path)
+        trio.run(daemon.run, listeners, path, books)
     finally:
         signals.over()
         listening.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,26 +18,32 @@ import trio
 from attrs import evolve
 
 from hearth.actors.asks import End
+from hearth.actors.bridges.hcp.opening import open_books, open_desk
 from hearth.actors.build import build_parts
 from hearth.actors.events import EventLog, EventReader
-from hearth.actors.mailbox import Slot
+from hearth.actors.localasks import LocalAsk
+from hearth.actors.localjobs import LocalJobs, dumps
 from hearth.actors.runtime import Runtime
 from hearth.config import Config
+from hearth.delegation import Delegating
 from hearth.drivers.boards import Board
-from hearth.errors import InvalidParams, RpcError
+from hearth.errors import MethodNotFound, RpcError
 from hearth.facade import Following, Link, SessionFace, TakeBack
 from hearth.groups import unwrapped
 from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.client import read_event
-from hearth.protocol.methods import METHODS, Params, SessionOpen
+from hearth.protocol.methods import METHODS, SessionOpen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from hearth.actors.asks import Follower
+    from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.session import Session
     from hearth.api import TaskEvent
+    from hearth.delegation_jobs import Delegations
     from hearth.drivers.base import Style
     from hearth.policy.principal import Principal
 
@@ -45,29 +51,6 @@ log = logging.getLogger("hearth.journal")
 
 EMBEDDED_POLICY = (PolicyEntry(name="embedded", match=Match(any=True), max_risk=2, max_risk_ceiling=3),)
 """What an embedding program may do where its configuration has no [[policy]]: risk 3 only if a task asks for it."""
-
-
-class LocalAsk:
-    """A request of this process. Implements `session.Ask`."""
-
-    __slots__ = ("abandoned", "follower", "params", "slot")
-
-    def __init__(self, params: Params, follower: Follower | None = None) -> None:
-        self.params = params
-        self.follower = follower
-        self.slot: Slot[Any] = Slot()
-        self.abandoned: Callable[[Any], None] | None = None
-        """Set when its caller has gone: what to do with a result."""
-
-    def result(self, value: Any) -> None:
-        """See Ask."""
-        self.slot.fill(value)
-        if self.abandoned is not None:
-            self.abandoned(value)
-
-    def error(self, error: RpcError) -> None:
-        """See Ask."""
-        self.slot.fail(error)
 
 
 class LocalFollower:
@@ -147,7 +130,7 @@ class LocalLink(Link):
         session = self._session(params["session_id"])
         # Once through JSON, as on a wire: what a caller changes afterwards cannot change what was accepted, and what
         # is not JSON is refused here with the same words.
-        ask = LocalAsk(METHODS[method](orjson.loads(_dumps(params))), follower)
+        ask = LocalAsk(METHODS[method](orjson.loads(dumps(params))), follower)
         session.post(ask)
         try:
             value = await ask.slot.get()
@@ -200,19 +183,20 @@ class LocalFollowing(Following):
         self.follower.close()
 
 
-def _dumps(params: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(params)
-    except orjson.JSONEncodeError as error:
-        raise InvalidParams(f"Invalid params: not JSON: {error}", data={"reason": str(error)}) from None
-
-
-class EmbeddedRuntime:
+class EmbeddedRuntime(Delegating):
     """A running runtime, in this process."""
 
-    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+    def __init__(self, runtime: Runtime, principal: Principal, jobs: LocalJobs | None = None) -> None:
         self._runtime = runtime
         self._principal = principal
+        self._jobs = jobs
+        """What brings back what its jobs say; None for a face that hands none over."""
+
+    def delegations(self) -> Delegations:
+        """See Delegating."""
+        if self._jobs is None:
+            raise MethodNotFound("no jobs are handed over from here")
+        return self._jobs.delegations
 
     @property
     def audit_path(self) -> Path:
@@ -241,18 +225,34 @@ class EmbeddedRuntime:
         Raises PermissionDenied, QueueFull or ShuttingDown.
         """
         params = {"client_name": client_name, "client_version": client_version, "heartbeat_ms": heartbeat_ms}
-        opening = METHODS["session.open"](params)
-        assert isinstance(opening, SessionOpen)
-        link = LocalLink(self._runtime, self._principal)
-        session = SessionFace(link, await link.open(opening))
-        try:
+        async with _opened(self._runtime, self._principal, params) as session:
             yield session
-        finally:
-            await close_quietly(session)
 
     def attach(self, session_id: str) -> SessionFace:
         """A session of this process that was opened elsewhere; leaving it open is its opener's business."""
         return SessionFace(LocalLink(self._runtime, self._principal), {"session_id": session_id})
+
+
+@asynccontextmanager
+async def _opened(runtime: Runtime, principal: Principal, params: Mapping[str, Any]) -> AsyncIterator[SessionFace]:
+    """A session of this process, for as long as this lasts."""
+    opening = METHODS["session.open"](params)
+    assert isinstance(opening, SessionOpen)
+    link = LocalLink(runtime, principal)
+    session = SessionFace(link, await link.open(opening))
+    try:
+        yield session
+    finally:
+        await close_quietly(session)
+
+
+def job_sessions(runtime: Runtime) -> OpenSession:
+    """How a whole job (HCP) comes by the session that its steps run in: one of its caller's principal."""
+
+    def open_session(principal: Principal, client_name: str) -> AbstractAsyncContextManager[SessionFace]:
+        return _opened(runtime, principal, {"client_name": client_name})
+
+    return open_session
 
 
 async def close_quietly(session: SessionFace) -> None:
@@ -289,5 +289,13 @@ async def open_runtime(
     )
     for note in parts.open_records():
         log.warning("%s", note)
-    async with unwrapped() as body, Runtime(parts).serve() as runtime, body.watched():
-        yield EmbeddedRuntime(runtime, embedded())
+    books = open_books(parts)
+    for note in () if books is None else books.notes:
+        log.warning("%s", note)
+    with nullcontext() if books is None else closing(books):
+        async with unwrapped() as body, Runtime(parts).serve() as runtime, trio.open_nursery() as nursery:
+            jobs = LocalJobs(runtime, embedded())
+            nursery.start_soon(jobs.run)
+            async with open_desk(books, runtime, job_sessions(runtime)), body.watched():
+                yield EmbeddedRuntime(runtime, embedded(), jobs)
+            nursery.cancel_scope.cancel()

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PROGRESS_KEPT = 64
 """How many progress events a history holds: enough for a burst between two wake-ups of a healthy reader."""
 
+_HEAD = b'{"jsonrpc":"2.0","method":"task.event","params":'
+_TAIL = b"}\n"
+
 
 def to_keep(value: Any) -> bytes:
     """A value's JSON, to be held on to.
@@ -43,6 +46,35 @@ class Reader(Protocol):
 
     def poke(self) -> None:
         """There is something to read, or the history has ended. Must not block, and must not publish."""
+
+
+class History(Protocol):
+    """What can be followed: lines that are numbered from 1, written by one and read by any number."""
+
+    @property
+    def tally(self) -> Tally | None:
+        """Where what is sent of it is counted, if it is."""
+        ...
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest line."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """True when none will come after it."""
+        ...
+
+    def attach(self, reader: Reader) -> None:
+        """From now on poke `reader`, beginning with once at its next chance for what is there already."""
+
+    def detach(self, reader: Reader) -> None:
+        """Poke `reader` no more."""
+
+    def lines(self, from_seq: int, most: int) -> tuple[list[bytes], int]:
+        """Up to `most` documents numbered `from_seq` or higher, each a line, and the number to read from next."""
+        ...
 
 
 class EventLog:
@@ -114,6 +146,11 @@ class EventLog:
         merged.sort()
         del merged[most:]
         return [params for _, params in merged], (merged[-1][0] + 1 if merged else from_seq)
+
+    def lines(self, from_seq: int, most: int) -> tuple[list[bytes], int]:
+        """See History: the notifications of `read`'s events."""
+        found, after = self.read(from_seq, most)
+        return [_HEAD + params + _TAIL for params in found], after
 
 
 class EventReader:

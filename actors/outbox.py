@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 if TYPE_CHECKING:
-    from hearth.actors.events import EventLog
+    from hearth.actors.events import History
 
 CHUNK = 1 << 16
 """Bytes to send at once, as a goal."""
@@ -24,16 +24,13 @@ HIGH_WATER = 1 << 20
 MOST_EVENTS = 64
 """Events of one history to send at once."""
 
-_HEAD = b'{"jsonrpc":"2.0","method":"task.event","params":'
-_TAIL = b"}\n"
-
 
 class Feed:
-    """One connection's place in one task's history."""
+    """One connection's place in one history."""
 
     __slots__ = ("_log", "_next", "_outbox", "dropped", "queued")
 
-    def __init__(self, outbox: Outbox, log: EventLog, from_seq: int) -> None:
+    def __init__(self, outbox: Outbox, log: History, from_seq: int) -> None:
         self._outbox = outbox
         self._log = log
         self._next = from_seq
@@ -54,11 +51,11 @@ class Feed:
     def take(self) -> tuple[list[bytes], bool]:
         """The next events as lines, and whether there are more by now."""
         most = MOST_EVENTS
-        found, after = self._log.read(self._next, most)
+        found, after = self._log.lines(self._next, most)
         while most > 1 and sum(map(len, found)) > CHUNK:
             # Rarely: events with results of many bytes. What is not taken now costs nothing until it is.
             most //= 4
-            found, after = self._log.read(self._next, most)
+            found, after = self._log.lines(self._next, most)
         if (tally := self._log.tally) is not None:
             tally.sent += len(found)
             # The numbers have no holes but where progress events have given way.
@@ -67,7 +64,7 @@ class Feed:
         more = self._next <= self._log.last_seq
         if self._log.ended and not more:
             self._outbox.finished(self._log)
-        return [_HEAD + params + _TAIL for params in found], more
+        return found, more
 
 
 class Outbox:
@@ -77,7 +74,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._items: deque[bytes | Feed] = deque()
-        self._feeds: dict[EventLog, Feed] = {}
+        self._feeds: dict[History, Feed] = {}
         self._dropped = 0
         self._holds = 0
         self._held: list[Feed] = []
@@ -96,7 +93,7 @@ class Outbox:
         self.size += len(data)
         self._wake()
 
-    def follow(self, log: EventLog, from_seq: int) -> None:
+    def follow(self, log: History, from_seq: int) -> None:
         """Send a history from `from_seq` on; one that is followed already starts again from there."""
         old = self._feeds.pop(log, None)
         if old is not None:
@@ -105,14 +102,14 @@ class Outbox:
         feed = self._feeds[log] = Feed(self, log, from_seq)
         log.attach(feed)
 
-    def unfollow(self, log: EventLog) -> None:
+    def unfollow(self, log: History) -> None:
         """Send no more of a history."""
         feed = self._feeds.pop(log, None)
         if feed is not None:
             log.detach(feed)
             self._drop(feed)
 
-    def finished(self, log: EventLog) -> None:
+    def finished(self, log: History) -> None:
         """A history has been sent to its end: the subscription ends by itself (draft §8)."""
         self._feeds.pop(log, None)
 

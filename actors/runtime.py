@@ -8,6 +8,7 @@ state, the journal is flushed. It knows no socket: `connection` and `embedded` a
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,7 +28,9 @@ from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.submission import Checks
 from hearth.actors.supervisor import contain
+from hearth.config_hcp import HcpConfig
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
+from hearth.hcp.capability import CapabilitySet
 from hearth.mcp.protocol import endpoints
 from hearth.policy.rate import Rate, TokenBucket
 from hearth.policy.rules import Grant, PolicyEntry, decide
@@ -35,7 +38,9 @@ from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from pathlib import Path
 
+    from hearth.actors.asks import Desk
     from hearth.actors.energymeter import EnergyMeter
     from hearth.actors.journal import Journal
     from hearth.audit.chain import Head
@@ -78,6 +83,11 @@ class RuntimeParts:
     """Reads who this agent is, in epoch seconds; notes for a person."""
     energy: EnergyMeter | None = None
     """Measures what a call costs, where that can be measured."""
+    hcp: HcpConfig = field(factory=HcpConfig)
+    capabilities: CapabilitySet = field(factory=CapabilitySet)
+    """What whole jobs (HCP) may ask for."""
+    hcp_directory: Path | None = None
+    """Where jobs keep their book and their artifacts, if anywhere."""
 
     def open_records(self) -> list[str]:
         """Lock and repair the audit log, and read what the last run left behind; notes for a person, one line each.
@@ -101,6 +111,8 @@ class Runtime:
         self._strangers = TokenBucket(ALL_STRANGERS)
         self.listeners: list[str] = []
         """Where clients may connect, as health tells it."""
+        self.desk: Desk | None = None
+        """Where whole jobs are handed in (HCP), while there is such a place."""
         self.serves_mcp = False
         """Whether HTTP listeners have /mcp, as mcp.info tells it."""
         self._nursery: trio.Nursery | None = None
@@ -309,12 +321,15 @@ class Runtime:
             self._nursery = None
             await journal.aclose()
 
-    async def end_sessions(self) -> None:
-        """Ask every session to end and wait for the grace; then stop waiting for what cannot be waited for."""
+    async def end_sessions(self, until: float = math.inf) -> None:
+        """Ask every session to end and wait for the grace, or until a time of Trio's clock that comes before.
+
+        Then stop waiting for what cannot be waited for.
+        """
         self.closing = True
         for session in list(self._sessions.values()):
             session.post(End("shutting down"))
-        with trio.move_on_after(self.parts.limits.shutdown_grace_s):
+        with trio.move_on_at(min(until, trio.current_time() + self.parts.limits.shutdown_grace_s)):
             while self._running:
                 self._one_ended = trio.Event()
                 await self._one_ended.wait()

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from conformance.card_sentences import CARD  # noqa: E402  found only now
+from conformance.hcp_sentences import HCP  # noqa: E402  found only now
 from conformance.sentences import ALL, DESIGN, DRAFT, Sentence  # noqa: E402  found only now
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def _find(section: str, level: str, beginning: str) -> Sentence:
     (found,) = [s for s in ALL if (s.section, s.level) == (section, level) and s.text.startswith(beginning)]
     return found
 
+
+_PAUSED = "hearth pauses no job: one that waits for a bus is RUNNING."
+_AT_REST = (
+    "Encryption at rest is the operator's disk, which hearth cannot see: by default no principal may hand in T3 or T4, "
+    "and a policy that allows it says that the disk is fit."
+)
 
 NOT_DONE = {
     _find("3", "MAY", "attest.*"): "Not in this release: the draft leaves its mechanisms to future revisions (§11).",
@@ -66,8 +73,52 @@ NOT_DONE = {
         "policy decide."
     ),
     _find("card 8.3", "SHOULD", "Multi-agent systems that use pricing"): "hearth settles nothing by energy.",
+    _find("hcp L1 Delivery Guarantees", "SHOULD", "If the caller does not receive"): (
+        "Not by itself: a HACP carrier loses nothing while it stands, and tells the caller when it breaks, who may "
+        "then hand over the same message again."
+    ),
+    _find("hcp L1 Authentication", "SHOULD", "Each harness SHOULD"): (
+        "That is for the operator to give them: a token, a certificate or a user of this machine each."
+    ),
+    _find("hcp L2 State Definitions", "is", "PAUSED"): _PAUSED,
+    _find("hcp L2 Valid State Transitions", "is", "RUNNING | PAUSED"): _PAUSED,
+    _find("hcp L2 Valid State Transitions", "is", "PAUSED | RUNNING"): _PAUSED,
+    _find("hcp L2 Valid State Transitions", "is", "PAUSED | ABORTING"): _PAUSED,
+    _find("hcp L2 Checkpoint & Recovery", "MAY", "If a callee harness fails"): (
+        "Not by itself: after a crash nobody knows what the hardware did meanwhile, so the session has FAILED, and its "
+        "caller decides whether to go on from the checkpoint, by a resubmission."
+    ),
+    _find("hcp L2 Checkpoint & Recovery", "is", "Execution continues from the checkpoint"): (
+        "It continues from the checkpoint, in the resubmission's own session: FAILED is terminal."
+    ),
+    _find("hcp L2 Session Timeout", "MAY", "Idle sessions"): "A job is ended by its own time limit, and by no other.",
+    _find("hcp L3 Risk Assessment Process", "is", "Contextual factors"): (
+        "What else goes on does not change the risk: it is held off by `concurrent_limit` and the queues of the buses."
+    ),
+    _find("hcp L3 Data Classification", "is", "T3"): _AT_REST,
+    _find("hcp L3 Data Classification", "is", "T4"): _AT_REST,
 }
 """Sentence -> why it is not done, or not wholly: then there is a test as well, of what is."""
+
+_CARRIER = "AMQP is not spoken here: HCP is one more dialect of the carriers of HACP, and AMQP a later carrier."
+NOT_HERE = {
+    "hcp L1 AMQP Message Properties Mapping": _CARRIER,
+    "hcp L1 AMQP Topology": f"{_CARRIER} A connection is both channels; nothing has to be declared or bound.",
+    "hcp L1 Delivery by AMQP": f"{_CARRIER} What these two are for, the book of the jobs does: see the next table.",
+    "hcp L1 Consuming from AMQP": (
+        f"{_CARRIER} In place of acknowledging, a caller that comes back says from which sequence on it wants the rest "
+        "(`hcp.attach`), or repeats its task_submit."
+    ),
+    "hcp L1 Properties of AMQP Messages": f"{_CARRIER} A HACP document is JSON in UTF-8 without saying so.",
+    "hcp L1 Queue Management": (
+        f"{_CARRIER} The messages of a session are kept until `[hcp] retention_s` after its end, within bounds of "
+        "size, whether anybody reads them or not."
+    ),
+    "hcp L1 Broker Connections": (
+        f"{_CARRIER} Who is calling is what a HACP carrier has proved, over TLS wherever it leaves this machine."
+    ),
+}
+"""Heading -> why nothing below it is here."""
 
 NOTES = {
     _find("2.2", "MAY", "Alternative framings"): (
@@ -98,6 +149,15 @@ NOTES = {
     _find("card 8.6", "MUST NOT", "Implementors MUST NOT embed user data"): (
         "What the operator writes under `[card]` is the operator's to answer for."
     ),
+    _find("hcp L1 Message Envelope", "is", "Every HCP message is wrapped"): "The body is a document of a HACP carrier.",
+    _find("hcp L1 Envelope Fields", "is", "message_id"): (
+        "Ours are UUIDs of version 4; of others any printable string of up to 200 characters is one: decision 0068."
+    ),
+    _find("hcp L3 Risk Assessment Process", "is", "Static risk floor"): "Or its `risk_floor`, where it declares one.",
+    _find("hcp L3 Permission Audit", "is", "Caller identity"): "By a HACP carrier, in place of a broker.",
+    _find("hcp L3 Session Token", "is", "Is carried in all subsequent messages"): (
+        "It is in the session_created event, and an abort may bear it."
+    ),
 }
 
 # --- conformance.md -------------------------------------------------------------------------------------------------
@@ -114,19 +174,25 @@ class Proof(NamedTuple):
 def collect() -> dict[Sentence, list[Proof]]:
     """Sentence -> the tests that bear its mark. Raises SystemExit for a mark that names no sentence."""
     proofs: dict[Sentence, list[Proof]] = {}
-    decisions = {sentence.section: sentence for sentence in DESIGN}
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
         source = file.read_text("utf-8")
         if "mark.spec(" not in source:
             continue
         for name, arguments in _marks(ast.parse(source), str(file.relative_to(ROOT))):
-            sentence = decisions.get(arguments[0]) if len(arguments) == 1 else Sentence(*arguments)
-            if sentence not in ALL:
-                raise SystemExit(f"{file}: {name}: the mark {arguments} names no sentence of sentences.py")
             proof = Proof(file.relative_to(ROOT).as_posix(), name)
-            if proof not in proofs.setdefault(sentence, []):
-                proofs[sentence].append(proof)
+            for sentence in _named(arguments):
+                if sentence not in ALL:
+                    raise SystemExit(f"{file}: {name}: the mark {arguments} names no sentence of sentences.py")
+                if proof not in proofs.setdefault(sentence, []):
+                    proofs[sentence].append(proof)
     return proofs
+
+
+def _named(arguments: list[str]) -> list[Any]:
+    """What a mark names: a sentence, a decision, or by a heading alone everything below it."""
+    if len(arguments) == 1:
+        return [sentence for sentence in (*DESIGN, *HCP) if sentence.section == arguments[0]] or [None]
+    return [Sentence(*arguments)]
 
 
 def _marks(tree: ast.Module, file: str) -> Iterator[tuple[str, list[str]]]:
@@ -158,8 +224,8 @@ _CONFORMANCE_HEAD = """\
 # Conformance
 
 What the HACP draft (draft-sunyi-hacp-protocol-00) asks for, sentence by sentence, and the tests that prove it; and
-below, [the same for the AgentCard draft](#the-agentcard-draft). A sentence without a key word that states a rule has
-the level *states*.
+below, the same for [the AgentCard draft](#the-agentcard-draft) and for [HCP](#hcp). A sentence without a key word that
+states a rule has the level *states*.
 
 Of {total} sentences {proved} are proved, {part} in part, and {later} are not done yet: those say why.
 
@@ -173,6 +239,16 @@ What draft-aevum-agentcard-00 asks for. Some of it is for whoever writes cards, 
 does the one, [`hearth card`](agentcard.md) and the [AgentCard tools over MCP](mcp.md) the other.
 
 Of {total} sentences {proved} are proved, {part} in part, and {later} are not done: those say why.
+"""
+
+_HCP_HEAD = """\
+# HCP
+
+What the pages L1 to L4 of HCP ask for. [Whole jobs](hcp.md) says what hearth makes of it. Rows of their tables are
+here as sentences.
+
+Of {total} sentences {proved} are proved, {part} in part, and {later} are not done: those say why. {elsewhere} more
+are about AMQP, which nothing here speaks.
 """
 
 _DECISIONS_HEAD = """\
@@ -200,6 +276,8 @@ def conformance_page() -> str:
             "",
             _counted(_CARD_HEAD, CARD, proofs),
             *_chapters(CARD, proofs),
+            _counted(_HCP_HEAD, HCP, proofs),
+            *_chapters(HCP, proofs),
         ]
     )
 
@@ -208,7 +286,8 @@ def _counted(head: str, sentences: Sequence[Sentence], proofs: Mapping[Sentence,
     """A head with its numbers filled in."""
     states = [_state(sentence, proofs) for sentence in sentences]
     return head.format(
-        total=len(states),
+        total=len(states) - states.count("not here"),
+        elsewhere=states.count("not here"),
         proved=states.count("proved"),
         part=states.count("in part"),
         later=states.count("not yet"),
@@ -224,20 +303,28 @@ def _chapters(sentences: Sequence[Sentence], proofs: Mapping[Sentence, list[Proo
             section = sentence.section
             yield f"## {_titled(section)}"
             yield ""
-            yield "| Level | Sentence | Proved by |"
-            yield "| --- | --- | --- |"
+            if section in NOT_HERE:
+                yield from (NOT_HERE[section], "", "| Level | Sentence |", "| --- | --- |")
+            else:
+                yield from ("| Level | Sentence | Proved by |", "| --- | --- | --- |")
         level = "*states*" if sentence.level == "is" else sentence.level
-        yield f"| {level} | {_cell(sentence.text)} | {_proved(sentence, proofs)} |"
+        row = f"| {level} | {_cell(sentence.text)} |"
+        yield row if section in NOT_HERE else f"{row} {_proved(sentence, proofs)} |"
     yield ""
 
 
 def _titled(section: str) -> str:
+    if section.startswith("hcp "):
+        page, _, heading = section.removeprefix("hcp ").partition(" ")
+        return f"HCP {page}, {heading}"
     return (
         f"AgentCard, section {section.removeprefix('card ')}" if section.startswith("card ") else f"Section {section}"
     )
 
 
 def _state(sentence: Sentence, proofs: Mapping[Sentence, list[Proof]]) -> str:
+    if sentence.section in NOT_HERE:
+        return "not here"
     if sentence not in NOT_DONE:
         if sentence not in proofs:
             raise SystemExit(f"§{sentence.section}: no test proves, and no reason excuses: {sentence.text}")

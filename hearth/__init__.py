@@ -13,6 +13,9 @@ from hearth._version import __version__ as __version__
 if TYPE_CHECKING:
     from hearth.actors.embedded import open_runtime as open_runtime
     from hearth.api import (
+        Delegation as Delegation,
+        JobEvent as JobEvent,
+        JobResult as JobResult,
         Step as Step,
         StepResult as StepResult,
         Task as Task,
@@ -23,11 +26,14 @@ if TYPE_CHECKING:
     from hearth.client import connect as connect
     from hearth.config import Config as Config, load_config as load_config
     from hearth.errors import (
+        ArtifactDamaged as ArtifactDamaged,
         CarrierError as CarrierError,
         ConfigError as ConfigError,
         DeviceError as DeviceError,
         HearthError as HearthError,
         InvalidParams as InvalidParams,
+        JobFailed as JobFailed,
+        JobRejected as JobRejected,
         PermissionDenied as PermissionDenied,
         ResourceBusy as ResourceBusy,
         RpcError as RpcError,
@@ -39,15 +45,28 @@ if TYPE_CHECKING:
 
 _HOME = {
     "hearth.actors.embedded": ("open_runtime",),
-    "hearth.api": ("Step", "StepResult", "Task", "TaskEvent", "TaskResult", "step"),
+    "hearth.api": (
+        "Delegation",
+        "JobEvent",
+        "JobResult",
+        "Step",
+        "StepResult",
+        "Task",
+        "TaskEvent",
+        "TaskResult",
+        "step",
+    ),
     "hearth.client": ("connect",),
     "hearth.config": ("Config", "load_config"),
     "hearth.errors": (
+        "ArtifactDamaged",
         "CarrierError",
         "ConfigError",
         "DeviceError",
         "HearthError",
         "InvalidParams",
+        "JobFailed",
+        "JobRejected",
         "PermissionDenied",
         "ResourceBusy",
         "RpcError",
@@ -60,13 +79,19 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "ArtifactDamaged",
     "CarrierError",
     "Config",
     "ConfigError",
+    "Delegation",
     "DeviceError",
     "Done",
     "HearthError",
     "InvalidParams",
+    "JobEvent",
+    "JobFailed",
+    "JobRejected",
+    "JobResult",
     "PermissionDenied",
     "ResourceBusy",
     "RpcError",

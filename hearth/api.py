@@ -1,7 +1,7 @@
-"""The Session interface that an embedded program and a remote client share, and the values it speaks in.
+"""The interfaces that an embedded program and a remote client share, and the values they speak in: sessions and jobs.
 
-Two things implement it: `hearth.client` over a carrier and `hearth.actors.runtime` in the process. Code written against
-this module runs unchanged on either. Nothing here does I/O.
+Two things implement them: `hearth.client` over a carrier and `hearth.actors.runtime` in the process. Code written
+against this module runs unchanged on either. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from attrs import field, frozen
 
-from hearth.errors import TaskFailed
+from hearth.errors import JobFailed, TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
+    from datetime import datetime
+
+    from hearth.hcp.messages import Artifact, ErrorDetails, ExecutionSummary, TaskAccepted
+    from hearth.hcp.values import ErrorCode, State
 
 Status: TypeAlias = Literal["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
 Phase: TypeAlias = Literal["start", "progress", "finish", "task_finish"]
@@ -156,4 +160,101 @@ class Session(Protocol):
 
     async def close(self) -> int:
         """Close the session; returns how many of its tasks are still yielding (0 when all have)."""
+        ...
+
+
+# --- whole jobs (HCP) -----------------------------------------------------------------------------------------------
+
+ENDED: frozenset[str] = frozenset(("COMPLETED", "FAILED", "ABORTED"))
+"""The states that a job which was accepted ends in; it reaches exactly one of them (HCP L2, State Definitions)."""
+
+
+@frozen(kw_only=True)
+class JobEvent:
+    """One event of a job (HCP L2, Event Envelope). `at` is when it was sent, in UTC."""
+
+    session_id: str
+    sequence: int
+    event_type: str
+    """progress, checkpoint_created, …; one that is not L2's is passed on as it came."""
+    data: Mapping[str, Any]
+    at: datetime | None = None
+
+
+@frozen(kw_only=True)
+class JobResult:
+    """How a job has ended, and what it leaves behind (HCP L4, Task Completion and Task Failure)."""
+
+    session_id: str
+    state: State
+    """One of `ENDED`."""
+    outputs: Mapping[str, Any] = field(factory=dict)
+    """Of a job that did not complete: what it had by then."""
+    artifacts: tuple[Artifact, ...] = ()
+    """Files it leaves behind; `artifact(uri)` fetches one."""
+    summary: ExecutionSummary | None = None
+    reason: str | None = None
+    """In a word, why it ended, where that was said."""
+    error_code: ErrorCode | None = None
+    error_message: str | None = None
+    details: ErrorDetails | None = None
+    """Of a failure: where it was, its last checkpoint, and whether it is of use to go on from there."""
+
+    @property
+    def completed(self) -> bool:
+        """True if it did what it was asked to."""
+        return self.state == "COMPLETED"
+
+    def raise_for_state(self) -> JobResult:
+        """Return self if the job completed; otherwise raise JobFailed with the reason."""
+        if self.completed:
+            return self
+        why = self.error_message or self.reason or "no reason was given"
+        code = f" ({self.error_code})" if self.error_code else ""
+        raise JobFailed(f"job {self.session_id} {self.state}{code}: {why}", self.error_code)
+
+
+class Delegation(Protocol):
+    """A job that was handed over and accepted: `job = await client.delegate("bench-climate-survey", …)`.
+
+    It goes on whether or not anybody follows it, and when its caller's connection has ended, too.
+    """
+
+    @property
+    def session_id(self) -> str:
+        """Names the job on any connection of the same principal; `attach_job` takes it."""
+        ...
+
+    @property
+    def accepted(self) -> TaskAccepted | None:
+        """What was promised: risk, data classification, limits. None for a job attached to after its beginning."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """As far as its messages have told."""
+        ...
+
+    @property
+    def last_processed_sequence(self) -> int:
+        """The newest event that has come in order: what a caller keeps who wants to go on after it (HCP L2)."""
+        ...
+
+    def events(self, *, from_sequence: int | None = None) -> AsyncIterator[JobEvent]:
+        """Every event from there on, or from where this was attached, each once and in order; ends after the last.
+
+        Leaving the loop early ends nothing but the reading; a timeout around one event loses none. Raises CarrierError
+        when the connection ends before the job does.
+        """
+        ...
+
+    async def wait(self) -> JobResult:
+        """Wait until the job has ended; does not raise for one that failed. Raises CarrierError as `events` does."""
+        ...
+
+    async def abort(self, reason: str | None = None) -> State:
+        """Have it end in an orderly way: no step begins any more, and one that has begun on a bus finishes.
+
+        Returns once that is under way ("ABORTING") or the job has ended, how it did. Raises JobRejected.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The Trio client: the Session interface over a carrier.
+"""The Trio client: the Session interface over a carrier, and whole jobs (HCP) over the same connection.
 
 It owns one connection: a reader that hands each reply to who asked and each event to who follows, and a writer, so
 that a request whose caller is cancelled can never leave half a line on the wire. Protocol matters are
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from hearth.address import looked_up, named, parse
+from hearth.delegation import Delegating
 from hearth.dial import open_stream
 from hearth.errors import CarrierError, HearthError, RpcError
 from hearth.facade import Following, Link, SessionFace, TakeBack
@@ -21,6 +22,7 @@ from hearth.groups import unwrapped
 from hearth.protocol.client import (
     Broken,
     ClientProtocol,
+    HcpMessage,
     ProtocolViolation,
     RefusedByServer,
     Reply,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from hearth.address import Address
+    from hearth.delegation_jobs import Delegations
 
 RECEIVE_SIZE = 1 << 16
 LAST_WORDS = 1.0
@@ -55,7 +58,7 @@ class _Pending:
         """Set when its caller has gone: what to do with a result."""
 
 
-class Client(Link):
+class Client(Link, Delegating):
     """A connection to a hearth daemon; made by `connect`."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
@@ -63,6 +66,7 @@ class Client(Link):
         self._protocol = ClientProtocol()
         self._pending: dict[int, _Pending] = {}
         self._subscriptions = Subscriptions(self)
+        self._jobs: Delegations | None = None
         self._outgoing, self._to_send = trio.open_memory_channel[bytes](float("inf"))
         self._abandoned = 0
         """Requests whose caller has gone, and whose effect is to be taken back once it is known."""
@@ -193,6 +197,27 @@ class Client(Link):
         """See Link."""
         return Subscription(self._subscriptions, session_id, task_id, from_seq)
 
+    # --- whole jobs: delegation_jobs.Post -----------------------------------------------------------------------
+
+    def delegations(self) -> Delegations:
+        """See Delegating."""
+        if self._jobs is None:
+            from hearth.delegation_jobs import Delegations
+
+            self._jobs = Delegations(self)
+            if self._broken is not None:
+                self._jobs.end(self._ended)
+        return self._jobs
+
+    def send_message(self, line: bytes) -> None:
+        """See Post."""
+        with suppress(trio.ClosedResourceError):
+            self._outgoing.send_nowait(line)
+
+    def settled(self) -> None:
+        """See Post."""
+        self._settled.set()
+
     # --- the connection -----------------------------------------------------------------------------------------
 
     async def _serve(self, background: trio.CancelScope) -> None:
@@ -224,6 +249,9 @@ class Client(Link):
                         self._answered(event)
                     elif isinstance(event, TaskEventNotification):
                         self._subscriptions.take(event.event)
+                    elif isinstance(event, HcpMessage):
+                        if self._jobs is not None:
+                            self._jobs.receive(event.value)
                     elif isinstance(event, Broken):
                         self._break(event.error)
                         return
@@ -250,7 +278,7 @@ class Client(Link):
     async def _settle(self) -> None:
         """Before the connection is closed: let what its callers have left behind be taken back, and all be sent."""
         with trio.move_on_after(PATIENCE, shield=True):
-            while self._abandoned and self._broken is None:
+            while self._broken is None and (self._abandoned or (self._jobs is not None and self._jobs.abandoned)):
                 self._settled = trio.Event()
                 await self._settled.wait()
         self._outgoing.close()
@@ -265,6 +293,8 @@ class Client(Link):
         for pending in self._pending.values():
             pending.answered.set()
         self._subscriptions.end(self._ended)
+        if self._jobs is not None:
+            self._jobs.end(self._ended)
 
 
 @asynccontextmanager

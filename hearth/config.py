@@ -15,6 +15,7 @@ from attrs import field, frozen
 
 from hearth.config_card import CardConfig as CardConfig
 from hearth.config_exec import ExecParam as ExecParam, ExecTemplate as ExecTemplate
+from hearth.config_hcp import HcpConfig as HcpConfig, HcpPolicyConfig as HcpPolicyConfig
 from hearth.config_kinds import (
     AbsolutePath,
     Choice,
@@ -56,9 +57,7 @@ Paths: TypeAlias = Annotated[tuple[Path, ...], ListOf(AbsolutePath())]
 """Directories or files that the path guard takes as roots."""
 
 _TEMPLATE_NAME = Text("a name of letters, digits, '.', '_' and '-'", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_RATE = Text(
-    'a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]"
-)
+_RATE = Text('a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]")
 
 
 class _MatchTable(Fields):
@@ -181,6 +180,7 @@ class PolicyConfig:
     max_risk_ceiling: Annotated[int | None, Integer(0, 3)] = None
     tools: Names = ("*",)
     rate: Annotated[Mapping[str, str], TableOf(_RATE)] = field(factory=dict)
+    hcp: HcpPolicyConfig = field(factory=HcpPolicyConfig)
 
     def __attrs_post_init__(self) -> None:
         if self.max_risk_ceiling is not None and self.max_risk_ceiling < self.max_risk:
@@ -197,6 +197,7 @@ class Config:
     websocket: WebSocketConfig = field(factory=WebSocketConfig)
     http: HttpConfig = field(factory=HttpConfig)
     card: CardConfig = field(factory=CardConfig)
+    hcp: HcpConfig = field(factory=HcpConfig)
     board: BoardConfig = BoardConfig()
     audit: AuditConfig = AuditConfig()
     files: FilesConfig = FilesConfig()

@@ -192,7 +192,15 @@ def _table(header: str, name: str, section: attrs.AttrsInstance) -> Iterator[str
             yield f"# {field.name} is not set"
         elif kind is not None:
             yield f"{field.name} = {dump_value(kind.dump(value))}"
+        elif attrs.has(type(value)):
+            yield f"{field.name} = {dump_value(_inline(value))}"
         else:
             for key, item in value.items():
                 behind += ["", *_table("[{}]", f"{name}.{field.name}.{dump_key(key)}", item)]
     yield from behind
+
+
+def _inline(section: attrs.AttrsInstance) -> dict[str, object]:
+    """A section within another, as the plain values that it reads back from; none of its attributes may be None."""
+    kinds = ((field.name, kind_of(field.type)) for field in attrs.fields(type(section)))
+    return {name: kind.dump(getattr(section, name)) for name, kind in kinds if kind is not None}

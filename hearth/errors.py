@@ -195,6 +195,35 @@ class TaskFailed(HearthError):
     """Raised by `TaskResult.raise_for_status`: the task ended FAILED or CANCELLED."""
 
 
+class JobRejected(HearthError):
+    """A job, or an abort of one, was not accepted (HCP L3, TaskRejected Response): nothing of it has been done.
+
+    `reason_code` is for a program, `message` and `suggestion`, which may be None, are for whoever asked;
+    `assessed_risk` is "R1" to "R5" where the risk was assessed.
+    """
+
+    def __init__(
+        self, reason_code: str, message: str, suggestion: str | None = None, assessed_risk: str | None = None
+    ) -> None:
+        super().__init__(f"{reason_code}: {message}" + (f" ({suggestion})" if suggestion else ""))
+        self.reason_code = reason_code
+        self.message = message
+        self.suggestion = suggestion
+        self.assessed_risk = assessed_risk
+
+
+class JobFailed(HearthError):
+    """Raised by `JobResult.raise_for_state`: the job ended FAILED or ABORTED. `error_code` is HCP's, if it failed."""
+
+    def __init__(self, message: str, error_code: str | None = None) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+class ArtifactDamaged(HearthError):
+    """What was fetched is not the artifact that its size and checksum promise."""
+
+
 ERROR_TABLE: Mapping[int, type[RpcError]] = {
     cls.code: cls
     for cls in (

@@ -54,7 +54,10 @@ class Validator:
         """Where and why a refused value does not fit: a JSON pointer and a sentence."""
         from jsonschema.exceptions import best_match
 
-        error = best_match(self._exact().iter_errors(value))
+        try:
+            error = best_match(self._exact().iter_errors(value))
+        except RecursionError:  # a schema that leads back to itself, and a value as deep as a caller likes
+            return "", "the value does not fit the schema, and is nested too deeply to say where"
         if error is None:
             return "", "the value does not fit the schema"
         pointer = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in error.absolute_path)

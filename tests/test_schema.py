@@ -137,6 +137,14 @@ def test_a_refusal_names_the_place_as_a_json_pointer_and_stays_short() -> None:
     assert validator.explain({"t": "x"}) == ("", "the value does not fit the schema")
 
 
+def test_a_value_too_deep_for_a_recursive_schema_is_refused_in_words() -> None:
+    validator = Validator({"type": "object", "properties": {"a": {"$ref": "#"}}})
+    deep = orjson.loads(b'{"a":' * 1000 + b"1" + b"}" * 1000)
+    assert not validator.accepts(deep)
+    assert validator.explain(deep) == ("", "the value does not fit the schema, and is nested too deeply to say where")
+
+
+
 @pytest.mark.parametrize("by_authority", [False, True])
 def test_what_is_no_schema_is_refused_with_the_place(by_authority: bool) -> None:
     with pytest.raises(ConfigError, match="tool x: params_schema: not a JSON Schema 2020-12: "):

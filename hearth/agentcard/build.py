@@ -14,13 +14,14 @@ from attrs import frozen
 
 from hearth._version import __version__
 from hearth.agentcard.validate import LANDAUER_J
+from hearth.hcp.values import HCP_VERSION
 from hearth.mcp.names import mcp_name
 from hearth.mcp.protocol import PROTOCOL_VERSIONS
 from hearth.protocol import PROTOCOL_VERSION
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from hearth.agentcard.place import Place
     from hearth.config_card import CardConfig
@@ -69,8 +70,13 @@ def build_card(
     board: str,
     audit_key: str | None = None,
     measured: Measured | None = None,
+    jobs: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The card. `board` is the profile's name, `audit_key` the public half of the audit log's key, in PEM."""
+    """The card. `board` is the profile's name, `audit_key` the public half of the audit log's key, in PEM.
+
+    `jobs` names what may be delegated over HCP. That is metadata: a capability of the card is what its endpoint offers,
+    and HCP is spoken over the carriers of HACP.
+    """
     card: dict[str, Any] = {
         "agent_id": agent_id,
         "name": config.name or f"Hardware access by hearth ({board})"[:128],
@@ -79,6 +85,8 @@ def build_card(
         "endpoint": place.to_json(),
     }
     metadata = _metadata(board, audit_key)
+    if jobs:
+        metadata |= {"hcp:version": HCP_VERSION, "hcp:capabilities": list(jobs)}
     pricing = _pricing(config, measured, metadata)
     if pricing:
         card["pricing"] = pricing

@@ -23,7 +23,7 @@ from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from hearth.address import Address, NamedBy
     from hearth.facade import SessionFace
@@ -37,6 +37,13 @@ CURES = {
     "INVALID_PARAMS": "`hearth tools NAME` shows what a tool takes",
 }
 """By an error's symbol: what the daemon's own message does not say."""
+
+JOB_CURES = {
+    "RPC_SESSION_INVALID": "`hearth hcp jobs` lists yours that are still remembered",
+    "RPC_PERMISSION_DENIED": "`hcp` in the daemon's [[policy]] says who may do what",
+    "METHOD_NOT_FOUND": "it may be older than HCP, or have it turned off: [hcp] serve = false",
+}
+"""The same for the commands of `hearth hcp`, to whom a session is a job."""
 
 DEVICE_EFFECTS = {
     "none": "nothing has happened to the hardware",
@@ -138,12 +145,23 @@ def error_lines(error: HearthError | OSError) -> list[str]:
         effect = DEVICE_EFFECTS.get(str((error.data or {}).get("effect")))
         if effect is not None:
             lines.append(f"        effect: {effect}")
-        if error.symbol in CURES:
-            lines.append(f"        {CURES[error.symbol]}")
+        cure = _cures().get(error.symbol)
+        if cure is not None:
+            lines.append(f"        {cure}")
     return lines
 
 
+def _cures() -> Mapping[str, str]:
+    """Those of the command that is run."""
+    context = click.get_current_context(silent=True)
+    return JOB_CURES if context is not None and " hcp " in f"{context.command_path} " else CURES
+
+
 def _message(error: HearthError | OSError) -> str:
+    if isinstance(error, RpcError) and error.message == error.title and error.data:
+        # A title says only what kind of error it is.
+        reason = error.data.get("reason")
+        return f"{error.message}: {reason}" if isinstance(reason, str) else error.message
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

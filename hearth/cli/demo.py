@@ -28,7 +28,9 @@ from hearth.client import connect
 from hearth.errors import HearthError, PermissionDenied, ResourceBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+
+    Play = Callable[[Stage, Place], Awaitable[None]]
 
 LONG_IDS = ("session_id", "task_id")
 SCENE_LIMIT = 40.0
@@ -40,8 +42,9 @@ SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-audit.sh"
 
 @click.command()
 @click.option("--fast", is_flag=True, help="No pauses to read in; there are none when piped either.")
+@click.option("--hcp", is_flag=True, help="The other demo: an agent hands over a whole job, and gets an account of it.")
 @standard
-def demo(options: Options, fast: bool) -> int:
+def demo(options: Options, fast: bool, hcp: bool) -> int:
     """See what hearth is: a real daemon, a real client, a simulated board.
 
     Needs no hardware, no root and no configuration, and leaves nothing behind. Whatever it says, it has checked; if
@@ -50,16 +53,20 @@ def demo(options: Options, fast: bool) -> int:
     if options.named_by == "--socket":
         raise click.UsageError("the demo starts a daemon of its own; leave --socket out")
     stage = make_stage(as_json=options.json, terminal=sys.stdout.isatty(), fast=fast)
-    return interruptible(lambda: perform(stage, as_json=options.json))
+    if hcp:
+        from hearth.cli.demo_hcp import play
+
+        return interruptible(lambda: perform(stage, play, as_json=options.json, then="hearth hcp capabilities"))
+    return interruptible(lambda: perform(stage, _play, as_json=options.json, then="hearth tools"))
 
 
-async def perform(stage: Stage, *, as_json: bool) -> int:
-    """Play everything and say how it went; returns the exit code."""
+async def perform(stage: Stage, play: Play, *, as_json: bool, then: str) -> int:
+    """Play everything and say how it went, and what to try then; returns the exit code."""
     began = time.monotonic()
     error = None
     try:
         with make_place() as place:
-            await _play(stage, place)
+            await play(stage, place)
     except HearthError as failure:
         error = str(failure)
     except trio.TooSlowError:
@@ -71,7 +78,7 @@ async def perform(stage: Stage, *, as_json: bool) -> int:
         click.echo(f"\nhearth: the demo has failed: {render.clean(error)}", err=True)
     else:
         click.secho(f"\n{stage.claims} claims, each checked, in {took:.1f} s.", bold=True)
-        click.echo("Next: `hearthd --board sim` in one terminal, `hearth tools` in another.")
+        click.echo(f"Next: `hearthd --board sim` in one terminal, `{then}` in another.")
     return DONE if error is None else FAILED
 
 

@@ -5,12 +5,14 @@ buckets. It knows no carrier, no session and no actor. `paths`, `beneath`, `loop
 machine: only the kernel can say where a path leads, and who calls.
 """
 
+from hearth.policy.jobs import JobRules
 from hearth.policy.principal import Principal
 from hearth.policy.rate import Rate, RateLimits, TokenBucket
 from hearth.policy.rules import Grant, Match, PolicyEntry, decide, default_policy, idle_patterns
 
 __all__ = [
     "Grant",
+    "JobRules",
     "Match",
     "PolicyEntry",
     "Principal",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from attrs import Attribute, Factory, field, frozen
 
 from hearth.errors import ConfigError, PermissionDenied
+from hearth.policy.jobs import JobRules, job_rules
 from hearth.policy.principal import alternative_name
 from hearth.policy.rate import Rate
 from hearth.tools import RISK_NAMES
@@ -146,7 +147,8 @@ class PolicyEntry:
     `match` is a condition, or several of which one must hold; a mapping stands for the Match with its fields.
     `tools` are patterns over dotted names, in which `*` crosses dots too ("gpio.*", "*.read"). `rate` maps a
     tool's name, or a pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by
-    default not at all. Raises ConfigError that names the entry and the key.
+    default not at all. `hcp` says which whole jobs it may hand in; a mapping stands for them too. Raises ConfigError
+    that names the entry and the key.
     """
 
     name: str
@@ -155,6 +157,7 @@ class PolicyEntry:
     max_risk_ceiling: int = field(default=Factory(lambda entry: entry.max_risk, takes_self=True))
     tools: tuple[str, ...] = field(default=("*",), converter=_patterns)
     rate: Mapping[str, str] = field(factory=dict, converter=_read_only)
+    hcp: JobRules = field(factory=JobRules, converter=job_rules)
 
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
@@ -187,6 +190,8 @@ class Grant:
     """Tools on the allowlist, whatever their risk: the risk cap is a check with a reason of its own."""
     rates: Mapping[str, Rate]
     """Those of them that are limited, and to what."""
+    hcp: JobRules = field(factory=JobRules)
+    """Which whole jobs it may hand in, within all of this."""
 
     def risk_cap(self, asked: int | None) -> int:
         """The cap for a task with this `constraints.max_risk_level`: lower always, higher up to the ceiling.
@@ -270,7 +275,8 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Tool]) -> Grant:
                 rates[name] = Rate.parse(text)
             except ConfigError as error:
                 raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
-    return Grant(entry.name, entry.max_risk, entry.max_risk_ceiling, allowed, MappingProxyType(rates))
+    caps = entry.max_risk, entry.max_risk_ceiling
+    return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp)
 
 
 def _rate_text(entry: PolicyEntry, tool: Tool) -> str | None:

@@ -74,7 +74,14 @@ class Broken:
     error: CarrierError
 
 
-Event: TypeAlias = "Reply | TaskEventNotification | Notification | Broken"
+@frozen(eq=False)
+class HcpMessage:
+    """An object that says which version of HCP it speaks: the other dialect of a connection (decision 0067)."""
+
+    value: Mapping[str, Any]
+
+
+Event: TypeAlias = "Reply | TaskEventNotification | Notification | HcpMessage | Broken"
 
 
 class ClientProtocol:
@@ -165,6 +172,9 @@ class ClientProtocol:
     def _object(self, value: Any, events: list[Event]) -> None:
         if type(value) is not dict:
             raise ProtocolViolation(f"the server sent {kind_of(value)} where an object was due")
+        if "hcp_version" in value:
+            events.append(HcpMessage(value))
+            return
         if value.get("jsonrpc") != "2.0":
             raise ProtocolViolation('the server sent an object whose member "jsonrpc" is not "2.0"')
         if "method" in value:

@@ -14,8 +14,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from attrs import field, frozen
 
-from hearth.errors import InvalidParams, UnsupportedVersion
-from hearth.protocol.jsonrpc import kind_of
+from hearth.errors import UnsupportedVersion
+from hearth.protocol.hcp_methods import (
+    HCP_METHODS,
+    HcpArtifact as HcpArtifact,
+    HcpAttach as HcpAttach,
+    HcpCapabilities as HcpCapabilities,
+    HcpDecide as HcpDecide,
+    HcpParams as HcpParams,
+    HcpPending as HcpPending,
+    HcpSessions as HcpSessions,
+)
+from hearth.protocol.members import (
+    MAX_SAFE,
+    read_choice,
+    read_flag,
+    read_integer,
+    read_optional_text,
+    read_text,
+    wrong,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,8 +45,6 @@ SUPPORTED_MAJOR = 0
 SUPPORTED = "0.1.0"
 MOST_STEPS = 4096
 """Steps that are read at all: a server's own limit is lower, and reading must not take it long to refuse."""
-MAX_SAFE = (1 << 53) - 1
-"""Integers beyond this do not survive a peer that reads numbers as doubles (draft §2.4)."""
 
 # The grammar of semver.org, without capture of the tails.
 _SEMVER = re.compile(
@@ -146,86 +162,40 @@ Params: TypeAlias = (
     | EventsUnsubscribe
     | McpInfo
     | McpTools
+    | HcpParams
 )
 
 
-def _wrong(pointer: str, expected: str, value: Any) -> InvalidParams:
-    reason = f"expected {expected}, got {kind_of(value)}" if value is not None else f"expected {expected}"
-    return InvalidParams(f"Invalid params: {pointer}: {reason}", data={"path": pointer, "reason": reason})
-
-
-def _text(params: Mapping[str, Any], name: str, at: str = "", *, most: int = 4096) -> str:
-    value = params.get(name)
-    if type(value) is not str:
-        raise _wrong(f"{at}/{name}", "a string", value)
-    if len(value) > most:
-        raise _wrong(f"{at}/{name}", f"at most {most} characters", None)
-    return value
-
-
-def _optional_text(params: Mapping[str, Any], name: str, at: str = "", *, most: int = 256) -> str | None:
-    return None if params.get(name) is None else _text(params, name, at, most=most)
-
-
-def _flag(params: Mapping[str, Any], name: str, at: str, default: bool) -> bool:
-    value = params.get(name)
-    if value is None:
-        return default
-    if type(value) is not bool:
-        raise _wrong(f"{at}/{name}", "a boolean", value)
-    return value
-
-
-def _integer(params: Mapping[str, Any], name: str, at: str, low: int, high: int = MAX_SAFE) -> int | None:
-    value = params.get(name)
-    if value is None:
-        return None
-    if type(value) is not int:
-        raise _wrong(f"{at}/{name}", "an integer", value)
-    if not low <= value <= high:
-        raise _wrong(f"{at}/{name}", f"an integer from {low} to {high}", None)
-    return value
-
-
-def _choice(params: Mapping[str, Any], name: str, at: str, choices: tuple[str, ...], default: str) -> str:
-    value = params.get(name)
-    if value is None:
-        return default
-    if type(value) is not str or value not in choices:
-        raise _wrong(f"{at}/{name}", " or ".join(f'"{choice}"' for choice in choices), None)
-    return value
-
-
 def _read_open(params: Mapping[str, Any]) -> SessionOpen:
-    version = _optional_text(params, "protocol_version")
+    version = read_optional_text(params, "protocol_version")
     if version is not None:
         matched = _SEMVER.match(version)
         if matched is None:
-            raise _wrong("/protocol_version", 'a semantic version such as "0.1.0"', None)
+            raise wrong("/protocol_version", 'a semantic version such as "0.1.0"', None)
         if int(matched[1]) > SUPPORTED_MAJOR:
             raise UnsupportedVersion(
                 f"protocol {version} is not spoken here; the highest is {SUPPORTED}", data={"supported": [SUPPORTED]}
             )
     return SessionOpen(
-        _optional_text(params, "client_name"),
-        _optional_text(params, "client_version"),
+        read_optional_text(params, "client_name"),
+        read_optional_text(params, "client_version"),
         version,
-        cast("Any", _choice(params, "on_disconnect", "", ("keep", "close"), "keep")),
-        _integer(params, "heartbeat_ms", "", 50, 86_400_000),
+        cast("Any", read_choice(params, "on_disconnect", "", ("keep", "close"), "keep")),
+        read_integer(params, "heartbeat_ms", "", 50, 86_400_000),
     )
 
 
 def _read_step(value: Any, index: int) -> StepSpec:
     at = f"/task/steps/{index}"
     if type(value) is not dict:
-        raise _wrong(at, "an object", value)
+        raise wrong(at, "an object", value)
     tool = value.get("tool")
     if type(tool) is not str:
-        raise _wrong(f"{at}/tool", "a string", tool)
+        raise wrong(f"{at}/tool", "a string", tool)
     # A fresh object for each: a tool that writes into a shared one would change the steps of other sessions.
     args = value.get("args", {})
     if type(args) is not dict:
-        raise _wrong(f"{at}/args", "an object", args)
+        raise wrong(f"{at}/args", "an object", args)
     return StepSpec(tool, args)
 
 
@@ -234,51 +204,51 @@ def _read_constraints(value: Any) -> Constraints:
     if value is None:
         return NO_CONSTRAINTS
     if type(value) is not dict:
-        raise _wrong(at, "an object", value)
+        raise wrong(at, "an object", value)
     duration = value.get("max_duration_ms")
     if duration is not None and (type(duration) not in (int, float) or not 0 < duration <= MAX_SAFE):
-        raise _wrong(f"{at}/max_duration_ms", "a number of milliseconds above 0", None)
+        raise wrong(f"{at}/max_duration_ms", "a number of milliseconds above 0", None)
     return Constraints(
         duration,
-        _flag(value, "abort_on_step_failure", at, default=True),
-        _integer(value, "max_risk_level", at, 0, 3),
-        _flag(value, "rollback_on_failure", at, default=False),
-        _flag(value, "exclusive", at, default=False),
-        cast("Any", _choice(value, "on_busy", at, ("wait", "fail"), "wait")),
-        _flag(value, "dry_run", at, default=False),
-        cast("Any", _choice(value, "priority", at, tuple(PRIORITIES), "normal")),
+        read_flag(value, "abort_on_step_failure", at, default=True),
+        read_integer(value, "max_risk_level", at, 0, 3),
+        read_flag(value, "rollback_on_failure", at, default=False),
+        read_flag(value, "exclusive", at, default=False),
+        cast("Any", read_choice(value, "on_busy", at, ("wait", "fail"), "wait")),
+        read_flag(value, "dry_run", at, default=False),
+        cast("Any", read_choice(value, "priority", at, tuple(PRIORITIES), "normal")),
     )
 
 
 def _read_submit(params: Mapping[str, Any]) -> TaskSubmit:
     task = params.get("task")
     if type(task) is not dict:
-        raise _wrong("/task", "an object", task)
+        raise wrong("/task", "an object", task)
     steps = task.get("steps")
     if type(steps) is not list:
-        raise _wrong("/task/steps", "an array", steps)
+        raise wrong("/task/steps", "an array", steps)
     if not steps:
-        raise _wrong("/task/steps", "at least one step", None)
+        raise wrong("/task/steps", "at least one step", None)
     if len(steps) > MOST_STEPS:
-        raise _wrong("/task/steps", f"at most {MOST_STEPS} steps", None)
-    key = _optional_text(task, "idempotency_key", "/task")
+        raise wrong("/task/steps", f"at most {MOST_STEPS} steps", None)
+    key = read_optional_text(task, "idempotency_key", "/task")
     if key == "":
         # Whoever fills in every member would otherwise get the first task's answer for every other one.
-        raise _wrong("/task/idempotency_key", "at least one character", None)
+        raise wrong("/task/idempotency_key", "at least one character", None)
     return TaskSubmit(
-        _text(task, "intent", "/task"),
+        read_text(task, "intent", "/task"),
         tuple([_read_step(step, index) for index, step in enumerate(steps)]),
         _read_constraints(task.get("constraints")),
         key,
-        _flag(params, "subscribe", "", default=False),
+        read_flag(params, "subscribe", "", default=False),
     )
 
 
 def _read_subscribe(params: Mapping[str, Any]) -> EventsSubscribe:
-    task_id = _optional_text(params, "task_id")
-    from_seq = _integer(params, "from_seq", "", 0)
+    task_id = read_optional_text(params, "task_id")
+    from_seq = read_integer(params, "from_seq", "", 0)
     if from_seq is not None and task_id is None:
-        raise _wrong("/from_seq", "a task_id beside it: each task counts its own events", None)
+        raise wrong("/from_seq", "a task_id beside it: each task counts its own events", None)
     return EventsSubscribe(task_id, 1 if from_seq is None else from_seq)
 
 
@@ -292,16 +262,17 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "session.close": lambda _params: _CLOSE,
     "tool.list": lambda _params: _LIST,
     "task.submit": _read_submit,
-    "task.get": lambda params: TaskGet(_text(params, "task_id")),
-    "task.cancel": lambda params: TaskCancel(_text(params, "task_id")),
+    "task.get": lambda params: TaskGet(read_text(params, "task_id")),
+    "task.cancel": lambda params: TaskCancel(read_text(params, "task_id")),
     "task.events.subscribe": _read_subscribe,
-    "task.events.unsubscribe": lambda params: EventsUnsubscribe(_optional_text(params, "task_id")),
+    "task.events.unsubscribe": lambda params: EventsUnsubscribe(read_optional_text(params, "task_id")),
     "mcp.info": lambda _params: _MCP_INFO,
     "mcp.tools": lambda _params: _MCP_TOOLS,
+    **HCP_METHODS,
 }
-"""Method name -> reader of its params object (all but session_id, which `read_session_id` takes first)."""
+"""Method name -> reader of its params object (all but a HACP session_id, which `read_session_id` takes first)."""
 
 
 def read_session_id(params: Mapping[str, Any]) -> str:
-    """The session a request names; every method but session.open has it. Raises InvalidParams."""
-    return _text(params, "session_id")
+    """The session a request names; all but session.open and hcp.* have it. Raises InvalidParams."""
+    return read_text(params, "session_id")

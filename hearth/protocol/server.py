@@ -2,8 +2,9 @@
 
 It owns what JSON-RPC asks a server to remember per connection: the ids that are outstanding, and the answers of a
 batch until the last of them is there. A document that is not a request is answered here, at once (`Answer`); every
-proper request becomes a `Call`, which its executor answers exactly once through `result` or `error`. It does not
-know what a method does, who calls, or how bytes travel.
+proper request becomes a `Call`, which its executor answers exactly once through `result` or `error`. A document that
+speaks HCP instead is handed on as it is (`HcpDocument`). It does not know what a method does, who calls, or how bytes
+travel.
 """
 
 from __future__ import annotations
@@ -52,7 +53,14 @@ class Close:
     reason: str
 
 
-Event: TypeAlias = "Call | Answer | Close"
+@define(slots=True, eq=False)
+class HcpDocument:
+    """An object that says which version of HCP it speaks: the other dialect of a connection (decision 0067)."""
+
+    value: dict[str, Any]
+
+
+Event: TypeAlias = "Call | HcpDocument | Answer | Close"
 
 
 class _Batch:
@@ -131,6 +139,9 @@ class ServerProtocol:
             return
         if type(value) is list:
             self._batch(value, events)
+            return
+        if type(value) is dict and "hcp_version" in value:
+            events.append(HcpDocument(value))
             return
         event = self._request(value, None)
         if event is not None:

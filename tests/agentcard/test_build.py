@@ -136,6 +136,15 @@ def test_metadata_have_the_audit_logs_key_and_what_is_spoken(tools):
     assert "hearth:audit_public_key" not in built(tools)["metadata"]
 
 
+def test_whole_jobs_are_named_in_the_metadata_and_are_no_capabilities_of_the_endpoint(tools):
+    card = built(tools, jobs=["bench-climate-survey", "gpio-self-test"])
+    assert validate(card) == []
+    assert card["metadata"]["hcp:version"] == "1.0"
+    assert card["metadata"]["hcp:capabilities"] == ["bench-climate-survey", "gpio-self-test"]
+    assert card["capabilities"] == built(tools)["capabilities"]
+    assert not any(key.startswith("hcp:") for key in built(tools)["metadata"])
+
+
 # --- where it leads -------------------------------------------------------------------------------------------------
 
 

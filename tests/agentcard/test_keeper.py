@@ -103,6 +103,14 @@ def test_the_version_follows_what_changed_from_run_to_run(keeper, tools):
     assert version(tools=tools[:-1]) == "4.0.0"
 
 
+def test_another_job_to_be_delegated_raises_the_third_number(keeper):
+    def version(*jobs):
+        return opened(keeper, jobs=jobs).card()["version"]
+
+    assert [version(), version("bench-a"), version("bench-a"), version()] == ["1.0.0", "1.0.1", "1.0.1", "1.0.2"]
+
+
+
 def test_a_card_is_made_again_only_when_something_has_changed(keeper, tmp_path):
     made = opened(keeper, http=HTTP)
     first = made.card([URL])

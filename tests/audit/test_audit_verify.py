@@ -77,6 +77,7 @@ def test_without_a_public_key_nothing_counts_as_signed(rotated):
 def test_however_a_log_is_named_each_file_is_read_once_and_in_order(rotated, choose):
     (rotated.directory / "audit.log.torn-20260419T224801.234Z").write_bytes(b"torn")
     (rotated.directory / "audit.log.outputs").write_bytes(b'{"version":1,"outputs":{"a":[1]}}')
+    (rotated.directory / "audit.log.hcp").mkdir()
     report = verify(choose(rotated), public(rotated))
     assert report.ok, report.first_bad
     assert report.files == tuple(rotated.files())

@@ -76,8 +76,9 @@ def stop(house: House) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    house = start(tmp_path_factory.mktemp("house"))
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One for all tests of a module, which may have more to say in its configuration: CONFIG."""
+    house = start(tmp_path_factory.mktemp("house"), getattr(request.module, "CONFIG", ""))
     yield house
     stop(house)
 

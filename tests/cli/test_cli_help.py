@@ -76,7 +76,7 @@ def test_the_help_names_every_command_of_the_design_and_the_exit_codes():
     shown = CliRunner().invoke(cli, ["--help"])
     assert shown.exit_code == 0
     names = ("demo", "tools", "run", "submit", "get", "cancel", "watch", "connect", "audit", "doctor", "tls", "token")
-    for name in (*names, "mcp", "card", "completion"):
+    for name in (*names, "hcp", "mcp", "card", "completion"):
         assert f"\n  {name} " in shown.output
     assert "1 the work failed, 2 usage, 3 the daemon" in " ".join(shown.output.split())
 
@@ -86,7 +86,7 @@ def test_every_command_explains_itself(name):
     shown = CliRunner().invoke(cli, [name, "--help"])
     assert shown.exit_code == 0
     assert shown.output.startswith(f"Usage: cli {name}")
-    if name not in ("audit", "card", "completion", "tls", "token"):
+    if name not in ("audit", "card", "completion", "hcp", "tls", "token"):
         assert "--json" in shown.output
         assert "--socket" in shown.output
         assert "--to" in shown.output

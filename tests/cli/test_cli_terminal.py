@@ -101,3 +101,24 @@ def test_the_demo_is_played_in_colours():
     assert "✗" not in shown
     assert max(len(line) for line in shown.splitlines() if line.startswith("   ")) <= COLUMNS
     assert re.search(r"\n\d+ claims, each checked, in [0-9.]+ s\.", shown)
+
+
+def test_a_job_is_watched_with_a_bar_under_what_has_happened(house, tmp_path):
+    job = tmp_path / "job.json"
+    inputs = {"samples": 4, "interval_s": 0.2}
+    job.write_bytes(
+        orjson.dumps({"capability": "bench-climate-survey", "caller_id": "c", "intent": "look", "inputs": inputs})
+    )
+    code, written = on_terminal("--socket", house.socket, "hcp", "submit", "--watch", job)
+    assert code == 0
+    text = _ESCAPE.sub("", written)
+    assert "━" in text
+    for said in ("accepted", "checkpoint", "COMPLETED", "readings"):
+        assert said in text
+    assert text.rstrip().splitlines()[-1].split() == ["checkpoints", "4"]
+
+
+def test_a_file_that_a_job_has_left_is_not_poured_onto_the_terminal(house):
+    code, written = on_terminal("--socket", house.socket, "hcp", "artifact", "hcp://s/artifacts/plot.png")
+    assert code == 2
+    assert "-o FILE" in written

@@ -12,6 +12,8 @@ from hearth.config import (
     CardConfig,
     Config,
     FilesConfig,
+    HcpConfig,
+    HcpPolicyConfig,
     HttpConfig,
     LimitsConfig,
     PolicyConfig,
@@ -36,6 +38,7 @@ TABLES = {
     "[websocket]": WebSocketConfig,
     "[http]": HttpConfig,
     "[card]": CardConfig,
+    "[hcp]": HcpConfig,
     "[board]": BoardConfig,
     "[audit]": AuditConfig,
     "[files]": FilesConfig,
@@ -44,6 +47,7 @@ TABLES = {
     "[tools.exec.NAME.params.PARAM]": ExecParam,
     "[limits]": LimitsConfig,
     "[[policy]]": PolicyConfig,
+    "[policy.hcp]": HcpPolicyConfig,
 }
 
 
@@ -67,6 +71,8 @@ def rows_of_the_code(cls):
             told = "*required*"
         elif default is None:
             told = "not set"
+        elif attrs.has(type(default)):
+            told = "`{}`"
         else:
             told = f"`{dump_value(kind.dump(default) if kind else default)}`"
         yield field.name, kind.expected if kind else "a table", told

@@ -20,6 +20,7 @@ def problems(tmp_path, text):
     return [line.removeprefix(f"{file}: ") for line in lines]
 
 
+SECTIONS = "server, tls, websocket, http, card, hcp, board, audit, files, tools, limits, policy"
 ONE_MISTAKE = [
     ('[limits]\nidle_ttl_s = "5"', '[limits] idle_ttl_s: expected a number > 0, got "5"'),
     ("[limits]\nidle_ttl_s = 0", "[limits] idle_ttl_s: expected a number > 0, got 0"),
@@ -41,7 +42,7 @@ ONE_MISTAKE = [
     ("[limit]\nmax_batch = 5", "[limit]: unknown key; did you mean limits?"),
     (
         "[quux]",
-        "[quux]: unknown key; expected server, tls, websocket, http, card, board, audit, files, tools, limits, policy",
+        f"[quux]: unknown key; expected {SECTIONS}",
     ),
     ("max_batch = 5", "[max_batch]: unknown here; this key belongs under [limits]"),
     ("audit = 5", "[audit]: expected a table, got 5"),
@@ -144,6 +145,21 @@ ONE_MISTAKE = [
         "[[policy]]\nname = 'a'\nmatch = { any = true }\nrate = { 'gpio.set' = '0/s' }",
         '[[policy]] #1 rate."gpio.set": expected a rate such as "50/s", "10/m" or "100/10s", got "0/s"',
     ),
+    ("[hcp]\ncapabilities = ['a.d']", '[hcp] capabilities[0]: expected an absolute path, got "a.d"'),
+    ("[hcp]\nmax_job = 1", "[hcp] max_job: unknown key; did you mean max_jobs?"),
+    (
+        "[hcp]\nmax_artifact_bytes = 300_000_000",
+        "[hcp]: max_artifact_bytes: expected at most max_artifacts_bytes (268435456), got 300000000",
+    ),
+    ("[[policy]]\nname = 'a'\nmatch = { uid = 1 }\nhcp = 5", "[[policy]] #1 hcp: expected a table, got 5"),
+    (
+        "[[policy]]\nname = 'a'\nmatch = { uid = 1 }\nhcp = { max_risk = 3 }",
+        '[[policy]] #1 hcp.max_risk: expected "R1", "R2", "R3", "R4" or "R5", got 3',
+    ),
+    (
+        "[[policy]]\nname = 'a'\nmatch = { uid = 1 }\nhcp.aprove = true",
+        "[[policy]] #1 hcp.aprove: unknown key; did you mean approve?",
+    ),
     (
         "[[policy]]\nname = 'a'\nmatch = { uid = 1 }\n[[policy]]\nname = 'a'\nmatch = { uid = 2 }",
         '[[policy]]: two entries are named "a"; give one another name',
@@ -183,7 +199,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_tables(tmp_path):
         "[[policy]] #2 name: missing; this key has no default",
         "[[policy]] #2 match: missing; this key has no default",
         "[[policy]] #2 max_risk: expected an integer from 0 to 3, got -1",
-        "[foo]: unknown key; expected server, tls, websocket, http, card, board, audit, files, tools, limits, policy",
+        f"[foo]: unknown key; expected {SECTIONS}",
     ]
 
 

@@ -17,6 +17,8 @@ from hearth.config import (
     Config,
     Endpoint,
     FilesConfig,
+    HcpConfig,
+    HcpPolicyConfig,
     HttpConfig,
     LimitsConfig,
     PolicyConfig,
@@ -47,6 +49,8 @@ from hearth.config_kinds import (
 from hearth.config_listen import open_doors
 from hearth.config_toml import dump_value, show
 from hearth.errors import ConfigError
+from hearth.hcp.values import CLASSIFICATIONS, RISKS
+from hearth.policy.jobs import JobRules
 from hearth.policy.rate import Rate
 from hearth.policy.rules import Match, PolicyEntry
 
@@ -82,6 +86,8 @@ SPECIAL = {
     ("PolicyConfig", "rate"): st.dictionaries(TEXT, RATES, max_size=3),
     ("PolicyConfig", "max_risk"): st.integers(0, 2),
     ("PolicyConfig", "max_risk_ceiling"): st.none() | st.integers(2, 3),
+    ("HcpConfig", "max_artifact_bytes"): st.integers(1, 2**20),
+    ("HcpConfig", "max_artifacts_bytes"): st.integers(2**20, 2**53),
     ("ServerConfig", "socket"): st.none() | PATHS,
     ("ExecTemplate", "env"): st.dictionaries(ENV_NAMES, st.just("") | TEXT, max_size=2),
 }
@@ -120,6 +126,8 @@ def sections(cls, **given):
             fields[field.name] = given[field.name]
         elif (special := SPECIAL.get((cls.__name__, field.name))) is not None:
             fields[field.name] = special
+        elif attrs.has(field.type):
+            fields[field.name] = sections(field.type)
         else:
             values = values_of(kind)
             fields[field.name] = st.none() | values if field.default is None else values
@@ -187,6 +195,7 @@ def configs(draw):
         tls=TlsConfig() if wrong else tls,
         websocket=WebSocketConfig() if wrong else websocket,
         http=HttpConfig() if wrong else http,
+        hcp=draw(sections(HcpConfig)),
         board=draw(sections(BoardConfig)),
         audit=draw(sections(AuditConfig)),
         files=draw(sections(FilesConfig)),
@@ -286,6 +295,9 @@ WRONG = [
     (lambda: TlsConfig(Endpoint("::", 1)), "cert, key and client_ca not set"),
     (lambda: PolicyConfig("a", {"cert_san": "arm"}), "PolicyConfig.match.cert_san: expected DNS:NAME, IP:ADDRESS"),
     (lambda: Config(websocket=WebSocketConfig(Endpoint("::", 1), Path("/c"), Path("/k"))), "[websocket]: [::]:1 is"),
+    (lambda: HcpConfig(max_jobs=0), "HcpConfig.max_jobs: expected an integer ≥ 1, got 0"),
+    (lambda: HcpConfig(max_artifact_bytes=2, max_artifacts_bytes=1), "expected at most max_artifacts_bytes (1), got 2"),
+    (lambda: HcpPolicyConfig(max_risk="R6"), 'HcpPolicyConfig.max_risk: expected "R1", "R2", "R3", "R4" or "R5", got'),
     (lambda: ToolsConfig(exec={"": ExecTemplate(argv=("/a",))}), "exec: expected a name of letters"),
 ]
 
@@ -334,8 +346,21 @@ def test_the_audit_defaults_are_those_of_the_audit_log():
 @given(entry=sections(PolicyConfig))
 def test_a_policy_entry_that_loads_is_one_that_the_policy_takes(entry):
     given = {name: value for name, value in attrs.asdict(entry, recurse=False).items() if value is not None}
-    taken = PolicyEntry(**given)
+    taken = PolicyEntry(**{**given, "hcp": attrs.asdict(entry.hcp)})
     assert (taken.name, taken.max_risk, taken.tools) == (entry.name, entry.max_risk, entry.tools)
+    assert attrs.asdict(taken.hcp) == attrs.asdict(entry.hcp)
+
+
+def test_the_defaults_of_hcp_are_those_of_the_policy():
+    assert attrs.asdict(HcpPolicyConfig()) == attrs.asdict(JobRules())
+
+
+def test_risks_and_classifications_are_those_of_hcp():
+    risks, data = (
+        kind_of(attrs.fields_dict(HcpPolicyConfig)[name].type) for name in ("max_risk", "max_data_classification")
+    )
+    assert risks._words == RISKS
+    assert data._words == CLASSIFICATIONS
 
 
 @given(text=st.text("0123456789/smh ", max_size=9))

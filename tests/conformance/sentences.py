@@ -10,6 +10,7 @@ sentence it proves with `@pytest.mark.spec(section, level, sentence)`, and a dec
 from __future__ import annotations
 
 from conformance.card_sentences import CARD
+from conformance.hcp_sentences import HCP
 from conformance.reading import Sentence as Sentence, read
 
 DRAFT = read(
@@ -208,4 +209,4 @@ design 8: capability flags | decided | what the session may really do, and nothi
 )
 """The wire decisions that go beyond the draft."""
 
-ALL = [*DRAFT, *DESIGN, *CARD]
+ALL = [*DRAFT, *DESIGN, *CARD, *HCP]

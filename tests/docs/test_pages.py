@@ -20,7 +20,9 @@ HERE = "tests/docs/test_pages.py"
 TESTED_IN = {
     "README.md": HERE,
     "docs/agentcard.md": "tests/agentcard/test_agentcard_page.py",
+    "docs/capabilities.md": HERE,
     "docs/carriers.md": HERE,
+    "docs/hcp.md": HERE,
     "docs/http.md": HERE,
     "docs/getting-started.md": HERE,
     "docs/mcp.md": "tests/mcp/test_print_config.py",
@@ -42,8 +44,10 @@ PLAYED = {
         'printf \'[server]\\nsocket = "%s/h.sock"\\n[audit]\\npath = "%s/audit.log"\\n\' "$HOME" "$HOME" > h.toml\n'
         'start_hearthd --config h.toml\nexport HEARTH_SOCKET="$HOME/h.sock"\n'
     ),
+    "docs/capabilities.md": "",
     "docs/carriers.md": "",
     "docs/getting-started.md": "",
+    "docs/hcp.md": "",
 }
 """The pages that are played here, and what they take for granted."""
 

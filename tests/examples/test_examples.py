@@ -117,3 +117,40 @@ def test_a_vendors_tool_that_nobody_enabled_does_not_exist(tmp_path: Path) -> No
         assert "com.acme" not in run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
     finally:
         stop(daemon)
+
+
+def test_another_agent_delegates_a_job_and_checks_what_it_gets(tmp_path: Path) -> None:
+    daemon = start_daemon(tmp_path)
+    try:
+        said = run(EXAMPLES / "delegate.py", env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
+    finally:
+        stop(daemon)
+    assert "bench-climate-survey 1.0.0, at most R2" in said
+    assert "rejected: invalid_input: /payload/inputs/samples" in said
+    assert "state_changed" in said
+    assert "celsius, confidence " in said
+    assert "readings: " in said
+
+
+def test_the_capability_of_the_examples_is_the_one_that_the_page_explains_and_it_runs(tmp_path: Path) -> None:
+    file = EXAMPLES / "capabilities.d" / "cooling-check.toml"
+    page = (EXAMPLES.parent / "docs" / "capabilities.md").read_text("utf-8")
+    assert file.read_text("utf-8").partition("\n")[2] in page
+    daemon = start_daemon(tmp_path, f'[hcp]\ncapabilities = ["{file.parent}"]\n')
+    try:
+        script = tmp_path / "cool.py"
+        script.write_text(
+            "import trio, hearth\n"
+            "async def main():\n"
+            "    async with hearth.connect() as client:\n"
+            "        job = await client.delegate('cooling-check', 'Does it cool?', {'target': -40, 'looks': 3})\n"
+            "        print(job.accepted.risk_level)\n"
+            "        result = (await job.wait()).raise_for_state()\n"
+            "        print(result.outputs['looks'], result.outputs['cool_enough'])\n"
+            "        print((await client.artifact(result.artifacts[0].uri)).decode().splitlines()[0])\n"
+            "trio.run(main)\n"
+        )
+        said = run(script, env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
+    finally:
+        stop(daemon)
+    assert said.splitlines() == ["R3", "3 False", "at,seconds,celsius"]

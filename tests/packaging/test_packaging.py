@@ -165,7 +165,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_has_every_module_the_boards_and_the_marker_for_types_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_has_every_module_board_capability_and_the_marker_for_types_and_nothing_else(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     expected = set()
     for name, file in modules().items():
@@ -173,7 +173,10 @@ def test_the_wheel_has_every_module_the_boards_and_the_marker_for_types_and_noth
         expected.add(f"{path}/__init__.py" if file.name == "__init__.py" else f"{path}.py")
     boards = {f"hearth/drivers/boards/{file.name}" for file in (ROOT / "drivers" / "boards").glob("*.toml")}
     assert {"hearth/drivers/boards/sim.toml", "hearth/drivers/boards/rpi5.toml"} <= boards
-    assert names == expected | boards | {"hearth/py.typed"}
+    shipped = (ROOT / "hearth" / "hcp" / "capabilities").glob("*.toml")
+    capabilities = {f"hearth/hcp/capabilities/{file.name}" for file in shipped}
+    assert "hearth/hcp/capabilities/bench-climate-survey.toml" in capabilities
+    assert names == expected | boards | capabilities | {"hearth/py.typed"}
 
 
 @pytest.mark.slow

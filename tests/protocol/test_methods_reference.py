@@ -8,8 +8,9 @@ import orjson
 import pytest
 
 from hearth.errors import ERROR_TABLE
+from hearth.hcp.reading import read_message
 from hearth.protocol import METHODS, Call, ServerProtocol
-from hearth.protocol.client import ClientProtocol, Reply, TaskEventNotification, read_task
+from hearth.protocol.client import ClientProtocol, HcpMessage, Reply, TaskEventNotification, read_task
 from hearth.protocol.jsonrpc import MAX_DEPTH
 from hearth.protocol.methods import Constraints, StepSpec, read_session_id
 
@@ -20,7 +21,16 @@ MINIMAL = {
     "task.submit": {"task": {"intent": "i", "steps": [{"tool": "t"}]}},
     "task.get": {"task_id": "t"},
     "task.cancel": {"task_id": "t"},
+    "hcp.attach": {"session_id": "s"},
+    "hcp.artifact": {"uri": "hcp://s/artifacts/f"},
+    "hcp.decide": {"approval_id": "a"},
 }
+NAMES = {"length": "len"}
+"""Attribute -> the param it is read from, where they differ."""
+
+
+def needs_a_session(method):
+    return method != "session.open" and not method.startswith("hcp.")
 
 
 def examples(section):
@@ -61,12 +71,12 @@ def test_every_method_has_its_section_and_no_other_has():
 @pytest.mark.parametrize("method", METHODS)
 def test_every_param_is_in_its_methods_table(method):
     section = SECTIONS[method]
-    fields = set(attrs.fields_dict(type(METHODS[method](MINIMAL.get(method, {})))))
+    fields = {NAMES.get(name, name) for name in attrs.fields_dict(type(METHODS[method](MINIMAL.get(method, {}))))}
     if method == "task.submit":
         fields = {"task.intent", "task.steps", "task.constraints", "task.idempotency_key", "subscribe"}
         fields |= {f"task.steps[].{name}" for name in attrs.fields_dict(StepSpec)}
         fields |= set(attrs.fields_dict(Constraints))
-    if method != "session.open":
+    if needs_a_session(method):
         fields.add("session_id")
     assert fields <= documented(section)
 
@@ -80,7 +90,7 @@ def test_every_method_has_an_example_that_the_protocol_reads(method):
         assert isinstance(call, Call)
         assert call.method == method
         assert call.id is not None
-        if method != "session.open":
+        if needs_a_session(method):
             assert read_session_id(call.params)
         METHODS[method](call.params)
 
@@ -95,7 +105,11 @@ def test_every_example_is_answered_with_what_the_method_promises(method):
         reply, *events = client.receive(b"".join(answers))
         assert isinstance(reply, Reply)
         assert reply.id == request["id"]
-        assert all(isinstance(event, TaskEventNotification) for event in events)
+        for event in events:
+            if isinstance(event, HcpMessage):
+                assert read_message(event.value).session_id == request["params"]["session_id"]
+            else:
+                assert isinstance(event, TaskEventNotification)
         if reply.error is not None:
             assert reply.error.code in ERROR_TABLE
             continue

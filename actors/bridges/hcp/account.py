@@ -1,0 +1,111 @@
+"""The account of one session: every message that its caller gets, numbered, written down, then told, in this order.
+
+It owns the session's state and the numbers of its events; nobody else writes to the session's story. What is told has
+been written to the book before, out of reach of cancellation, so that what one caller has read every later one reads
+too. It refuses to decide what happens: that is the job's.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+
+from hearth.actors.bridges.hcp.book import BookError
+from hearth.hcp.messages import Event, Payload
+from hearth.hcp.reading import dump, message
+from hearth.hcp.states import move
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from hearth.actors.bridges.hcp.book import Book
+    from hearth.actors.bridges.hcp.story import Story
+    from hearth.hcp.values import EventType, State
+
+Said: TypeAlias = "tuple[EventType, Mapping[str, Any]] | Payload"
+"""An event by its type and its data, which gets its number here; or a payload that has none."""
+
+log = logging.getLogger("hearth.hcp")
+
+
+class Account:
+    """One session's; `story` has its first line already."""
+
+    def __init__(
+        self,
+        session_id: str,
+        book: Book,
+        story: Story,
+        clock: Callable[[], float],
+        *,
+        state: State = "PENDING",
+        sequence: int = 0,
+        phase: str = "",
+    ) -> None:
+        self.session_id = session_id
+        self.story = story
+        self.state: State = state
+        self.phase = phase
+        """Where the job is, by its plan's own names: goes into the book with the next entry."""
+        self._book = book
+        self._clock = clock
+        self._sequence = sequence
+
+    async def tell(self, *said: Said) -> None:
+        """Say these things. Raises BookError, and they are not told."""
+        lines = self._lines(said)
+        await self._write(self._book.append(self.session_id, lines, phase=self.phase, state=self.state))
+        self.story.append(*lines)
+
+    async def open(self, created: Mapping[str, Any], reason: str) -> None:
+        """The session is there and its work begins. Raises BookError."""
+        self.state = "PENDING"
+        await self.tell(("session_created", created), self._changed("RUNNING", reason))
+
+    async def move(self, to: State, reason: str | None, *said: Said) -> None:
+        """Change the state and say so, then the rest. Raises BookError."""
+        await self.tell(self._changed(to, reason), *said)
+
+    async def keep(self, number: int, outcome: dict[str, Any], *said: Said) -> None:
+        """Write down what a step came to, with what is said of it. Raises BookError."""
+        lines = self._lines(said)
+        await self._write(self._book.record(self.session_id, number, outcome, lines, phase=self.phase))
+        self.story.append(*lines)
+
+    async def close(self, to: State, reason: str, *said: Said, closing: Mapping[str, Any] | None = None) -> None:
+        """The end: the state, what is said of it, and session_closed as the last line of all.
+
+        It is told even where it cannot be written: whoever waits must not wait for ever. The next start then finds a
+        session without an end, and gives it one.
+        """
+        moved = [self._changed(to, reason)] if self.state != to else []
+        closed = {"final_state": to, "reason": reason, **(closing or {})}
+        lines = self._lines([*moved, *said, ("session_closed", closed)])
+        try:
+            await self._write(self._book.end(self.session_id, to, lines))
+        except BookError as error:
+            log.error("the end of HCP session %s is not on record: %s", self.session_id, error)
+        self.story.append(*lines)
+        self.story.end()
+
+    def _changed(self, to: State, reason: str | None) -> Said:
+        data = {"from_state": self.state, "to_state": to}
+        self.state = move(self.state, to)
+        return "state_changed", data if reason is None else {**data, "reason": reason}
+
+    def _lines(self, said: tuple[Said, ...] | list[Said]) -> list[bytes]:
+        now = self._clock()
+        return [dump(message(self._payload(one), session_id=self.session_id, now=now)) for one in said]
+
+    def _payload(self, said: Said) -> Payload:
+        if not isinstance(said, tuple):
+            return said
+        self._sequence += 1
+        return Event(event_type=said[0], sequence=self._sequence, data=said[1])
+
+    async def _write(self, entry: Awaitable[None]) -> None:
+        """Wait for an entry, whatever state the surrounding task is in: a disk that hangs, the book itself gives up."""
+        with trio.CancelScope(shield=True):
+            await entry

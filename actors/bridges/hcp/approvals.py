@@ -1,0 +1,128 @@
+"""Jobs that wait for a person: asked about, decided once, forgotten with the process (L3; decision 0077).
+
+It owns the questions that are open and their time. Who may decide is looked up by whoever calls; that nobody decides
+about a job of their own is seen to here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+from attrs import define, field, frozen
+
+from hearth.actors.bridges.hcp.refusals import shutting_down
+from hearth.errors import InvalidParams, PermissionDenied
+from hearth.hcp.rejection import Rejection
+from hearth.hcp.values import new_id, write_instant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hearth.hcp.gate import Approval
+    from hearth.hcp.messages import TaskSubmit
+
+
+@frozen(kw_only=True)
+class Question:
+    """A job that waits for a person: what one needs to know to decide."""
+
+    principal: str
+    message_id: str
+    about: Mapping[str, Any]
+    """capability, capability_version, caller_id, intent, inputs, risk_level, data_classification …, as JSON."""
+
+
+def question_of(approval: Approval, submit: TaskSubmit, principal: str, message_id: str) -> Question:
+    """What is asked about a job that has passed the gate."""
+    capability = approval.capability
+    about: dict[str, Any] = {
+        "capability": capability.name,
+        "capability_version": capability.version,
+        "caller_id": submit.caller_id,
+        "intent": submit.intent,
+        "inputs": approval.inputs,
+        "risk_level": approval.risk,
+        "data_classification": approval.classification,
+    }
+    if capability.safety.hazard_categories:
+        about["hazard_categories"] = list(capability.safety.hazard_categories)
+    return Question(principal=principal, message_id=message_id, about=about)
+
+
+@frozen
+class Decision:
+    """What a person said, and who that was."""
+
+    approved: bool
+    by: str
+    reason: str | None
+
+
+@define(eq=False)
+class _Open:
+    question: Question
+    submitted_at: float
+    expires_at: float
+    approval_id: str = field(factory=new_id)
+    decided: trio.Event = field(factory=trio.Event)
+    decision: Decision | None = None
+
+
+class Approvals:
+    """The open questions of one desk; times are epoch seconds."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._open: dict[str, _Open] = {}
+        self._closed = False
+
+    async def ask(self, question: Question, now: float) -> Decision:
+        """Wait until somebody has decided. Raises Rejection: approval_timeout, or shutting_down."""
+        waiting = _Open(question, now, now + self._timeout_s)
+        if not self._closed:
+            self._open[waiting.approval_id] = waiting
+            try:
+                with trio.move_on_after(self._timeout_s):
+                    await waiting.decided.wait()
+            finally:
+                self._open.pop(waiting.approval_id, None)
+        if waiting.decision is not None:
+            return waiting.decision
+        if self._closed:
+            raise shutting_down()
+        reason = f"nobody approved it within {self._timeout_s:g} s"
+        cure = "have somebody at hand who may approve jobs, then submit it again under a new message_id"
+        raise Rejection("approval_timeout", reason, suggestion=cure)
+
+    def pending(self, by: str) -> list[dict[str, Any]]:
+        """The open questions, the oldest first; `own`: those whose asker looks at them, who cannot decide them."""
+        return [
+            {
+                "approval_id": waiting.approval_id,
+                "principal": waiting.question.principal,
+                "message_id": waiting.question.message_id,
+                **waiting.question.about,
+                "submitted_at": write_instant(waiting.submitted_at),
+                "expires_at": write_instant(waiting.expires_at),
+                "own": waiting.question.principal == by,
+            }
+            for waiting in self._open.values()
+        ]
+
+    def decide(self, approval_id: str, *, approved: bool, by: str, reason: str | None) -> None:
+        """Answer a question. Raises InvalidParams where there is no such one, PermissionDenied for one's own."""
+        waiting = self._open.get(approval_id)
+        if waiting is None or waiting.decision is not None:
+            why = "no such approval is open: it was decided, timed out, or never asked for"
+            raise InvalidParams(data={"path": "/approval_id", "reason": why})
+        if waiting.question.principal == by:
+            raise PermissionDenied(data={"reason": "a job is approved by somebody else than who submitted it"})
+        waiting.decision = Decision(approved, by, reason)
+        waiting.decided.set()
+
+    def close(self) -> None:
+        """The daemon is ending: nobody will decide any more."""
+        self._closed = True
+        for waiting in self._open.values():
+            waiting.decided.set()

@@ -1,0 +1,273 @@
+"""The book's file: its directory, the lock on it, and transactions that are done whole or leave nothing behind.
+
+Owns `book.sqlite3` from `open` to `close`, and decides what becomes of a file that cannot be used: what is another's,
+or a newer release's, is refused; what is damaged is moved aside and said to be. Blocking, used by one thread at a
+time. It turns every sqlite3.Error into a BookError, opens the file anew after an error that a connection may not
+survive, and does not know what the operations mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import sqlite3
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import outcome
+
+from hearth.actors.bridges.hcp.book_rows import BookError, SessionRow, unfinished_sessions
+from hearth.actors.bridges.hcp.book_schema import KEY_BYTES, SchemaError, connect, prepare, read_key
+from hearth.audit.record import timestamp
+from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from hearth.audit.settings import Durability
+
+FILE: Final = "book.sqlite3"
+_LOST: Final = (
+    "what earlier HCP jobs left behind (answers to repeated messages, stories, checkpoints, artifacts) is not known "
+    "any more, and a message that is sent again counts as new"
+)
+_GONE: Final = "somebody removed or replaced it while it was in use; put it back, or restart the daemon for a new one"
+_DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
+_SURVIVED: Final = frozenset((sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT))
+"""Errors after which a connection is as good as before."""
+_UNHOLDABLE: Final = (UnicodeEncodeError, OverflowError)
+"""What Python's module says of a text with half a character in it, and of an integer past 64 bits."""
+_PLAIN: Final = {
+    sqlite3.SQLITE_FULL: "no space is left on the disk",
+    sqlite3.SQLITE_READONLY: "it may not be written",
+    sqlite3.SQLITE_PERM: "it may not be written",
+    sqlite3.SQLITE_BUSY: "another program is using it",
+    sqlite3.SQLITE_LOCKED: "another program is using it",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
+    sqlite3.SQLITE_IOERR: "the disk does not take or give it",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; at its next start the daemon moves it aside",
+    sqlite3.SQLITE_NOTADB: "it is damaged; at its next start the daemon moves it aside",
+}
+
+
+class BookFile:
+    """One book, from `open` to `close`."""
+
+    def __init__(self, directory: Path, durability: Durability) -> None:
+        self.path = directory / FILE
+        self.key = secrets.token_bytes(KEY_BYTES)
+        """The secret that session tokens are made with: the book's own, once it is open."""
+        self.fresh = False
+        """There is no book yet: the first operation begins it."""
+        self.unfinished: tuple[SessionRow, ...] = ()
+        """The sessions that had not ended when it was opened."""
+        self.aside: str | None = None
+        """What the names of a damaged book's files end in, if it had to give way: ".found-…"."""
+        self._directory = directory
+        self._durability: Durability = durability
+        self._lock = -1
+        self._book: sqlite3.Connection | None = None
+        self._there: tuple[int, int] | None = None
+
+    # --- opening and closing
+
+    def open(self, now: float) -> list[str]:
+        """Lock the directory and open the book that is there; notes for a person, one line each.
+
+        Where there is none, one is begun by the first operation. Raises ConfigError, and then nothing is open.
+        """
+        try:
+            self._lock_directory()
+            return self._open_what_is_there(now)
+        except OSError as error:
+            raise ConfigError(f"HCP book {self.path}: {error.strerror}; see [audit] path") from error
+        finally:
+            if self._book is None and not self.fresh:
+                self.close()
+
+    def close(self) -> None:
+        """Bring the log into the file, close it, and let go of the directory. Idempotent; does not raise."""
+        self._drop()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _lock_directory(self) -> None:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _must_be_ours(os.fstat(fd), self._directory, "700")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"HCP book {self.path}: another process is using it; stop the other hearthd, or give this one another "
+                "file in [audit] path"
+            ) from None
+
+    def _open_what_is_there(self, now: float) -> list[str]:
+        """Open the book, if there is one; a damaged one gives way to a new one."""
+        try:
+            status = self.path.lstat()
+        except FileNotFoundError:
+            self.fresh = True
+            return []
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"HCP book {self.path}: not a regular file; move it away")
+        _must_be_ours(status, self.path, "600")
+        try:
+            self._book = self._connect()
+            prepare(self._book, self.key)
+            self.key = read_key(self._book)
+            self.unfinished = unfinished_sessions(self._book)
+        except SchemaError as error:
+            raise ConfigError(f"HCP book {self.path}: {error}; move it away, or see [audit] path") from error
+        except sqlite3.Error as error:
+            self._drop()
+            if _code(error) not in _DAMAGED:
+                raise ConfigError(f"HCP book {self.path}: {_why(error)}; see [audit] path") from error
+            note = self._moved_aside(_why(error), now)
+            self.fresh = True
+            return [note]
+        return []
+
+    def _begin(self) -> sqlite3.Connection:
+        """Make the book that is not there yet. Raises BookError, sqlite3.Error, and then there is none."""
+        try:
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            if self._durability == "fsync":
+                os.fsync(self._lock)
+        except OSError as error:
+            raise BookError(f"HCP book {self.path}: cannot be made: {error.strerror}") from error
+        try:
+            self._book = self._connect()
+            prepare(self._book, self.key)
+        except BaseException:
+            self._drop()
+            for suffix in ("", "-wal", "-journal"):
+                self.path.with_name(FILE + suffix).unlink(missing_ok=True)
+            raise
+        self.fresh = False
+        return self._book
+
+    def _moved_aside(self, why: str, now: float) -> str:
+        stamp = timestamp(now).replace("-", "").replace(":", "")
+        self.aside = f".found-{stamp}"
+        aside = self.path.with_name(FILE + self.aside)
+        self.path.rename(aside)
+        for suffix in ("-wal", "-journal"):
+            with suppress(FileNotFoundError):
+                self.path.with_name(FILE + suffix).rename(aside.with_name(aside.name + suffix))
+        return f"HCP book {self.path}: {why}; it is now {aside}: {_LOST}"
+
+    def _connect(self) -> sqlite3.Connection:
+        """Open the file that is there. Raises SchemaError, sqlite3.Error."""
+        book = connect(self.path, self._durability)
+        status = self.path.stat()
+        self._there = status.st_dev, status.st_ino
+        return book
+
+    def _drop(self) -> None:
+        """Close a connection that may be broken, if there is one."""
+        book, self._book = self._book, None
+        if book is not None:
+            with suppress(sqlite3.Error):
+                book.close()
+
+    # --- transactions
+
+    def write(self, operations: Sequence[Callable[[sqlite3.Connection], Any]]) -> list[outcome.Outcome[Any]]:
+        """Do operations in their order, committed together, and return what came of each.
+
+        One that raises BookError leaves nothing behind and the others alone. What fails the commit fails them all.
+        """
+        try:
+            book = self._ready()
+            book.execute("BEGIN IMMEDIATE")
+            results = [_one(book, operation) for operation in operations]
+            book.execute("COMMIT")
+        except (sqlite3.Error, BookError) as error:
+            reason = self._failed(error)
+            return [outcome.Error(BookError(reason)) for _ in operations]
+        return results
+
+    def read(self, operations: Sequence[Callable[[sqlite3.Connection], Any]]) -> list[outcome.Outcome[Any]]:
+        """Do operations that write nothing, or want no transaction around them; one that fails fails alone."""
+        return [self._read_one(operation) for operation in operations]
+
+    def _read_one(self, operation: Callable[[sqlite3.Connection], Any]) -> outcome.Outcome[Any]:
+        try:
+            return outcome.Value(operation(self._ready()))
+        except (sqlite3.Error, BookError) as error:
+            return outcome.Error(BookError(self._failed(error)))
+        except _UNHOLDABLE as error:
+            return outcome.Error(BookError(f"the HCP book cannot hold that: {error}"))
+
+    def _ready(self) -> sqlite3.Connection:
+        """The open book, whose file is still the one that was opened. Raises BookError, sqlite3.Error."""
+        if self.fresh:
+            return self._begin()
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            why = _GONE if error.errno == errno.ENOENT else error.strerror
+            raise BookError(f"HCP book {self.path}: {why}") from error
+        if self._there != (status.st_dev, status.st_ino):
+            raise BookError(f"HCP book {self.path}: {_GONE}")
+        if self._book is None:
+            try:
+                self._book = self._connect()
+            except SchemaError as error:
+                raise BookError(f"HCP book {self.path}: {error}") from error
+        return self._book
+
+    def _failed(self, error: sqlite3.Error | BookError) -> str:
+        """After an error: leave no transaction open, nor a connection that may be broken. Returns what to say."""
+        if self._book is not None:
+            with suppress(sqlite3.Error):
+                if self._book.in_transaction:
+                    self._book.execute("ROLLBACK")
+        if isinstance(error, BookError):
+            return str(error)
+        if _code(error) not in _SURVIVED:
+            self._drop()
+        return f"HCP book {self.path}: {_why(error)}"
+
+
+def _one(book: sqlite3.Connection, operation: Callable[[sqlite3.Connection], Any]) -> outcome.Outcome[Any]:
+    """One of several operations, undone by itself if it is refused. Raises sqlite3.Error."""
+    book.execute("SAVEPOINT one")
+    result: outcome.Outcome[Any]
+    try:
+        result = outcome.Value(operation(book))
+    except BookError as error:
+        book.execute("ROLLBACK TO one")
+        result = outcome.Error(error)
+    except sqlite3.IntegrityError as error:
+        book.execute("ROLLBACK TO one")
+        result = outcome.Error(BookError(f"the HCP book has that already: {error}"))
+    except _UNHOLDABLE as error:
+        book.execute("ROLLBACK TO one")
+        result = outcome.Error(BookError(f"the HCP book cannot hold that: {error}"))
+    book.execute("RELEASE one")
+    return result
+
+
+def _must_be_ours(status: os.stat_result, path: Path, mode: str) -> None:
+    if status.st_uid != os.geteuid():
+        raise ConfigError(f"HCP book {path}: belongs to uid {status.st_uid}; chown it to uid {os.geteuid()}")
+    if status.st_mode & 0o077:
+        raise ConfigError(f"HCP book {path}: others can read or write it; chmod {mode} it")
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary code; for what Python's module itself raises, that of a misuse."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
+    return code & 0xFF
+
+
+def _why(error: sqlite3.Error) -> str:
+    return _PLAIN.get(_code(error), str(error))

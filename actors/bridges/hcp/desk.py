@@ -1,0 +1,247 @@
+"""The desk: where whole jobs are handed in, over any carrier, and asked about afterwards (HCP; decision 0076).
+
+It reads each message, finds out whose business it is, and answers every one of them exactly once. A task_submit gets an
+actor of its own (`submission`), which lives on as the job: nobody waits here for anybody, and a caller that goes takes
+nothing with it. The desk owns which jobs there are; what is remembered is the book's.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakValueDictionary
+
+import trio
+
+from hearth.actors.bridges.hcp.approvals import Approvals
+from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.ends import Cut
+from hearth.actors.bridges.hcp.methods import Methods
+from hearth.actors.bridges.hcp.refusals import (
+    crashed,
+    no_policy,
+    not_for_callers,
+    reused,
+    shutting_down,
+    unknown_session,
+    wrong_token,
+)
+from hearth.actors.bridges.hcp.rooms import Rooms
+from hearth.actors.bridges.hcp.store import StoreError
+from hearth.actors.bridges.hcp.story import Story
+from hearth.actors.bridges.hcp.submission import Submission
+from hearth.actors.supervisor import contain
+from hearth.audit.record import args_hash
+from hearth.errors import InternalError, ShuttingDown
+from hearth.hcp.gate import allowance
+from hearth.hcp.messages import Abort, TaskSubmit
+from hearth.hcp.reading import MessageError, dump, message as message_of, read_message
+from hearth.hcp.rejection import Rejection
+from hearth.hcp.token import TokenError
+from hearth.policy.rate import Rate, TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hearth.actors.asks import Ask, Letter, Reading
+    from hearth.actors.bridges.hcp.job import Job
+    from hearth.actors.bridges.hcp.services import Services
+    from hearth.hcp.messages import Message
+    from hearth.hcp.rejection import ReasonCode
+    from hearth.policy.principal import Principal
+
+REFUSALS: Final = Rate(30, 60)
+"""How often a principal's messages that cannot be acted upon are put on record: 30 at once, then one in two seconds."""
+MOST_REFUSED: Final = 1000
+"""Principals whose refusals are counted."""
+LAST_WORDS: Final = 2.0
+"""Seconds that jobs may still take to say how they ended, once their HACP sessions have been ended for them."""
+EXPIRY_S: Final = 60.0
+"""Seconds between two looks for what has been kept for long enough."""
+
+log = logging.getLogger("hearth.hcp")
+
+
+class HcpDesk:
+    """Implements `hearth.actors.asks.Desk`. `nursery` is where its jobs live."""
+
+    def __init__(self, services: Services, nursery: trio.Nursery) -> None:
+        self.services = services
+        self.approvals = Approvals(services.settings.approval_timeout_s)
+        self.rooms = Rooms(services.settings.max_jobs, services.settings.max_jobs_per_principal)
+        self.jobs: dict[str, Job] = {}
+        """The jobs that are running, or coming to their end, by session."""
+        self.closing = False
+        self._nursery = nursery
+        self._methods = Methods(self)
+        self._underway: dict[tuple[str, str], Submission] = {}
+        self._ended: WeakValueDictionary[str, Story] = WeakValueDictionary()
+        self._refusals: dict[str, TokenBucket] = {}
+        self._one_over = trio.Event()
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    def receive(self, principal: Principal, letter: Letter) -> None:
+        """See asks.Desk."""
+        try:
+            message = read_message(letter.document)
+        except MessageError as error:
+            reason = f"{error.pointer}: {error.reason}" if error.pointer else error.reason
+            rejection = Rejection(cast("ReasonCode", error.code), reason, suggestion=error.suggestion)
+            self._refuse(principal, letter, rejection, error.message_id)
+            return
+        if isinstance(message.payload, TaskSubmit):
+            self._submit(principal, letter, message, message.payload)
+        elif isinstance(message.payload, Abort):
+            self._start(
+                f"HCP abort of {principal.key}",
+                partial(self._abort, principal, letter, message, message.payload),
+                lambda error: self._refuse(principal, letter, crashed(error), message.message_id),
+            )
+        else:
+            self._refuse(principal, letter, not_for_callers(message.type), message.message_id)
+
+    def _submit(self, principal: Principal, letter: Letter, message: Message, submit: TaskSubmit) -> None:
+        if self.closing:
+            self._refuse(principal, letter, shutting_down(), message.message_id)
+            return
+        digest = args_hash(letter.document["payload"])
+        key = principal.key, message.message_id
+        submission = self._underway.get(key)
+        if submission is None:
+            services = self.services
+            allowed = allowance(services.policy, principal, services.registry)
+            if allowed is None:
+                # Not remembered either: who may do nothing here shall not fill the book.
+                self._refuse(principal, letter, no_policy(), message.message_id)
+                return
+            submission = Submission(self, principal, allowed, message.message_id, submit, digest, [letter])
+            self._underway[key] = submission
+            self._nursery.start_soon(self._attend, submission)
+        elif submission.digest != digest:
+            self._refuse(principal, letter, reused(message.message_id), message.message_id)
+        elif submission.session_id is not None and (job := self.jobs.get(submission.session_id)) is not None:
+            letter.follow(job.account.story, 1)
+        else:
+            submission.letters.append(letter)
+
+    async def _attend(self, submission: Submission) -> None:
+        try:
+            await submission.run()
+        finally:
+            del self._underway[submission.principal.key, submission.message_id]
+            self._one_over.set()
+
+    async def _abort(self, principal: Principal, letter: Letter, message: Message, abort: Abort) -> None:
+        session_id = message.session_id or ""
+        job = self.jobs.get(session_id)
+        try:
+            owner = job.row.principal if job is not None else await self._owner(session_id)
+            if owner != principal.key:
+                raise unknown_session(session_id)
+            if job is not None and abort.session_token is not None:
+                job.check(abort.session_token)
+        except TokenError as error:
+            self._refuse(principal, letter, wrong_token(str(error)), message.message_id)
+            return
+        except Rejection as rejection:
+            self._refuse(principal, letter, rejection, message.message_id)
+            return
+        # The story tells the rest; of a session that has ended it has told everything already.
+        letter.done()
+        if job is not None:
+            self.services.audit(
+                "hcp.abort", hcp_session=session_id, principal=principal.key, reason=(abort.reason or "")[:256] or None
+            )
+            patience = trio.current_time() + self.services.settings.abort_timeout_s
+            job.stop(Cut(message=abort.reason or "aborted by the caller", until=patience))
+
+    async def _owner(self, session_id: str) -> str | None:
+        try:
+            row = await self.services.book.session(session_id)
+        except BookError as error:
+            raise Rejection("resource_unavailable", str(error), suggestion="try again later") from None
+        return None if row is None else row.principal
+
+    def _refuse(self, principal: Principal, letter: Letter, rejection: Rejection, message_id: str | None) -> None:
+        """Answer what is no task_submit that has got as far as the gate."""
+        if self.worth_recording(principal.key):
+            self.services.audit(
+                "hcp.reject",
+                principal=principal.key,
+                message_id=message_id,
+                reason_code=rejection.reason_code,
+                reason=rejection.message[:256],
+            )
+        payload = rejection.payload(message_id)
+        letter.answer(dump(message_of(payload, session_id=None, now=self.services.clock())))
+
+    def worth_recording(self, principal: str) -> bool:
+        """Whether another refusal of this principal's goes on record: who is refused is not to fill the disk."""
+        if len(self._refusals) >= MOST_REFUSED:
+            self._refusals.clear()
+        return not self._refusals.setdefault(principal, TokenBucket(REFUSALS)).take(trio.current_time())
+
+    # --- methods ------------------------------------------------------------------------------------------------
+
+    def call(self, principal: Principal, ask: Ask, reader: Reading) -> None:
+        """See asks.Desk."""
+        if self.closing:
+            raise ShuttingDown
+        self._start(
+            f"{type(ask.params).__name__} of {principal.key}",
+            partial(self._methods.answer, principal, ask, reader),
+            lambda _error: ask.error(InternalError()),
+        )
+
+    async def story(self, session_id: str) -> Story | None:
+        """A session's messages, running or ended; None where they are kept no longer. Raises BookError."""
+        job = self.jobs.get(session_id)
+        if job is not None:
+            return job.account.story
+        if (story := self._ended.get(session_id)) is not None:
+            return story
+        lines = await self.services.book.story(session_id)
+        if not lines:
+            return None
+        # One copy, however many follow it.
+        return self._ended.setdefault(session_id, Story(lines, ended=True, tally=self.services.journal.tally))
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def _start(
+        self, name: str, actor: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
+    ) -> None:
+        self._nursery.start_soon(contain, name, actor, on_crash)
+
+    async def end(self, until: float) -> None:
+        """Take no more jobs, stop those that run, and wait for their ends until this time of Trio's clock.
+
+        Called again, it waits for what is left, and briefly: by then no step is waited for any more.
+        """
+        if self.closing:
+            until = min(until, trio.current_time() + LAST_WORDS)
+        self.closing = True
+        self.approvals.close()
+        for job in list(self.jobs.values()):
+            job.stop(Cut(message="the daemon is ending", until=until, aborts=False))
+        with trio.move_on_at(until):
+            while self._underway:
+                self._one_over = trio.Event()
+                await self._one_over.wait()
+        if self.jobs:
+            log.warning("%d HCP jobs have not come to their end; the next start will end them", len(self.jobs))
+
+    async def expire(self) -> None:
+        """Forget, from time to time, what has been kept for long enough."""
+        while True:
+            # Not at once: a start has more urgent things to do.
+            await trio.sleep(EXPIRY_S)
+            try:
+                for session_id in await self.services.book.expire(
+                    self.services.clock(), self.services.settings.retention_s
+                ):
+                    await self.services.store.forget(session_id)
+            except (BookError, StoreError) as error:
+                log.warning("what has been kept for long enough cannot be forgotten: %s", error)

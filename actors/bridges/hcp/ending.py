@@ -1,0 +1,186 @@
+"""How a job ends: its files are kept, its outputs are held against what was promised, and the last messages are said.
+
+It runs when the job's HACP session has closed, so that nothing moves any more when the caller reads that it is over.
+What a summary says has been counted or measured here or by the job; nothing is made up.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from attrs import evolve
+
+from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.drawing import DrawingError
+from hearth.actors.bridges.hcp.ends import End
+from hearth.actors.bridges.hcp.store import StoreError
+from hearth.actors.supervisor import contain
+from hearth.hcp.messages import ErrorDetails, TaskCompleted, TaskFailed
+from hearth.hcp.reading import write_payload
+from hearth.hcp.report import conform, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hearth.actors.bridges.hcp.job import Job
+    from hearth.hcp.messages import Artifact
+    from hearth.hcp.planning import Course, Keepsake
+
+MOST_OUTPUT_BYTES: Final = 512 << 10
+"""Bytes of JSON that outputs may have: a message is one document, and what is larger belongs into an artifact (L1)."""
+MOST_WARNINGS: Final = 100
+"""How many a summary lists."""
+
+AFTER_ABORT: Final = ("partial_outputs", "artifacts", "execution_summary")
+"""What session_closed has of an aborted job, beside L2's own members."""
+
+
+class Ending:
+    """The end of one job, which has stopped working."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._artifacts: list[Artifact] = []
+        self._partial: dict[str, Any] = {}
+
+    async def run(self) -> None:
+        """Bring the session to its end, whatever the plan's own code does."""
+        job = self._job
+        name = f"HCP job {job.row.session_id}"
+        if job.course is not None:
+            await contain(f"{name}: its partial outputs", partial(self._so_far, job.course), self._crashed)
+            await contain(f"{name}: its files", partial(self._files, job.course), self._crashed)
+        await contain(f"{name}: its end", self._say, self._crashed)
+        if not job.account.story.ended:
+            # What could not be said: the outputs. That it failed can be.
+            self._partial = {}
+            await self._say()
+
+    def _crashed(self, error: BaseException) -> None:
+        said = End.failed("internal_error", f"internal error: {type(error).__name__}", reason="crashed")
+        assert self._job.end is not None
+        if self._job.end.state == "COMPLETED":
+            self._job.end = said
+
+    # --- files --------------------------------------------------------------------------------------------------
+
+    async def _so_far(self, course: Course) -> None:
+        if self._job.end is not None and self._job.end.state != "COMPLETED":
+            self._partial = _within(course.partial_outputs())
+
+    async def _files(self, course: Course) -> None:
+        job = self._job
+        assert job.end is not None
+        for keepsake in course.keepsakes():
+            try:
+                content = keepsake.content if keepsake.plot is None else await self._draw(keepsake.plot)
+                await self._keep(keepsake, content or b"")
+            except DrawingError as error:
+                await self._warn("plot_not_drawn", f"{keepsake.file}: {error}")
+            except StoreError as error:
+                await self._warn("artifact_not_kept", f"{keepsake.file} could not be kept: {error}")
+                if job.end.state == "COMPLETED":
+                    self._partial = _within(job.end.outputs)
+                    message = f"the artifact {keepsake.name} could not be kept: {error}"
+                    job.end = End.failed("resource_unavailable", message, reason="artifact_lost", recoverable=True)
+
+    async def _warn(self, code: str, message: str) -> None:
+        # What cannot be told now is in the summary all the same.
+        with suppress(BookError):
+            await self._job.warn(code, message)
+
+    async def _draw(self, plot: Mapping[str, Any]) -> bytes:
+        with self._job.drawing:
+            return await self._job.services.draw(plot)
+        raise DrawingError("the plot was not drawn: the daemon was ending")
+
+    async def _keep(self, keepsake: Keepsake, content: bytes) -> None:
+        job = self._job
+        session_id = job.row.session_id
+        artifact = await job.services.store.keep(session_id, keepsake.name, keepsake.file, keepsake.type, content)
+        self._artifacts.append(artifact)
+        job.services.audit(
+            "hcp.artifact",
+            hcp_session=session_id,
+            principal=job.row.principal,
+            uri=artifact.uri,
+            checksum=artifact.checksum,
+            size=artifact.size_bytes,
+            data_classification=job.row.data_classification,
+        )
+
+    # --- what is said -------------------------------------------------------------------------------------------
+
+    async def _say(self) -> None:
+        job = self._job
+        assert job.end is not None
+        end = self._held_against_promises(job.end)
+        if job.account.state == "ABORTING":
+            # Whatever else happened while it was being stopped: L2 has no other way from there.
+            end = evolve(end, state="ABORTED")
+        done = summary(
+            duration_s=job.duration_s,
+            steps=job.begun,
+            checkpoints=job.checkpoints_made,
+            risk_events=tuple(job.risk_events),
+            warnings=tuple(job.warnings[:MOST_WARNINGS]),
+        )
+        job.services.audit(
+            "hcp.finish",
+            hcp_session=job.row.session_id,
+            principal=job.row.principal,
+            state=end.state,
+            error_code=end.error_code if end.state == "FAILED" else None,
+            reason=end.reason,
+            steps=job.begun,
+            checkpoints=job.checkpoints_made,
+            duration_s=round(job.duration_s, 3),
+        )
+        artifacts = tuple(self._artifacts)
+        if end.state == "COMPLETED":
+            completed = TaskCompleted(outputs=end.outputs, artifacts=artifacts, execution_summary=done)
+            await job.account.close("COMPLETED", "completed", completed)
+            return
+        details = ErrorDetails(
+            phase=job.account.phase or None,
+            step=job.step or None,
+            last_checkpoint=job.last_checkpoint,
+            recoverable=end.recoverable and job.approval.capability.plan.resumable,
+            reason=end.reason,
+        )
+        failed = TaskFailed(
+            error_code=end.error_code,
+            error_message=end.message or end.error_code,
+            error_details=details,
+            partial_outputs=self._partial,
+            artifacts=artifacts,
+            execution_summary=done,
+        )
+        if end.state == "FAILED":
+            await job.account.close("FAILED", end.reason or end.error_code, failed)
+        else:
+            # L4 has no message for the results of an aborted task: they go where it says that it is over.
+            said = write_payload(failed)
+            left = {name: said[name] for name in AFTER_ABORT if said.get(name)}
+            await job.account.close("ABORTED", end.message or "aborted", closing=left)
+
+    def _held_against_promises(self, end: End) -> End:
+        if end.state != "COMPLETED":
+            return end
+        job = self._job
+        if (size := len(orjson.dumps(end.outputs))) > MOST_OUTPUT_BYTES:
+            message = f"the outputs are {size} bytes, and at most {MOST_OUTPUT_BYTES} fit into a message"
+            return End.failed("execution_error", message, reason="outputs_too_large")
+        short = conform(end.outputs, job.approval, job.submit)
+        if short is None:
+            return end
+        self._partial = dict(end.outputs)
+        return End.failed(short.error_code, short.message, reason=short.reason)
+
+
+def _within(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Partial outputs, unless they are too large for a message."""
+    return dict(outputs) if len(orjson.dumps(outputs)) <= MOST_OUTPUT_BYTES else {}

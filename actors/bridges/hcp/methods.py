@@ -1,0 +1,198 @@
+"""The hcp.* methods: what is asked about whole jobs beside HCP's own messages (hearth.protocol.hcp_methods).
+
+Each is answered from what the desk and its book know, and for who may ask: a session, and what it left behind, is its
+principal's own; an artifact of class T1 or T2 is also for those who may use the capability that made it.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from hearth.actors.bridges.hcp.artifact_uri import parse_uri
+from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.store import NoSuchArtifact, StoreError
+from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid
+from hearth.hcp.gate import allowance, may_submit
+from hearth.hcp.values import write_instant
+from hearth.protocol.hcp_methods import (
+    HcpArtifact,
+    HcpAttach,
+    HcpCapabilities,
+    HcpDecide,
+    HcpPending,
+    HcpSessions,
+)
+
+if TYPE_CHECKING:
+    from hearth.actors.asks import Ask, Reading
+    from hearth.actors.bridges.hcp.approvals import Approvals
+    from hearth.actors.bridges.hcp.book_rows import SessionRow
+    from hearth.actors.bridges.hcp.job import Job
+    from hearth.actors.bridges.hcp.services import Services
+    from hearth.actors.bridges.hcp.story import Story
+    from hearth.hcp.capability import Capability
+    from hearth.hcp.gate import Allowance
+    from hearth.policy.principal import Principal
+
+MOST_SESSIONS: Final = 200
+"""Sessions in one answer, the newest."""
+SHARED: Final = frozenset(("T1", "T2"))
+"""Classes whose artifacts others may read who may use the capability; the higher ones are their principal's alone."""
+
+
+class House(Protocol):
+    """The desk, as the methods know it."""
+
+    services: Services
+    approvals: Approvals
+    jobs: dict[str, Job]
+
+    async def story(self, session_id: str) -> Story | None:
+        """A session's messages."""
+        ...
+
+
+class Methods:
+    """The methods of one desk."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def answer(self, principal: Principal, ask: Ask, reader: Reading) -> None:
+        """Execute one, and answer it."""
+        params = ask.params
+        try:
+            allowed = self._allowed(principal)
+            if isinstance(params, HcpCapabilities):
+                ask.result(self._capabilities(allowed))
+            elif isinstance(params, HcpSessions):
+                ask.result(await self._sessions(principal))
+            elif isinstance(params, HcpAttach):
+                await self._attach(principal, ask, params, reader)
+            elif isinstance(params, HcpArtifact):
+                ask.result(await self._artifact(principal, allowed, params))
+            elif isinstance(params, HcpPending):
+                ask.result(self._pending(principal, allowed))
+            elif isinstance(params, HcpDecide):
+                ask.result(self._decide(principal, allowed, params))
+        except RpcError as error:
+            ask.error(error)
+        except (BookError, StoreError) as error:
+            ask.error(InternalError(data={"reason": str(error)}))
+
+    def _allowed(self, principal: Principal) -> Allowance:
+        services = self._house.services
+        allowed = allowance(services.policy, principal, services.registry)
+        if allowed is None:
+            raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
+        return allowed
+
+    def _capabilities(self, allowed: Allowance) -> dict[str, Any]:
+        offered = (
+            capability for capability in self._house.services.capabilities.values() if may_submit(capability, allowed)
+        )
+        return {"capabilities": [_declared(capability) for capability in offered]}
+
+    # --- sessions -----------------------------------------------------------------------------------------------
+
+    async def _sessions(self, principal: Principal) -> dict[str, Any]:
+        rows = await self._house.services.book.sessions(principal.key, MOST_SESSIONS)
+        return {"sessions": [entry_of(row) for row in rows]}
+
+    async def _attach(self, principal: Principal, ask: Ask, params: HcpAttach, reader: Reading) -> None:
+        row = await self._house.services.book.session(params.session_id)
+        story = None if row is None else await self._house.story(params.session_id)
+        if row is None or story is None or row.principal != principal.key:
+            raise SessionInvalid(data={"reason": "there is no such session of yours"})
+        ask.result(entry_of(row))
+        reader.follow(story, story.index_of(params.from_sequence) if params.from_sequence else 1)
+
+    # --- artifacts ----------------------------------------------------------------------------------------------
+
+    async def _artifact(self, principal: Principal, allowed: Allowance, params: HcpArtifact) -> dict[str, Any]:
+        services = self._house.services
+        try:
+            session_id = parse_uri(params.uri).session_id
+            row = await services.book.session(session_id)
+            if row is None or not self._may_read(principal, allowed, row):
+                raise _no_artifact()
+            found = await services.store.read(params.uri, params.offset, params.length)
+        except NoSuchArtifact:
+            raise _no_artifact() from None
+        except ValueError as error:
+            raise InvalidParams(data={"path": "/uri", "reason": str(error)}) from None
+        artifact = found.artifact
+        if row.data_classification != "T1":
+            services.audit(
+                "hcp.artifact.read",
+                hcp_session=session_id,
+                principal=principal.key,
+                uri=artifact.uri,
+                offset=found.offset,
+                size=len(found.data),
+                data_classification=row.data_classification,
+            )
+        return {
+            "name": artifact.name,
+            "type": artifact.type,
+            "size_bytes": artifact.size_bytes,
+            "checksum": artifact.checksum,
+            "offset": found.offset,
+            "data": b64encode(found.data).decode(),
+        }
+
+    def _may_read(self, principal: Principal, allowed: Allowance, row: SessionRow) -> bool:
+        if row.principal == principal.key:
+            return True
+        return row.data_classification in SHARED and allowed.rules.allows(row.capability)
+
+    # --- approvals ----------------------------------------------------------------------------------------------
+
+    def _pending(self, principal: Principal, allowed: Allowance) -> dict[str, Any]:
+        _check_approver(allowed)
+        return {"approvals": self._house.approvals.pending(principal.key)}
+
+    def _decide(self, principal: Principal, allowed: Allowance, params: HcpDecide) -> dict[str, Any]:
+        _check_approver(allowed)
+        self._house.approvals.decide(
+            params.approval_id, approved=params.approve, by=principal.key, reason=params.reason
+        )
+        return {"approval_id": params.approval_id, "approved": params.approve}
+
+
+def entry_of(row: SessionRow) -> dict[str, Any]:
+    """A session as hcp.sessions and hcp.attach show it."""
+    entry: dict[str, Any] = {
+        "session_id": row.session_id,
+        "message_id": row.message_id,
+        "capability": row.capability,
+        "capability_version": row.version,
+        "caller_id": row.caller_id,
+        "intent": row.intent,
+        "state": row.state,
+        "risk_level": row.risk_level,
+        "data_classification": row.data_classification,
+        "created_at": write_instant(row.created_at),
+        "updated_at": write_instant(row.updated_at),
+        "last_sequence": row.sequence,
+        "checkpoints": row.checkpoints,
+    }
+    if row.resumed_from is not None:
+        entry["resumed_from"] = row.resumed_from
+    return entry
+
+
+def _declared(capability: Capability) -> dict[str, Any]:
+    envelope = capability.envelope.to_wire()
+    return {**capability.declaration(), **({"safety_envelope": envelope} if envelope else {})}
+
+
+def _check_approver(allowed: Allowance) -> None:
+    if not allowed.rules.approve:
+        reason = f"policy {allowed.policy!r} lets nobody approve jobs: hcp.approve = false"
+        raise PermissionDenied(data={"reason": reason, "policy": allowed.policy})
+
+
+def _no_artifact() -> InvalidParams:
+    return InvalidParams(data={"path": "/uri", "reason": "there is no such artifact, or it is not for you"})

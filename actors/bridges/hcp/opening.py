@@ -1,0 +1,250 @@
+"""The front desk: takes whatever is handed in, and has the desk behind it opened when the first of it comes.
+
+Most runtimes never see a whole job, and what a desk is made of takes longer to import than all the rest of a small
+daemon. So `open_books` looks at what the last run left, beside the audit log, and `open_desk` lasts as long as the
+runtime serves; the house itself is made by the first message, in a thread, or at once where sessions have no end yet.
+What comes meanwhile waits in its order, and is answered once, as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from attrs import define
+
+from hearth.errors import ConfigError, InternalError, RpcError, ShuttingDown
+from hearth.groups import unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from hearth.actors.asks import Ask, Letter, Reading
+    from hearth.actors.bridges.hcp.desk import HcpDesk
+    from hearth.actors.bridges.hcp.house import Furniture
+    from hearth.actors.bridges.hcp.services import OpenSession
+    from hearth.actors.runtime import Runtime, RuntimeParts
+    from hearth.policy.principal import Principal
+
+HOUSE: Final = "hearth.actors.bridges.hcp.house"
+
+log = logging.getLogger("hearth.hcp")
+
+
+@define(eq=False)
+class Books:
+    """What jobs are remembered in: opened, where the last run left some, else to be opened when there is a job."""
+
+    parts: RuntimeParts
+    directory: Path
+    furniture: Furniture | None = None
+    used: bool = False
+    """Whether there has been a desk over them, which closes them itself."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """For a person, one line each."""
+        return () if self.furniture is None else self.furniture.notes
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether sessions of the last run have no end yet."""
+        return self.furniture is not None and bool(self.furniture.book.unfinished)
+
+    def open(self) -> Furniture:
+        """Open them, if they are not. Blocking: briefly, where there are none yet. Raises ConfigError."""
+        if self.furniture is None:
+            self.furniture = import_module(HOUSE).furnish(self.parts, self.directory)
+        return self.furniture
+
+    def close(self) -> None:
+        """Let go of them, if there never was a desk. Blocking; idempotent."""
+        if self.furniture is not None and not self.used:
+            self.furniture.book.close()
+
+
+def open_books(parts: RuntimeParts) -> Books | None:
+    """Lock and repair what the last run's jobs left; None where no jobs are taken. Blocking. Raises ConfigError."""
+    if not parts.hcp.serve or parts.hcp_directory is None:
+        return None
+    books = Books(parts, parts.hcp_directory)
+    if parts.hcp_directory.exists():
+        books.open()
+    return books
+
+
+class FrontDesk:
+    """Implements `hearth.actors.asks.Desk`."""
+
+    def __init__(self) -> None:
+        self.closing = False
+        self._desk: HcpDesk | None = None
+        self._waiting: list[_Waiting] = []
+        self._wanted = trio.Event()
+        self._tried = trio.Event()
+
+    def receive(self, principal: Principal, letter: Letter) -> None:
+        """See asks.Desk."""
+        self._hand_on(_Waiting(principal, letter=letter))
+
+    def call(self, principal: Principal, ask: Ask, reader: Reading) -> None:
+        """See asks.Desk."""
+        if self.closing:
+            raise ShuttingDown
+        self._hand_on(_Waiting(principal, ask=ask, reader=reader))
+
+    def _hand_on(self, waiting: _Waiting) -> None:
+        if self._desk is not None:
+            waiting.deliver(self._desk)
+        elif self.closing:
+            waiting.refuse("shutting_down", "the daemon is ending")
+        else:
+            self._waiting.append(waiting)
+            self._wanted.set()
+
+    async def real(self) -> HcpDesk:
+        """The desk behind this one, opened if it is not."""
+        while self._desk is None:
+            self._wanted.set()
+            await self._tried.wait()
+        return self._desk
+
+    async def end(self, until: float) -> None:
+        """Take no more jobs, stop those that run, and wait for their ends until this time of Trio's clock."""
+        self.closing = True
+        if self._waiting:
+            with trio.move_on_at(until):
+                await self._tried.wait()
+        if self._desk is not None:
+            await self._desk.end(until)
+
+    # --- for who opens it ---------------------------------------------------------------------------------------
+
+    async def wanted(self) -> None:
+        """Wait until there is something to do, or nothing will be."""
+        await self._wanted.wait()
+
+    def opened(self, desk: HcpDesk) -> None:
+        """Hand on what has waited, and from now on everything."""
+        self._desk = desk
+        self._tried.set()
+        for waiting in self._take():
+            waiting.deliver(desk)
+
+    def refuse(self, reason: str) -> None:
+        """The desk cannot be opened: refuse what has waited; what comes next will try again."""
+        self._wanted = trio.Event()
+        tried, self._tried = self._tried, trio.Event()
+        tried.set()
+        for waiting in self._take():
+            waiting.refuse("resource_unavailable", reason)
+
+    def close(self) -> None:
+        """Nothing more will be done here."""
+        self.closing = True
+        self._wanted.set()
+        for waiting in self._take():
+            waiting.refuse("shutting_down", "the daemon is ending")
+
+    def _take(self) -> list[_Waiting]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+
+@define(eq=False)
+class _Waiting:
+    """A message, or a method's call, on its way to the desk."""
+
+    principal: Principal
+    letter: Letter | None = None
+    ask: Ask | None = None
+    reader: Reading | None = None
+
+    def deliver(self, desk: HcpDesk) -> None:
+        """Hand it on."""
+        if self.letter is not None:
+            desk.receive(self.principal, self.letter)
+        elif self.ask is not None and self.reader is not None:
+            try:
+                desk.call(self.principal, self.ask, self.reader)
+            except RpcError as error:
+                self.ask.error(error)
+
+    def refuse(self, reason_code: Any, reason: str) -> None:
+        """Answer it that it cannot be served now."""
+        if self.ask is not None:
+            shutting_down = reason_code == "shutting_down"
+            self.ask.error(ShuttingDown() if shutting_down else InternalError(data={"reason": reason}))
+        elif self.letter is not None:
+            from hearth.actors.bridges.hcp.refusals import unread
+
+            self.letter.answer(unread(self.letter.document, reason_code, reason, time.time()))
+
+
+class Opening:
+    """A front desk's life, and that of the house behind it."""
+
+    def __init__(self, books: Books, runtime: Runtime, open_session: OpenSession) -> None:
+        self._books = books
+        self._runtime = runtime
+        self._open_session = open_session
+        self._over = trio.Event()
+        self._desk = FrontDesk()
+
+    async def run(self, *, task_status: trio.TaskStatus[FrontDesk]) -> None:
+        """Keep the desk until it is over: what cancels whoever serves does not reach its jobs."""
+        desk, books = self._desk, self._books
+
+        def opened(real: HcpDesk) -> None:
+            desk.opened(real)
+            if urgent:
+                task_status.started(desk)
+
+        # What has no end yet gets one before anybody can ask.
+        if not (urgent := books.unfinished):
+            task_status.started(desk)
+        with trio.CancelScope(shield=True):
+            while not self._over.is_set():
+                if not urgent:
+                    await desk.wanted()
+                    if self._over.is_set():
+                        return
+                # In a thread, because it takes most of a second on a small board, and others are served meanwhile.
+                house: Any = await trio.to_thread.run_sync(import_module, HOUSE)
+                try:
+                    furniture = books.open()
+                except ConfigError as error:
+                    log.error("whole jobs cannot be taken: %s", error)
+                    desk.refuse(str(error))
+                    continue
+                books.used = True
+                await house.keep_house(furniture, self._runtime, self._open_session, opened, self._over)
+
+    async def end(self) -> None:
+        """End every job, then the desk itself. Half of the grace is for the sessions that end afterwards."""
+        with trio.CancelScope(shield=True):
+            await self._desk.end(trio.current_time() + self._runtime.parts.limits.shutdown_grace_s / 2)
+        self._over.set()
+        self._desk.close()
+
+
+@asynccontextmanager
+async def open_desk(
+    books: Books | None, runtime: Runtime, open_session: OpenSession
+) -> AsyncIterator[FrontDesk | None]:
+    """Take jobs while this lasts; on the way out every job comes to its end. An exception comes out as it is."""
+    if books is None:
+        yield None
+        return
+    opening = Opening(books, runtime, open_session)
+    async with unwrapped() as body, trio.open_nursery() as nursery, body.watched():
+        desk = runtime.desk = await nursery.start(opening.run)
+        try:
+            yield desk
+        finally:
+            await opening.end()

@@ -1,0 +1,311 @@
+"""One task_submit under way: from the message to an accepted job, or to the answer why not (L3, Approval Flow).
+
+In order: has this message been answered before, the gate, a checkpoint to go on from, room, a person's approval, the
+job's HACP session, the record, the answer. Whoever sends the same message meanwhile gets the same answer. A refusal is
+remembered, unless another time may have another answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from attrs import define, field
+
+from hearth.actors.bridges.hcp.account import Account
+from hearth.actors.bridges.hcp.approvals import question_of
+from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.book_rows import SessionRow
+from hearth.actors.bridges.hcp.ending import Ending
+from hearth.actors.bridges.hcp.job import Job
+from hearth.actors.bridges.hcp.refusals import crashed, no_hacp_session, reused, shutting_down
+from hearth.actors.bridges.hcp.resuming import Resumption, resumption
+from hearth.actors.bridges.hcp.services import record
+from hearth.actors.bridges.hcp.story import Story
+from hearth.actors.supervisor import contain
+from hearth.audit.record import args_hash
+from hearth.errors import AuditUnavailable, RpcError
+from hearth.hcp.gate import assess
+from hearth.hcp.messages import AcceptedConstraints, TaskAccepted
+from hearth.hcp.reading import dump, message
+from hearth.hcp.rejection import Rejection
+from hearth.hcp.token import issue
+from hearth.hcp.values import new_id, write_duration
+
+if TYPE_CHECKING:
+    from hearth.actors.asks import Letter
+    from hearth.actors.bridges.hcp.approvals import Approvals, Decision
+    from hearth.actors.bridges.hcp.rooms import Rooms
+    from hearth.actors.bridges.hcp.services import Services
+    from hearth.api import Session
+    from hearth.hcp.gate import Allowance, Approval
+    from hearth.hcp.messages import TaskSubmit
+    from hearth.policy.principal import Principal
+
+PASSING: Final = frozenset(("resource_unavailable", "shutting_down", "internal_error"))
+"""Reasons that may not hold at another time: such a refusal is not remembered, so the message can be sent again."""
+
+
+MOST_INTENT: Final = 1000
+"""Characters of an intent that are remembered, for lists of jobs; the plan has all of it."""
+
+
+class House(Protocol):
+    """The desk, as a submission knows it."""
+
+    services: Services
+    approvals: Approvals
+    rooms: Rooms
+    jobs: dict[str, Job]
+
+    @property
+    def closing(self) -> bool:
+        """True once no more jobs are taken."""
+        ...
+
+    def worth_recording(self, principal: str) -> bool:
+        """Whether another refusal of this principal's goes on record."""
+        ...
+
+    async def story(self, session_id: str) -> Story | None:
+        """A session's messages, running or ended; None where they are kept no longer."""
+        ...
+
+
+@define(eq=False)
+class Submission:
+    """A task_submit and everybody who has sent it."""
+
+    house: House
+    principal: Principal
+    allowed: Allowance
+    message_id: str
+    submit: TaskSubmit
+    digest: str
+    """Of its payload."""
+    letters: list[Letter] = field(factory=list)
+    """Not answered yet."""
+    session_id: str | None = None
+    """Once there is one."""
+    _claimed: bool = False
+    _on_record: bool = False
+    """Whether the audit log has it: what goes no further than the gate is there only as often as refusals are."""
+
+    async def run(self) -> None:
+        """Answer it, and see the job to its end if it becomes one. A bug here ends nothing else."""
+        try:
+            await contain(f"HCP task_submit of {self.principal.key}", self._run, self._crashed)
+        finally:
+            if self.letters:
+                self._answer(self._refusal(shutting_down()))
+
+    def _crashed(self, error: BaseException) -> None:
+        self._answer(self._refusal(crashed(error)))
+
+    async def _run(self) -> None:
+        services = self.house.services
+        try:
+            if not await self._is_new():
+                return
+            approval = assess(
+                self.submit,
+                services.capabilities,
+                self.allowed,
+                default_classification=services.settings.default_classification,
+            )
+            goes_on = await resumption(services.book, self.principal.key, self.submit, approval, self.house.jobs)
+            await self._admit(approval, goes_on)
+        except Rejection as rejection:
+            await self._reject(rejection)
+        except BookError as error:
+            await self._reject(Rejection("resource_unavailable", str(error), suggestion="try again later"))
+
+    async def _is_new(self) -> bool:
+        """Claim the message; if it has been answered before, answer it the same."""
+        book = self.house.services.book
+        claim = await book.claim(self.principal.key, self.message_id, self.digest)
+        if claim.kind == "conflict":
+            raise reused(self.message_id)
+        self._claimed = claim.kind == "new"
+        if claim.answer is None:
+            return True
+        story = None if claim.session_id is None else await self.house.story(claim.session_id)
+        if story is None:
+            self._answer(claim.answer)
+        else:
+            self._follow(story)
+        return False
+
+    async def _admit(self, approval: Approval, goes_on: Resumption | None) -> None:
+        """The rest of the way, holding one of the places there are."""
+        rooms = self.house.rooms
+        with rooms.place(self.principal.key):
+            rooms.check(approval.capability)
+            self._audit("hcp.submit", payload_hash=self.digest)
+            self._on_record = True
+            if approval.needs_approval:
+                await self._have_approved(approval)
+            with rooms.use(approval.capability):
+                await self._start(approval, goes_on)
+
+    async def _have_approved(self, approval: Approval) -> None:
+        house, capability = self.house, approval.capability
+        question = question_of(approval, self.submit, self.principal.key, self.message_id)
+        decision: Decision = await house.approvals.ask(question, house.services.clock())
+        self._audit(
+            "hcp.approve" if decision.approved else "hcp.deny",
+            by=decision.by,
+            capability=capability.name,
+            reason=decision.reason,
+        )
+        if not decision.approved:
+            why = f": {decision.reason}" if decision.reason else ""
+            raise Rejection("approval_denied", f"a person has not approved it{why}", risk=approval.risk)
+
+    async def _start(self, approval: Approval, goes_on: Resumption | None) -> None:
+        """Open the job's HACP session, accept, and work; the end is said when that session has closed."""
+        services = self.house.services
+        if self.house.closing:
+            raise shutting_down()
+        job: Job | None = None
+        try:
+            opening = services.open_session(self.principal, f"hcp:{approval.capability.name}")
+            async with opening as session:
+                job = await self._accept(approval, goes_on, session)
+                await job.run(session)
+        except RpcError as error:
+            # Only its opening can say such a thing.
+            raise no_hacp_session(error) from None
+        finally:
+            if job is not None:
+                await self._finish(job)
+
+    async def _finish(self, job: Job) -> None:
+        try:
+            # Without an end it was torn down, because the process must end: the next start will say so.
+            if job.end is not None:
+                await Ending(job).run()
+        finally:
+            del self.house.jobs[job.row.session_id]
+
+    async def _accept(self, approval: Approval, goes_on: Resumption | None, session: Session) -> Job:
+        """Put it on record, write it down, and say so. Raises Rejection, and BookError."""
+        services, submit, capability = self.house.services, self.submit, approval.capability
+        now = services.clock()
+        row = SessionRow(
+            session_id=new_id(),
+            principal=self.principal.key,
+            message_id=self.message_id,
+            caller_id=submit.caller_id,
+            intent=submit.intent[:MOST_INTENT],
+            capability=capability.name,
+            version=capability.version,
+            inputs_hash=args_hash(approval.inputs),
+            risk_level=approval.risk,
+            data_classification=approval.classification,
+            resumable=capability.plan.resumable,
+            created_at=now,
+            started_at=now if goes_on is None else goes_on.row.started_at,
+            resumed_from=None if goes_on is None else goes_on.checkpoint,
+        )
+        token = issue(
+            services.book.key,
+            session_id=row.session_id,
+            now=now,
+            max_duration=approval.max_duration,
+            risk=approval.risk,
+            classification=approval.classification,
+            constraints=_approved(approval),
+        )
+        try:
+            await services.journal.post(self._accepted(row, session)).get()
+        except AuditUnavailable as error:
+            cure = "try again when the audit log can be written"
+            raise Rejection("resource_unavailable", error.message, suggestion=cure) from None
+        accepted = TaskAccepted(
+            session_token=token,
+            risk_level=approval.risk,
+            data_classification=approval.classification,
+            constraints=AcceptedConstraints(max_duration=approval.max_duration, abort_timeout=services.abort_timeout),
+            safety_envelope=approval.safety_envelope,
+            in_reply_to=self.message_id,
+        )
+        line = dump(message(accepted, session_id=row.session_id, now=now))
+        self.session_id = row.session_id
+        recorded = () if goes_on is None else goes_on.recorded
+        await services.book.answer(self.principal.key, self.message_id, line, row, outcomes=recorded)
+        self._claimed = False
+        story = Story((line,), tally=services.journal.tally)
+        account = Account(row.session_id, services.book, story, services.clock)
+        job = Job(services, approval, submit, row, token, account, () if goes_on is None else goes_on.steps)
+        self.house.jobs[row.session_id] = job
+        self._follow(story)
+        return job
+
+    def _accepted(self, row: SessionRow, session: Session) -> dict[str, Any]:
+        members = {
+            "hcp_session": row.session_id,
+            "session_id": session.session_id,
+            "principal": row.principal,
+            "policy": self.allowed.policy,
+            "message_id": row.message_id,
+            "capability": row.capability,
+            "version": row.version,
+            "risk": row.risk_level,
+            "data_classification": row.data_classification,
+            "inputs_hash": row.inputs_hash,
+            "resumed_from": row.resumed_from,
+        }
+        return record("hcp.accept", members)
+
+    # --- answers ------------------------------------------------------------------------------------------------
+
+    async def _reject(self, rejection: Rejection) -> None:
+        if not self._on_record and self.house.worth_recording(self.principal.key):
+            self._audit("hcp.submit", payload_hash=self.digest)
+            self._on_record = True
+        if self._on_record:
+            self._audit("hcp.reject", reason_code=rejection.reason_code, reason=rejection.message[:256])
+        line = self._refusal(rejection)
+        book = self.house.services.book
+        if self._claimed:
+            self._claimed = False
+            try:
+                if rejection.reason_code in PASSING:
+                    await book.release(self.principal.key, self.message_id)
+                else:
+                    await book.answer(self.principal.key, self.message_id, line, None)
+            except BookError as error:
+                line = self._refusal(Rejection("resource_unavailable", str(error), suggestion="try again later"))
+        self._answer(line)
+
+    def _refusal(self, rejection: Rejection) -> bytes:
+        payload = rejection.payload(self.message_id)
+        return dump(message(payload, session_id=None, now=self.house.services.clock()))
+
+    def _answer(self, line: bytes) -> None:
+        letters, self.letters = self.letters, []
+        for letter in letters:
+            letter.answer(line)
+
+    def _follow(self, story: Story) -> None:
+        letters, self.letters = self.letters, []
+        for letter in letters:
+            letter.follow(story, 1)
+
+    def _audit(self, event: str, **members: Any) -> None:
+        self.house.services.audit(
+            event,
+            principal=self.principal.key,
+            message_id=self.message_id,
+            caller_id=self.submit.caller_id,
+            **({"capability": self.submit.capability[:100]} | members),
+            hcp_session=self.session_id,
+        )
+
+
+def _approved(approval: Approval) -> dict[str, Any]:
+    """What a token says of the constraints (L3): the duration, and which envelope; the envelope itself may be long."""
+    return {
+        "max_duration": write_duration(approval.max_duration),
+        "safety_envelope": args_hash(approval.safety_envelope),
+    }

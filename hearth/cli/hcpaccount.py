@@ -1,0 +1,146 @@
+"""The account of a job on a terminal: who asked for what, what was decided, what was done when, and what came of it.
+
+It owns the layout; the words are `hcpview`'s. Imported only when an account is opened: rich takes its time.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from hearth.cli import hcpview, render
+from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from rich.console import RenderableType
+
+    from hearth.api import JobResult
+    from hearth.hcp.messages import Message
+
+SHOWN_FIRST, SHOWN_LAST = 40, 10
+"""Lines of what was done that are shown of a long job."""
+WIDTH = 100
+"""Columns where there is no terminal to ask."""
+_COLOURS = {"warning": "yellow", "error": "red", "failed": "red", "completed": "green", "checkpoint": "dim"}
+
+
+def show(
+    entry: Mapping[str, Any],
+    messages: Sequence[Message],
+    result: JobResult | None,
+    *,
+    file: TextIO | None = None,
+    width: int = WIDTH,
+) -> None:
+    """Print it to `file`, else to stdout. `result` is None of a job that has not ended."""
+    where: TextIO = file or sys.stdout
+    console = Console(file=where, width=None if where.isatty() else width, highlight=False)
+    console.print(Group(*_sections(entry, messages, result)))
+
+
+def _sections(
+    entry: Mapping[str, Any], messages: Sequence[Message], result: JobResult | None
+) -> Iterator[RenderableType]:
+    state = result.state if result is not None else str(entry.get("state", ""))
+    title = Text(render.clean(f"{entry.get('capability', 'job')} {entry.get('capability_version', '')}"), "bold")
+    title.append("  ").append(render.clean(state), f"bold {hcpview.STATE_COLOURS.get(state, '')}")
+    yield title
+    yield Text(render.clean(str(entry.get("intent") or "")), "italic")
+    asked = {
+        "session": entry.get("session_id"),
+        "message": entry.get("message_id"),
+        "caller": entry.get("caller_id"),
+        "accepted": entry.get("created_at"),
+    }
+    yield from _section("Asked", _facts({name: value for name, value in asked.items() if value is not None}))
+    for message in messages:
+        if isinstance(message.payload, TaskAccepted):
+            yield from _section("Decided", _facts(hcpview.accepted_facts(message.payload)))
+    yield from _section("Done", _done(messages))
+    if result is None:
+        yield from _section("Outcome", Text("it is under way; `hearth hcp watch` follows it"))
+    else:
+        yield from _outcome(result)
+
+
+def _section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
+    yield Rule(title, align="left", style="dim")
+    for each in content:
+        yield Padding(each, (0, 0, 0, 2))
+
+
+def _facts(facts: Mapping[str, Any]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        shown = render.pretty(value) if isinstance(value, dict | list) and value else render.scalar(value)
+        grid.add_row(render.clean(name), Text(render.clean(shown)))
+    return grid
+
+
+def _done(messages: Sequence[Message]) -> Table:
+    """What has happened, one a line: the seconds since it was accepted, what it was, what it says."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right", style="dim", no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    told = [message for message in messages if _notable(message)]
+    began = next((message.timestamp for message in messages if message.timestamp is not None), None)
+    left_out = len(told) - SHOWN_FIRST - SHOWN_LAST
+    for number, message in enumerate(told):
+        if left_out > 0 and SHOWN_FIRST <= number < SHOWN_FIRST + left_out:
+            if number == SHOWN_FIRST:
+                grid.add_row("", "…", f"{left_out} more; --json has them all")
+            continue
+        kind, words = hcpview.said(message)
+        # Every checkpoint's id begins with the session's, which stands above.
+        words = [word.replace(f"ckpt-{message.session_id}-", "…-") for word in words]
+        style = _COLOURS.get(kind, "")
+        grid.add_row(
+            _since(began, message), Text(render.clean(kind), style), Text(render.clean("  ".join(words)), style)
+        )
+    return grid
+
+
+def _notable(message: Message) -> bool:
+    """All but what the other sections have, and how far it was at some moment."""
+    if isinstance(message.payload, TaskAccepted | TaskCompleted | TaskFailed):
+        return False
+    return not (isinstance(message.payload, Event) and message.payload.event_type == "progress")
+
+
+def _since(began: datetime | None, message: Message) -> str:
+    if began is None or message.timestamp is None:
+        return ""
+    return f"+{(message.timestamp - began).total_seconds():.3f} s"
+
+
+def _outcome(result: JobResult) -> Iterator[RenderableType]:
+    if result.completed:
+        yield from _section("Outputs", _facts(result.outputs))
+    else:
+        why: dict[str, Any] = {"error": result.error_code, "message": result.error_message, "reason": result.reason}
+        facts = {**{name: value for name, value in why.items() if value}, **hcpview.failure_facts(result)}
+        yield from _section("Why not", _facts(facts))
+        if result.outputs:
+            yield from _section("Outputs so far", _facts(result.outputs))
+    if result.artifacts:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for header in ("name", "type", "bytes", "uri"):
+            table.add_column(header, overflow="fold")
+        for row in hcpview.artifact_rows(result.artifacts):
+            table.add_row(*(Text(render.clean(cell)) for cell in row))
+        checksums = {each.name: each.checksum for each in result.artifacts if each.checksum is not None}
+        yield from _section("Artifacts", table, _facts(checksums))
+    if result.summary is not None:
+        yield from _section("Summary", _facts(hcpview.summary_facts(result.summary)))

@@ -1,0 +1,309 @@
+"""Whole jobs as lines and fields: their messages, how they ended, the lists of them. Pure: values in, text out.
+
+Everything from the wire is shown through `render.clean`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hearth.cli import render
+from hearth.cli.taskview import brief
+from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed
+from hearth.hcp.reading import write_payload
+from hearth.hcp.values import read_duration, write_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import timedelta
+
+    from hearth.api import JobResult
+    from hearth.hcp.messages import Artifact, ExecutionSummary, Message
+
+STATE_COLOURS = {
+    "COMPLETED": "green",
+    "FAILED": "red",
+    "REJECTED": "red",
+    "ABORTED": "yellow",
+    "ABORTING": "yellow",
+    "RUNNING": "cyan",
+}
+JOBS = ("session", "state", "capability", "risk", "data", "accepted", "intent")
+MOST_SHOWN = 300
+"""Characters of a result in the line of its message."""
+APPROVALS = ("approval", "capability", "risk", "data", "by", "until", "intent")
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def state(word: str) -> str:
+    """A state in its colour."""
+    return click.style(render.clean(word), fg=STATE_COLOURS.get(word), bold=True)
+
+
+def took(duration: timedelta) -> str:
+    """A duration for a person: 0.412 s, 2 min 5 s, 72 h."""
+    seconds = duration.total_seconds()
+    if seconds < _MINUTE:
+        return f"{seconds:.3g} s"
+    parts = []
+    whole = round(seconds)
+    for name, size in (("h", _HOUR), ("min", _MINUTE), ("s", 1)):
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts)
+
+
+def time_of_day(message: Message) -> str:
+    """When it was sent, in UTC, to the millisecond."""
+    return "" if message.timestamp is None else message.timestamp.strftime("%H:%M:%S.%f")[:-3]
+
+
+def message_line(message: Message) -> str:
+    """A message in one line: time of day (UTC), what it is, what it says."""
+    kind, words = said(message)
+    return render.clean("  ".join([time_of_day(message), kind.ljust(10), *words])).replace("\n", " ").rstrip()
+
+
+def said(message: Message) -> tuple[str, list[str]]:
+    """What a message is in a word, and what it says in a few."""
+    payload = message.payload
+    if isinstance(payload, TaskAccepted):
+        limit = took(payload.constraints.max_duration)
+        return "accepted", [f"risk {payload.risk_level}, data {payload.data_classification}, at most {limit}"]
+    if isinstance(payload, TaskCompleted):
+        return "completed", [_short(brief(payload.outputs))]
+    if isinstance(payload, TaskFailed):
+        return "failed", [f"{payload.error_code}: {payload.error_message}"]
+    if isinstance(payload, Event):
+        words = _EVENTS.get(payload.event_type, _other)(payload.data)
+        return _NAMES.get(payload.event_type, payload.event_type), [word for word in words if word]
+    return message.type, []
+
+
+_NAMES = {
+    "session_created": "session",
+    "state_changed": "state",
+    "intermediate_result": "result",
+    "checkpoint_created": "checkpoint",
+    "session_closed": "closed",
+}
+
+
+def _text(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name)
+    return "" if value is None else render.scalar(value)
+
+
+def _created(data: Mapping[str, Any]) -> list[str]:
+    return [_text(data, "state")]
+
+
+def _changed(data: Mapping[str, Any]) -> list[str]:
+    return [f"{_text(data, 'from_state')} → {_text(data, 'to_state')}", _text(data, "reason")]
+
+
+def _progress(data: Mapping[str, Any]) -> list[str]:
+    percent, remaining = data.get("percent"), data.get("remaining")
+    shown = f"{percent:3.0f} %" if isinstance(percent, int | float) else ""
+    return [shown, _text(data, "stage"), _text(data, "message"), f"{_left(remaining)} left" if remaining else ""]
+
+
+def _left(remaining: Any) -> str:
+    try:
+        return took(read_duration(remaining))
+    except (TypeError, ValueError, AttributeError):
+        return render.scalar(remaining)
+
+
+def _result(data: Mapping[str, Any]) -> list[str]:
+    return [_text(data, "result_type"), _short(brief(data.get("data")))]
+
+
+def _short(text: str) -> str:
+    """What is shown whole elsewhere, in no more than a few lines of a terminal."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+
+
+def _logged(data: Mapping[str, Any]) -> list[str]:
+    return [_text(data, "level"), _text(data, "message")]
+
+
+def _trouble(data: Mapping[str, Any]) -> list[str]:
+    return [_text(data, "code"), _text(data, "message")]
+
+
+def _checkpoint(data: Mapping[str, Any]) -> list[str]:
+    return [_text(data, "description"), _text(data, "checkpoint_id")]
+
+
+def _closed(data: Mapping[str, Any]) -> list[str]:
+    return [_text(data, "final_state"), _text(data, "reason")]
+
+
+def _other(data: Mapping[str, Any]) -> list[str]:
+    return [brief(data)]
+
+
+_EVENTS = {
+    "session_created": _created,
+    "state_changed": _changed,
+    "progress": _progress,
+    "intermediate_result": _result,
+    "log": _logged,
+    "warning": _trouble,
+    "error": _trouble,
+    "checkpoint_created": _checkpoint,
+    "session_closed": _closed,
+}
+
+
+# --- how it ended ---------------------------------------------------------------------------------------------------
+
+
+def result_json(result: JobResult) -> dict[str, Any]:
+    """A result for a program: L4's members under their own names, with the session and its state before them."""
+    members: dict[str, Any] = {"session_id": result.session_id, "state": result.state, "reason": result.reason}
+    outcome = TaskCompleted(outputs=result.outputs, artifacts=result.artifacts, execution_summary=result.summary)
+    if result.error_code is not None and result.error_message is not None and result.details is not None:
+        failed = TaskFailed(
+            error_code=result.error_code,
+            error_message=result.error_message,
+            error_details=result.details,
+            partial_outputs=result.outputs,
+            artifacts=result.artifacts,
+            execution_summary=result.summary,
+        )
+        members |= write_payload(failed)
+    else:
+        members |= write_payload(outcome)
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def result_lines(result: JobResult) -> list[str]:
+    """A result for a person."""
+    head = f"{state(result.state)}  {click.style(render.clean(result.session_id), dim=True)}"
+    if result.reason and not result.completed:
+        head += f"  {render.clean(result.reason)}"
+    return [head, *_told(result)]
+
+
+def _told(result: JobResult) -> Iterator[str]:
+    if result.error_message is not None:
+        yield render.clean(f"  {result.error_code}: {result.error_message}")
+    if result.details is not None:
+        facts = failure_facts(result)
+        yield from render.fields(facts, indent="  ")
+    if result.outputs:
+        yield click.style("outputs" if result.completed else "outputs so far", bold=True)
+        yield from render.fields(result.outputs, indent="  ")
+    if result.artifacts:
+        yield click.style("artifacts", bold=True)
+        yield from render.table(("name", "type", "bytes", "uri"), artifact_rows(result.artifacts), indent="  ")
+    if result.summary is not None:
+        yield click.style("summary", bold=True)
+        yield from render.fields(summary_facts(result.summary), indent="  ")
+
+
+def failure_facts(result: JobResult) -> dict[str, Any]:
+    """Where a job failed, and how to go on from there."""
+    details = result.details
+    if details is None:
+        return {}
+    facts: dict[str, Any] = {"phase": details.phase, "step": details.step, "checkpoint": details.last_checkpoint}
+    facts = {name: value for name, value in facts.items() if value is not None}
+    if details.recoverable:
+        facts["recoverable"] = "yes: submit it again with this checkpoint as context.last_checkpoint"
+    return facts
+
+
+def artifact_rows(artifacts: Sequence[Artifact]) -> list[tuple[str, str, str, str]]:
+    """The cells for each: name, MIME type, size, URI."""
+    return [
+        (each.name, each.type, "" if each.size_bytes is None else str(each.size_bytes), each.uri) for each in artifacts
+    ]
+
+
+def summary_facts(summary: ExecutionSummary) -> dict[str, Any]:
+    """What was measured."""
+    facts: dict[str, Any] = {
+        "duration": took(summary.duration),
+        "steps": summary.steps_executed,
+        "checkpoints": summary.checkpoints_created,
+    }
+    if summary.risk_events:
+        facts["risk events"] = list(summary.risk_events)
+    for number, warning in enumerate(summary.warnings):
+        facts["warnings" if not number else f"warning {number + 1}"] = warning
+    return facts
+
+
+# --- lists ----------------------------------------------------------------------------------------------------------
+
+
+def job_rows(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The cells under `JOBS`."""
+    return [
+        (
+            _text(entry, "session_id"),
+            _text(entry, "state"),
+            f"{_text(entry, 'capability')} {_text(entry, 'capability_version')}",
+            _text(entry, "risk_level"),
+            _text(entry, "data_classification"),
+            _text(entry, "created_at"),
+            _text(entry, "intent"),
+        )
+        for entry in entries
+    ]
+
+
+def approval_rows(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The cells under `APPROVALS`."""
+    return [
+        (
+            _text(entry, "approval_id"),
+            f"{_text(entry, 'capability')} {_text(entry, 'capability_version')}",
+            _text(entry, "risk_level"),
+            _text(entry, "data_classification"),
+            f"{_text(entry, 'principal')} (yourself)" if entry.get("own") is True else _text(entry, "principal"),
+            _text(entry, "expires_at"),
+            _text(entry, "intent"),
+        )
+        for entry in entries
+    ]
+
+
+def accepted_facts(accepted: TaskAccepted) -> dict[str, Any]:
+    """What was promised."""
+    return {
+        "risk": accepted.risk_level,
+        "data": accepted.data_classification,
+        "at most": f"{took(accepted.constraints.max_duration)} ({write_duration(accepted.constraints.max_duration)})",
+        "abort within": took(accepted.constraints.abort_timeout),
+        **envelope_facts(accepted.safety_envelope),
+    }
+
+
+def envelope_facts(envelope: Mapping[str, Any]) -> dict[str, Any]:
+    """The bounds that a job must not leave (L3, Safety Envelope), one a line."""
+    facts: dict[str, Any] = {}
+    for name, bounds in _members(envelope, "parameters"):
+        if isinstance(bounds, Mapping):
+            words = [f"{word} {_text(bounds, key)}" for key, word in _BOUNDS.items() if key in bounds]
+            facts[name] = " ".join([", ".join(words), _text(bounds, "unit")]).strip()
+    if prohibited := envelope.get("prohibited_actions"):
+        facts["never"] = prohibited
+    for danger, answer in _members(envelope, "emergency_procedures"):
+        facts[f"on {danger}"] = answer
+    return facts
+
+
+_BOUNDS = {"min": "at least", "max": "at most"}
+
+
+def _members(envelope: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
+    value = envelope.get(name)
+    return list(value.items()) if isinstance(value, Mapping) else []

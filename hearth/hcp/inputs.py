@@ -1,0 +1,141 @@
+"""A job's inputs against the capability's input_schema: defaults filled in, and what to change where they do not fit.
+
+The verdict is the validator's; this module puts the cure into words, from what the schema says of the place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any, Final
+
+from hearth.hcp.caller_schema import escaped, explain
+
+AT: Final = "/payload/inputs"
+"""Where inputs are in a task_submit."""
+_SHOWN = 80
+_NAMES_SHOWN = 12
+_COMPARED = 50
+
+
+def fill_defaults(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs, and for each property at the top of the schema that they leave out, its default if it has one."""
+    filled = dict(inputs)
+    for name, inner in _properties(schema).items():
+        if name not in filled and isinstance(inner, Mapping) and "default" in inner:
+            filled[name] = deepcopy(inner["default"])
+    return filled
+
+
+def what_is_wrong(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[str, str]:
+    """For inputs that were refused: a sentence that names the place, and the cure."""
+    misfit = explain(schema, inputs)
+    if misfit is None:
+        return f"{AT}: does not fit the capability's input_schema", "Give inputs as the capability's input_schema says"
+    place = AT
+    value: Any = inputs
+    wanted: Any = schema
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in misfit.pointer.split("/")[1:]]
+    for part in parts:
+        place = f"{place}/{escaped(part)}"
+        value = value[int(part)] if isinstance(value, Sequence) else value[part]
+        wanted = _beneath(schema, wanted, part)
+    return f"{place}: {misfit.reason}", _cure(place, value, wanted)
+
+
+def _cure(place: str, value: Any, wanted: Any) -> str:
+    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
+        known = _properties(wanted)
+        missing = [name for name in wanted.get("required", ()) if name not in value]
+        strangers = _strangers(value, known) if wanted.get("additionalProperties") is False else []
+        for name in missing or known:
+            if near := get_close_matches(name, [one[:_SHOWN] for one in strangers], 1):
+                return f"Write {name!r} where {place} has {_short(near[0])}"
+        cures = [f"Remove {_short(one)} from {place}" for one in strangers[:1]]
+        cures += [f"Add {place}/{escaped(one)}: {describe(known.get(one))}" for one in missing[:1]]
+        if cures:
+            there = f"; there are {', '.join(list(known)[:_NAMES_SHOWN])}" if strangers and known else ""
+            return ". ".join(cures) + there
+    return f"Give {place} {describe(wanted)}"
+
+
+def _strangers(value: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    """The first few members that there are not: comparing names takes time, and a caller may send a million."""
+    return list(islice((name for name in value if name not in known), _COMPARED))
+
+
+def describe(schema: Any) -> str:
+    """What a schema asks for, in words: "an integer from 1 to 1000 (how many samples)"."""
+    if not isinstance(schema, Mapping):
+        return "a value as the capability's input_schema says"
+    about = schema.get("description")
+    said = f" ({about})" if isinstance(about, str) and len(about) <= 2 * _SHOWN else ""
+    if "const" in schema:
+        return f"{_short(schema['const'])}{said}"
+    if isinstance(choices := schema.get("enum"), Sequence):
+        return f"one of {', '.join(_short(choice) for choice in choices[:_NAMES_SHOWN])}{said}"
+    kind = schema.get("type")
+    words = " or ".join(_WORDS.get(str(one), "a value") for one in (kind if isinstance(kind, list) else [kind]))
+    return f"{words}{_bounds(schema)}{said}"
+
+
+_WORDS: Final = {
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a string",
+    "boolean": "true or false",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_LIMITS: Final = (
+    ("minimum", "of at least {}"),
+    ("exclusiveMinimum", "above {}"),
+    ("maximum", "of at most {}"),
+    ("exclusiveMaximum", "below {}"),
+    ("multipleOf", "in multiples of {}"),
+    ("pattern", "that fits the pattern {}"),
+)
+_SIZES: Final = (("minLength", "maxLength", "character"), ("minItems", "maxItems", "item"))
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    if "minimum" in schema and "maximum" in schema:
+        return f" from {_short(schema['minimum'])} to {_short(schema['maximum'])}"
+    found = [text.format(_short(schema[keyword])) for keyword, text in _LIMITS if keyword in schema]
+    found += [_size(schema.get(least), schema.get(most), what) for least, most, what in _SIZES]
+    words = " and ".join(one for one in found if one)
+    return f" {words}" if words else ""
+
+
+def _size(least: Any, most: Any, what: str) -> str:
+    if least is not None and most is not None:
+        return f"of {least} to {most} {what}s"
+    if least is None and most is None:
+        return ""
+    bound, number = ("at least", least) if most is None else ("at most", most)
+    return f"of {bound} {number} {what}{'' if number == 1 else 's'}"
+
+
+def _properties(schema: Any) -> Mapping[str, Any]:
+    found = schema.get("properties") if isinstance(schema, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _beneath(root: Mapping[str, Any], schema: Any, part: str) -> Any:
+    """What the schema says of a member or an item, where it says so plainly; None where that takes more to find out."""
+    if not isinstance(schema, Mapping):
+        return None
+    inner = _properties(schema).get(part, schema.get("items") if part.isdecimal() else None)
+    if isinstance(inner, Mapping) and isinstance(ref := inner.get("$ref"), str) and ref.startswith("#/$defs/"):
+        definitions = root.get("$defs")
+        return definitions.get(ref.removeprefix("#/$defs/")) if isinstance(definitions, Mapping) else None
+    return inner
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=True)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

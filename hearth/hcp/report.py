@@ -1,0 +1,184 @@
+"""The account of a job's end: whether its outputs are what was promised and asked for, and the error code if not.
+
+Decision 0073 has the tables. It refuses to invent: a summary is of what was measured, and outputs that nobody can vouch
+for are a failure.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import orjson
+from attrs import frozen
+
+from hearth.errors import (
+    AuditUnavailable,
+    DeviceError,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    ParseError,
+    PermissionDenied,
+    QueueFull,
+    RateLimited,
+    ResourceBusy,
+    SessionInvalid,
+    ShuttingDown,
+    TaskNotFound,
+    TimedOut,
+    ToolNotFound,
+    UnsupportedVersion,
+)
+from hearth.hcp.caller_schema import explain
+from hearth.hcp.messages import ExecutionSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hearth.errors import Effect
+    from hearth.hcp.gate import Approval
+    from hearth.hcp.messages import TaskSubmit
+    from hearth.hcp.values import ErrorCode
+
+Reason: TypeAlias = Literal[
+    "outputs_not_json",
+    "outputs_not_as_declared",
+    "required_fields_missing",
+    "outputs_not_as_expected",
+    "outputs_too_large_to_check",
+    "confidence_unknown",
+    "confidence_below_threshold",
+]
+"""What `error_details.reason` says of outputs that fall short."""
+
+MOST_NOTED: Final = 100
+"""Entries of each list in a summary; what is beyond is counted."""
+LONGEST_NOTE: Final = 300
+
+
+@frozen
+class Shortfall:
+    """Outputs with which a job is not complete: it fails with this."""
+
+    error_code: ErrorCode
+    reason: Reason
+    message: str
+
+
+def conform(outputs: Mapping[str, Any], approval: Approval, submit: TaskSubmit) -> Shortfall | None:
+    """Why these outputs are not what the capability promises and the caller expects; None where they are.
+
+    What is looked at is what the caller will read, so a number that JSON has no notation for is null here too.
+    """
+    try:
+        told = orjson.loads(orjson.dumps(outputs))
+    except TypeError as error:
+        return Shortfall("internal_error", "outputs_not_json", f"/outputs cannot be written as JSON: {error}")
+    capability, expected = approval.capability, submit.expected_output
+    if not capability.outputs.accepts(told):
+        misfit = explain(capability.output_schema, told)
+        what = f"/outputs{misfit.pointer}: {misfit.reason}" if misfit else "/outputs do not fit"
+        said = f"{what}, which is not what {capability.name} {capability.version} declares in its output_schema"
+        return Shortfall("internal_error", "outputs_not_as_declared", said)
+    missing = [name for name in expected.required_fields if name not in told]
+    if missing:
+        said = f"/outputs has no {', '.join(map(repr, missing[:10]))}, which expected_output.required_fields asks for"
+        return Shortfall("execution_error", "required_fields_missing", said)
+    if approval.expected is not None and (misfit := approval.expected.misfit(told)) is not None:
+        said = f"/outputs{misfit.pointer}: {misfit.reason}, against expected_output.schema"
+        reason: Reason = "outputs_too_large_to_check" if misfit.too_much else "outputs_not_as_expected"
+        return Shortfall("execution_error", reason, said)
+    return _confident(told, approval.confidence_threshold)
+
+
+def _confident(outputs: Mapping[str, Any], threshold: float | None) -> Shortfall | None:
+    if threshold is None:
+        return None
+    confidence: Any = outputs.get("confidence")
+    if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
+        said = f"/outputs/confidence is {_short(confidence)}, so nothing says that it reaches {threshold:g}"
+        return Shortfall("execution_error", "confidence_unknown", said)
+    if confidence < threshold:
+        said = f"the confidence of the results is {confidence:g}, below the confidence_threshold of {threshold:g}"
+        return Shortfall("execution_error", "confidence_below_threshold", said)
+    return None
+
+
+ERROR_CODES: Final[Mapping[int, ErrorCode]] = {
+    # Args made from the inputs turned out not to be possible.
+    InvalidParams.code: "input_error",
+    # Allowlist, risk cap, path guard: limits that are enforced here and that no caller can relax.
+    PermissionDenied.code: "safety_violation",
+    ResourceBusy.code: "resource_unavailable",
+    QueueFull.code: "resource_unavailable",
+    RateLimited.code: "resource_unavailable",
+    AuditUnavailable.code: "resource_unavailable",
+    # A step's own limit; `timeout` is said of the job's max_duration alone.
+    TimedOut.code: "execution_error",
+    DeviceError.code: "execution_error",
+    # The step was ours to write: whatever is wrong with the request is no caller's fault.
+    ParseError.code: "internal_error",
+    InvalidRequest.code: "internal_error",
+    MethodNotFound.code: "internal_error",
+    InternalError.code: "internal_error",
+    SessionInvalid.code: "internal_error",
+    TaskNotFound.code: "internal_error",
+    ToolNotFound.code: "internal_error",
+    UnsupportedVersion.code: "internal_error",
+    ShuttingDown.code: "internal_error",
+}
+"""HACP's code of a step's failure -> the error code of its job (L4, Standard Error Codes)."""
+
+_PASSING: Final = frozenset({
+    ResourceBusy.code, QueueFull.code, RateLimited.code, AuditUnavailable.code, ShuttingDown.code,
+})  # fmt: skip
+
+
+def error_code_of(hacp_code: int | None) -> ErrorCode:
+    """What a job fails with when a step failed with this; a code that we do not know is a failure of the step."""
+    return ERROR_CODES.get(hacp_code, "execution_error") if hacp_code is not None else "execution_error"
+
+
+def recoverable(hacp_code: int | None, effect: Effect) -> bool:
+    """Whether the same job, handed in again from its last checkpoint, may well succeed with nothing changed.
+
+    So it is where what stood in the way passes by itself, and for a device's failure that is known to have had no
+    effect: the step that failed is done again then.
+    """
+    return hacp_code in _PASSING or (hacp_code in (DeviceError.code, TimedOut.code) and effect == "none")
+
+
+def summary(
+    *,
+    duration_s: float,
+    steps: int,
+    checkpoints: int,
+    risk_events: Iterable[str] = (),
+    warnings: Iterable[str] = (),
+) -> ExecutionSummary:
+    """What was measured, to the millisecond; equal notes are told once, with how often."""
+    return ExecutionSummary(
+        duration=timedelta(milliseconds=round(duration_s * 1000)),
+        steps_executed=steps,
+        checkpoints_created=checkpoints,
+        risk_events=_noted(risk_events),
+        warnings=_noted(warnings),
+    )
+
+
+def _noted(notes: Iterable[str]) -> tuple[str, ...]:
+    counted: dict[str, int] = {}
+    for note in notes:
+        short = note if len(note) <= LONGEST_NOTE else f"{note[: LONGEST_NOTE - 1]}…"
+        counted[short] = counted.get(short, 0) + 1
+    told = [note if times == 1 else f"{note} ({times} times)" for note, times in counted.items()]
+    if len(told) > MOST_NOTED:
+        told[MOST_NOTED - 1 :] = [f"and {len(told) - MOST_NOTED + 1} more"]
+    return tuple(told)
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,95 @@
+"""The parameters of the hcp.* methods: what is asked about whole jobs beside HCP's own messages (decision 0067).
+
+HCP's pages leave open how a caller finds capabilities, comes back to a session, fetches an artifact, and how a person
+approves a job: these methods do that, without a HACP session. They are this project's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from attrs import frozen
+
+from hearth.protocol.members import read_flag, read_integer, read_optional_text, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MOST_READ = 512 * 1024
+"""Bytes of an artifact in one answer, which base64 makes a third longer."""
+
+
+@frozen
+class HcpCapabilities:
+    """hcp.capabilities: what this caller may submit."""
+
+
+@frozen
+class HcpSessions:
+    """hcp.sessions: the caller's own jobs, the newest first."""
+
+
+@frozen
+class HcpAttach:
+    """hcp.attach: have a session's messages from an event's sequence on, whatever has become of it."""
+
+    session_id: str
+    from_sequence: int
+
+
+@frozen
+class HcpArtifact:
+    """hcp.artifact: a part of a file that a job left behind."""
+
+    uri: str
+    offset: int
+    length: int
+
+
+@frozen
+class HcpPending:
+    """hcp.pending: jobs that wait for a person's approval, for who may give it."""
+
+
+@frozen
+class HcpDecide:
+    """hcp.decide: approve one of them, or do not."""
+
+    approval_id: str
+    approve: bool
+    reason: str | None
+
+
+HcpParams: TypeAlias = HcpCapabilities | HcpSessions | HcpAttach | HcpArtifact | HcpPending | HcpDecide
+
+_CAPABILITIES, _SESSIONS, _PENDING = HcpCapabilities(), HcpSessions(), HcpPending()
+
+
+def _attach(params: Mapping[str, Any]) -> HcpAttach:
+    return HcpAttach(read_text(params, "session_id"), read_integer(params, "from_sequence", "", 0) or 0)
+
+
+def _artifact(params: Mapping[str, Any]) -> HcpArtifact:
+    length = read_integer(params, "len", "", 1, MOST_READ)
+    return HcpArtifact(
+        read_text(params, "uri"), read_integer(params, "offset", "", 0) or 0, MOST_READ if length is None else length
+    )
+
+
+def _decide(params: Mapping[str, Any]) -> HcpDecide:
+    return HcpDecide(
+        read_text(params, "approval_id"),
+        read_flag(params, "approve", "", default=False),
+        read_optional_text(params, "reason"),
+    )
+
+
+HCP_METHODS: Mapping[str, Callable[[Mapping[str, Any]], HcpParams]] = {
+    "hcp.capabilities": lambda _params: _CAPABILITIES,
+    "hcp.sessions": lambda _params: _SESSIONS,
+    "hcp.attach": _attach,
+    "hcp.artifact": _artifact,
+    "hcp.pending": lambda _params: _PENDING,
+    "hcp.decide": _decide,
+}
+"""Method name -> reader of its params object."""

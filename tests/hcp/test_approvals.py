@@ -1,0 +1,187 @@
+"""A person's approval: a job that needs one waits for it, and nobody gives it to a job of their own (decision 0077)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from support.hcp import Caller, capability, hcp_world, reading, step
+from support.world import ALICE, BOB
+
+from hearth.policy.principal import Principal
+from hearth.policy.rules import Match, PolicyEntry
+
+CAROL = Principal(kind="unix", uid=1003, gid=1003)
+POLICY = (
+    PolicyEntry(name="approvers", match=[Match(uid=BOB.uid), Match(uid=ALICE.uid)], hcp={"approve": True}),
+    PolicyEntry(name="rest", match=Match(any=True)),
+)
+GUARDED = {"requires_human_approval": True, "hazard_categories": ("high_temperature",)}
+
+
+@pytest.fixture(autouse=True)
+def _bounded(broken_off_when_it_hangs):
+    """Every wait in here has a bound."""
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    """A world whose one capability needs a person's approval."""
+    script = reading(step("read", tag="done"))
+
+    def world(*capabilities, **more):
+        return hcp_world(tmp_path / "hcp", capability("heat", script, safety=GUARDED), policy=POLICY, **more)
+
+    return world
+
+
+async def asked(approver, count=1):
+    """Wait until so many jobs wait for approval; return what the approver is shown."""
+    pending = []
+    while len(pending) < count:
+        pending = (await approver.call("hcp.pending"))["approvals"]
+    return pending
+
+
+@pytest.mark.spec(
+    "hcp L3 Approval Flow",
+    "is",
+    "requires_human_approval and risk_level >= R3? Yes: Queue for human review (async approval flow)",
+)
+async def test_a_job_of_risk_r3_that_requires_it_waits_until_a_person_has_approved_it(guarded):
+    async with guarded() as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        document = Caller.submission("heat", inputs={"celsius": 90})
+        await alice.send(document)
+        (shown,) = await asked(bob)
+        assert world.observer.labels("begin") == []
+        assert alice.messages == []
+        assert shown["inputs"] == {"celsius": 90}
+        assert (shown["capability"], shown["capability_version"], shown["risk_level"]) == ("heat", "1.0.0", "R3")
+        assert shown["principal"] == ALICE.key
+        assert shown["hazard_categories"] == ["high_temperature"]
+        assert shown["own"] is False
+        assert shown["submitted_at"] < shown["expires_at"]
+        answer = await bob.call("hcp.decide", approval_id=shown["approval_id"], approve=True, reason="I am at the oven")
+        assert answer == {"approval_id": shown["approval_id"], "approved": True}
+        await alice.until(lambda: alice.messages)
+        session_id = alice.messages[0]["session_id"]
+        await alice.closed(session_id)
+        events = [one["event"] for one in world.records("hcp.submit", "hcp.approve", "hcp.accept")]
+        assert events == ["hcp.submit", "hcp.approve", "hcp.accept"]
+        (record,) = world.records("hcp.approve")
+        assert record["by"] == BOB.key
+        assert (await bob.call("hcp.pending"))["approvals"] == []
+
+
+async def test_a_job_that_is_not_approved_is_rejected_with_what_the_person_said(guarded):
+    async with guarded() as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        document = Caller.submission("heat")
+        await alice.send(document)
+        (shown,) = await asked(bob)
+        await bob.call("hcp.decide", approval_id=shown["approval_id"], approve=False, reason="the oven is open")
+        refused = await alice.rejected(document)
+        assert refused["reason_code"] == "approval_denied"
+        assert "the oven is open" in refused["reason_message"]
+        assert refused["assessed_risk_level"] == "R3"
+        assert world.observer.labels("begin") == []
+        assert [one["by"] for one in world.records("hcp.deny")] == [BOB.key]
+
+
+async def test_nobody_approves_a_job_of_their_own(guarded):
+    async with guarded() as world:
+        alice = world.caller(ALICE)
+        await alice.send(Caller.submission("heat"))
+        (shown,) = await asked(alice)
+        assert shown["own"] is True
+        answer = await alice.ask("hcp.decide", {"approval_id": shown["approval_id"], "approve": True})
+        assert answer["error"]["code"] == -32003
+        assert alice.messages == []
+
+
+async def test_who_may_not_approve_sees_nothing_and_decides_nothing(guarded):
+    async with guarded() as world:
+        alice, bob, carol = world.caller(ALICE), world.caller(BOB), world.caller(CAROL)
+        await alice.send(Caller.submission("heat"))
+        (shown,) = await asked(bob)
+        for method, params in (
+            ("hcp.pending", {}),
+            ("hcp.decide", {"approval_id": shown["approval_id"], "approve": True}),
+        ):
+            answer = await carol.ask(method, params)
+            assert answer["error"]["code"] == -32003
+        assert alice.messages == []
+
+
+async def test_an_approval_is_given_once(guarded):
+    async with guarded() as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        await alice.send(Caller.submission("heat"))
+        (shown,) = await asked(bob)
+        decision = {"approval_id": shown["approval_id"], "approve": False}
+        answers = [await bob.ask("hcp.decide", decision) for _ in range(2)]
+        assert "result" in answers[0]
+        assert answers[1]["error"]["code"] == -32602
+        assert answers[1]["error"]["data"]["path"] == "/approval_id"
+        assert len(world.records("hcp.deny")) == 1
+
+
+async def test_a_job_that_nobody_approves_in_time_is_rejected(guarded):
+    async with guarded(settings={"approval_timeout_s": 0.05}) as world:
+        alice = world.caller(ALICE)
+        refused = await alice.rejected(Caller.submission("heat"))
+        assert refused["reason_code"] == "approval_timeout"
+        assert refused["suggestion"]
+
+
+async def test_a_message_that_is_repeated_while_it_waits_is_asked_about_once_and_answered_to_all(guarded):
+    async with guarded() as world:
+        first, second, bob = world.caller(ALICE), world.caller(ALICE), world.caller(BOB)
+        document = Caller.submission("heat")
+        await first.send(document)
+        await asked(bob)
+        await second.send(document)
+        await second.call("hcp.sessions")
+        (shown,) = await asked(bob)
+        await first.close()
+        await bob.call("hcp.decide", approval_id=shown["approval_id"], approve=True)
+        await second.until(lambda: second.messages)
+        await second.closed(second.messages[0]["session_id"])
+        assert world.observer.labels("begin") == ["done"]
+
+
+async def test_a_job_that_waits_when_the_daemon_ends_may_be_sent_again(guarded):
+    document = Caller.submission("heat")
+    async with guarded() as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        await alice.send(document)
+        await asked(bob)
+        await world.desk.end(trio.current_time() + 5)
+        refused = await alice.rejected(document) if not alice.messages else alice.messages[0]["payload"]
+        assert refused["reason_code"] == "shutting_down"
+    async with guarded() as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        await alice.send(document)
+        assert len(await asked(bob)) == 1
+
+
+async def test_an_approved_job_whose_capability_is_taken_meanwhile_is_refused_and_may_be_sent_again(guarded):
+    async with guarded() as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        document = Caller.submission("heat")
+        await alice.send(document)
+        (shown,) = await asked(bob)
+        with world.desk.rooms.use(world.parts.capabilities["heat"]):
+            await bob.call("hcp.decide", approval_id=shown["approval_id"], approve=True)
+            refused = await alice.rejected(document) if not alice.messages else alice.messages[0]["payload"]
+            assert refused["reason_code"] == "resource_unavailable"
+        await asked(bob, 0)
+        await alice.send(document)
+        assert len(await asked(bob)) == 1
+
+
+async def test_below_r3_nobody_is_asked(tmp_path):
+    low = capability("heat", safety={**GUARDED, "risk_floor": "R2"})
+    async with hcp_world(tmp_path / "hcp", low, policy=POLICY) as world:
+        alice = world.caller(ALICE)
+        await alice.closed(await alice.accepted("heat"))

@@ -1,0 +1,235 @@
+"""The order of what is asked of the book: together where it waits, never torn by who is cancelled, ended in time."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import pytest
+import trio
+from support.hcp_book import ACCEPTED, ANN, begin, event, line, running, session_id
+from support.waiting import until
+
+from hearth.actors.bridges.hcp import book_clerk
+from hearth.actors.bridges.hcp.book import Book, BookError, Claim
+
+ONE = session_id(1)
+REJECTED = line("task_rejected", reason_code="forbidden")
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "audit.log.hcp"
+
+
+class Gate:
+    """Holds the book's thread, as a slow disk would, until it is opened."""
+
+    def __init__(self):
+        self._reached, self._opened = threading.Event(), threading.Event()
+
+    def stand(self, _connection):
+        self._reached.set()
+        self._opened.wait(30)
+
+    async def holds(self, book, nursery):
+        """Have the book stand at the gate."""
+        nursery.start_soon(book._clerk.read, self.stand)
+        await trio.to_thread.run_sync(self._reached.wait, 30)
+
+    def open(self):
+        self._opened.set()
+
+
+def waiting(book):
+    """How many operations wait for their turn."""
+    return book._clerk._mailbox._send.statistics().current_buffer_used
+
+
+async def test_what_waits_is_committed_together(place):
+    async with running(Book(place)) as book, trio.open_nursery() as nursery:
+        await begin(book)
+        statements = []
+        book._file._book.set_trace_callback(statements.append)
+        gate = Gate()
+        await gate.holds(book, nursery)
+        for sequence in range(1, 21):
+            nursery.start_soon(book.append, ONE, [event(sequence)])
+        await until(lambda: waiting(book) == 20)
+        gate.open()
+    assert statements.count("COMMIT") == 1
+    assert statements.count("BEGIN IMMEDIATE") == 1
+
+
+async def test_what_is_read_is_what_was_asked_to_be_written_before_it_and_nothing_later(place):
+    stories = {}
+    async with running(Book(place)) as book, trio.open_nursery() as nursery:
+        await begin(book)
+        gate = Gate()
+        await gate.holds(book, nursery)
+
+        async def read(after):
+            stories[after] = await book.story(ONE)
+
+        append = partial(book.append, ONE)
+        asks = [(read, 0), (append, [event(1)]), (read, 1), (append, [event(2)]), (read, 2)]
+        for number, (ask, what) in enumerate(asks, 1):
+            nursery.start_soon(ask, what)
+            await until(lambda number=number: waiting(book) == number)
+        gate.open()
+    assert stories == {0: [ACCEPTED], 1: [ACCEPTED, event(1)], 2: [ACCEPTED, event(1), event(2)]}
+
+
+async def test_who_is_cancelled_before_his_turn_has_asked_for_nothing(place):
+    async with running(Book(place)) as book, trio.open_nursery() as nursery:
+        await begin(book)
+        gate = Gate()
+        await gate.holds(book, nursery)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as asking:
+                asking.start_soon(book.append, ONE, [event(1)])
+                asking.start_soon(book.claim, ANN, "m", "digest")
+                await until(lambda: waiting(book) == 2)
+                scope.cancel()
+        gate.open()
+        assert scope.cancelled_caught
+        assert await book.story(ONE) == [ACCEPTED]
+        assert await book.claim(ANN, "m", "digest") == Claim("new")
+
+
+async def test_who_is_cancelled_in_his_turn_waits_for_what_comes_of_it(place):
+    done = []
+    async with running(Book(place)) as book, trio.open_nursery() as nursery:
+        await begin(book)
+        await book.claim(ANN, "m", "digest")
+        gate = Gate()
+        reached = threading.Event()
+
+        def stand(_connection):
+            reached.set()
+            gate.stand(_connection)
+
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as asking:
+
+                async def answer():
+                    await book.answer(ANN, "m", REJECTED)
+                    done.append("answered")
+
+                await gate.holds(book, nursery)
+                asking.start_soon(book._clerk.write, stand)
+                asking.start_soon(answer)
+                await until(lambda: waiting(book) == 2)
+                gate.open()
+                await trio.to_thread.run_sync(reached.wait, 30)
+                scope.cancel()
+        assert done == ["answered"]
+        assert await book.claim(ANN, "m", "digest") == Claim("answered", REJECTED)
+
+
+async def test_what_is_asked_before_the_book_runs_waits_for_it(place):
+    book = Book(place)
+    book.open()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(book.claim, ANN, "m", "digest")
+        await until(lambda: waiting(book) == 1)
+        await nursery.start(book.run)
+        assert await book.claim(ANN, "m", "digest") == Claim("pending")
+        await book.aclose()
+
+
+async def test_what_was_asked_is_done_when_the_book_is_told_to_end_and_nothing_afterwards(place):
+    book = Book(place)
+    book.open()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            house = await nursery.start(_house, book)
+            await begin(book)
+            gate = Gate()
+            await gate.holds(book, nursery)
+            nursery.start_soon(book.append, ONE, [event(1)])
+            await until(lambda: waiting(book) == 1)
+            house.cancel()
+            gate.open()
+        for ask in (partial(book.append, ONE, [event(2)]), partial(book.claim, ANN, "m", "digest")):
+            with pytest.raises(BookError, match=f"HCP book {place}/book.sqlite3: closed"):
+                await ask()
+        await book.aclose()
+        await book.aclose()
+    async with running(Book(place)) as book:
+        assert await book.story(ONE) == [ACCEPTED, event(1)]
+
+
+async def _house(book, *, task_status):
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(book.run)
+            task_status.started(scope)
+
+
+async def test_a_book_that_never_ran_is_closed_all_the_same(place):
+    for _ in range(2):
+        book = Book(place)
+        book.open()
+        await book.aclose()
+        book = Book(place)
+        book.open()
+        book.close()
+        book.close()
+
+
+async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_waits_for_ever(place, monkeypatch):
+    monkeypatch.setattr(book_clerk, "FLUSH_LIMIT_S", 0.05)
+    book = Book(place)
+    book.open()
+    gate = Gate()
+    reasons = []
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            house = await nursery.start(_house, book)
+            await begin(book)
+
+            async def ask(operation, *args):
+                with pytest.raises(BookError) as caught:
+                    await operation(*args)
+                reasons.append(str(caught.value).rpartition(": ")[2])
+
+            # Two that come together, of which the second cannot begin before the first has ended.
+            for operation, writes in ((gate.stand, False), (lambda _connection: None, True)):
+                nursery.start_soon(ask, book._clerk._post(operation, writes=writes).get)
+            await trio.to_thread.run_sync(gate._reached.wait, 30)
+            nursery.start_soon(ask, book.append, ONE, [event(1)])
+            nursery.start_soon(ask, book.story, ONE)
+            await until(lambda: waiting(book) == 2)
+            house.cancel()
+        await book.aclose()
+    gate.open()
+    assert sorted(reasons) == ["closed"] * 2 + ["it ended before this was safe"] * 2
+
+
+async def test_a_bug_in_an_operation_ends_the_book_and_leaves_nobody_waiting(place):
+    book = Book(place)
+    book.open()
+    refused = []
+
+    async def ask(operation):
+        with pytest.raises(BookError):
+            await book._clerk.write(operation)
+        refused.append(operation)
+
+    with trio.fail_after(20), pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(book.run)
+            nursery.start_soon(ask, lambda _connection: 1 / 0)
+            nursery.start_soon(ask, lambda _connection: 2)
+    assert len(refused) == 2
+    with pytest.raises(BookError, match="closed"):
+        await book.story(ONE)
+    await book.aclose()
+
+
+async def test_an_answer_stands_although_nobody_tidies_up_after_it_any_more(place):
+    async with running(Book(place)) as book:
+        await begin(book)
+    book._clerk.write_later(lambda _connection: None)
+    assert waiting(book) == 0

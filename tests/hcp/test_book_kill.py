@@ -1,0 +1,109 @@
+"""kill -9 in the middle of heavy writing: what the book has answered is there, and all of it is in one piece."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+from support.hcp_book import ANN, line, look, running, session_id
+from support.hcp_writer import STEPS
+
+from hearth.actors.bridges.hcp.book import Book
+from hearth.actors.bridges.hcp.store import ArtifactStore
+from hearth.actors.bridges.hcp.story import sequence_of
+
+ROUNDS = 20
+TESTS = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def writers(tmp_path, unmeasured):
+    """Starts writers on a book, and kills each after it has said so many things; what they said until then."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.hcp_writer", tmp_path / "hcp"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=TESTS,
+        text=True,
+    )
+
+    def kill_after(first, most):
+        process.stdin.write(f"{first}\n")
+        process.stdin.flush()
+        said, pid = [], None
+        while True:
+            what, *of = json.loads(process.stdout.readline())
+            if what == "over":
+                return said
+            if what == "begun":
+                (pid,) = of
+            else:
+                said.append((what, *of))
+            if pid is not None and len(said) >= most:
+                os.kill(pid, signal.SIGKILL)
+
+    with process:
+        yield kill_after
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+async def check(place, said, first):
+    """What a writer was answered is so; what it was not answered is so or is not, but never by halves."""
+    book = Book(place)
+    store = ArtifactStore(place, book, most_each=1 << 20, most_all=1 << 30)
+    async with running(book):
+        assert store.open() == []
+        assert book.aside is None
+        rows = {row.session_id: row for row in await book.sessions(ANN, 10_000)}
+        last = max((of[0] for _, *of in said), default=first) + 8
+        for number in range(first, last):
+            claim = await book.claim(ANN, f"message-{number}", "digest")
+            row = rows.get(session_id(number))
+            assert (claim.kind == "answered") == (row is not None)
+            if row is None:
+                continue
+            assert claim.answer == line("task_accepted", number)
+            story = await book.story(row.session_id)
+            sequences = [found for told in story if (found := sequence_of(told)) is not None]
+            assert sequences == list(range(1, row.sequence + 1))
+            assert len(story) == row.lines
+            told = [json.loads(text)["payload"]["data"].get("step") for text in story if sequence_of(text)]
+            assert [step for step in told if step] == list(range(1, row.checkpoints + 1))
+            assert await book.outcomes(row.session_id, row.checkpoints) == [
+                {"n": step} for step in range(1, row.checkpoints + 1)
+            ]
+            assert (row.state == "COMPLETED") == (row.ended_at is not None)
+        for what, number, *of in said:
+            row = rows[session_id(number)]
+            if what == "recorded":
+                assert row.checkpoints >= of[0]
+            elif what == "kept":
+                uri, checksum = of
+                kept = await store.read(uri, 0, 1 << 20)
+                assert kept.artifact.checksum == checksum
+                assert len(kept.data) == kept.artifact.size_bytes
+            elif what == "ended":
+                assert (row.state, row.checkpoints) == ("COMPLETED", STEPS)
+        assert {row.session_id for row in book.unfinished} == {key for key, row in rows.items() if row.ended_at is None}
+        for row in book.unfinished:
+            await book.end(row.session_id, "FAILED", [line("task_failed"), line("event", sequence=row.sequence + 1)])
+    assert look(place, "PRAGMA integrity_check") == [("ok",)]
+    return last
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_loses_nothing_that_was_answered(tmp_path, writers):
+    chance, first, said = random.Random(6), 1, []
+    for _ in range(ROUNDS):
+        now = writers(first, chance.randrange(100))
+        first = trio.run(check, tmp_path / "hcp", now, first)
+        said += now
+    assert {what for what, *_ in said} == {"answered", "recorded", "kept", "ended"}

@@ -1,0 +1,127 @@
+"""The front desk: what a desk is made of is there when the first message comes, and not before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import trio
+from support.hcp import Caller, capability, hcp_world, reading, step
+
+from hearth.errors import ConfigError
+
+GATED = reading(step("read", "first", tag="first", gate="g"))
+
+
+@pytest.fixture(autouse=True)
+def _bounded(broken_off_when_it_hangs):
+    """Every wait in here has a bound."""
+
+
+@pytest.fixture
+def closed(tmp_path):
+    """A world whose desk nobody has needed yet."""
+    return lambda *capabilities, **more: hcp_world(tmp_path / "hcp", *capabilities, opened=False, **more)
+
+
+async def test_without_a_job_there_is_neither_a_book_nor_a_desk(closed, tmp_path):
+    async with closed() as world:
+        caller = world.caller()
+        await caller.open()
+        assert world.runtime.desk._desk is None
+    assert not (tmp_path / "hcp").exists()
+
+
+async def test_what_comes_first_is_answered_in_its_order_and_once(closed):
+    async with closed(capability(concurrent_limit=4)) as world:
+        caller = world.caller()
+        documents = [Caller.submission(), Caller.submission("lok"), {**Caller.submission(), "payload": 1}]
+        await caller.send(*documents, caller.request("hcp.sessions", {}, 7))
+        for document in documents:
+            await caller.until(lambda document=document: caller.replies(document["message_id"]))
+        await caller.until(lambda: caller.answers(7))
+        types = [caller.replies(document["message_id"])[0]["type"] for document in documents]
+        assert types == ["task_accepted", "task_rejected", "task_rejected"]
+        await caller.closed(caller.replies(documents[0]["message_id"])[0]["session_id"])
+        assert world.carriers[0].connection._in_flight == 0
+        assert all(len(caller.replies(document["message_id"])) == 1 for document in documents)
+
+
+async def test_a_book_that_cannot_be_opened_refuses_for_now_and_is_tried_again(closed, monkeypatch):
+    def broken(*_args):
+        raise ConfigError("HCP book: the disk is on fire")
+
+    async with closed() as world:
+        caller = world.caller()
+        document = Caller.submission()
+        with monkeypatch.context() as patch:
+            patch.setattr("hearth.actors.bridges.hcp.house.furnish", broken)
+            refused = await caller.rejected(document)
+            assert refused["reason_code"] == "resource_unavailable"
+            assert "on fire" in refused["reason_message"]
+            answer = await caller.ask("hcp.sessions", {})
+            assert "on fire" in answer["error"]["data"]["reason"]
+        await caller.send(document)
+        await caller.until(lambda: len(caller.replies(document["message_id"])) == 2)
+        assert caller.replies(document["message_id"])[1]["type"] == "task_accepted"
+
+
+async def test_a_daemon_that_ends_answers_what_nobody_has_looked_at(closed):
+    async with closed() as world:
+        caller = world.caller()
+        await world.runtime.desk.end(trio.current_time() + 5)
+        refused = await caller.rejected(Caller.submission())
+        assert refused["reason_code"] == "shutting_down"
+        assert (await caller.ask("hcp.sessions", {}))["error"]["code"] == -32007
+
+
+async def test_a_message_that_opens_the_desk_while_the_daemon_ends_is_answered(closed):
+    async with closed() as world:
+        caller = world.caller()
+        document = Caller.submission()
+        ask = caller.request("hcp.sessions", {}, 7)
+        await caller.send(document, ask)
+        while not world.runtime.desk._waiting:
+            await trio.lowlevel.checkpoint()
+        await world.runtime.desk.end(trio.current_time() + 5)
+        await caller.until(lambda: caller.replies(document["message_id"]) and caller.answers(7))
+        answer = caller.replies(document["message_id"])[0]
+        assert answer["payload"].get("reason_code") in (None, "shutting_down")
+
+
+async def test_a_message_that_the_desk_was_not_opened_for_in_time_is_refused(closed, monkeypatch):
+    gate = trio.Event()
+
+    async with closed() as world:
+        caller = world.caller()
+        monkeypatch.setattr("hearth.actors.bridges.hcp.house.recover", lambda _services: gate.wait())
+        document = Caller.submission()
+        await caller.send(document, caller.request("hcp.sessions", {}, 7))
+        while len(world.runtime.desk._waiting) < 2:
+            await trio.lowlevel.checkpoint()
+        await world.runtime.desk.end(trio.current_time() + 0.05)
+        world.runtime.desk.close()
+        await caller.until(lambda: caller.replies(document["message_id"]) and caller.answers(7))
+        assert caller.replies(document["message_id"])[0]["payload"]["reason_code"] == "shutting_down"
+        assert caller.answers(7)[0]["error"]["code"] == -32007
+        gate.set()
+
+
+async def test_sessions_without_an_end_get_one_before_anybody_asks(closed, tmp_path):
+    async with hcp_world(tmp_path / "hcp", capability(script=GATED)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        await world.desk.services.book.aclose()
+    async with closed() as world:
+        assert world.runtime.desk._desk is not None
+        (record,) = world.records("hcp.recover")
+        assert record["hcp_session"] == session_id
+
+
+def test_what_a_desk_is_made_of_is_not_imported_with_the_daemon():
+    names = "hearth.actors.bridges.hcp.house", "hearth.hcp.gate", "hearth.hcp.expressions", "sqlite3"
+    code = f"import sys, hearth.actors.daemon; print([name for name in {names!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

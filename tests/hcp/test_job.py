@@ -1,0 +1,565 @@
+"""The job: how it works, stops, and comes to exactly one end, whatever happens around it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+import trio
+from support.hcp import Caller, capability, hcp_world, reading, step
+from support.world import ALICE, BOB
+
+from hearth.hcp.planning import Do, Fail, Finish, Keepsake, Tell, Wait
+from hearth.policy.rules import Match, PolicyEntry
+
+TWO = reading(step("read", "first", tag="first", gate="g"), step("read", "second", tag="second"))
+
+
+@pytest.fixture(autouse=True)
+def _bounded(broken_off_when_it_hangs):
+    """Every wait in here has a bound."""
+
+
+@pytest.fixture
+def look(tmp_path):
+    """`async with look(...) as world`: a world with a desk over capabilities."""
+    return lambda *capabilities, **more: hcp_world(tmp_path / "hcp", *capabilities, **more)
+
+
+@asynccontextmanager
+async def killed(tmp_path, *capabilities, **more):
+    """A world whose book stops taking anything at the end of the body, as if the process had been killed there."""
+    async with hcp_world(tmp_path / "hcp", *capabilities, **more) as world:
+        yield world
+        await world.desk.services.book.aclose()
+
+
+def scripted(*actions, outputs=None):
+    """A script: these actions, then done."""
+
+    def script(_order):
+        for action in actions:
+            yield action  # noqa: UP028  a tuple's iterator takes no outcomes
+        yield Finish(outputs=outputs or {})
+
+    return script
+
+
+# --- abort -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec(
+    "hcp L2 Abort Protocol",
+    "MUST",
+    "The callee MUST make a best-effort attempt at cleanup but is not required to guarantee resource release "
+    "within any specific timeframe.",
+)
+async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_abort(look):
+    async with look(capability(script=TWO)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        await caller.send(Caller.abortion(session_id, reason="changed my mind"))
+        aborting = await caller.told(session_id, "state_changed", 2)
+        assert aborting == {"from_state": "RUNNING", "to_state": "ABORTING", "reason": "changed my mind"}
+        assert world.observer.labels("end") == []
+        world.gate("g").open()
+        story = await caller.closed(session_id)
+        assert world.observer.labels("end") == ["first"]
+        world.observer.assert_whole()
+        moves = [event["data"]["to_state"] for event in caller.events_in(session_id, "state_changed")]
+        assert moves == ["RUNNING", "ABORTING", "ABORTED"]
+        assert {one["type"] for one in story} == {"task_accepted", "event"}
+        closed = story[-1]["payload"]["data"]
+        assert closed["final_state"] == "ABORTED"
+        assert closed["execution_summary"]["steps_executed"] == 1
+        assert closed["execution_summary"]["checkpoints_created"] == 1
+
+
+async def test_a_step_that_was_done_although_its_job_was_aborted_is_not_done_again(look):
+    async with look(capability(script=TWO)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        await caller.send(Caller.abortion(session_id))
+        await caller.told(session_id, "state_changed", 2)
+        world.gate("g").open()
+        await caller.closed(session_id)
+        checkpoint = (await caller.told(session_id, "checkpoint_created"))["checkpoint_id"]
+        again = await caller.accepted(context={"last_checkpoint": checkpoint})
+        await caller.closed(again)
+        assert world.observer.labels("begin") == ["first", "second"]
+
+
+async def test_a_job_that_waits_stops_at_once_when_it_is_aborted(look):
+    async with look(capability(script=scripted(Wait(3600)), max_duration=timedelta(hours=2))) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await caller.told(session_id, "state_changed")
+        token = caller.events_in(session_id, "session_created")[0]["data"]["session_token"]
+        await caller.send(Caller.abortion(session_id, session_token=token))
+        story = await caller.closed(session_id)
+        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        (record,) = world.records("hcp.abort")
+        assert record["hcp_session"] == session_id
+
+
+@pytest.mark.spec("hcp L2 Abort Protocol", "SHOULD", "Cleanup SHOULD be bounded by a callee-defined abort timeout.")
+async def test_a_stuck_transaction_keeps_an_abort_no_longer_than_abort_timeout(look):
+    async with look(capability(script=TWO), settings={"abort_timeout_s": 0.05}, close_grace_s=0.05) as world:
+        caller = world.caller()
+        answer = await caller.reply(Caller.submission())
+        assert answer["payload"]["constraints"]["abort_timeout"] == "PT0.05S"
+        session_id = answer["session_id"]
+        await world.gate("g").reached()
+        await caller.send(Caller.abortion(session_id))
+        story = await caller.closed(session_id)
+        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        assert world.observer.labels("end") == []
+
+
+@pytest.mark.parametrize(
+    ("who", "which", "token", "code"),
+    [
+        (ALICE, "not-there", None, "unknown_session"),
+        (BOB, None, None, "unknown_session"),
+        (ALICE, None, "forged", "unauthorized"),
+    ],
+)
+async def test_who_may_not_abort_is_told_nothing_else_and_the_job_goes_on(look, who, which, token, code):
+    async with look(capability(script=TWO)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        payload = {} if token is None else {"session_token": token}
+        refused = await world.caller(who).rejected(Caller.abortion(which or session_id, **payload))
+        assert refused["reason_code"] == code
+        world.gate("g").open()
+        assert (await caller.outcome(session_id))["outputs"] == {"tag": "second"}
+
+
+async def test_anothers_session_is_not_told_apart_from_none(look):
+    async with look() as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        session_id = await alice.accepted()
+        await alice.closed(session_id)
+        other = await bob.rejected(Caller.abortion(session_id))
+        none = await bob.rejected(Caller.abortion("6b8f1f0e-0000-4000-8000-000000000000"))
+        mask = {session_id: "S", "6b8f1f0e-0000-4000-8000-000000000000": "S"}
+        for refused in (other, none):
+            del refused["in_reply_to"]
+            for found, masked in mask.items():
+                refused["reason_message"] = refused["reason_message"].replace(found, masked)
+        assert other == none
+
+
+async def test_an_abort_of_a_session_that_has_ended_changes_nothing(look):
+    async with look() as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        story = await caller.closed(session_id)
+        await caller.send(Caller.abortion(session_id))
+        assert "sessions" in await caller.call("hcp.sessions")
+        assert await caller.closed(session_id) == story
+        assert world.carriers[0].connection._in_flight == 0
+
+
+# --- every end -------------------------------------------------------------------------------------------------------
+
+
+def crash(_order):
+    yield step("read")
+    raise RuntimeError("a bug in the planner")
+
+
+ENDS = {
+    "done": (scripted(step("read")), "COMPLETED", None),
+    "the plan fails": (scripted(Fail(error_code="input_error", message="no")), "FAILED", "input_error"),
+    "a bug in the plan": (crash, "FAILED", "internal_error"),
+    "out of time": (scripted(Wait(60)), "FAILED", "timeout"),
+    "an unsayable output": (scripted(outputs={"x": object()}), "FAILED", "internal_error"),
+    "an output too large": (scripted(outputs={"x": "x" * 600_000}), "FAILED", "execution_error"),
+    "an event not a plan's": (scripted(Tell(event_type="session_closed", data={})), "FAILED", "internal_error"),
+    "a token that no longer holds": (scripted(step("read")), "FAILED", "internal_error"),
+    "the HACP session ends": (scripted(step("wait", tag="w")), "FAILED", "internal_error"),
+    "no audit log": (scripted(step("set", line=1, value=1)), "FAILED", "resource_unavailable"),
+    "no book": (scripted(step("read")), "FAILED", "resource_unavailable"),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+@pytest.mark.spec(
+    "hcp L3 Session Token",
+    "is",
+    "Is validated by the callee's L1/L2 layers on each operation to ensure execution stays within approved scope",
+)
+async def test_every_accepted_jobs_story_ends_with_exactly_one_session_closed(look, what, monkeypatch):
+    script, state, error_code = ENDS[what]
+
+    def gated(order):
+        inner = script(order)
+        outcome = yield step("read", "gate", gate="g")
+        action = next(inner)
+        while True:
+            outcome = yield action
+            action = inner.send(outcome)
+
+    limit = timedelta(seconds=0.2 if what == "out of time" else 60)
+    async with look(capability(script=gated, max_duration=limit)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        if what == "a token that no longer holds":
+            world.desk.jobs[session_id].token = "x.y"
+        elif what == "no audit log":
+            world.journal.fail("disk full")
+        elif what == "no book":
+            await world.desk.services.book.aclose()
+        world.gate("g").open()
+        if what == "the HACP session ends":
+            await caller.told(session_id, "checkpoint_created")
+            await world.runtime.end_sessions()
+        story = await caller.closed(session_id)
+        closed = [one for one in story if one["payload"].get("event_type") == "session_closed"]
+        assert closed == story[-1:]
+        assert closed[0]["payload"]["data"]["final_state"] == state
+        ends = [one for one in story if one["type"] in ("task_completed", "task_failed")]
+        assert ends == story[-2:-1]
+        assert ends[0]["payload"].get("error_code") == error_code
+        sequences = [event["sequence"] for event in caller.events_in(session_id)]
+        assert sequences == sorted(set(sequences))
+        assert session_id not in world.desk.jobs
+
+
+async def test_a_bug_in_making_files_makes_a_finished_job_fail_honestly(look):
+    def keepsakes(_course):
+        raise RuntimeError("a bug")
+
+    async with look(capability(keepsakes=keepsakes)) as world:
+        caller = world.caller()
+        failed = await caller.outcome(await caller.accepted())
+        assert failed["error_code"] == "internal_error"
+        assert "RuntimeError" in failed["error_message"]
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_callers_max_duration_counts_where_it_is_the_shorter_one(look):
+    async with look(capability(script=scripted(step("read"), Wait(60)))) as world:
+        caller = world.caller()
+        session_id = await caller.accepted(constraints={"max_duration": "PT0.2S"})
+        failed = await caller.outcome(session_id)
+        assert failed["error_code"] == "timeout"
+        assert failed["error_details"]["recoverable"] is True
+        assert failed["error_details"]["last_checkpoint"] == f"ckpt-{session_id}-000001"
+        assert failed["partial_outputs"] == {"steps_done": 1}
+
+
+async def test_a_long_wait_does_not_lose_the_hacp_session(look):
+    script = scripted(Wait(0.4), step("read"), outputs={"fine": True})
+    async with look(capability(script=script), idle_ttl_s=0.2) as world:
+        caller = world.caller()
+        assert (await caller.outcome(await caller.accepted()))["outputs"] == {"fine": True}
+
+
+async def test_a_job_waits_for_a_rate_limit_and_says_so(look):
+    policy = (PolicyEntry(name="slow", match=Match(any=True), rate={"bench.read": "4/s"}),)
+    script = scripted(*[step("read")] * 5)
+    async with look(capability(script=script), policy=policy) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        summary = (await caller.outcome(session_id))["execution_summary"]
+        assert summary["steps_executed"] == 5
+        assert len(summary["warnings"]) == 1
+        assert (await caller.told(session_id, "warning"))["code"] == "rate_limited"
+
+
+@pytest.mark.spec("hcp L4 Constraints", "is", "priority | enum (low/normal/high/urgent) | Relative priority hint")
+async def test_priority_and_time_reach_the_bus(look, monkeypatch):
+    async with look(capability(script=TWO, concurrent_limit=3)) as world:
+        caller = world.caller()
+        low = await caller.accepted()
+        await world.gate("g").reached()
+        # The bus is taken: of the two that wait the urgent one comes first.
+        script_of = {"normal": "n", "urgent": "u"}
+        monkeypatch.setattr(
+            world.parts.capabilities["look"].plan,
+            "script",
+            lambda order: reading(step("read", tag=order.inputs["tag"]))(order),
+        )
+        ids = [
+            await caller.accepted(inputs={"tag": tag}, constraints={"priority": priority})
+            for priority, tag in script_of.items()
+        ]
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        world.gate("g").open()
+        for session_id in (low, *ids):
+            await caller.closed(session_id)
+        begun = world.observer.labels("begin")
+        assert begun.index("u") < begun.index("n")
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("hcp L2 Standard Event Types", "is", "warning | Non-fatal warning | code, message, details")
+async def test_what_a_plan_tells_is_told_and_its_warnings_are_in_the_summary(look):
+    script = scripted(
+        Tell(event_type="intermediate_result", data={"result_type": "mean", "data": 1, "is_partial": True}),
+        Tell(event_type="warning", data={"code": "noisy", "message": "it is noisy"}),
+        Tell(event_type="log", data={"level": "info", "message": "x" * 300_000}),
+        step("read"),
+    )
+    async with look(capability(script=script)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        summary = (await caller.outcome(session_id))["execution_summary"]
+        assert (await caller.told(session_id, "intermediate_result"))["data"] == 1
+        codes = [event["data"]["code"] for event in caller.events_in(session_id, "warning")]
+        assert codes == ["noisy", "event_too_large"]
+        assert summary["warnings"][0] == "it is noisy"
+        assert not caller.events_in(session_id, "log")
+
+
+async def test_risk_events_are_in_the_summary(look):
+    fail = Fail(error_code="safety_violation", message="too hot", risk_event="over_temperature")
+    async with look(capability(script=scripted(step("read"), fail))) as world:
+        caller = world.caller()
+        failed = await caller.outcome(await caller.accepted())
+        assert failed["execution_summary"]["risk_events"] == ["over_temperature"]
+        assert failed["error_details"]["recoverable"] is False
+
+
+async def test_a_failed_step_that_a_plan_survives_is_a_checkpoint_and_one_that_ends_it_is_none(look):
+    def script(order):
+        outcome = yield Do(tool="bench.fail", args={}, name="shaky", phase="work")
+        assert not outcome.ok
+        assert outcome.error_code == -32009
+        yield step("read")
+        outcome = yield Do(tool="bench.fail", args={}, name="fatal", phase="work")
+        yield Fail(error_code="execution_error", message=outcome.error)
+
+    async with look(capability(script=script)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        failed = await caller.outcome(session_id)
+        assert failed["error_details"]["last_checkpoint"] == f"ckpt-{session_id}-000002"
+        assert failed["error_details"]["step"] == 3
+        assert failed["execution_summary"]["checkpoints_created"] == 2
+        first = await caller.told(session_id, "checkpoint_created")
+        assert "the device said no" in first["description"]
+
+
+@pytest.mark.parametrize(
+    ("do", "word"),
+    [
+        (Do(tool="bench.nothing", args={}, name="x", phase="work"), "bench.nothing"),
+        (Do(tool="bench.set", args={"line": "seven", "value": 1}, name="x", phase="work"), "/line"),
+        (Do(tool="bench.big", args={"n": 1_100_000}, name="x", phase="work"), "bytes"),
+    ],
+)
+async def test_a_step_that_cannot_be_is_a_failed_outcome(look, do, word):
+    def script(_order):
+        outcome = yield do
+        yield Finish(outputs={"ok": outcome.ok, "error": f"{outcome.error} {outcome.error_data}"})
+
+    async with look(capability(script=script)) as world:
+        caller = world.caller()
+        outputs = (await caller.outcome(await caller.accepted()))["outputs"]
+        assert not outputs["ok"]
+        assert word in outputs["error"]
+
+
+async def test_outputs_that_fall_short_of_what_was_asked_are_a_failure_that_has_them(look):
+    async with look() as world:
+        caller = world.caller()
+        session_id = await caller.accepted(expected_output={"required_fields": ["confidence"]})
+        failed = await caller.outcome(session_id)
+        assert failed["error_code"] == "execution_error"
+        assert failed["error_details"]["reason"] == "required_fields_missing"
+        assert failed["partial_outputs"] == {"tag": "x"}
+        assert caller.events_in(session_id, "warning")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def leaves(*keepsakes):
+    return capability(script=scripted(step("read")), keepsakes=lambda _course: keepsakes)
+
+
+NOTE = Keepsake(name="note", file="note.txt", type="text/plain", content=b"it was fine")
+
+
+@pytest.mark.spec("hcp L4 Artifacts")
+async def test_files_are_left_behind_with_size_and_checksum(look):
+    async with look(leaves(NOTE)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        (artifact,) = (await caller.outcome(session_id))["artifacts"]
+        assert artifact["uri"] == f"hcp://{session_id}/artifacts/note.txt"
+        assert artifact["size_bytes"] == 11
+        (record,) = world.records("hcp.artifact")
+        assert record["checksum"] == artifact["checksum"]
+
+
+async def test_a_plot_that_cannot_be_drawn_is_a_warning(look):
+    plot = Keepsake(name="plot", file="plot.png", type="image/png", plot={"nonsense": True})
+    async with look(leaves(plot, NOTE)) as world:
+        caller = world.caller()
+        completed = await caller.outcome(await caller.accepted())
+        assert [artifact["name"] for artifact in completed["artifacts"]] == ["note"]
+        assert any("plot.png" in warning for warning in completed["execution_summary"]["warnings"])
+
+
+async def test_a_file_that_cannot_be_kept_makes_the_job_fail_with_its_outputs(look):
+    async with look(leaves(NOTE), settings={"max_artifact_bytes": 5}) as world:
+        caller = world.caller()
+        failed = await caller.outcome(await caller.accepted())
+        assert failed["error_code"] == "resource_unavailable"
+        assert failed["error_details"]["reason"] == "artifact_lost"
+
+
+# --- going on --------------------------------------------------------------------------------------------------------
+
+
+def counting(n):
+    """A script of n steps that reports which of them it has seen, with their times."""
+
+    def script(order):
+        seen, fail_at = [], order.inputs.get("fail_at")
+        for index in range(n):
+            if index == fail_at and not order.context:
+                yield Fail(error_code="execution_error", message="out of luck", recoverable=True)
+            outcome = yield step("read", f"n{index}", tag=f"n{index}")
+            seen.append(outcome.result["tag"])
+        yield Finish(outputs={"seen": seen})
+
+    return script
+
+
+async def test_a_resubmission_goes_on_from_the_checkpoint_and_numbers_its_steps_on(look):
+    async with look(capability(script=counting(5))) as world:
+        caller = world.caller()
+        first = await caller.accepted(inputs={"fail_at": 3})
+        checkpoint = (await caller.outcome(first))["error_details"]["last_checkpoint"]
+        second = await caller.accepted(inputs={"fail_at": 3}, context={"last_checkpoint": checkpoint})
+        completed = await caller.outcome(second)
+        assert completed["outputs"] == {"seen": ["n0", "n1", "n2", "n3", "n4"]}
+        assert completed["execution_summary"]["steps_executed"] == 2
+        assert world.observer.labels("begin") == ["n0", "n1", "n2", "n3", "n4"]
+        reasons = [event["data"]["reason"] for event in caller.events_in(second, "state_changed")]
+        assert reasons[0] == "recovered_from_checkpoint"
+        ids = [event["data"]["checkpoint_id"] for event in caller.events_in(second, "checkpoint_created")]
+        assert ids == [f"ckpt-{second}-000004", f"ckpt-{second}-000005"]
+        third = await caller.accepted(inputs={"fail_at": 3}, context={"resume_from": ids[0]})
+        assert (await caller.outcome(third))["outputs"] == completed["outputs"]
+        assert world.observer.labels("begin")[5:] == ["n4"]
+        accepted = world.records("hcp.accept")
+        assert [one.get("resumed_from") for one in accepted] == [None, checkpoint, ids[0]]
+
+
+REFUSED = {
+    "no such checkpoint": ({"context": {"last_checkpoint": "ckpt-x-000001"}}, "no checkpoint of a session of yours"),
+    "no checkpoint at all": ({"context": {"last_checkpoint": 7}}, "no checkpoint of a session of yours"),
+    "beyond the last": ({"context": {"last_checkpoint": "ckpt-{}-000009"}}, "has 2 checkpoints"),
+    "other inputs": ({"inputs": {"fail_at": 1}}, "the inputs are not those"),
+    "data of a lower class": ({"constraints": {"data_classification": "T1"}}, "data of class T2"),
+    "another capability": ({"name": "other"}, "is of look 1.0.0"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_is_not_the_same_work_does_not_go_on_from_a_checkpoint(look, what):
+    change, word = REFUSED[what]
+    async with look(capability(script=counting(5)), capability("other", counting(5))) as world:
+        caller = world.caller()
+        told = {"inputs": {"fail_at": 2}, "constraints": {"data_classification": "T2"}}
+        session_id = await caller.accepted(**told)
+        await caller.closed(session_id)
+        named = change.get("context", {}).get("last_checkpoint", "ckpt-{}-000002")
+        context = {"last_checkpoint": named.format(session_id) if isinstance(named, str) else named}
+        refused = await caller.rejected(Caller.submission(**{**told, **change, "context": context}))
+        assert refused["reason_code"] == "invalid_input"
+        assert word in refused["reason_message"]
+        assert refused["suggestion"]
+
+
+async def test_anothers_checkpoint_is_none_and_a_running_jobs_is_not_to_be_had(look):
+    async with look(capability(script=TWO, concurrent_limit=3)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        world.gate("g").open()
+        await caller.closed(session_id)
+        context = {"last_checkpoint": f"ckpt-{session_id}-000001"}
+        refused = await world.caller(BOB).rejected(Caller.submission(context=context))
+        assert "no checkpoint of a session of yours" in refused["reason_message"]
+
+
+async def test_a_plan_that_has_changed_does_not_follow_old_outcomes(look):
+    async with look(capability(script=counting(5))) as world:
+        caller = world.caller()
+        session_id = await caller.accepted(inputs={"fail_at": 2})
+        checkpoint = (await caller.outcome(session_id))["error_details"]["last_checkpoint"]
+        world.parts.capabilities["look"].plan.script = scripted(step("set", line=1, value=1))
+        again = await caller.accepted(inputs={"fail_at": 2}, context={"last_checkpoint": checkpoint})
+        failed = await caller.outcome(again)
+        assert failed["error_code"] == "input_error"
+        assert failed["error_details"]["reason"] == "checkpoint_does_not_fit"
+
+
+# --- the daemon dies -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec(
+    "hcp L4 Partial Results",
+    "is",
+    "error_details.last_checkpoint: The last checkpoint ID, enabling the caller to potentially resubmit with "
+    "recovery context",
+)
+async def test_a_daemon_that_was_killed_says_at_its_next_start_how_its_jobs_ended_and_they_can_go_on(look, tmp_path):
+    document = Caller.submission()
+    script = reading(*(step("read", f"n{n}", tag=f"n{n}", **({"gate": "g"} if n == 2 else {})) for n in range(4)))
+    async with killed(tmp_path, capability(script=script)) as world:
+        caller = world.caller()
+        session_id = (await caller.reply(document))["session_id"]
+        await world.gate("g").reached()
+    async with look(capability(script=script)) as world:
+        world.gate("g").open()
+        caller = world.caller()
+        await caller.send(document)
+        story = await caller.closed(session_id)
+        failed = story[-2]["payload"]
+        assert failed["error_code"] == "internal_error"
+        checkpoint = f"ckpt-{session_id}-000002"
+        assert failed["error_details"] == {
+            "phase": "work",
+            "step": 3,
+            "last_checkpoint": checkpoint,
+            "recoverable": True,
+            "reason": "daemon_ended",
+        }
+        assert failed["execution_summary"]["steps_executed"] == 2
+        sequences = [event["sequence"] for event in caller.events_in(session_id)]
+        assert sequences == sorted(set(sequences))
+        (record,) = world.records("hcp.recover")
+        assert record["last_checkpoint"] == checkpoint
+        again = await caller.accepted(context={"last_checkpoint": checkpoint})
+        await caller.closed(again)
+        assert world.observer.labels("begin") == ["n2", "n3"]
+
+
+async def test_a_daemon_that_was_killed_while_a_job_was_aborted_says_that_it_was_aborted(look, tmp_path):
+    async with killed(tmp_path, capability(script=TWO)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        await caller.send(Caller.abortion(session_id))
+        await caller.told(session_id, "state_changed", 2)
+    async with look(capability(script=TWO)) as world:
+        caller = world.caller()
+        await caller.call("hcp.attach", session_id=session_id, from_sequence=0)
+        story = await caller.closed(session_id)
+        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"

@@ -1,0 +1,289 @@
+"""What rarely happens to a job and its desk: two things at once, somebody else's hand, a disk that says no."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import trio
+from attrs import evolve
+from support.hcp import LOOK_TWICE, Caller, capability, hcp_world, offering, reading, step
+from support.world import ALICE, BOB
+
+from hearth import open_runtime
+from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.opening import open_books
+from hearth.actors.bridges.hcp.steps import Steps
+from hearth.actors.build import build_parts
+from hearth.actors.embedded import job_sessions
+from hearth.errors import MethodNotFound
+from hearth.hcp.planning import Finish, Keepsake, Tell, Wait
+from hearth.policy.rules import Match, PolicyEntry
+
+GATED = reading(step("read", "first", tag="first", gate="g"), step("read", "second", tag="second"))
+NOTE = Keepsake(name="note", file="note.txt", type="text/plain", content=b"it was fine")
+
+
+@pytest.fixture(autouse=True)
+def _bounded(broken_off_when_it_hangs):
+    """Every wait in here has a bound."""
+
+
+@pytest.fixture
+def look(tmp_path):
+    """`async with look(...) as world`: a world with a desk over capabilities."""
+    return lambda *capabilities, **more: hcp_world(tmp_path / "hcp", *capabilities, **more)
+
+
+# --- stopping --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_max_duration(look):
+    async with look(capability(script=GATED, max_duration=timedelta(seconds=0.05))) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        while not world.records("task.finish") and world.desk.jobs[session_id]._scope.cancel_called is False:
+            await trio.lowlevel.checkpoint()
+        world.gate("g").open()
+        failed = await caller.outcome(session_id)
+        assert failed["error_code"] == "timeout"
+        assert failed["error_details"]["last_checkpoint"] == f"ckpt-{session_id}-000001"
+        world.observer.assert_whole()
+
+
+async def test_a_daemon_that_ends_waits_for_a_stuck_abort_no_longer_than_for_any_job(look):
+    async with look(capability(script=GATED), settings={"abort_timeout_s": 3600}, close_grace_s=0.05) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        await caller.send(Caller.abortion(session_id))
+        await caller.told(session_id, "state_changed", 2)
+        await world.desk.end(trio.current_time() + 0.1)
+        story = await caller.closed(session_id)
+        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+
+
+async def test_a_job_whose_task_somebody_else_cancels_ends_honestly(look):
+    async with look(capability(script=reading(step("wait", tag="w")))) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        while not (begun := world.records("task.step.start")):
+            await world.journal.post({"event": "test"}).get()
+        params = {name: begun[0][name] for name in ("session_id", "task_id")}
+        await caller.call("task.cancel", **params)
+        failed = await caller.outcome(session_id)
+        assert failed["error_code"] == "internal_error"
+        assert failed["error_details"]["reason"] == "hacp_session_ended"
+
+
+async def test_a_job_that_waits_notices_that_its_hacp_session_has_ended(look):
+    async with look(capability(script=reading(Wait(60))), idle_ttl_s=0.15) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await caller.told(session_id, "state_changed")
+        await world.runtime.end_sessions()
+        failed = await caller.outcome(session_id)
+        assert failed["error_details"]["reason"] == "hacp_session_ended"
+
+
+async def test_a_step_past_its_limit_is_a_failed_outcome(look):
+    async with look() as world, job_sessions(world.runtime)(ALICE, "hcp:test") as session:
+        steps = Steps(session, priority="normal", intent="test", elapsed=lambda: 1.0)
+        outcome = await steps.do(step("wait", tag="never"), 0.05, lambda: pytest.fail("nobody stopped it"))
+        assert (outcome.ok, outcome.error_code, outcome.elapsed_s) == (False, -32010, 1.0)
+
+
+async def test_a_plot_is_not_waited_for_when_the_daemon_ends(look, monkeypatch):
+    drawing = trio.Event()
+
+    async def slowly(_plot):
+        drawing.set()
+        await trio.sleep_forever()
+
+    monkeypatch.setattr("hearth.actors.bridges.hcp.house.draw", slowly)
+    plot = Keepsake(name="plot", file="plot.png", type="image/png", plot={})
+    async with look(capability(keepsakes=lambda _course: [plot, NOTE])) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await drawing.wait()
+        await world.desk.end(trio.current_time() + 5)
+        completed = await caller.outcome(session_id)
+        assert completed["outputs"] == {"tag": "x"}
+        assert [one["name"] for one in completed["artifacts"]] == ["note"]
+        assert "ending" in completed["execution_summary"]["warnings"][0]
+
+
+# --- the end of the daemon, in between -------------------------------------------------------------------------------
+
+
+async def test_a_job_that_is_being_accepted_when_the_process_must_end_is_refused(look):
+    async with look(shutdown_grace_s=0.1) as world:
+        caller = world.caller()
+        document = Caller.submission()
+        world.journal.hold()
+        await caller.send(document)
+        while not world.desk._underway:
+            await trio.lowlevel.checkpoint()
+        await world.opening.end()
+        world.journal.release()
+        await caller.until(lambda: caller.messages)
+        assert caller.messages[0]["payload"]["reason_code"] == "shutting_down"
+
+
+async def test_a_job_that_is_approved_in_the_moment_in_which_the_daemon_ends_is_refused(look):
+    guarded = capability(safety={"requires_human_approval": True})
+    policy = (PolicyEntry(name="all", match=Match(any=True), hcp={"approve": True}),)
+    async with look(guarded, policy=policy) as world:
+        caller, bob = world.caller(), world.caller(BOB)
+        await caller.send(Caller.submission())
+        shown = []
+        while not shown:
+            shown = (await bob.call("hcp.pending"))["approvals"]
+        world.desk.approvals.decide(shown[0]["approval_id"], approved=True, by=BOB.key, reason=None)
+        await world.desk.end(trio.current_time() + 5)
+        await caller.until(lambda: caller.messages)
+        assert caller.messages[0]["payload"]["reason_code"] == "shutting_down"
+
+
+async def test_a_runtime_that_ends_its_sessions_opens_none_for_a_job(look):
+    async with look() as world:
+        world.runtime.closing = True
+        refused = await world.caller().rejected(Caller.submission())
+        assert refused["reason_code"] == "shutting_down"
+
+
+# --- the book says no ------------------------------------------------------------------------------------------------
+
+
+def disk_full(*_args, **_more):
+    raise BookError("the disk is full")
+
+
+async def test_a_refusal_that_cannot_be_remembered_says_so_and_can_be_had_again(look, monkeypatch):
+    async with look() as world:
+        caller = world.caller()
+        document = Caller.submission("lok")
+        with monkeypatch.context() as patch:
+            patch.setattr(world.desk.services.book, "answer", disk_full)
+            refused = await caller.rejected(document)
+            assert refused["reason_code"] == "resource_unavailable"
+
+
+async def test_a_session_whose_end_cannot_be_written_at_one_start_gets_it_at_the_next(look, tmp_path, monkeypatch):
+    async with look(capability(script=GATED)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await world.gate("g").reached()
+        await world.desk.services.book.aclose()
+    with monkeypatch.context() as patch:
+        patch.setattr("hearth.actors.bridges.hcp.book.Book.story", disk_full)
+        async with look() as world:
+            listed = (await world.caller().call("hcp.sessions"))["sessions"]
+            assert [one["state"] for one in listed] == ["RUNNING"]
+    async with look() as world:
+        listed = (await world.caller().call("hcp.sessions"))["sessions"]
+        assert [(one["session_id"], one["state"]) for one in listed] == [(session_id, "FAILED")]
+
+
+async def test_what_has_been_kept_for_long_enough_is_forgotten(look, monkeypatch):
+    monkeypatch.setattr("hearth.actors.bridges.hcp.desk.EXPIRY_S", 0.02)
+    keeps = capability(keepsakes=lambda _course: [NOTE])
+    async with look(keeps, settings={"retention_s": 0.01}) as world:
+        caller = world.caller()
+        (artifact,) = (await caller.outcome(await caller.accepted()))["artifacts"]
+        while (await caller.call("hcp.sessions"))["sessions"]:
+            await trio.lowlevel.checkpoint()
+        answer = await caller.ask("hcp.artifact", {"uri": artifact["uri"]})
+        assert answer["error"]["code"] == -32602
+        assert not list((world.parts.hcp_directory / "artifacts").rglob("note.txt"))
+
+
+# --- going on --------------------------------------------------------------------------------------------------------
+
+
+def talkative(order):
+    seen = []
+    for index in range(3):
+        yield Tell(event_type="log", data={"level": "info", "message": f"before {index}"})
+        yield Wait(0.0)
+        if index == 2 and not order.context:
+            yield Wait(60)
+        outcome = yield step("read", tag=f"n{index}")
+        seen.append(outcome.result["tag"])
+    yield Finish(outputs={"seen": seen})
+
+
+async def test_what_was_told_and_waited_for_is_not_told_nor_waited_for_again(look):
+    async with look(capability(script=talkative)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await caller.told(session_id, "log", 3)
+        running = await caller.rejected(Caller.submission(context={"last_checkpoint": f"ckpt-{session_id}-000002"}))
+        assert "still running" in running["reason_message"]
+        await caller.send(Caller.abortion(session_id))
+        await caller.closed(session_id)
+        again = await caller.accepted(context={"last_checkpoint": f"ckpt-{session_id}-000002"})
+        assert (await caller.outcome(again))["outputs"] == {"seen": ["n0", "n1", "n2"]}
+        assert [one["data"]["message"] for one in caller.events_in(again, "log")] == ["before 2"]
+        newest = (await caller.call("hcp.sessions"))["sessions"][0]
+        assert newest["resumed_from"] == f"ckpt-{session_id}-000002"
+
+
+async def test_a_plan_that_cannot_be_resumed_says_so_everywhere(look):
+    async with look(capability(resumable=False)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        assert (await caller.told(session_id, "checkpoint_created"))["resumable"] is False
+        await caller.closed(session_id)
+        refused = await caller.rejected(Caller.submission(context={"last_checkpoint": f"ckpt-{session_id}-000001"}))
+        assert "cannot be resumed" in refused["reason_message"]
+
+
+# --- and what there is no desk for -----------------------------------------------------------------------------------
+
+
+async def test_a_runtime_that_serves_no_jobs_has_no_desk_and_no_book(tmp_path):
+    config = offering(tmp_path)
+    config = evolve(config, hcp=evolve(config.hcp, serve=False))
+    async with open_runtime(config=config) as runtime:
+        with pytest.raises(MethodNotFound):
+            await runtime.capabilities()
+    assert not (tmp_path / "audit.log.hcp").exists()
+
+
+async def test_an_embedding_program_that_is_cancelled_leaves_a_story_with_an_end(tmp_path):
+    slow = LOOK_TWICE.replace("repeat = {", "repeat = { every_s = 60,")
+    config = offering(tmp_path, slow)
+    with trio.CancelScope() as scope:
+        async with open_runtime(config=config) as runtime:
+            job = await runtime.delegate("look-twice", "look", {"samples": 5})
+            async for event in job.events():
+                if event.event_type == "checkpoint_created":
+                    scope.cancel()
+    async with open_runtime(config=config) as runtime:
+        attached = await runtime.attach_job(job.session_id)
+        ended = await attached.wait()
+        assert (ended.state, ended.error_code) == ("FAILED", "internal_error")
+        assert ended.details.reason == "daemon_ended"
+
+
+async def test_many_who_watch_an_ended_session_share_its_story(look):
+    async with look() as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await caller.closed(session_id)
+        first = await world.desk.story(session_id)
+        assert await world.desk.story(session_id) is first
+        assert await world.desk.story("6b8f1f0e-0000-4000-8000-000000000000") is None
+
+
+async def test_a_runtime_that_could_not_start_leaves_its_book_to_the_next(tmp_path, monkeypatch):
+    config = offering(tmp_path, LOOK_TWICE)
+    with monkeypatch.context() as patch:
+        patch.setattr("hearth.actors.embedded.Runtime", lambda _parts: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            async with open_runtime(config=config):
+                pass
+    books = open_books(build_parts(config, default_policy=()))
+    books.close()

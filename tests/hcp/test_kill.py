@@ -1,0 +1,257 @@
+"""A daemon that is killed in the middle of a job, and a caller that is: whoever comes back finds out, and can go on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.hearthd import Hearthd, Wire
+
+from hearth.audit.record import args_hash
+from hearth.audit.verify import verify
+
+CAPABILITY = """
+[capability]
+name = "two-halves"
+version = "1.0.0"
+description = "Writes files, waits until somebody says yes, and writes as many again."
+[capability.input_schema]
+type = "object"
+required = ["place"]
+properties = { place = { type = "string" }, each = { type = "integer", default = 3 } }
+[capability.output_schema]
+type = "object"
+required = ["written"]
+properties = { written = { type = "array", items = { type = "string" } } }
+[capability.safety]
+risk_ceiling = "R2"
+requires_human_approval = false
+involves_physical_resources = false
+
+[[recipe.steps]]
+name = "first"
+tool = "file.write"
+repeat = { count = "inputs.each" }
+args.path = { expr = "join('', [inputs.place, '/first-', to_string(index)])" }
+args.data = "b25jZQ=="
+args.mode = "create"
+
+[[recipe.steps]]
+name = "ask"
+tool = "file.read"
+repeat = { count = 5000, every_s = 0.01, until = "latest.data == 'eWVz'" }
+args.path = { expr = "join('', [inputs.place, '/answer'])" }
+
+[[recipe.steps]]
+name = "second"
+tool = "file.write"
+repeat = { count = "inputs.each" }
+args.path = { expr = "join('', [inputs.place, '/second-', to_string(index)])" }
+args.data = "b25jZQ=="
+args.mode = "create"
+
+[recipe.outputs]
+written = "[results.first, results.second][].path"
+"""
+"""Its files can only be created: a step that were done twice would fail."""
+EACH = 3
+BOTH_HALVES = sorted(f"{half}-{number}" for half in ("first", "second") for number in range(EACH))
+
+
+class Caller(Wire):
+    """A caller that is not ours: it knows the pages, and lines on a socket."""
+
+    def submit(self, message_id, place, **payload):
+        self.document(
+            "task_submit",
+            message_id,
+            capability="two-halves",
+            caller_id="harness-alpha-001",
+            intent="write both halves",
+            inputs={"place": str(place)},
+            **payload,
+        )
+
+    def document(self, type_, message_id, **payload):
+        document = {
+            "hcp_version": "1.0",
+            "message_id": message_id,
+            "timestamp": "2026-04-19T22:48:01.000Z",
+            "session_id": None,
+            "type": type_,
+            "payload": payload,
+        }
+        self.send(json.dumps(document).encode() + b"\n")
+
+    def until(self, *, checkpoint=None):
+        """The lines that come, up to the one that tells of this checkpoint, or to the last of all."""
+        lines = []
+        while True:
+            lines.append(self.raw())
+            assert lines[-1], f"the daemon closed after {lines[-2:]}"
+            data = json.loads(lines[-1])["payload"].get("data", {})
+            if "final_state" in data or (checkpoint and data.get("checkpoint_id", "").endswith(f"-{checkpoint:06d}")):
+                return lines
+
+
+class House:
+    """A daemon that offers the capability, the place that its jobs write to, and the answer that they wait for."""
+
+    def __init__(self, directory):
+        self.place = directory / "place"
+        self.place.mkdir()
+        self.answer("no")
+        offered = directory / "two-halves.toml"
+        offered.write_text(CAPABILITY)
+        offered.chmod(0o600)
+        self.daemon = Hearthd(
+            directory,
+            f'[hcp]\ncapabilities = ["{offered}"]\n[files]\nread = ["{self.place}"]\nwrite = ["{self.place}"]\n'
+            '[board]\nprofile = "sim"\n',
+        )
+        self.daemon.start()
+
+    def answer(self, said):
+        draft = self.place / "draft"
+        draft.write_text(said)
+        draft.rename(self.place / "answer")
+
+    def caller(self):
+        caller = Caller(self.daemon.socket)
+        self.daemon.peers.append(caller)
+        return caller
+
+    def kill(self):
+        """Kill the daemon where it stands, and start it again; returns a caller."""
+        self.daemon.kill()
+        self.daemon.hang_up()
+        self.daemon.start()
+        return self.caller()
+
+    def written(self):
+        return sorted(path.name for path in self.place.iterdir() if path.name != "answer")
+
+    def done(self):
+        """How often the audit log says that each of the files was begun to be written, and was written."""
+        told = {}
+        for name in BOTH_HALVES:
+            args = {"path": str(self.place / name), "data": "b25jZQ==", "mode": "create"}
+            about = {"tool": "file.write", "args_hash": args_hash(args)}
+            starts = self.daemon.records(event="task.step.start", **about)
+            finishes = self.daemon.records(event="task.step.finish", status="SUCCESS", **about)
+            told[name] = (len(starts), len(finishes))
+        return told
+
+    def tale(self, **like):
+        """What the audit log tells of jobs, in short."""
+        told = ("hcp.submit", "hcp.accept", "hcp.reject", "hcp.recover", "hcp.finish")
+        return [record["event"] for record in self.daemon.records(**like) if record["event"] in told]
+
+
+@pytest.fixture
+def house(tmp_path, unmeasured):
+    house = House(tmp_path)
+    yield house
+    house.daemon.end()
+
+
+def read(lines):
+    return [json.loads(line) for line in lines]
+
+
+def sequences(messages):
+    return [message["payload"]["sequence"] for message in messages if message["type"] == "event"]
+
+
+@pytest.mark.slow
+@pytest.mark.spec(
+    "hcp L4 Partial Results",
+    "is",
+    "error_details.last_checkpoint: The last checkpoint ID, enabling the caller to potentially resubmit with "
+    "recovery context",
+)
+def test_a_job_whose_daemon_is_killed_fails_with_its_last_checkpoint_and_goes_on_from_there_as_often_as_need_be(house):
+    caller = house.caller()
+    caller.submit("the first", house.place)
+    heard = caller.until(checkpoint=EACH + 2)
+
+    caller = house.kill()
+    caller.submit("the first", house.place)
+    story = caller.until()
+    assert story[: len(heard)] == heard, "a repeated submission is told what was told, from the first answer on"
+    messages = read(story)
+    session = messages[0]["session_id"]
+    assert sequences(messages) == list(range(1, len(sequences(messages)) + 1))
+    failed = messages[-2]["payload"]
+    assert (messages[-2]["type"], failed["error_code"]) == ("task_failed", "internal_error")
+    details = failed["error_details"]
+    data = [one["payload"]["data"] for one in messages if one["type"] == "event"]
+    last = [told["checkpoint_id"] for told in data if "checkpoint_id" in told][-1]
+    assert details["last_checkpoint"] == last
+    assert last.startswith(f"ckpt-{session}-")
+    assert (details["recoverable"], details["reason"], details["phase"]) == (True, "daemon_ended", "ask")
+    assert messages[-1]["payload"]["data"]["final_state"] == "FAILED"
+    assert house.written() == BOTH_HALVES[:EACH]
+
+    caller.submit("the second", house.place, context={"last_checkpoint": last})
+    number = int(last[-6:])
+    again = read(caller.until(checkpoint=number + 2))
+    reasons = [one["payload"]["data"].get("reason") for one in again if one["type"] == "event"]
+    assert "recovered_from_checkpoint" in reasons
+
+    caller = house.kill()
+    caller.submit("the second", house.place, context={"last_checkpoint": last})
+    failed = read(caller.until())[-2]["payload"]
+    caller.submit("the first", house.place)
+    assert caller.until() == story, "what has ended is told to the letter, however often"
+    newest = failed["error_details"]["last_checkpoint"]
+    assert int(newest[-6:]) >= number + 2
+    house.answer("yes")
+    caller.submit("the third", house.place, context={"last_checkpoint": newest})
+    completed = read(caller.until())[-2]
+    assert completed["type"] == "task_completed"
+    assert completed["payload"]["outputs"] == {"written": [str(house.place / name) for name in BOTH_HALVES]}
+    assert house.written() == BOTH_HALVES
+
+    house.daemon.hang_up()
+    assert house.daemon.stop() == 0
+    report = verify([house.daemon.audit])
+    assert report.ok, report
+    assert house.done() == dict.fromkeys(BOTH_HALVES, (1, 1)), "no step was done twice"
+    killed = ["hcp.submit", "hcp.accept", "hcp.recover", "hcp.finish"]
+    assert house.tale() == [*killed, *killed, "hcp.submit", "hcp.accept", "hcp.finish"]
+    assert house.tale(hcp_session=session) == killed[1:]
+
+
+@pytest.mark.slow
+@pytest.mark.spec(
+    "hcp L1 Stream Continuity",
+    "is",
+    "A core requirement of HCP is that the event stream between callee and caller remains stable and lossless "
+    "even when the caller crashes, restarts, or experiences network interruption.",
+)
+def test_a_caller_that_dies_in_the_middle_of_its_job_comes_back_and_finds_the_outcome(house):
+    caller = house.caller()
+    caller.submit("mine", house.place)
+    heard = caller.until(checkpoint=EACH + 1)
+    caller.close()
+    house.answer("yes")
+
+    house.daemon.until(lambda: len(house.written()) == len(BOTH_HALVES))
+    caller = house.caller()
+    caller.submit("mine", house.place)
+    story = caller.until()
+    assert story[: len(heard)] == heard
+    messages = read(story)
+    assert sequences(messages) == list(range(1, len(sequences(messages)) + 1))
+    assert messages[-2]["type"] == "task_completed"
+
+    seen = sequences(messages)[-2]
+    caller.start("hcp.attach", {"session_id": messages[0]["session_id"], "from_sequence": seen + 1})
+    assert caller.line()["result"]["state"] == "COMPLETED"
+    assert caller.until() == story[-2:], "the outcome is between the last event that it has seen and the next"
+    caller.submit("mine", house.place / "elsewhere")
+    refusal = caller.line()
+    assert (refusal["type"], refusal["payload"]["reason_code"]) == ("task_rejected", "message_id_reused")
+    assert house.done() == dict.fromkeys(BOTH_HALVES, (1, 1))
+    assert house.tale().count("hcp.accept") == 1

@@ -1,0 +1,206 @@
+"""The limits on whole jobs under a flood of submissions: they hold, they refuse at once, and every place comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+import trio
+from support.hcp import Caller, ScriptCourse, ScriptPlan, capability, hcp_world, step
+from support.world import ALICE, BOB, OPEN
+
+from hearth.hcp.planning import Fail, Finish, Wait
+from hearth.policy.principal import Principal
+from hearth.policy.rules import Match, PolicyEntry
+
+CAROL = Principal(kind="unix", uid=1003, gid=1003)
+WHO = (ALICE, BOB, CAROL)
+EACH = 60
+"""Submissions of each principal, on two connections."""
+
+
+@pytest.fixture(autouse=True)
+def _bounded(broken_off_when_it_hangs):
+    """Every wait in here has a bound."""
+
+
+class HeldPlan(ScriptPlan):
+    """Its jobs do nothing until `go` is set. `most` is how many there were at once."""
+
+    def __init__(self):
+        super().__init__(self._script, tools=("read",))
+        self.go = trio.Event()
+        self.running = 0
+        self.most = 0
+
+    @staticmethod
+    def _script(_order):
+        yield Finish(outputs={})
+
+    def begin(self, order):
+        return HeldCourse(self, order)
+
+
+class HeldCourse(ScriptCourse):
+    """One of them."""
+
+    async def next(self, outcome, elapsed_s):
+        self.plan.running += 1
+        self.plan.most = max(self.plan.most, self.plan.running)
+        try:
+            await self.plan.go.wait()
+        finally:
+            self.plan.running -= 1
+        return await super().next(outcome, elapsed_s)
+
+
+def nothing_is_held(world):
+    """Whether no place, no job and no HACP session of a job is left."""
+    desk, rooms = world.desk, world.desk.rooms
+    return not (desk.jobs or rooms._by_principal or rooms._by_capability or world.runtime.sessions)
+
+
+async def test_a_flood_of_submissions_gets_as_many_jobs_as_there_are_places_and_a_refusal_each_for_the_rest(tmp_path):
+    held = {name: HeldPlan() for name in ("narrow", "wide")}
+    narrow = capability("narrow", plan=held["narrow"], concurrent_limit=2)
+    wide = capability("wide", plan=held["wide"], concurrent_limit=50)
+    settings = {"max_jobs": 7, "max_jobs_per_principal": 4}
+    async with hcp_world(tmp_path / "hcp", narrow, wide, settings=settings) as world:
+        flood = {}
+        callers = [world.caller(who) for who in WHO for _ in range(2)]
+        for number in range(EACH // 2):
+            for index, caller in enumerate(callers):
+                document = Caller.submission("narrow" if (number + index) % 3 == 0 else "wide")
+                flood[document["message_id"]] = (caller, document)
+                await caller.send(document)
+        for message_id, (caller, _document) in flood.items():
+            await caller.until(lambda caller=caller, message_id=message_id: caller.replies(message_id))
+        answers = {message_id: caller.replies(message_id) for message_id, (caller, _) in flood.items()}
+        assert {len(each) for each in answers.values()} == {1}
+        accepted = [one for one in answers if answers[one][0]["type"] == "task_accepted"]
+        refused = [one for one in answers if one not in accepted]
+        assert {answers[one][0]["payload"]["reason_code"] for one in refused} == {"resource_unavailable"}
+        assert all("same message_id" in answers[one][0]["payload"]["suggestion"] for one in refused)
+        # All places are taken, and no limit is passed.
+        assert len(accepted) == 7
+        by_caller = Counter(callers.index(flood[one][0]) // 2 for one in accepted)
+        assert max(by_caller.values()) <= 4
+        assert Counter(flood[one][1]["payload"]["capability"] for one in accepted)["narrow"] <= 2
+        assert len(world.records("hcp.accept")) == 7
+        for plan in held.values():
+            plan.go.set()
+        for one in accepted:
+            story = await flood[one][0].closed(answers[one][0]["session_id"])
+            assert story[-2]["type"] == "task_completed"
+        assert held["narrow"].most <= 2
+        assert held["narrow"].most + held["wide"].most <= 7
+        # The places are free again, and a refusal for lack of one has left no trace: the same messages are taken now.
+        assert nothing_is_held(world)
+        for one in refused[:3]:
+            caller, document = flood[one]
+            await caller.send(document)
+            await caller.until(lambda caller=caller, one=one: len(caller.replies(one)) == 2)
+            again = caller.replies(one)[1]
+            assert again["type"] == "task_accepted"
+            await caller.closed(again["session_id"])
+
+
+async def test_one_principals_flood_leaves_room_for_the_others(tmp_path):
+    held = HeldPlan()
+    settings = {"max_jobs": 5, "max_jobs_per_principal": 4}
+    async with hcp_world(
+        tmp_path / "hcp", capability("wide", plan=held, concurrent_limit=9), settings=settings
+    ) as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        documents = [Caller.submission("wide") for _ in range(40)]
+        await alice.send(*documents)
+        for document in documents:
+            await alice.until(lambda document=document: alice.replies(document["message_id"]))
+        types = Counter(alice.replies(document["message_id"])[0]["type"] for document in documents)
+        assert types == {"task_accepted": 4, "task_rejected": 36}
+        session_id = await bob.accepted("wide")
+        held.go.set()
+        await bob.closed(session_id)
+
+
+def bug(_order):
+    yield step("read", tag="x")
+    raise RuntimeError("a bug in the planner")
+
+
+def failing(_order):
+    yield Fail(error_code="execution_error", message="it is no use")
+
+
+def waiting(_order):
+    yield Wait(3600)
+
+
+def finishing(_order):
+    yield Finish(outputs={})
+
+
+ENDS = {
+    "completed": (finishing, {}, "COMPLETED"),
+    "failed": (failing, {}, "FAILED"),
+    "by a bug": (bug, {}, "FAILED"),
+    "out of time": (waiting, {"max_duration": timedelta(milliseconds=50)}, "FAILED"),
+    "aborted": (waiting, {}, "ABORTED"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_who_has_read_session_closed_finds_the_place_free_however_the_job_ended(tmp_path, end):
+    script, more, state = ENDS[end]
+    settings = {"max_jobs": 1}
+    async with hcp_world(tmp_path / "hcp", capability(script=script, **more), settings=settings) as world:
+        caller = world.caller()
+        for _ in range(3):
+            session_id = await caller.accepted()
+            if state == "ABORTED":
+                await caller.send(Caller.abortion(session_id))
+            story = await caller.closed(session_id)
+            assert story[-1]["payload"]["data"]["final_state"] == state
+            assert nothing_is_held(world)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [({"n": "x"}, "invalid_input"), ({}, "forbidden")],
+)
+async def test_what_the_gate_refuses_has_never_had_a_place(tmp_path, inputs, code):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    one = capability(input_schema=schema, tools=("read", "danger") if code == "forbidden" else ("read",))
+    async with hcp_world(tmp_path / "hcp", one, settings={"max_jobs": 1}) as world:
+        caller = world.caller()
+        for _ in range(3):
+            assert (await caller.rejected(Caller.submission(inputs=inputs)))["reason_code"] == code
+            assert nothing_is_held(world)
+        assert not world.records("hcp.accept")
+
+
+async def test_a_job_that_waits_for_a_person_has_a_place_until_it_is_decided(tmp_path):
+    entries = (
+        PolicyEntry(name="approver", match=Match(uid=BOB.uid), hcp={"approve": True}),
+        OPEN,
+    )
+    one = capability(script=finishing, safety={"requires_human_approval": True}, concurrent_limit=9)
+    async with hcp_world(tmp_path / "hcp", one, settings={"max_jobs": 1}, policy=entries) as world:
+        caller, approver = world.caller(ALICE), world.caller(BOB)
+        for approve in (False, True):
+            document = Caller.submission()
+            await caller.send(document)
+            pending = []
+            while not pending:
+                pending = (await approver.call("hcp.pending"))["approvals"]
+            refused = await world.caller(CAROL).rejected(Caller.submission())
+            assert refused["reason_code"] == "resource_unavailable"
+            await approver.call("hcp.decide", approval_id=pending[0]["approval_id"], approve=approve)
+            await caller.until(lambda document=document: caller.replies(document["message_id"]))
+            answer = caller.replies(document["message_id"])[0]
+            if approve:
+                await caller.closed(answer["session_id"])
+            else:
+                assert answer["payload"]["reason_code"] == "approval_denied"
+            assert nothing_is_held(world)

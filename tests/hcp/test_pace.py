@@ -1,0 +1,52 @@
+"""How often a job says how far it is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hearth.actors.bridges.hcp.pace import Pace
+from hearth.hcp.planning import Progress
+
+
+def said(steps, *, total, every, stage=lambda _n: "sampling"):
+    """The progress events of a job whose steps take `every` seconds each."""
+    pace = Pace()
+    told = [pace.due(Progress(stage=stage(n), done=n, total=total), n * every) for n in range(1, steps + 1)]
+    return [one for one in told if one is not None]
+
+
+def test_a_long_job_says_each_percent_once():
+    told = said(10_000, total=10_000, every=1.5)
+    assert len(told) == 101
+    assert [one["percent"] for one in told][:3] == [0.0, 1.0, 2.0]
+    assert told[-1]["percent"] == 100
+
+
+def test_a_quick_job_says_something_once_a_second():
+    assert len(said(1000, total=1000, every=0.01)) == 10
+
+
+def test_where_nobody_knows_how_much_there_is_it_says_less_and_less_often():
+    assert len(said(36_000, total=None, every=0.1)) < 600
+    assert "percent" not in said(2, total=None, every=2)[0]
+
+
+def test_a_new_stage_is_said_at_once():
+    assert [one["stage"] for one in said(4, total=4, every=0, stage=lambda n: f"stage-{n}")] == [
+        "stage-1",
+        "stage-2",
+        "stage-3",
+        "stage-4",
+    ]
+
+
+def test_percent_never_goes_back_when_there_turns_out_to_be_more_to_do():
+    pace = Pace()
+    first = pace.due(Progress(stage="a", done=5, total=10), 0)
+    second = pace.due(Progress(stage="b", done=6, total=20), 5)
+    assert (first["percent"], second["percent"]) == (50.0, 50.0)
+
+
+def test_the_remaining_time_is_a_duration():
+    told = Pace().due(Progress(stage="a", done=1, total=2, remaining=timedelta(seconds=90), message="half"), 0)
+    assert told == {"stage": "a", "message": "half", "percent": 50.0, "remaining": "PT1M30S"}

@@ -1,0 +1,305 @@
+"""A desk over a runtime in memory, callers that speak HCP to it, and capabilities whose plans are short scripts.
+
+`HcpWorld` is a `World` with a desk, a book and a store in a directory of the test's; `Caller` sends documents on a
+connection of its own and keeps what comes. A script is a generator: it yields actions, and gets each step's outcome.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import uuid4
+
+from attrs import evolve
+from support.world import ALICE, RawClient, World, running
+
+from hearth.actors.bridges.hcp.opening import Opening, open_books
+from hearth.actors.embedded import job_sessions
+from hearth.config import Config
+from hearth.config_hcp import HcpConfig
+from hearth.hcp.capability import Capability, CapabilitySet, Safety
+from hearth.hcp.envelope import SafetyEnvelope
+from hearth.hcp.planning import Do, Finish, Progress
+from hearth.schema import Validator
+
+ANY = {"type": "object"}
+LOOK_TWICE = """\
+[capability]
+name = "look-twice"
+version = "1.2.0"
+description = "Reads the room's temperature some times, and says what it was on average."
+
+[capability.input_schema]
+type = "object"
+properties.samples = { type = "integer", minimum = 1, maximum = 100, default = 2 }
+
+[capability.output_schema]
+type = "object"
+required = ["mean"]
+properties.mean = { type = "number" }
+
+[capability.safety]
+risk_ceiling = "R1"
+requires_human_approval = false
+involves_physical_resources = true
+
+[capability.constraints]
+max_duration = "PT1M"
+concurrent_limit = 4
+
+[[recipe.steps]]
+name = "sample"
+tool = "hw.sensor.read"
+args = { sensor = "temperature" }
+repeat = { count = "inputs.samples" }
+
+[recipe.outputs]
+mean = "avg(results.sample[].value)"
+
+[[recipe.artifacts]]
+name = "samples"
+file = "samples.csv"
+rows = "results.sample"
+columns = ["at_s", "value"]
+"""
+"""A capability of the simulated board, as its file."""
+
+
+def offering(directory, *files, **hcp):
+    """A configuration that keeps everything in this directory and offers the capabilities of these files' text."""
+    paths = []
+    for number, text in enumerate(files):
+        paths.append(directory / f"{number}.toml")
+        paths[-1].write_text(text)
+    config = Config()
+    return evolve(
+        config,
+        audit=evolve(config.audit, path=directory / "audit.log"),
+        hcp=evolve(config.hcp, capabilities=tuple(paths), shipped=(), **hcp),
+    )
+
+
+def step(tool, name="step", *, phase="work", **args):
+    """A step of a bench tool."""
+    return Do(tool=f"bench.{tool}", args=args, name=name, phase=phase)
+
+
+class ScriptCourse:
+    """A job by a generator: `yield` an action, get the outcome of a step. Implements `planning.Course`."""
+
+    def __init__(self, plan, order):
+        self.plan = plan
+        self.order = order
+        self.script = plan.script(order)
+        self.begun = False
+        self.done = 0
+        self.phase = ""
+
+    async def next(self, outcome, elapsed_s):
+        self.elapsed_s = elapsed_s
+        if self.begun:
+            if outcome is not None:
+                self.done += 1
+            action = self.script.send(outcome)
+        else:
+            self.begun = True
+            action = next(self.script)
+        if isinstance(action, Do):
+            self.phase = action.phase
+        return action
+
+    def progress(self):
+        return Progress(stage=self.phase, done=self.done, total=self.plan.total)
+
+    def partial_outputs(self):
+        return {"steps_done": self.done}
+
+    def keepsakes(self):
+        return self.plan.keepsakes(self)
+
+
+class ScriptPlan:
+    """Implements `planning.Plan`."""
+
+    def __init__(self, script, *, tools, resumable=True, total=None, keepsakes=lambda _course: ()):
+        self.script = script
+        self.tools = frozenset(f"bench.{tool}" for tool in tools)
+        self.resumable = resumable
+        self.total = total
+        self.keepsakes = keepsakes
+
+    def begin(self, order):
+        return ScriptCourse(self, order)
+
+
+def reading(*steps):
+    """A script: these steps, then done with what the last of them said."""
+
+    def script(_order):
+        outcome = None
+        for one in steps:
+            outcome = yield one
+        yield Finish(outputs={"tag": outcome.result["tag"]})
+
+    return script
+
+
+def capability(name="look", script=None, *, tools=("read", "set", "wait", "fail"), **more):
+    """A capability of risk R3 over the bench tools, whose plan is a script."""
+    plan_members = {key: more.pop(key) for key in ("resumable", "total", "keepsakes") if key in more}
+    safety = {
+        "risk_ceiling": "R3",
+        "risk_floor": "R3",
+        "requires_human_approval": False,
+        "involves_physical_resources": True,
+        **more.pop("safety", {}),
+    }
+    schemas = {"input_schema": more.pop("input_schema", ANY), "output_schema": more.pop("output_schema", ANY)}
+    return Capability(
+        **{
+            "name": name,
+            "version": "1.0.0",
+            "description": f"{name} at the bench",
+            **schemas,
+            "safety": Safety(**safety),
+            "envelope": SafetyEnvelope(),
+            "plan": ScriptPlan(script or reading(step("read", tag="x")), tools=tools, **plan_members),
+            "planner": "script",
+            "place": f"{name}.toml",
+            "inputs": Validator(schemas["input_schema"]),
+            "outputs": Validator(schemas["output_schema"]),
+            "max_duration": timedelta(minutes=1),
+            **more,
+        }
+    )
+
+
+class HcpWorld(World):
+    """A runtime with a desk. Use `async with hcp_world(...) as w`."""
+
+    def __init__(self, directory, capabilities, *, settings=None, **more):
+        super().__init__(**more)
+        self.parts = evolve(
+            self.parts,
+            capabilities=CapabilitySet(capabilities),
+            hcp=HcpConfig(**(settings or {})),
+            hcp_directory=directory,
+        )
+        self.desk = None
+        self.opening = None
+
+    def caller(self, principal=ALICE, **more):
+        """A caller on a connection of its own."""
+        caller = Caller(self.pipes(principal, **more))
+        self.nursery.start_soon(caller.run)
+        return caller
+
+    def records(self, *events):
+        """The audit records of these events, in their order; of all where none is named."""
+        return [one for one in self.journal.records if not events or one["event"] in events]
+
+
+@asynccontextmanager
+async def hcp_world(directory, *capabilities, opened=True, **more):
+    """A running world with a desk; on the way out every gate is opened, so that what a failed test left can end.
+
+    Not `opened`, it has its front desk only.
+    """
+    world = HcpWorld(directory, capabilities or [capability()], **more)
+    books = open_books(world.parts)
+    async with running(world):
+        world.opening = Opening(books, world.runtime, job_sessions(world.runtime))
+        world.runtime.desk = await world.nursery.start(world.opening.run)
+        if opened:
+            world.desk = await world.runtime.desk.real()
+        try:
+            yield world
+        finally:
+            world.open_everything()
+            await world.opening.end()
+
+
+class Caller(RawClient):
+    """Speaks HCP on a connection."""
+
+    @staticmethod
+    def submission(name="look", *, message_id=None, inputs=None, **payload):
+        """A task_submit as a document."""
+        return {
+            "hcp_version": "1.0",
+            "message_id": message_id or str(uuid4()),
+            "timestamp": "2026-04-19T22:48:01.000Z",
+            "session_id": None,
+            "type": "task_submit",
+            "payload": {
+                "capability": name,
+                "caller_id": "harness-of-the-tests",
+                "intent": "look at the bench",
+                "inputs": inputs or {},
+                **payload,
+            },
+        }
+
+    @staticmethod
+    def abortion(session_id, **payload):
+        """An abort as a document."""
+        return {
+            "hcp_version": "1.0",
+            "message_id": str(uuid4()),
+            "timestamp": "2026-04-19T22:48:02.000Z",
+            "session_id": session_id,
+            "type": "abort",
+            "payload": payload,
+        }
+
+    @property
+    def messages(self):
+        """Every HCP message so far."""
+        return [one for one in self.documents if isinstance(one, dict) and "hcp_version" in one]
+
+    def replies(self, message_id):
+        """The answers to a message."""
+        return [one for one in self.messages if one["payload"].get("in_reply_to") == message_id]
+
+    async def reply(self, document):
+        """Send a message; return its answer."""
+        await self.send(document)
+        await self.until(lambda: self.replies(document["message_id"]))
+        return self.replies(document["message_id"])[0]
+
+    async def accepted(self, name="look", **more):
+        """Submit a job that is accepted; return its session's id."""
+        answer = await self.reply(self.submission(name, **more))
+        assert answer["type"] == "task_accepted", answer["payload"]
+        return answer["session_id"]
+
+    async def rejected(self, document):
+        """Send a message that is refused; return the payload of the refusal."""
+        answer = await self.reply(document)
+        assert answer["type"] == "task_rejected", answer
+        assert answer["session_id"] is None
+        return answer["payload"]
+
+    def story(self, session_id):
+        """What has come of a session."""
+        return [one for one in self.messages if one["session_id"] == session_id]
+
+    def events_in(self, session_id, *types):
+        """The payloads of its events, of these types."""
+        payloads = [one["payload"] for one in self.story(session_id) if one["type"] == "event"]
+        return [one for one in payloads if not types or one["event_type"] in types]
+
+    async def told(self, session_id, event_type, count=1):
+        """Wait for so many events of a type; return the data of the last."""
+        await self.until(lambda: len(self.events_in(session_id, event_type)) >= count)
+        return self.events_in(session_id, event_type)[count - 1]["data"]
+
+    async def closed(self, session_id):
+        """Wait for session_closed; return the session's whole story."""
+        await self.until(lambda: self.events_in(session_id, "session_closed"))
+        return self.story(session_id)
+
+    async def outcome(self, session_id):
+        """Wait for the end; return the payload of task_completed or task_failed."""
+        story = await self.closed(session_id)
+        return next(one["payload"] for one in story if one["type"] in ("task_completed", "task_failed"))
