@@ -21,7 +21,7 @@ from hearth.protocol import PROTOCOL_VERSION
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from hearth.agentcard.place import Place
     from hearth.config_card import CardConfig

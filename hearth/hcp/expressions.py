@@ -7,8 +7,9 @@ What names there are, and what each can be, is `hearth.hcp.names`'s to check.
 
 from __future__ import annotations
 
+import json
 import math
-import warnings
+import re
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import jmespath
@@ -35,6 +36,7 @@ MOST_VALUES: Final = 1_000_000
 MOST_DEPTH: Final = 100
 MOST_TEXT: Final = 16 << 20
 _LARGEST: Final = 2**63
+_QUOTED: Final = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`(?P<literal>(?:\\.|[^`\\])*)`""", re.DOTALL)
 
 
 class ExpressionError(HearthError):
@@ -74,12 +76,8 @@ def compile_expression(text: str, *, names: Names | None = None) -> Expression:
     if len(text) > MOST_CHARACTERS:
         raise ExpressionError(f"an expression has at most {MOST_CHARACTERS} characters, this one {len(text)}")
     try:
-        with warnings.catch_warnings():
-            # `foo` in backticks is no JSON; JMESPath takes it for a string, and says that it will not for long.
-            warnings.simplefilter("error", PendingDeprecationWarning)
-            tree = jmespath.compile(text).parsed
-    except PendingDeprecationWarning:
-        raise ExpressionError(f"`{text}`: write a string as 'text', and JSON in backticks") from None
+        _check_literals(text)
+        tree = jmespath.compile(text).parsed
     except (exceptions.JMESPathError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ExpressionError(f"`{text}` is no JMESPath expression: {_reason(error)}") from None
     except RecursionError:
@@ -91,6 +89,17 @@ def compile_expression(text: str, *, names: Names | None = None) -> Expression:
         raise ExpressionError(f"`{text}`: {fault}") from None
     except RecursionError:
         raise ExpressionError(f"`{text[:60]}…` is nested too deeply") from None
+
+
+def _check_literals(text: str) -> None:
+    """Refuse `foo` in backticks: JMESPath warns, once, and takes it for a string. Raises ExpressionError."""
+    for found in _QUOTED.finditer(text):
+        literal = found["literal"]
+        try:
+            if literal is not None:
+                json.loads(literal.replace("\\`", "`"))
+        except ValueError:
+            raise ExpressionError(f"`{text}`: write a string as 'text', and JSON in backticks") from None
 
 
 def truthy(value: Json) -> bool:

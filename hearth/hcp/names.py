@@ -13,7 +13,7 @@ from attrs import frozen
 from hearth.errors import HearthError
 from hearth.hcp.functions import GIVES, TABLE
 from hearth.hcp.schema_kinds import kind_of_value, kinds_of, near, words
-from hearth.hcp.units import UnitError, check_unit, check_units
+from hearth.hcp.units import UnitError, check_unit, check_units, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -237,6 +237,8 @@ def _check_units(source: Any, target: Any) -> None:
             check_units(*texts)
         elif texts:
             check_unit(*texts)
+        else:
+            load()
     except UnitError as error:
         raise NameFault(str(error)) from None
 

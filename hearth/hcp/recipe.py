@@ -1,8 +1,8 @@
 """The planner that is shipped: a capability's [recipe], a list of HACP steps with expressions between them.
 
 It has no language of its own: steps are tools and args, what is computed is JMESPath (`hearth.hcp.expressions`). A plan
-is read and checked whole at start-up (`recipe_reading`), and each job is a course over it (`recipe_course`), which is
-brought back from a checkpoint by telling a new one the outcomes on record.
+is read and checked whole at start-up (`recipe_reading`). Each job is a course over it (`recipe_course`, `recipe_run`),
+which is brought back from a checkpoint by telling a new one the outcomes on record.
 """
 
 from __future__ import annotations

@@ -1,49 +1,24 @@
 """A job by a recipe: what to do next, from the order and from what came of the steps so far, and from nothing else.
 
-The course is one generator that yields actions and is sent outcomes. It has no clock but the numbers that it is told,
-so a course that is told the recorded outcomes of another is where that one was: its results, its rounds and its outputs
-are the same. Only waits depend on the time of the moment.
+It drives a `Run` and gives an account of it. Neither has a clock but the numbers that are told, so a course that is
+told the recorded outcomes of another is where that one was: its results, its rounds and its outputs are the same. Only
+waits depend on the time of the moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from hearth.errors import HearthError
-from hearth.hcp.expressions import Expression, ExpressionError, truthy
-from hearth.hcp.planning import Do, Fail, Finish, Outcome, Progress, Tell, Wait
-from hearth.hcp.recipe_calls import StepFailed, args_of, result_of
-from hearth.hcp.recipe_reckoning import Place, Reckoning
-from hearth.hcp.recipe_scope import State
-from hearth.hcp.recipe_shape import Call
-from hearth.hcp.recipe_templates import fill, fill_what_can
-from hearth.hcp.rendering import RenderingError, render
+from hearth.hcp.planning import Do, Fail, Finish, Keepsake, Progress, Wait
+from hearth.hcp.recipe_run import LONGEST_S, Run
+from hearth.hcp.recipe_templates import fill_what_can
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.hcp.planning import Action, Keepsake, Order
-    from hearth.hcp.recipe_shape import Recipe, Rounds, Step
-
-Actions: TypeAlias = Generator["Action", "Outcome | None", Any]
-
-_BREATH: Final = 500
-"""Rounds and skipped steps without an action after which whoever runs the course gets a turn."""
-_IDLE: Final = 10
-"""Rounds and skipped steps for each step that a job may do, before it fails: they do nothing, and take their time."""
-_NOT_AGAIN: Final = ("input_error", "safety_violation", "internal_error")
-"""What asking a tool once more does not mend."""
-_LONGEST_S: Final = 366 * 86_400.0
-
-
-class _Stopped(HearthError):
-    """The job cannot go on, whatever its steps say of failures."""
-
-    def __init__(self, fail: Fail) -> None:
-        super().__init__(fail.message)
-        self.fail = fail
+    from hearth.hcp.planning import Action, Order, Outcome
+    from hearth.hcp.recipe_shape import Recipe
 
 
 class RecipeCourse:
@@ -51,37 +26,31 @@ class RecipeCourse:
 
     def __init__(self, recipe: Recipe, order: Order) -> None:
         self._recipe = recipe
-        self._order = order
-        self._state = State(order)
-        self._reckoning = Reckoning(self._state.scope()["inputs"], [Place(recipe.steps)])
-        self._now = 0.0
-        self._turns = 0
-        self._calls = 0
+        self._run = Run(recipe, order)
+        self._actions = self._run.actions()
         self._asked = False
         """A `Do` waits for its outcome."""
-        self._finished = False
-        self._at = ""
-        self._phase = recipe.steps[0].phase
-        self._warned: set[str] = set()
-        self._actions = self._run()
+        self._waited = 0.0
         self._last: Fail | Finish | None = None
 
     @property
     def phase(self) -> str:
         """The phase of the step that it is at."""
-        return self._phase
+        return self._run.phase
 
     async def next(self, outcome: Outcome | None, elapsed_s: float) -> Action:
         """What to do now. An end, once reached, is what it stays at."""
         if self._last is not None:
             return self._last
         if self._asked and outcome is None:
-            raise ValueError(f"{self._at} has been given out, and nothing was told of what came of it")
+            raise ValueError(f"{self._run.at} has been given out, and nothing was told of what came of it")
         told = outcome if self._asked else None
-        self._now = max(self._now, elapsed_s, told.elapsed_s if told is not None else 0.0)
+        # A wait has passed, also where it is only told of what came after: so rhythms are brought back as they were.
+        self._run.now = max(self._run.now + self._waited, elapsed_s, told.elapsed_s if told is not None else 0.0)
         # A generator that has begun is sent things; None begins it.
         action = self._actions.send(told)
         self._asked = isinstance(action, Do)
+        self._waited = action.seconds if isinstance(action, Wait) else 0.0
         if isinstance(action, (Fail, Finish)):
             self._last = action
             self._actions.close()
@@ -89,295 +58,29 @@ class RecipeCourse:
 
     def progress(self) -> Progress:
         """How far it is."""
-        left = None if self._last is not None else self._reckoning.left()
-        done = self._reckoning.done
+        left = None if self._last is not None else self._run.reckoning.left()
+        done = self._run.reckoning.done
         total = done if isinstance(self._last, Finish) else None
         seconds = None
         if left is not None:
             total = done + left.calls
-            seconds = self._reckoning.seconds(left)
+            seconds = self._run.reckoning.seconds(left)
         of = f" of {total}" if total is not None else ""
         return Progress(
-            stage=self._phase,
+            stage=self._run.phase,
             done=done,
             total=total,
-            remaining=timedelta(seconds=min(round(seconds, 3), _LONGEST_S)) if seconds is not None else None,
-            message=f"{self._at}: {done}{of} steps done" if self._at else f"{done}{of} steps done",
+            remaining=timedelta(seconds=min(round(seconds, 3), LONGEST_S)) if seconds is not None else None,
+            message=f"{self._run.at}: {done}{of} steps done" if self._run.at else f"{done}{of} steps done",
         )
 
     def partial_outputs(self) -> Mapping[str, Any]:
         """Those outputs that have a value already."""
-        return fill_what_can(self._recipe.outputs, self._state.scope())
+        return fill_what_can(self._recipe.outputs, self._run.state.scope())
 
     def keepsakes(self) -> Sequence[Keepsake]:
         """The artifacts that what has been done so far amounts to; those that cannot be made yet are left out."""
-        found = []
-        for spec in self._recipe.artifacts:
-            try:
-                keepsake = render(spec, self._state.scope(), whole=self._finished)
-            except RenderingError:
-                continue
-            if keepsake is not None:
-                found.append(keepsake)
-        return found
-
-    # --- the whole --------------------------------------------------------------------------------------------------
-
-    def _run(self) -> Actions:
-        try:
-            self._check_amount()
-            yield from self._steps(self._recipe.steps, "")
-            self._at = ""
-            outputs = fill(self._recipe.outputs, self._state.scope())
-        except _Stopped as stopped:
-            yield stopped.fail
-            return
-        except StepFailed as failed:
-            yield Fail(error_code=failed.code, message=str(failed), recoverable=failed.recoverable)
-            return
-        except ExpressionError as error:
-            yield Fail(error_code="execution_error", message=f"an output cannot be told: {error}")
-            return
-        self._finished = True
-        for spec in self._recipe.artifacts:
-            try:
-                render(spec, self._state.scope(), whole=True)
-            except RenderingError as error:
-                yield _warning("artifact_failed", f"the artifact {spec.name} cannot be made: {error}")
-        yield Finish(outputs=outputs)
-
-    def _check_amount(self) -> None:
-        """Say at once what would come out after hours: more steps than a job may do."""
-        self._reckoning.places.clear()
-        amount = self._reckoning.of(self._recipe.steps)
-        if amount is not None and amount.calls > self._order.max_steps and not _may_end_early(self._recipe.steps):
-            said = f"with these inputs the recipe takes {amount.calls} steps, and a job may do {self._order.max_steps}"
-            raise _Stopped(Fail(error_code="input_error", message=said))
-
-    def _steps(self, steps: Sequence[Step], path: str) -> Actions:
-        place = Place()
-        self._reckoning.places.append(place)
-        try:
-            for index, step in enumerate(steps):
-                place.later, place.step, place.rounds_left = steps[index:], None, 0
-                yield from self._step(step, f"{path}{step.name}", place)
-        finally:
-            self._reckoning.places.pop()
-
-    def _step(self, step: Step, path: str, place: Place) -> Actions:
-        self._phase, self._at = step.phase, path
-        here = self._state.here
-        here[step.name] = None if step.rounds is None else []
-        try:
-            if step.when is not None and not truthy(self._value(step.when, path, "when")):
-                yield from self._turn()
-                return
-            if step.delay_s is not None:
-                yield from self._pause(self._seconds(step.delay_s, path, "delay_s"))
-            place.later = place.later[1:]
-            if step.rounds is None:
-                yield from self._once(step, path, here, None)
-            else:
-                yield from self._repeat(step, step.rounds, path, place)
-        except StepFailed as failed:
-            excused = yield from self._excuse(step, path, here[step.name], failed)
-            if step.rounds is None:
-                here[step.name] = excused
-        if step.rounds is None:
-            yield from self._report(step, path, here[step.name], 0)
-
-    # --- rounds -----------------------------------------------------------------------------------------------------
-
-    def _repeat(self, step: Step, rounds: Rounds, path: str, place: Place) -> Actions:
-        """All rounds of a step; each adds one to the array of its results."""
-        items, count = self._count(rounds, path)
-        every = None if rounds.every_s is None else self._seconds(rounds.every_s, path, "repeat.every_s")
-        place.step, place.every_s = step, every or 0.0
-        found: list[Any] = self._state.here[step.name]
-        begun = self._now
-        for index in range(count):
-            place.rounds_left = count - index
-            self._phase, self._at = step.phase, f"{path}[{index}]"
-            yield from self._turn()
-            if every is not None and index:
-                # Of the beginning, not of the round before: what a round takes does not add up. One that is late by
-                # more than a round has lost its turn, and the rhythm begins anew; a burst would measure nothing.
-                if self._now - begun > (index + 1) * every:
-                    begun = self._now - index * every
-                yield from self._pause(begun + index * every - self._now)
-            place.rounds_left -= 1
-            bound = {"index": index} if items is None else {"index": index, "item": items[index]}
-            self._state.bind(bound)
-            try:
-                yield from self._round(step, f"{path}[{index}]", found, bound)
-                ended = rounds.until is not None and truthy(
-                    self._value(rounds.until, path, "repeat.until", latest=found[-1])
-                )
-            finally:
-                self._state.unbind()
-            if ended:
-                return
-
-    def _round(self, step: Step, path: str, found: list[Any], bound: Mapping[str, Any]) -> Actions:
-        length = len(found)
-        try:
-            yield from self._once(step, path, found, bound)
-        except StepFailed as failed:
-            so_far = found[length] if len(found) > length else dict(bound)
-            excused = yield from self._excuse(step, path, so_far, failed)
-            found[length:] = [excused]
-        yield from self._report(step, path, found[-1], bound["index"])
-
-    def _count(self, rounds: Rounds, path: str) -> tuple[list[Any] | None, int]:
-        if rounds.items is not None:
-            items = self._value(rounds.items, path, "for_each")
-            if not isinstance(items, list):
-                said = f"{path}: for_each takes an array, and {rounds.items.text} gives {str(items)[:60]!r}"
-                raise StepFailed("input_error", said)
-            count = len(items)
-        else:
-            items = None
-            found: Any = rounds.count
-            if isinstance(found, Expression):
-                found = self._value(found, path, "repeat.count")
-            if type(found) not in (int, float) or found < 0 or found != int(found):
-                raise StepFailed("input_error", f"{path}: repeat.count takes a whole number, got {str(found)[:60]!r}")
-            count = int(found)
-        if count > self._order.max_steps:
-            said = f"{path} would go {count} rounds, and a job may do {self._order.max_steps} steps"
-            raise _Stopped(Fail(error_code="input_error", message=said))
-        return items, count
-
-    # --- one round --------------------------------------------------------------------------------------------------
-
-    def _once(self, step: Step, path: str, into: Any, bound: Mapping[str, Any] | None) -> Actions:
-        """One round of a step: its result goes into an array, or under its name into an object."""
-        if isinstance(step.do, Call):
-            result = yield from self._call(step, step.do, path)
-            _put(into, step.name, {**(bound or {}), **result} if bound is not None else result)
-            self._watch(path)
-            return
-        within: dict[str, Any] = dict(bound or {})
-        _put(into, step.name, within)
-        self._state.enter(within)
-        try:
-            yield from self._steps(step.do, f"{path}.")
-        finally:
-            self._state.leave()
-        self._phase, self._at = step.phase, path
-
-    def _call(self, step: Step, call: Call, path: str) -> Actions:
-        """Ask a tool, once more if that is allowed and it failed, and give its result with all that we add."""
-        self._phase, self._at = step.phase, path
-        retries = call.retry.times if call.retry is not None else 0
-        self._reckoning.pending = 1
-        try:
-            while True:
-                try:
-                    return (yield from self._attempt(step, call, path))
-                except StepFailed as failed:
-                    if not retries or failed.code in _NOT_AGAIN:
-                        raise
-                    retries -= 1
-                    yield _warning("step_retried", f"{failed}; it is tried again")
-                    yield from self._pause(call.retry.after_s if call.retry is not None else 0)
-        finally:
-            self._reckoning.pending = 0
-
-    def _attempt(self, step: Step, call: Call, path: str) -> Actions:
-        args = args_of(call, path, self._state.scope())
-        self._calls += 1
-        if self._calls > self._order.max_steps:
-            said = f"{path} would be step {self._calls}, and a job may do {self._order.max_steps}"
-            raise _Stopped(Fail(error_code="execution_error", message=said))
-        begun = self._now
-        outcome = yield Do(tool=call.tool, args=args, name=path, phase=step.phase)
-        assert isinstance(outcome, Outcome)
-        self._state.note(outcome)
-        self._reckoning.call_took(self._now - begun)
-        result = result_of(call, path, outcome)
-        return {**self._state.stamps(), **result}
-
-    # --- after a round ----------------------------------------------------------------------------------------------
-
-    def _watch(self, path: str) -> None:
-        violation = self._recipe.envelope.check_results(self._state.scope())
-        if violation is not None:
-            event = f"safety_envelope.{violation.parameter}"
-            said = f"after {path}, outside of the safety envelope: {violation.message}"
-            raise _Stopped(Fail(error_code="safety_violation", message=said, risk_event=event))
-
-    def _excuse(self, step: Step, path: str, so_far: Any, failed: StepFailed) -> Actions:
-        """What a step or round that failed gives, if the recipe goes on."""
-        if step.on_failure != "continue":
-            raise failed
-        yield _warning("step_failed", f"{failed}; the recipe goes on", {"step": path, "error_code": failed.code})
-        known = so_far if isinstance(so_far, dict) else {}
-        return {**self._state.stamps(), **known, "failed": True, "error": str(failed), "error_code": failed.code}
-
-    def _report(self, step: Step, path: str, latest: Any, index: int) -> Actions:
-        report = step.report
-        if report is None or (index + 1) % report.every:
-            return
-        try:
-            data = report.expression.value(self._state.scope(latest=latest))
-        except ExpressionError as error:
-            # It is for those who watch; the job does not depend on it, and once is enough.
-            if step.name not in self._warned:
-                self._warned.add(step.name)
-                yield _warning("report_failed", f"{path}: {error}")
-            return
-        if data is not None:
-            yield Tell(
-                event_type="intermediate_result",
-                data={"result_type": report.type, "data": data, "is_partial": True},
-            )
-
-    # --- small things -----------------------------------------------------------------------------------------------
-
-    def _turn(self) -> Actions:
-        """Count a round or a skipped step, of which there may be many without any action."""
-        self._turns += 1
-        if self._turns > _IDLE * max(self._order.max_steps, 100):
-            said = f"{self._at}: the recipe goes round and round without doing steps"
-            raise _Stopped(Fail(error_code="execution_error", message=said))
-        if not self._turns % _BREATH:
-            yield Wait(0.0)
-
-    def _pause(self, seconds: float) -> Actions:
-        if seconds > 0:
-            yield Wait(seconds)
-
-    def _value(self, expression: Expression, path: str, key: str, **more: Any) -> Any:
-        try:
-            return expression.value(self._state.scope(**more))
-        except ExpressionError as error:
-            raise StepFailed("execution_error", f"{path}: {key}: {error}") from None
-
-    def _seconds(self, number: float | Expression, path: str, key: str) -> float:
-        found = number if isinstance(number, (int, float)) else self._value(number, path, key)
-        if type(found) not in (int, float) or not 0 <= found <= _LONGEST_S:
-            raise StepFailed("input_error", f"{path}: {key} takes seconds, got {str(found)[:60]!r}")
-        return float(found)
-
-
-def _may_end_early(steps: Sequence[Step]) -> bool:
-    """Whether fewer calls may be made than were reckoned."""
-    return any(
-        step.when is not None
-        or step.on_failure == "continue"
-        or (step.rounds is not None and step.rounds.until is not None)
-        or (not isinstance(step.do, Call) and _may_end_early(step.do))
-        for step in steps
-    )
-
-
-def _put(into: Any, name: str, result: dict[str, Any]) -> None:
-    if isinstance(into, list):
-        into.append(result)
-    else:
-        into[name] = result
-
-
-def _warning(code: str, message: str, details: Mapping[str, Any] | None = None) -> Tell:
-    return Tell(event_type="warning", data={"code": code, "message": message, "details": dict(details or {})})
+        if self._run.kept is not None:
+            return self._run.kept
+        made = (self._run.render(spec) for spec in self._recipe.artifacts)
+        return [one for one in made if isinstance(one, Keepsake)]

@@ -1,6 +1,6 @@
 """What a recipe is made of, once it has been read and found sound: steps, groups, rounds, templates, artifacts.
 
-Values only: `hearth.hcp.recipe_reading` makes them, `hearth.hcp.recipe_course` does them. Whatever is an `Expression`
+Values only: `hearth.hcp.recipe_reading` makes them, `hearth.hcp.recipe_run` does them. Whatever is an `Expression`
 here has been checked against the names that are there at its place.
 """
 

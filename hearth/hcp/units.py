@@ -1,4 +1,4 @@
-"""Units of measure, by pint, which is loaded by the first conversion that is asked for and not before.
+"""Units of measure, by pint, which is loaded when a file that converts something is read, and not before.
 
 Owns what counts as a unit here: a name such as `celsius`, or names multiplied and divided, `mm/s**2`. A caller may hand
 one in, so anything that pint would evaluate (numbers, powers of powers) is refused before it sees it.
@@ -43,15 +43,21 @@ def _unit(text: str) -> Any:
         raise UnitError(f"{text!r} is not a unit that is known here ({error})") from None
 
 
-def _parse(text: Any) -> Any:
+def _checked(text: Any) -> str:
+    """What has the form of a unit, which is all that pint is ever given. Raises UnitError."""
     if not isinstance(text, str) or len(text) > _LONGEST or not _UNIT.fullmatch(text):
         raise UnitError(f'expected a unit such as "celsius" or "mm/s**2", got {str(text)[:_LONGEST]!r}')
-    return _unit(text)
+    return text
+
+
+def load() -> None:
+    """Load the library now, so that no job has to wait for it, nor anything that runs beside one."""
+    _registry()
 
 
 def check_unit(text: str) -> None:
     """Whether it is a unit that is known. Raises UnitError."""
-    _parse(text)
+    _unit(_checked(text))
 
 
 def check_units(source: str, target: str) -> None:
@@ -61,7 +67,7 @@ def check_units(source: str, target: str) -> None:
 
 def convert(value: float, source: str, target: str) -> float:
     """A value in another unit. Raises UnitError."""
-    return value if source == target else _converted(float(value), source, target)
+    return value if source == target else _converted(float(value), _checked(source), _checked(target))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -69,7 +75,7 @@ def _converted(value: float, source: str, target: str) -> float:
     # Cached, since an output after the other converts the same readings, at 30 µs each.
     import pint
 
-    ours, theirs = _parse(source), _parse(target)
+    ours, theirs = _unit(source), _unit(target)
     try:
         found = float(_registry().Quantity(value, ours).m_as(theirs))
     except pint.DimensionalityError as error:

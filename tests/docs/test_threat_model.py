@@ -15,7 +15,7 @@ from hearth.config import Config
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
-LIMITS, WEBSOCKET = Config().limits, Config().websocket
+LIMITS, WEBSOCKET, HCP = Config().limits, Config().websocket, Config().hcp
 MIB, KIB = 1 << 20, 1 << 10
 
 
@@ -26,7 +26,7 @@ def test_every_test_that_the_page_names_exists(name: str) -> None:
 
 def test_every_kind_of_attacker_has_its_tests_and_what_remains() -> None:
     kinds = PAGE.partition("## In short")[2].partition("## Denial of service")[0].split("\n## ")[1:]
-    assert len(kinds) == 9
+    assert len(kinds) == 10
     for kind in kinds[:-1]:
         assert "**What remains.**" in kind, kind.partition("\n")[0]
         assert "`test_" in kind, kind.partition("\n")[0]
@@ -58,6 +58,8 @@ def bound(row: str) -> list[float]:
         ("An HTTP request's body", [LIMITS.max_document_bytes / MIB, LIMITS.send_timeout_s]),
         ("An HTTP connection on which nothing is asked", [visit.KEEP_ALIVE]),
         ("MCP clients over HTTP", [LIMITS.max_sessions_per_principal, LIMITS.max_connections]),
+        ("Jobs over HCP", [HCP.max_jobs, HCP.max_jobs_per_principal, HCP.max_steps]),
+        ("Files that jobs leave", [HCP.max_artifact_bytes / MIB, HCP.max_artifacts_bytes / MIB, HCP.retention_s]),
         ("The time a WebSocket may be silent", [WEBSOCKET.ping_interval_s, WEBSOCKET.ping_timeout_s]),
         ("The time a machine that vanished is missed", [
             tcp.KEEPALIVE[tcp.socket.TCP_KEEPIDLE]
@@ -79,7 +81,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 22
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 24
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -72,6 +72,9 @@ def value(text: str, inputs: Any = INPUTS) -> Any:
         ("to_base64(`[1, 255]`)", "Af8="),
         ("sort_by(inputs.rows, &v)[-1].v", 7),
         ("inputs.nothing.at.all", None),
+        ('unique(`[1, true, 1, "a", {"b": 1}, {"b": 1}]`)', [1, True, "a", {"b": 1}]),
+        ("'a `b` c'", "a `b` c"),
+        ('`"a \\`b"`', "a `b"),
     ],
 )
 def test_an_expression_gives_its_value(text: str, expected: Any) -> None:

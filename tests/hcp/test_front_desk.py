@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 from support.hcp import Caller, capability, hcp_world, reading, step
 
+from hearth.actors.bridges.hcp.opening import Books, Opening
 from hearth.errors import ConfigError
 
 GATED = reading(step("read", "first", tag="first", gate="g"))
@@ -65,6 +68,22 @@ async def test_a_book_that_cannot_be_opened_refuses_for_now_and_is_tried_again(c
         await caller.send(document)
         await caller.until(lambda: len(caller.replies(document["message_id"])) == 2)
         assert caller.replies(document["message_id"])[1]["type"] == "task_accepted"
+
+
+async def test_sessions_that_cannot_be_given_their_end_do_not_keep_a_daemon_from_serving(closed, monkeypatch):
+    def broken(*_args):
+        raise ConfigError("a capability is not one")
+
+    async with closed() as world:
+        left_over = SimpleNamespace(book=SimpleNamespace(unfinished=[1]))
+        books = Books(world.runtime.parts, Path("nowhere"), furniture=left_over)
+        opening = Opening(books, world.runtime, None)
+        with monkeypatch.context() as patch, trio.fail_after(10):
+            patch.setattr("hearth.actors.bridges.hcp.opening._load", broken)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(opening.run)
+                await opening.ready()
+                await opening.end()
 
 
 async def test_a_daemon_that_ends_answers_what_nobody_has_looked_at(closed):

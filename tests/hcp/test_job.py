@@ -39,8 +39,9 @@ def scripted(*actions, outputs=None):
     """A script: these actions, then done."""
 
     def script(_order):
-        for action in actions:
-            yield action  # noqa: UP028  a tuple's iterator takes no outcomes
+        remaining = list(actions)
+        while remaining:
+            yield remaining.pop(0)
         yield Finish(outputs=outputs or {})
 
     return script

@@ -90,6 +90,7 @@ async def test_each_result_says_when_it_was_there_and_which_round_it_was() -> No
 
 async def test_a_group_is_done_for_each_item_and_its_steps_see_their_own_round() -> None:
     plan = prepare(GROUP.replace("ON_FAILURE", ""))
+    assert plan.tools == {"line.set"}
     run = await drive(plan.begin(order({"lines": [{"out": 3}, {"out": 5}]})))
     assert run.names == ["check[0].drive", "check[0].echo", "check[1].drive", "check[1].echo"]
     assert [one.args for one in run.dos] == [

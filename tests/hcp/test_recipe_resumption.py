@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import Any
 
 import trio
@@ -154,7 +155,27 @@ tool = "a.note"
 [recipe.outputs]
 said = "results.look.said"
 """)
-    run = await drive(plan.begin(order()), lambda _do, _now: {"said": {"pair": (1, 2), "none": float("nan")}})
+    run = await drive(
+        plan.begin(order()), lambda _do, _now: {"said": MappingProxyType({"pair": (1, 2), "none": float("nan")})}
+    )
     assert run.outputs == {"said": {"pair": [1, 2], "none": None}}
     odd = await drive(plan.begin(order()), lambda _do, _now: {"said": object()})
     assert "not as declared" in odd.failure.message
+
+
+async def test_rounds_go_on_in_the_rhythm_that_they_had() -> None:
+    plan = prepare("""
+[[recipe.steps]]
+name = "read"
+tool = "sensor.read"
+args = { sensor = "t" }
+delay_s = 2
+repeat = { count = 4, every_s = 1 }
+[recipe.outputs]
+times = "results.read[].at_s"
+""")
+    whole = await drive(plan.begin(order()))
+    assert whole.outputs["times"] == [2.1, 3.1, 4.1, 5.1]
+    resumed = await drive(plan.begin(order()), recorded=whole.outcomes[:2])
+    assert resumed.outputs == whole.outputs
+    assert resumed.waits == whole.waits[2:]

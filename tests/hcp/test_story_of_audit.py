@@ -33,11 +33,8 @@ async def test_the_audit_log_of_a_delegated_job_reads_as_one_story(tmp_path):
     (accept,) = [one for one in log if one["event"] == "hcp.accept"]
     session_id, hcp_session = accept["session_id"], accept["hcp_session"]
     assert hcp_session == job.session_id
-    story = [
-        one
-        for one in log
-        if one.get("session_id") == session_id or one.get("hcp_session") == hcp_session or one.get("message_id") == "m-1"
-    ]
+    of_this_job = {"session_id": session_id, "hcp_session": hcp_session, "message_id": "m-1"}
+    story = [one for one in log if any(one.get(name) == value for name, value in of_this_job.items())]
     step = ["task.submit", "task.step.start", "task.step.finish", "task.finish"]
     assert [one["event"] for one in story] == [
         "hcp.submit",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -54,6 +55,12 @@ def test_what_is_no_plain_unit_is_refused_unread(text: str) -> None:
         convert(1, "kelvin", text)
 
 
+@pytest.mark.parametrize("unit", [None, 5, True, [], {}])
+def test_what_is_no_text_is_no_unit(unit: Any) -> None:
+    with pytest.raises(UnitError, match="expected a unit"):
+        convert(1, unit, "kelvin")
+
+
 def test_units_of_different_things_or_unknown_ones_say_so() -> None:
     with pytest.raises(UnitError, match="cannot be converted"):
         check_units("celsius", "metre")
@@ -67,12 +74,19 @@ def test_a_result_that_is_no_finite_number_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_library_is_loaded_by_the_first_conversion_and_not_before() -> None:
-    program = (
-        "import sys; import hearth.hcp.recipe; assert 'pint' not in sys.modules;"
-        "from hearth.hcp.units import convert; convert(1, 'm', 'm'); assert 'pint' not in sys.modules;"
-        "convert(1, 'm', 'mm'); assert 'pint' in sys.modules"
-    )
+def test_the_library_is_loaded_by_reading_a_file_that_converts_and_not_before() -> None:
+    program = """
+import sys
+import hearth.hcp.recipe
+from hearth.hcp.expressions import Names, compile_expression
+from hearth.hcp.units import convert
+names = Names.of_inputs({"properties": {"a": {}, "u": {}}})
+convert(1, "m", "m")
+compile_expression("add(inputs.a, `1`)", names=names)
+assert "pint" not in sys.modules
+compile_expression("convert(inputs.a, inputs.u, inputs.u)", names=names)
+assert "pint" in sys.modules
+"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -209,7 +209,8 @@ async def hcp_world(directory, *capabilities, opened=True, **more):
     books = open_books(world.parts)
     async with running(world):
         world.opening = Opening(books, world.runtime, job_sessions(world.runtime))
-        world.runtime.desk = await world.nursery.start(world.opening.run)
+        world.nursery.start_soon(world.opening.run)
+        world.runtime.desk = await world.opening.ready()
         if opened:
             world.desk = await world.runtime.desk.real()
         try:

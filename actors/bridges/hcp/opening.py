@@ -58,9 +58,11 @@ class Books:
 
     def open(self) -> Furniture:
         """Open them, if they are not. Blocking: briefly, where there are none yet. Raises ConfigError."""
-        if self.furniture is None:
-            self.furniture = import_module(HOUSE).furnish(self.parts, self.directory)
-        return self.furniture
+        furniture = self.furniture
+        if furniture is None:
+            house: Any = import_module(HOUSE)
+            furniture = self.furniture = house.furnish(self.parts, self.directory)
+        return furniture
 
     def close(self) -> None:
         """Let go of them, if there never was a desk. Blocking; idempotent."""
@@ -193,34 +195,40 @@ class Opening:
         self._books = books
         self._runtime = runtime
         self._open_session = open_session
-        self._over = trio.Event()
+        self._over, self._is_ready = trio.Event(), trio.Event()
         self._desk = FrontDesk()
 
-    async def run(self, *, task_status: trio.TaskStatus[FrontDesk]) -> None:
+    async def ready(self) -> FrontDesk:
+        """Wait until jobs can be taken: what has no end yet gets one before anybody can ask."""
+        await self._is_ready.wait()
+        return self._desk
+
+    async def run(self) -> None:
         """Keep the desk until it is over: what cancels whoever serves does not reach its jobs."""
         desk, books = self._desk, self._books
 
         def opened(real: HcpDesk) -> None:
             desk.opened(real)
-            if urgent:
-                task_status.started(desk)
+            self._is_ready.set()
 
-        # What has no end yet gets one before anybody can ask.
         if not (urgent := books.unfinished):
-            task_status.started(desk)
+            self._is_ready.set()
         with trio.CancelScope(shield=True):
             while not self._over.is_set():
                 if not urgent:
                     await desk.wanted()
                     if self._over.is_set():
                         return
-                # In a thread, because it takes most of a second on a small board, and others are served meanwhile.
-                house: Any = await trio.to_thread.run_sync(import_module, HOUSE)
                 try:
+                    # In a thread: it takes most of a second on a small board, and others are served meanwhile.
+                    house = await trio.to_thread.run_sync(_load, self._runtime.parts)
                     furniture = books.open()
                 except ConfigError as error:
                     log.error("whole jobs cannot be taken: %s", error)
                     desk.refuse(str(error))
+                    # The rest of the daemon serves nonetheless, and the next message tries again.
+                    urgent = False
+                    self._is_ready.set()
                     continue
                 books.used = True
                 await house.keep_house(furniture, self._runtime, self._open_session, opened, self._over)
@@ -233,6 +241,13 @@ class Opening:
         self._desk.close()
 
 
+def _load(parts: RuntimeParts) -> Any:
+    """What jobs need that a runtime without any does without: modules, and the capabilities that come with hearth."""
+    house = import_module(HOUSE)
+    parts.capabilities.loaded()
+    return house
+
+
 @asynccontextmanager
 async def open_desk(
     books: Books | None, runtime: Runtime, open_session: OpenSession
@@ -243,8 +258,10 @@ async def open_desk(
         return
     opening = Opening(books, runtime, open_session)
     async with unwrapped() as body, trio.open_nursery() as nursery, body.watched():
-        desk = runtime.desk = await nursery.start(opening.run)
+        # Not by `nursery.start`: whoever is cancelled there would wait for a task that only `end` lets go.
+        nursery.start_soon(opening.run)
         try:
+            desk = runtime.desk = await opening.ready()
             yield desk
         finally:
             await opening.end()
