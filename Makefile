@@ -10,7 +10,7 @@ JUDGES := .node/.installed
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test hosts-tests guests-tests test-hardware test-mcp judges check lint bench bench-hil docs clean
+.PHONY: help demo demo-hcp demo-web test test-hardware test-mcp judges check lint bench bench-hil docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -41,18 +41,12 @@ demo-web: $(STAMP) ## A page that watches a real daemon on a simulated board (AR
 
 test: $(STAMP) ## All tests, the hardware's too, with branch coverage
 	$(BIN)/python -m coverage erase
-	@# Side by side, because guests wait most of the time.
-	$(MAKE) --no-print-directory -j2 hosts-tests guests-tests
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadscope
+	$(BIN)/python tests/hardware/suite.py --coverage
 	$(BIN)/python -m coverage combine --quiet
 	@if [ -e .guest/ran ]; then $(BIN)/python -m coverage report; else \
 	    echo 'Without the hardware tests nothing ran drivers/linux: it is left out of this report, and of its judgement.'; \
 	    $(BIN)/python -m coverage report --omit='drivers/linux/*,hearth/drivers/linux/*'; fi
-
-hosts-tests:
-	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadscope
-
-guests-tests:
-	$(BIN)/python tests/hardware/suite.py --coverage
 
 test-hardware: $(STAMP) ## The drivers against a Linux kernel with simulated hardware (user-mode Linux)
 	$(BIN)/python tests/hardware/suite.py

@@ -126,7 +126,10 @@ async def test_a_person_runs_the_plan_watches_it_and_cancels_it(browser: Browser
     await tab.click(f"{PLAN} header button")
     await tab.until(f"document.querySelector('{PLAN}').dataset.status === 'CANCELLED'")
     steps = await tab.evaluate(f"[...document.querySelectorAll('{PLAN} .step')].map(e => e.dataset.status)")
-    assert steps == [*["SUCCESS"] * 4, *["CANCELLED"] * 5]
+    # On a machine with much else to do, the pictures may have taken longer than the pulse.
+    done = steps.index("CANCELLED")
+    assert done >= 4
+    assert steps == [*["SUCCESS"] * done, *["CANCELLED"] * (9 - done)]
     # What the plan had done with the LED is taken back, and said so.
     await tab.until(f"{shown(f'{PLAN} .step:nth-child(3)')}.includes('taken back')")
     assert "plan 1: CANCELLED." in await tab.evaluate("said")

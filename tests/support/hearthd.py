@@ -53,8 +53,21 @@ def unix_socket(path: Path) -> socket.socket:
     """A connected socket."""
     connected = socket.socket(socket.AF_UNIX)
     # Connected while it blocks: then it waits for its turn where many connect at once.
-    connected.connect(str(path))
+    try:
+        connected.connect(str(path))
+    except OSError:
+        connected.close()
+        raise
     return connected
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody takes connections there: a socket's file is there a moment before."""
+    try:
+        unix_socket(path).close()
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    return True
 
 
 class Wire:

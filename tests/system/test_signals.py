@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from support.hearthd import Hearthd, Peer, submission
+from support.hearthd import Hearthd, Peer, listens, submission
 
 from hearth.audit.verify import verify
 
@@ -202,7 +202,7 @@ def test_it_serves_though_nobody_can_be_told_that_it_is_ready(tmp_path, how: str
         os.close(writing)
     running.process = process
     try:
-        running.until(running.socket.exists)
+        running.until(lambda: listens(running.socket))
         peer = Peer(running.socket)
         session = peer.open()
         assert peer.run(session, "gpio.get", line=4)["status"] == "SUCCESS"
