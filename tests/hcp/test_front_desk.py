@@ -140,7 +140,8 @@ async def test_sessions_without_an_end_get_one_before_anybody_asks(closed, tmp_p
 
 
 def test_what_a_desk_is_made_of_is_not_imported_with_the_daemon():
-    names = "hearth.actors.bridges.hcp.house", "hearth.hcp.gate", "hearth.hcp.expressions", "hearth.actors.bridges.hcp.book"
+    modules = "actors.bridges.hcp.house", "actors.bridges.hcp.book", "hcp.gate", "hcp.expressions"
+    names = [f"hearth.{module}" for module in modules]
     code = f"import sys, hearth.actors.daemon; print([name for name in {names!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
