@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hearth.errors import ConfigError
 from hearth.tools import Tool
+from hearth.vendors import package_of, vendors_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -101,10 +102,7 @@ def _vendor_tools(board: Board, names: Sequence[str], known: Mapping[str, Tool])
     """The tools of the entry points that `names` ask for, whole ("com.acme") or singly ("com.acme.read")."""
     if not names:
         return []
-    # Only now: it is slow to import, and most processes have no vendor's tools.
-    from importlib.metadata import entry_points
-
-    points = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    points = vendors_points(ENTRY_POINTS)
     made: dict[str, list[Tool]] = {}
     chosen: list[Tool] = []
     for name in names:
@@ -120,7 +118,7 @@ def _vendor_tools(board: Board, names: Sequence[str], known: Mapping[str, Tool])
         wanted = [tool for tool in tools if (not tool.opt_in if name == point.name else tool.name == name)]
         if not wanted:
             raise ConfigError(
-                f"[tools] enable: {_package(point)} has no tool {name!r}{_near(name, [tool.name for tool in tools])}"
+                f"[tools] enable: {package_of(point)} has no tool {name!r}{_near(name, [tool.name for tool in tools])}"
             )
         chosen += [tool for tool in wanted if tool not in chosen]
     return chosen
@@ -132,23 +130,21 @@ def _point_for(name: str, points: Mapping[str, EntryPoint]) -> EntryPoint | None
     return points[max(fitting, key=len)] if fitting else None
 
 
-def _package(point: EntryPoint) -> str:
-    return f"the package {point.dist.name!r}" if point.dist is not None else f"the entry point {point.name!r}"
-
-
 def _load(point: EntryPoint, board: Board, known: Mapping[str, Tool]) -> list[Tool]:
     try:
         make: Callable[[Board], Iterable[Any]] = point.load()
         tools = list(make(board))
     except Exception as error:  # a vendor's code may raise anything; it becomes an error that names the package
         raise ConfigError(
-            f"[tools] enable: {_package(point)} ({point.value}) cannot be used: {type(error).__name__}: {error}"
+            f"[tools] enable: {package_of(point)} ({point.value}) cannot be used: {type(error).__name__}: {error}"
         ) from error
     for tool in tools:
         if not isinstance(tool, Tool):
-            raise ConfigError(f"[tools] enable: {_package(point)} returned {tool!r}, which is not a hearth.tools.Tool")
+            raise ConfigError(
+                f"[tools] enable: {package_of(point)} returned {tool!r}, which is not a hearth.tools.Tool"
+            )
         if tool.name in known:
             raise ConfigError(
-                f"[tools] enable: {_package(point)} may not replace the tool {tool.name!r}; use its own prefix"
+                f"[tools] enable: {package_of(point)} may not replace the tool {tool.name!r}; use its own prefix"
             )
     return tools

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hearth.errors import ConfigError
 from hearth.hcp.planning import PlanError
 from hearth.hcp.recipe import RecipePlanner
+from hearth.vendors import package_of, vendors_points
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,10 +38,7 @@ def load_planners(names: Sequence[str] = ()) -> dict[str, Planner]:
     planners: dict[str, Planner] = {OURS: RecipePlanner()}
     if not names:
         return planners
-    # Only now: it is slow to import, and most processes have no vendor's planners.
-    from importlib.metadata import entry_points
-
-    points = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    points = vendors_points(ENTRY_POINTS)
     for name in names:
         if name == OURS:
             continue
@@ -62,7 +60,7 @@ def _near(name: str, points: Mapping[str, Any]) -> str:
 
 
 def _load(point: EntryPoint) -> Planner:
-    package = f"the package {point.dist.name!r}" if point.dist is not None else f"the entry point {point.name!r}"
+    package = package_of(point)
     if not _NAME.match(point.name) or point.name in _OWNED:
         raise ConfigError(
             f"[hcp] planners: {package} calls its planner {point.name!r}, which cannot be the name of a "
