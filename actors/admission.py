@@ -64,14 +64,15 @@ class Admission:
 
         def acknowledge(error: RpcError | None) -> None:
             if error is not None:
-                self._book.withdraw_key(submit)
                 ask.error(error)
+                self._book.settle_key(submit, error)
                 return
             follower = ask.follower if submit.subscribe else None
             accepted = {"task_id": asker.task_id, "status": "QUEUED"}
             ask.result(accepted if follower is None else {**accepted, "subscribed": True})
             if follower is not None:
                 follower.follow(task.log, 1)
+            self._book.settle_key(submit, None)
 
         task = TaskActor(
             asker,

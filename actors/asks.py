@@ -108,10 +108,14 @@ class End:
 
 @frozen(eq=False)
 class Gone:
-    """A follower's connection has ended; `untold`: before the answer to session.open had left."""
+    """A follower's connection has ended.
+
+    `untold`: before the answer to session.open had left. `followed`: while it was being sent a task's events.
+    """
 
     follower: Follower
     untold: bool = False
+    followed: bool = False
 
 
 class Nudge:

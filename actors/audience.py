@@ -33,6 +33,10 @@ class Audience:
             task.log.followed for task in self._book.all_live()
         )
 
+    def has(self, follower: Follower) -> bool:
+        """Whether it follows the whole session."""
+        return any(other is follower for other in self._followers)
+
     def follow(self, log: EventLog) -> None:
         """A new task: let all who follow the session follow it."""
         for follower in self._followers:

@@ -116,10 +116,11 @@ class Connection:
                     await self._fewer_than(1)
                 self.outbox.finish()
         finally:
+            followed = self.outbox.follows
             self.outbox.abandon()
             untold = {*self._opening.values(), *self._untold}
             for session in self._opened:
-                session.post(Gone(self.outbox, session in untold))
+                session.post(Gone(self.outbox, session in untold, followed))
             with trio.CancelScope(shield=True):
                 await self._carrier.aclose()
 

@@ -109,6 +109,11 @@ class Outbox:
             log.detach(feed)
             self._drop(feed)
 
+    @property
+    def follows(self) -> bool:
+        """True while there is a history that its client is sent."""
+        return bool(self._feeds)
+
     def finished(self, log: History) -> None:
         """A history has been sent to its end: the subscription ends by itself (draft §8)."""
         self._feeds.pop(log, None)

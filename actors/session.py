@@ -8,6 +8,7 @@ its tasks are cancelled, the outputs it drove go to their safe state, and the en
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from hearth.actors.step import TaskServices
     from hearth.actors.submission import Checks, Looked
     from hearth.actors.task import TaskActor
+    from hearth.actors.taskbook import Remembered
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen
 
@@ -216,7 +218,8 @@ class Session:
         if isinstance(message, End):
             self._reason = self._reason or message.reason
         elif isinstance(message, Gone):
-            self._silence.followed_at = trio.current_time()
+            if message.followed or self._audience.has(message.follower):
+                self._silence.followed_at = trio.current_time()
             self._audience.forget(message.follower)
             if message.follower is self._opener and self._opening.on_disconnect == "close":
                 self._reason = self._reason or "its client disconnected"
@@ -257,9 +260,11 @@ class Session:
     def _submit(self, ask: Ask, submit: TaskSubmit, looked: Looked) -> None:
         first = self._book.repeat(submit)
         if first is not None:
-            ask.result(first)
-            if submit.subscribe and ask.follower is not None and self._book.has(first["task_id"]):
-                ask.follower.follow(self._book.log_of(first["task_id"]), 1)
+            if first.waiting is None:
+                self._repeat(ask, submit, first, None)
+            else:
+                # An answer says that the task is on record, also one to a repeat.
+                first.waiting.append(partial(self._repeat, ask, submit, first))
             return
         assert self._nursery is not None
         try:
@@ -269,6 +274,15 @@ class Session:
             return
         self._audience.follow(task.log)
         self._nursery.start_soon(task.run)
+
+    def _repeat(self, ask: Ask, submit: TaskSubmit, first: Remembered, error: RpcError | None) -> None:
+        """Answer a submission that repeats the first one of its key."""
+        if error is not None:
+            ask.error(error)
+            return
+        ask.result(self._book.repeated(first))
+        if submit.subscribe and ask.follower is not None and self._book.has(first.task_id):
+            ask.follower.follow(self._book.log_of(first.task_id), 1)
 
     async def _look_up(self, ask: Ask, submit: TaskSubmit, question: NotLooked) -> None:
         """Look paths up in a thread, because a disk may take its time, then have the submission checked again."""

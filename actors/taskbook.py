@@ -8,20 +8,24 @@ history's bound; keys are never forgotten, because forgetting one could actuate 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
-from attrs import define
+from attrs import define, field
 
 from hearth.audit.record import args_hash
 from hearth.errors import InvalidParams, QueueFull, TaskNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hearth.actors.events import EventLog
     from hearth.actors.task import TaskActor
+    from hearth.errors import RpcError
     from hearth.protocol.methods import TaskSubmit
+
+Settled: TypeAlias = "Callable[[RpcError | None], None]"
+"""Is told that a submission is on record, or why it is not."""
 
 MAX_KEYS = 10_000
 """Idempotency keys a session may use."""
@@ -46,6 +50,8 @@ class Remembered:
     digest: bytes
     status: str
     """How the task has ended, once it has."""
+    waiting: list[Settled] | None = field(factory=list)
+    """Who repeats it before it is on record, and learns with it what became of it; None from then on."""
 
 
 class TaskBook:
@@ -83,10 +89,19 @@ class TaskBook:
             remembered = Remembered(task.task_id, digest(submit), "QUEUED")
             self._keys[submit.idempotency_key] = self._keyed[task.task_id] = remembered
 
-    def withdraw_key(self, submit: TaskSubmit) -> None:
-        """The submission came to nothing after all: its key stands for nothing."""
-        if submit.idempotency_key is not None:
-            self._keys.pop(submit.idempotency_key, None)
+    def settle_key(self, submit: TaskSubmit, error: RpcError | None) -> None:
+        """The submission is on record; or, with the error, it came to nothing: then its key stands for nothing.
+
+        Those that repeated it meanwhile are told so, in the order in which they came.
+        """
+        if submit.idempotency_key is None:
+            return
+        known = self._keys[submit.idempotency_key]
+        if error is not None:
+            del self._keys[submit.idempotency_key]
+        waiting, known.waiting = known.waiting, None
+        for settled in waiting or ():
+            settled(error)
 
     def ended(self, task: TaskActor) -> None:
         """Called by the task as its last act, in its own turn: a letter in a box."""
@@ -111,11 +126,8 @@ class TaskBook:
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
-    def repeat(self, submit: TaskSubmit) -> dict[str, Any] | None:
-        """The answer to a submission that repeats an earlier one, or None for a new one.
-
-        Raises InvalidParams for a key that stands for another task.
-        """
+    def repeat(self, submit: TaskSubmit) -> Remembered | None:
+        """What a submission repeats, or None if it is a new one. Raises InvalidParams if its key is another task's."""
         key = submit.idempotency_key
         known = None if key is None else self._keys.get(key)
         if known is None:
@@ -126,6 +138,10 @@ class TaskBook:
                 f"Invalid params: {reason}",
                 data={"path": "/task/idempotency_key", "reason": reason, "task_id": known.task_id},
             )
+        return known
+
+    def repeated(self, known: Remembered) -> dict[str, Any]:
+        """The answer to a submission that repeats this one."""
         live = self._live.get(known.task_id)
         status = known.status if live is None else live.status
         return {"task_id": known.task_id, "status": status, "repeated": True}

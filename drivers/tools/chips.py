@@ -83,7 +83,8 @@ class Chip:
         undo = self._undos.get((offset, former))
         if undo is None:
             back = "an input" if former == "input" else str(former)
-            undo = Undo(self.set(offset, former), f"gpio line {offset} of {self.label} back to {back}")
+            # The session may have ended by then, and the line be in its safe state: it has to go there again.
+            undo = Undo(self.set(offset, former), f"gpio line {offset} of {self.label} back to {back}", offset)
             self._undos[offset, former] = undo
         return undo
 

@@ -13,10 +13,6 @@ from hearth.actors.bus import Bus
 from hearth.drivers.base import Style
 
 
-def pytest_addoption(parser):
-    parser.addoption("--seed", type=int, help="play this one seed in tests/actors/test_seeded_schedules.py")
-
-
 @pytest.fixture(autouse=True)
 def _no_test_hangs():
     """A virtual clock stands still in an endless loop, and no Trio scope can break one off."""

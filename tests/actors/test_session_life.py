@@ -83,6 +83,15 @@ async def test_a_session_wide_subscription_keeps_a_session_until_its_connection_
     assert closed(world, session)["reason"] == "idle"
 
 
+async def test_the_end_of_a_connection_that_followed_nothing_does_not_prolong_its_session(world, autojump_clock):
+    client = world.connect()
+    session = await client.open()
+    await trio.sleep(200)
+    await client.close()
+    await trio.sleep(101)
+    assert closed(world, session)["reason"] == "idle"
+
+
 async def test_a_subscription_of_a_connection_that_has_gone_keeps_nothing(world, autojump_clock):
     opener, watcher = world.connect(), world.connect()
     session = await opener.open()

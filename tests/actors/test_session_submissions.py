@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import trio
+import trio.testing
 from support.waiting import until
 from support.world import ALICE, OPEN
 
@@ -321,6 +322,43 @@ async def test_a_repeat_that_subscribes_gets_the_first_tasks_events(world):
         assert again["task_id"] == task_id
         world.gate("x").open()
         assert [event["seq"] for event in await second.finished(task_id)] == [1, 2, 3]
+
+
+async def test_a_repeat_is_answered_only_when_the_first_submission_is_on_record(world):
+    with trio.fail_after(10):
+        client = world.connect()
+        session = await client.open()
+        world.journal.hold()
+        sent = [session.submission([("read", {"tag": "once"})], key="k", subscribe=True) for _ in range(3)]
+        requests = [client.request("task.submit", params) for params in sent]
+        await client.send(*requests)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not any(client.answers(request["id"]) for request in requests)
+        world.journal.release()
+        await client.until(lambda: all(client.answers(request["id"]) for request in requests))
+        first, *repeats = [client.answers(request["id"])[0]["result"] for request in requests]
+        for repeat in repeats:
+            assert repeat == {"task_id": first["task_id"], "status": repeat["status"], "repeated": True}
+        await client.finished(first["task_id"])
+    assert world.observer.labels("begin") == ["once"]
+
+
+async def test_a_repeat_of_a_submission_that_could_not_be_recorded_is_refused_with_it(world):
+    with trio.fail_after(10):
+        client = world.connect()
+        session = await client.open()
+        world.journal.hold()
+        params = session.submission([("fail", {})], key="k")
+        requests = [client.request("task.submit", params) for _ in range(2)]
+        await client.send(*requests)
+        await trio.testing.wait_all_tasks_blocked()
+        world.journal.fail("disk full")
+        world.journal.release()
+        await client.until(lambda: all(client.answers(request["id"]) for request in requests))
+        for request in requests:
+            assert client.answers(request["id"])[0]["error"]["code"] == AuditUnavailable.code
+        world.journal.heal()
+        assert (await session.run(("read", {}), key="k"))["status"] == "SUCCESS"
 
 
 async def test_a_session_that_uses_up_its_keys_is_told_and_none_is_forgotten(world, monkeypatch):

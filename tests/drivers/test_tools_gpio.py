@@ -152,6 +152,13 @@ async def test_a_line_that_is_set_during_a_pulse_stays_as_it_was_set(bench, chip
     assert chip.state(17) == value
 
 
+async def test_taking_a_set_back_names_the_line_it_drives(bench, chip):
+    # Its session may have ended, with the line in its safe state already: then it must be brought there once more.
+    done = await bench.done("gpio.set", line=17, value=1)
+    assert done.undo.drives == 17
+    assert chip.state(17) == 1
+
+
 async def test_undoing_a_set_made_during_a_pulse_does_not_bring_the_pulse_back(bench, chip, transact, autojump_clock):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: bench.run("gpio.pulse", line=17, value=1, duration_ms=100))

@@ -1,0 +1,419 @@
+"""The clients of a world: raw bytes over memory pipes, by everything but the book. No line of hearth's client is in it.
+
+Owns what a client does and in which mood: each action has a number and a chance of its own, so that leaving one out
+changes no other. It refuses to judge what it is answered; it only learns from it the ids that its next actions need.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+import trio
+
+from hearth.policy.principal import Principal
+
+from . import orders
+from .carriers import Pipe, line_of
+from .terms import PRINCIPALS, STRANGER
+
+ACTIONS = {
+    "submit": 30,
+    "repeat": 8,
+    "batch": 4,
+    "malformed": 3,
+    "twice": 2,
+    "cancel": 8,
+    "get": 4,
+    "subscribe": 6,
+    "follow_all": 2,
+    "unsubscribe": 2,
+    "open": 2,
+    "close": 1,
+    "leave": 4,
+    "elsewhere": 4,
+    "foreign": 3,
+    "ask": 0.7,
+    "rush": 3,
+    "wait": 3,
+    "break_session": 0.3,
+}
+"""What clients do, and how often."""
+LEAVING = ("close", "close", "torn", "half")
+
+
+def plan(seed, number):
+    """The actions of one client: how long it waits before each, what, and a seed for the rest."""
+    rng = random.Random(f"{seed}/plan/c{number}")
+    count = rng.choice([4, 6, 9, 14])
+    pace = rng.choice([0.0, 0.004, 0.02, 0.2])
+    kinds = rng.choices([*ACTIONS], [*ACTIONS.values()], k=count)
+    return [(rng.random() * pace, kind) for kind in kinds]
+
+
+class Connection:
+    """One connection, as the client sees it."""
+
+    def __init__(self, client, number, principal, room) -> None:
+        self.client = client
+        self.number = number
+        self.to_daemon, self.to_client = Pipe(), Pipe(room)
+        self.principal = principal
+        self.room = room
+        self.over = False
+        self.waiting: dict[int, tuple] = {}
+        """Requests without an answer: what is learned from it."""
+        self.arrived = trio.Event()
+
+    def send(self, data, *, torn=False) -> None:
+        """Send bytes, lines each of which is told."""
+        tell = self.client.world.tape.tell
+        for line in data.splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                tell("client.sends", client=self.number, line=line)
+            else:
+                tell("client.sends", client=self.number, line=line, torn=torn)
+        if not self.to_daemon.ended:
+            self.to_daemon.data += data
+            self.to_daemon.wake()
+
+    async def read(self) -> None:
+        """Read for as long as anything comes."""
+        tell = self.client.world.tape.tell
+        rest = b""
+        slow = random.Random(f"{self.client.story.seed}/ears/{self.number}") if self.client.ears == "slow" else None
+        while data := await self.to_client.read():
+            if slow is not None:
+                await trio.sleep(slow.choice([0.001, 0.01, 0.3, 2]))
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                tell("client.receives", client=self.number, line=line + b"\n")
+                self.learn(line)
+            if self.client.ears == "deaf" and self.room is not None and self.client.sessions:
+                return
+        if not self.over:
+            self.over = True
+            tell("client.ends", client=self.number)
+        self._wake()
+
+    def _wake(self) -> None:
+        self.arrived.set()
+        self.arrived = trio.Event()
+
+    def learn(self, line) -> None:
+        """Take from answers what later actions need."""
+        document = json.loads(line)
+        for answer in document if isinstance(document, list) else [document]:
+            learn = self.waiting.pop(answer.get("id"), None) if "method" not in answer else None
+            if learn is not None and "result" in answer:
+                self.client.learned(learn, answer["result"])
+            elif learn is not None and answer["error"]["code"] == -32000:
+                self.client.lost(learn)
+        self._wake()
+
+    def leave(self, how) -> None:
+        """End it."""
+        self.over = True
+        self.client.world.tape.tell("client.leaves", client=self.number, how=how)
+        self.to_daemon.end()
+        if how != "half":
+            self.to_client.end()
+
+
+class Client:
+    """One party, with several connections and sessions in the course of a story."""
+
+    def __init__(self, story, number) -> None:
+        self.story = story
+        self.world = story.world
+        self.number = number
+        rng = random.Random(f"{story.seed}/client/c{number}")
+        uid = int(rng.choice([*PRINCIPALS] * 5 + [STRANGER]).partition(":")[2])
+        self.principal = Principal(kind="unix", uid=uid, gid=uid)
+        self.ears = rng.choices(["good", "slow", "deaf"], [8, 1.2, 1.2])[0]
+        """How it reads: at once, now and then, or on some of its connections not at all."""
+        self.connection: Connection | None = None
+        self.sessions: list[str] = []
+        self.tasks: list[tuple[str, str]] = []
+        self.keys: list[dict] = []
+        self._ids = 0
+        self.rng = rng
+
+    # --- what it knows
+
+    def learned(self, learn, result) -> None:
+        """An answer came that was waited for."""
+        what = learn[0]
+        if what == "open":
+            self.sessions.append(result["session_id"])
+            self.story.known.append(result["session_id"])
+        elif what == "task":
+            self.tasks.append((learn[1], result["task_id"]))
+        elif what == "closed" and learn[1] in self.sessions:
+            self.sessions.remove(learn[1])
+
+    def lost(self, learn) -> None:
+        """A session is no more."""
+        if len(learn) > 1 and learn[1] in self.sessions:
+            self.sessions.remove(learn[1])
+
+    # --- its life
+
+    async def run(self, nursery, trims) -> None:
+        """Do what the plan says, but for what is trimmed."""
+        self.nursery = nursery
+        for at, (pause, kind) in enumerate(plan(self.story.seed, self.number)):
+            name = f"c{self.number}.{at}"
+            await trio.sleep(pause)
+            if name in trims:
+                continue
+            self.name, self.rng = name, random.Random(f"{self.story.seed}/{name}")
+            if await self.ready():
+                await getattr(self, kind)()
+                if self.rng.random() < 0.4:
+                    await self.hear(0.5)
+        if self.rng.random() < 0.7:
+            await self.hear(self.rng.choice([0.1, 2]))
+        self.go(self.rng.choice(LEAVING))
+
+    async def ready(self) -> bool:
+        """Have a connection, and mostly a session; False while the daemon is down."""
+        if self.connection is None or self.connection.over:
+            self.connection = None
+            if not await self.connect():
+                return False
+        if not self.sessions:
+            self.open_session()
+            await self.hear(2)
+        return True
+
+    async def connect(self) -> bool:
+        """Connect anew."""
+        world = self.world
+        deaf = self.ears == "deaf" and self.rng.random() < 0.5
+        room = self.rng.choice([600, 4096]) if deaf or self.ears == "slow" else None
+        connection = Connection(self, self.story.next_connection(), self.principal, room)
+        if world.listener is None or world.mute:
+            return False
+        world.tape.tell("client.opens", client=connection.number, principal=self.principal.key, actor=f"c{self.number}")
+        if not world.listener.connect(self.principal, connection.to_daemon, connection.to_client):
+            connection.over = True
+            world.tape.tell("client.ends", client=connection.number)
+            return False
+        world.pipes.append((connection.to_daemon, connection.to_client))
+        self.connection = connection
+        self.nursery.start_soon(connection.read)
+        return True
+
+    def go(self, how) -> None:
+        """Leave the connection, perhaps in the middle of a line."""
+        connection, self.connection = self.connection, None
+        if connection is None or connection.over:
+            return
+        if how == "torn":
+            line = line_of({"jsonrpc": "2.0", "id": 0, "method": "task.submit", "params": {"session_id": "x" * 26}})
+            connection.send(line[: self.rng.randint(1, len(line) - 1)], torn=True)
+        connection.leave(how)
+
+    def request(self, method, params, learn=None):
+        """A request document."""
+        self._ids += 1
+        assert self.connection is not None
+        if learn is not None:
+            self.connection.waiting[self._ids] = learn
+        return {"jsonrpc": "2.0", "id": self._ids, "method": method, "params": params}
+
+    def send(self, *documents) -> None:
+        """Send documents."""
+        assert self.connection is not None
+        self.connection.send(b"".join(map(line_of, documents)))
+
+    async def hear(self, seconds) -> None:
+        """Wait until everything that is waited for has been answered, but not for ever."""
+        connection = self.connection
+        with trio.move_on_after(seconds):
+            while connection is not None and connection.waiting and not connection.over:
+                await connection.arrived.wait()
+
+    def session(self) -> str:
+        """One of its sessions."""
+        return self.rng.choice(self.sessions) if self.sessions else "01HZZZZZZZZZZZZZZZZZZZZZZZ"
+
+    # --- what it does
+
+    def open_session(self) -> None:
+        rng = self.rng
+        params = {"client_name": self.name, "on_disconnect": rng.choice(["keep", "keep", "close"])}
+        if rng.random() < 0.15:
+            params["heartbeat_ms"] = rng.choice([50, 400, 2000])
+        if rng.random() < 0.01:
+            params["protocol_version"] = "9.0.0"
+        self.send(self.request("session.open", params, ("open",)))
+
+    async def open(self) -> None:
+        self.open_session()
+
+    async def close(self) -> None:
+        session = self.session()
+        self.send(self.request("session.close", {"session_id": session}, ("closed", session)))
+
+    def submission(self, tag=""):
+        """A random task, and the session that it is for."""
+        rng, session = self.rng, self.session()
+        count = rng.choice([1, 1, 2, 2, 3, 4]) if rng.random() < 0.97 else 6
+        task = {"intent": self.name, "steps": [self.step(f"{self.name}.{tag}{at}") for at in range(count)]}
+        constraints = orders.constraints(rng)
+        if constraints:
+            task["constraints"] = constraints
+        params = {"session_id": session, "task": task}
+        if rng.random() < 0.4:
+            params["subscribe"] = True
+        if rng.random() < 0.45:
+            task["idempotency_key"] = f"key-{self.name}{tag}"
+            self.keys.append(params)
+        return params
+
+    def step(self, mark):
+        """A step of a task."""
+        return orders.step(self.rng, mark, self.world.terms["policy"].get(self.principal.key), hot=self.world.hot)
+
+    async def submit(self) -> None:
+        params = self.submission()
+        self.send(self.request("task.submit", params, ("task", params["session_id"])))
+
+    async def repeat(self) -> None:
+        """Submit again what was submitted before, as who never got the answer: also by a new connection."""
+        if not self.keys:
+            return await self.submit()
+        if self.rng.random() < 0.4:
+            self.go(self.rng.choice(LEAVING))
+            if not await self.connect():
+                return None
+        params = self.rng.choice(self.keys)
+        if self.rng.random() < 0.1:
+            params = {**params, "task": {**params["task"], "intent": "something else"}}
+        self.send(self.request("task.submit", params, ("task", params["session_id"])))
+        return None
+
+    async def batch(self) -> None:
+        documents = []
+        for at in range(self.rng.choice([1, 2, 3, 5])):
+            params = self.submission(f"{at}.")
+            documents.append(self.request("task.submit", params, ("task", params["session_id"])))
+        if self.tasks:
+            session, task = self.rng.choice(self.tasks)
+            documents.append(self.request("task.get", {"session_id": session, "task_id": task}, ("got", session)))
+        self.send(documents)
+
+    async def malformed(self) -> None:
+        assert self.connection is not None
+        self.connection.send(self.rng.choice(orders.MALFORMED))
+
+    async def twice(self) -> None:
+        """Two requests of one id."""
+        params = self.submission()
+        request = self.request("task.submit", params, ("task", params["session_id"]))
+        if self.tasks and self.rng.random() < 0.5:
+            session, task = self.rng.choice(self.tasks)
+            self.send(request, {**request, "method": "task.get", "params": {"session_id": session, "task_id": task}})
+        else:
+            self.send(request, {**request, "method": "mcp.info", "params": {"session_id": params["session_id"]}})
+
+    async def cancel(self) -> None:
+        if not self.tasks:
+            return await self.submit()
+        session, task = self.rng.choice(self.tasks[-4:])
+        self.send(self.request("task.cancel", {"session_id": session, "task_id": task}, ("got", session)))
+        return None
+
+    async def get(self) -> None:
+        if not self.tasks:
+            return await self.submit()
+        session, task = self.rng.choice(self.tasks)
+        self.send(self.request("task.get", {"session_id": session, "task_id": task}, ("got", session)))
+        return None
+
+    async def subscribe(self) -> None:
+        if not self.tasks:
+            return await self.submit()
+        session, task = self.rng.choice(self.tasks)
+        params = {"session_id": session, "task_id": task}
+        if self.rng.random() < 0.6:
+            params["from_seq"] = self.rng.choice([0, 1, 1, 2, 3, 9])
+        self.send(self.request("task.events.subscribe", params, ("got", session)))
+        return None
+
+    async def follow_all(self) -> None:
+        session = self.session()
+        self.send(self.request("task.events.subscribe", {"session_id": session}, ("got", session)))
+
+    async def unsubscribe(self) -> None:
+        session = self.session()
+        params = {"session_id": session}
+        if self.tasks and self.rng.random() < 0.6:
+            params["session_id"], params["task_id"] = self.rng.choice(self.tasks)
+        self.send(self.request("task.events.unsubscribe", params, ("got", session)))
+
+    async def leave(self) -> None:
+        """Lose the connection, perhaps with a request on its way, and come back."""
+        if self.rng.random() < 0.4:
+            await self.submit()
+        self.go(self.rng.choice(LEAVING))
+        await trio.sleep(self.rng.choice([0, 0.01, 0.5]))
+        await self.connect()
+
+    async def elsewhere(self) -> None:
+        """Follow a task on a connection of its own, beside the first one."""
+        if not self.tasks:
+            return await self.submit()
+        former = self.connection
+        if not await self.connect():
+            return None
+        await self.subscribe()
+        if former is not None and not former.over and self.rng.random() < 0.6:
+            mine, self.connection = self.connection, former
+            if self.rng.random() < 0.4 and mine is not None:
+                await trio.sleep(self.rng.random() * 0.05)
+                if not mine.over:
+                    mine.leave("close")
+            else:
+                self.story.left_open.append(mine)
+        elif former is not None:
+            self.story.left_open.append(former)
+        return None
+
+    async def foreign(self) -> None:
+        """Use a session of somebody else's, or one that nobody has."""
+        session = self.rng.choice(self.story.known) if self.story.known else "01HZZZZZZZZZZZZZZZZZZZZZZZ"
+        method = self.rng.choice(["tool.list", "task.submit", "session.close", "task.events.subscribe"])
+        if session in self.sessions:
+            method = "tool.list"
+        params = {"session_id": session}
+        if method == "task.submit":
+            params["task"] = {"intent": self.name, "steps": [self.step(f"{self.name}.0")]}
+        self.send(self.request(method, params, ("got",)))
+
+    async def ask(self) -> None:
+        session = self.session()
+        method = self.rng.choice(["tool.list", "mcp.info", "mcp.tools"])
+        self.send(self.request(method, {"session_id": session}, ("got", session)))
+
+    async def rush(self) -> None:
+        """More at once than a rate lets through, or a session takes."""
+        tool = self.rng.choice(["gpio.set", "i2c.write", "file.write", "world.nap"])
+        for at in range(self.rng.randint(3, 7)):
+            session = self.session()
+            steps = [{"tool": tool, "args": orders.rush(tool, f"{self.name}.{at}.0", at)}]
+            task = {"intent": self.name, "steps": steps}
+            self.send(self.request("task.submit", {"session_id": session, "task": task}, ("task", session)))
+
+    async def wait(self) -> None:
+        """Say nothing for a while: sessions may fall asleep over it."""
+        await trio.sleep(self.rng.choice([0.1, 0.6, 4, 12]))
+
+    async def break_session(self) -> None:
+        """Use a tool that has a bug in what the session itself asks it."""
+        session = self.session()
+        steps = [{"tool": "world.breaks_session", "args": {"mark": f"{self.name}.0"}}]
+        params = {"session_id": session, "task": {"intent": self.name, "steps": steps}}
+        self.send(self.request("task.submit", params, ("task", session)))

@@ -1,0 +1,233 @@
+"""The bugs that can be planted: mistakes that somebody could make, each with the invariant that must catch it.
+
+A bug is a small change of one shipped module's source. Its old text must be there exactly once: where the module has
+changed so that it is not, a test says which bug has to be looked at.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+
+class Bug(NamedTuple):
+    """One planted bug: `seed` is one that is known to show it to `invariant`."""
+
+    name: str
+    what: str
+    module: str
+    old: str
+    new: str
+    invariant: str
+    seed: int = 0
+
+    @property
+    def path(self) -> Path:
+        """The file of the module that it is planted in."""
+        place = self.module.removeprefix("hearth.")
+        folder = ROOT if place.startswith(("actors.", "drivers.")) else ROOT / "hearth"
+        return folder.joinpath(*place.split(".")).with_suffix(".py")
+
+    def planted_in(self, source: str) -> str:
+        """The source with the bug in it. Raises LookupError if it does not fit exactly once."""
+        count = source.count(self.old)
+        if count != 1:
+            raise LookupError(f"planted bug {self.name}: its old text is {count} times in {self.module}, not once")
+        return source.replace(self.old, self.new)
+
+
+BUGS = (
+    Bug(
+        "unshielded-transaction",
+        "a transaction runs without its shield",
+        "hearth.actors.workers",
+        "        slot: Slot[Any] = Slot()\n        self._scope = trio.CancelScope(shield=True)\n",
+        "        slot: Slot[Any] = Slot()\n        self._scope = trio.CancelScope(shield=False)\n",
+        "a transaction that has begun is never cut",
+        seed=67,
+    ),
+    Bug(
+        "one-lane-too-many",
+        "a bus serves one transaction more than it has room for",
+        "hearth.actors.bus",
+        "for _ in range(self.driver.width):",
+        "for _ in range(self.driver.width + 1):",
+        "no two transactions overlap on a bus",
+        seed=3,
+    ),
+    Bug(
+        "reply-before-the-journal",
+        "a submission is acknowledged before it is written",
+        "hearth.actors.task",
+        "        unrecorded = None\n        try:\n            await self._services.journal",
+        "        unrecorded = None\n"
+        "        if self._acknowledge is not None:\n"
+        "            acknowledge, self._acknowledge = self._acknowledge, lambda _error: None\n"
+        "            acknowledge(None)\n"
+        "        try:\n            await self._services.journal",
+        "a submission is acknowledged after it is on record",
+        seed=4,
+    ),
+    Bug(
+        "step-before-its-record",
+        "a step runs first, and its start is recorded with its finish",
+        "hearth.actors.task",
+        "        unrecorded = await self._commit()\n        if unrecorded is not None and step",
+        "        unrecorded = None\n        if unrecorded is not None and step",
+        "no step begins unrecorded",
+        seed=1,
+    ),
+    Bug(
+        "records-swapped",
+        "records that are posted together are written in reverse",
+        "hearth.actors.journal",
+        "self._log.append([(at, record) for record in records], at)",
+        "self._log.append([(at, record) for record in reversed(records)], at)",
+        "a task's records are in the order of its life",
+        seed=1,
+    ),
+    Bug(
+        "forgotten-release",
+        "a task ends without releasing its leases",
+        "hearth.actors.task",
+        "            bus.release(ticket)\n",
+        "            pass\n",
+        "nothing leaks",
+    ),
+    Bug(
+        "lease-ignored",
+        "who waits for a bus is served although it is leased",
+        "hearth.actors.tickets",
+        "        if self.lease is not None:\n            return None\n",
+        "",
+        "a lease is exclusive",
+        seed=5,
+    ),
+    Bug(
+        "stale-ticket",
+        "a queued ticket begins although its asker was cancelled",
+        "hearth.actors.tickets",
+        "            ticket = heappop(self._heap)\n            if ticket.state is State.QUEUED:\n",
+        "            ticket = heappop(self._heap)\n            if ticket.state is not State.DONE:\n",
+        "a queued step whose task was cancelled never begins",
+        seed=3,
+    ),
+    Bug(
+        "priorities-upside-down",
+        "the lowest priority goes first",
+        "hearth.actors.tickets",
+        "return self.priority > other.priority",
+        "return self.priority < other.priority",
+        "the higher priority goes first, and of equals who came first",
+        seed=112,
+    ),
+    Bug(
+        "queue-bound-off-by-one",
+        "one more waits than the bound allows",
+        "hearth.actors.tickets",
+        "if self.depth >= self._bound and not holds:",
+        "if self.depth > self._bound and not holds:",
+        "a bus's queue holds no more than its bound",
+        seed=3,
+    ),
+    Bug(
+        "wedge-forgotten",
+        "a transaction past its limit does not mark its bus",
+        "hearth.actors.bus",
+        "            self._wedge(ticket)\n",
+        "            pass\n",
+        "a transaction past its limit has its bus named as wedged",
+        seed=38,
+    ),
+    Bug(
+        "finish-told-twice",
+        "the end of a task is published twice",
+        "hearth.actors.task",
+        '        self._events.append(("task_finish", members))\n',
+        '        self._events.extend([("task_finish", members)] * 2)\n',
+        "every subscriber got each start, finish and task_finish once and in order",
+        seed=1,
+    ),
+    Bug(
+        "events-dropped-under-pressure",
+        "a subscriber that falls behind gets the newest two events only",
+        "hearth.actors.events",
+        "            return found, start + 1 + len(found)\n",
+        "            return found[-2:], start + 1 + len(found)\n",
+        "every subscriber got each start, finish and task_finish once and in order",
+        seed=2,
+    ),
+    Bug(
+        "rate-refills-too-fast",
+        "a rate's bucket fills at twice its rate",
+        "hearth.policy.rate",
+        "self._interval = rate.period_s / rate.count\n",
+        "self._interval = rate.period_s / rate.count / 2\n",
+        "rates are kept at every instant",
+        seed=2,
+    ),
+    Bug(
+        "one-task-too-many",
+        "a session takes one live task more than it may",
+        "hearth.actors.taskbook",
+        "if len(self._live) >= self._max_live:",
+        "if len(self._live) > self._max_live:",
+        "a session has no more live tasks than it may",
+        seed=3,
+    ),
+    Bug(
+        "anybodys-session",
+        "another principal's session id is accepted",
+        "hearth.actors.runtime",
+        "if session is None or session.principal != principal:",
+        "if session is None:",
+        "a session belongs to its principal",
+    ),
+    Bug(
+        "left-driven",
+        "a session ends without bringing its outputs to their safe state",
+        "hearth.actors.session",
+        "        return await make_safe(buses, self.session_id, until, alone=self.end_recorded)\n",
+        "        return []\n",
+        "outputs that a session drove are safe when it has ended",
+    ),
+    Bug(
+        "key-forgotten",
+        "an idempotency key is not remembered",
+        "hearth.actors.taskbook",
+        "known = None if key is None else self._keys.get(key)",
+        "known = None",
+        "one idempotency key, one task, done once",
+        seed=5,
+    ),
+    Bug(
+        "undone-forwards",
+        "a task is rolled back from its first step to its last",
+        "hearth.actors.task",
+        "for index in range(len(self.steps) - 1, -1, -1):",
+        "for index in range(len(self.steps)):",
+        "what was done is undone in reverse order, on record",
+        seed=54,
+    ),
+    Bug(
+        "rehearsal-for-real",
+        "a dry run runs",
+        "hearth.actors.task",
+        "        if self._constraints.dry_run:\n            await self._commit()",
+        "        if False:\n            await self._commit()",
+        "what was refused or only rehearsed touches nothing",
+        seed=7,
+    ),
+    Bug(
+        "deaf-deadman",
+        "a session without a heartbeat is closed after ten times its time",
+        "hearth.actors.silence",
+        "else heartbeat / 1000)",
+        "else heartbeat / 100)",
+        "a silent session is closed in its time, and no other",
+        seed=9,
+    ),
+)
+BY_NAME = {bug.name: bug for bug in BUGS}

@@ -1,0 +1,139 @@
+"""The terms that a world is held to: what its configuration promises, as plain values for the judge.
+
+Owns the shape (see `story` for its words) and its translation into a hearth configuration.
+"""
+
+from __future__ import annotations
+
+from hearth.actors.daemon import FLUSH_PATIENCE
+from hearth.config import PolicyConfig
+
+BUSES = ("gpio:sim", "i2c:1", "i2c:2", "uart:uart0", "files", "system")
+"""Buses with devices of the world's own; "board" is there beside them."""
+
+HOT = "i2c:2"
+"""The bus that everybody wants in some worlds."""
+
+LINES = {
+    0: {"safe": 0, "hold": "release"},
+    1: {"safe": 1, "hold": "release"},
+    2: {"safe": 0, "hold": "keep"},
+    3: {"safe": "input", "hold": "release"},
+    4: {"safe": "input", "hold": "release"},
+    5: {"safe": 0, "hold": "release"},
+}
+"""The lines of gpio:sim that may be driven."""
+
+PRINCIPALS = {
+    "uid:1001": {"max_risk": 2, "ceiling": 3, "tools": ["*"], "rates": {}},
+    "uid:1002": {"max_risk": 2, "ceiling": 2, "tools": ["*"], "rates": {"gpio.set": [4, 1], "i2c.write": [6, 2]}},
+    "uid:1003": {"max_risk": 1, "ceiling": 2, "tools": ["*"], "rates": {"file.write": [3, 1], "world.nap": [2, 1]}},
+    "uid:1004": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.*", "i2c.read", "world.*"], "rates": {"gpio.*": [5, 1]}},
+}
+"""By key; whoever else comes may not even open a session."""
+STRANGER = "uid:1005"
+
+
+def policy_of(terms):
+    """The `[[policy]]` of the terms."""
+    return tuple(
+        PolicyConfig(
+            name=f"of-{key.partition(':')[2]}",
+            match={"uid": int(key.partition(":")[2])},
+            max_risk=entry["max_risk"],
+            max_risk_ceiling=entry["ceiling"],
+            tools=tuple(entry["patterns"]),
+            rate={pattern: f"{count}/{period}s" for pattern, (count, period) in entry["patterns_rates"].items()},
+        )
+        for key, entry in terms["policy"].items()
+    )
+
+
+TOOLS = {
+    "gpio.get": (0, "gpio:sim", None, None, False, False),
+    "gpio.watch": (0, "gpio:sim", None, None, False, False),
+    "gpio.set": (2, "gpio:sim", None, None, True, True),
+    "gpio.pulse": (2, "gpio:sim", None, None, False, True),
+    "i2c.read": (0, None, "bus", "i2c:", False, False),
+    "i2c.write": (2, None, "bus", "i2c:", False, False),
+    "i2c.transfer": (2, None, "bus", "i2c:", False, False),
+    "i2c.scan": (1, None, "bus", "i2c:", False, False),
+    "uart.read": (0, None, "port", "uart:", False, False),
+    "uart.write": (2, None, "port", "uart:", False, False),
+    "uart.exchange": (2, None, "port", "uart:", False, False),
+    "uart.control": (2, None, "port", "uart:", True, True),
+    "file.read": (0, "files", None, None, False, False),
+    "file.write": (1, "files", None, None, True, False),
+    "file.delete": (3, "files", None, None, False, False),
+    "sys.memory": (0, "system", None, None, False, False),
+    "sys.load": (0, "system", None, None, False, False),
+    "hw.board": (0, "board", None, None, False, False),
+    "hw.i2c.list": (0, "board", None, None, False, False),
+    "hw.sensor.read": (0, "i2c:1", None, None, False, False),
+    "world.nap": (0, "i2c:1", None, None, False, False),
+    "world.many": (0, "i2c:1", None, None, False, False),
+    "world.children": (0, "i2c:1", None, None, False, False),
+    "world.breaks_task": (1, "i2c:1", None, None, False, False),
+    "world.breaks_session": (0, "i2c:1", None, None, False, False),
+}
+"""What clients use: risk, bus or the arg that names it and the prefix before it, whether it can be undone, drives."""
+
+
+def make_terms(rng):
+    """The terms of one world."""
+    from fnmatch import fnmatchcase
+
+    limits = {
+        "idle_ttl_s": rng.choice([3, 8, 20]),
+        "max_document_bytes": 4096,
+        "max_batch": 4,
+        "max_steps": rng.choice([4, 5]),
+        "max_tasks_per_session": rng.choice([2, 4, 8]),
+        "max_sessions_per_principal": rng.choice([2, 3]),
+        "max_connections": rng.choice([4, 64]),
+        "max_outstanding": rng.choice([3, 16]),
+        "bus_queue": rng.choice([1, 2, 4]),
+        "task_history": rng.choice([0, 4, 16]),
+        "shutdown_grace_s": rng.choice([1, 4]),
+        "send_timeout_s": rng.choice([1, 5]),
+        "close_grace_s": rng.choice([0.2, 1]),
+    }
+    policy = {}
+    for key, entry in PRINCIPALS.items():
+        tools = [name for name in TOOLS if any(fnmatchcase(name, pattern) for pattern in entry["tools"])]
+        rates = {}
+        for name in tools:
+            for pattern, rate in entry["rates"].items():
+                if fnmatchcase(name, pattern):
+                    rates[name] = rate
+        policy[key] = {
+            "max_risk": entry["max_risk"],
+            "ceiling": entry["ceiling"],
+            "tools": tools,
+            "rates": rates,
+            "max_sessions": limits["max_sessions_per_principal"],
+            "patterns": entry["tools"],
+            "patterns_rates": entry["rates"],
+        }
+    widths = {"files": 4, "system": 2}
+    return {
+        "buses": {
+            bus: {
+                "width": widths.get(bus, 1),
+                "kind": bus.partition(":")[0],
+                "lines": LINES if bus == "gpio:sim" else {},
+            }
+            for bus in (*BUSES, "board")
+        },
+        "tools": {
+            name: {"risk": risk, "bus": bus, "arg": arg, "prefix": prefix, "undo": undo, "drives": drives}
+            for name, (risk, bus, arg, prefix, undo, drives) in TOOLS.items()
+        },
+        "policy": policy,
+        "limits": limits,
+        "durability": rng.choice(["os", "os", "fsync", "relaxed"]),
+        "rotate_bytes": rng.choice([4096, 16384, 1 << 26]),
+        "checkpoint_every": rng.choice([7, 40, 1000]),
+        # Sessions, the transactions that were left, safe states, buses that are down, clients, the last records.
+        "end_bound": limits["shutdown_grace_s"] + 5 + limits["close_grace_s"] + 5 + 1 + FLUSH_PATIENCE + 10 + 2,
+    }

@@ -1,0 +1,865 @@
+"""The judge itself: of each promise a small tape that keeps it, and tapes that break it, all written by hand.
+
+Nothing of the runtime runs here. A tape that is good must be good for every invariant, and must give the one that it is
+for something to judge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from simulation.invariants import ALL
+from simulation.observer import judge
+from simulation.observer_reading import args_hash
+from simulation.planted_bugs import BUGS
+from simulation.tape import Tape
+
+TERMS = {
+    "buses": {
+        "gpio": {
+            "width": 1,
+            "kind": "gpio",
+            "lines": {1: {"safe": 0, "hold": "release"}, 2: {"safe": 0, "hold": "keep"}},
+        },
+        "i2c": {"width": 1, "kind": "i2c", "lines": {}},
+        "files": {"width": 2, "kind": "files", "lines": {}},
+    },
+    "tools": {
+        "gpio.set": {"risk": 2, "bus": "gpio", "undo": True, "drives": True},
+        "gpio.get": {"risk": 0, "bus": "gpio", "undo": False, "drives": False},
+        "i2c.write": {"risk": 2, "bus": "i2c", "undo": False, "drives": False},
+        "file.write": {"risk": 1, "bus": "files", "undo": True, "drives": False},
+        "file.delete": {"risk": 3, "bus": "files", "undo": False, "drives": False},
+    },
+    "policy": {
+        "alice": {
+            "max_risk": 2,
+            "ceiling": 3,
+            "tools": ["gpio.set", "gpio.get", "i2c.write", "file.write", "file.delete"],
+            "rates": {"i2c.write": [2, 1]},
+        },
+        "bob": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.get"], "rates": {}},
+    },
+    "limits": {
+        "bus_queue": 2,
+        "max_steps": 3,
+        "max_tasks_per_session": 2,
+        "max_sessions_per_principal": 2,
+        "max_connections": 2,
+        "max_batch": 4,
+        "idle_ttl_s": 5,
+        "shutdown_grace_s": 1,
+    },
+    "durability": "os",
+    "end_bound": 10,
+}
+
+
+class Scribe:
+    """Writes a tape: what a world would have told, entry by entry."""
+
+    def __init__(self, **terms):
+        self.now = 0.0
+        self.tape = Tape(lambda: self.now)
+        self.tell = self.tape.tell
+        self._seq, self._prev = 0, "sha256:" + "0" * 64
+        self._ids = self._marks = self._transactions = 0
+        self.tell("world", seed=1, config={**TERMS, **terms})
+        self.tell("daemon.starts")
+
+    # --- the log
+
+    def line(self, event, **fields):
+        self._seq += 1
+        text = json.dumps({"seq": self._seq, "event": event, **fields, "prev": self._prev}).encode()
+        self._prev = "sha256:" + hashlib.sha256(text).hexdigest()
+        return text + b"\n"
+
+    def record(self, event, **fields):
+        self.tell("disk.write", file="log", data=self.line(event, **fields))
+
+    def step(self, task, index, event, **fields):
+        tool = task["steps"][index]["tool"]
+        bus = TERMS["tools"][tool]["bus"]
+        ids = {"session_id": task["session"], "task_id": task["id"]}
+        self.record(f"task.step.{event}", **ids, step_index=index, tool=tool, bus=bus, **fields)
+
+    # --- the bus
+
+    def begin(self, bus, what="set", **args):
+        self._transactions += 1
+        self.tell("bus.begin", bus=bus, transaction=self._transactions, what=what, args=args)
+        return self._transactions
+
+    def end(self, bus, transaction, outcome="done"):
+        self.tell("bus.end", bus=bus, transaction=transaction, outcome=outcome)
+
+    def whole(self, bus, what="set", *, levels=(), **args):
+        transaction = self.begin(bus, what, **args)
+        for line, value in levels:
+            self.tell("bus.level", bus=bus, line=line, value=value)
+        self.end(bus, transaction)
+
+    # --- clients
+
+    def client(self, number=1, principal="alice"):
+        self.tell("client.opens", client=number, principal=principal)
+
+    def send(self, document, client=1):
+        self.tell("client.sends", client=client, line=json.dumps(document).encode() + b"\n")
+
+    def hear(self, document, client=1):
+        self.tell("client.receives", client=client, line=json.dumps(document).encode() + b"\n")
+
+    def ask(self, method, client=1, **params):
+        self._ids += 1
+        self.send({"jsonrpc": "2.0", "id": self._ids, "method": method, "params": params}, client)
+        return self._ids
+
+    def answer(self, id_, result=None, *, error=None, client=1):
+        said = {"result": result or {}} if error is None else {"error": {"code": error, "message": "no"}}
+        self.hear({"jsonrpc": "2.0", "id": id_, **said}, client)
+
+    def call(self, method, result=None, *, error=None, client=1, **params):
+        self.answer(self.ask(method, client, **params), result, error=error, client=client)
+
+    def event(self, task, seq, phase, *, client=1, **members):
+        params = {"task_id": task["id"], "seq": seq, "phase": phase, **members}
+        self.hear({"jsonrpc": "2.0", "method": "task.event", "params": params}, client)
+
+    # --- whole pieces
+
+    def session(self, name="s1", *, client=1, principal="alice", **params):
+        id_ = self.ask("session.open", client, **params)
+        self.record("session.open", session_id=name, principal=principal)
+        self.answer(id_, {"session_id": name}, client=client)
+        return name
+
+    def close(self, name="s1", *, client=1, safe=None):
+        id_ = self.ask("session.close", client, session_id=name)
+        self.record("session.close", session_id=name, reason="closed by the client", **({"safe": safe} if safe else {}))
+        self.answer(id_, {"ok": True}, client=client)
+
+    def spec(self, *tools, **constraints):
+        steps = []
+        for tool in tools:
+            self._marks += 1
+            steps.append({"tool": tool, "args": {"mark": f"m{self._marks}"}})
+        return {"intent": "x", "steps": steps, **({"constraints": constraints} if constraints else {})}
+
+    def task(
+        self, name, *tools, session="s1", spec=None, client=1, record=True, key=None, subscribe=False, **constraints
+    ):
+        spec = spec or self.spec(*tools, **constraints)
+        if key is not None:
+            spec["idempotency_key"] = key
+        task = {"id": name, "session": session, "steps": spec["steps"], "spec": spec}
+        id_ = self.ask("task.submit", client, session_id=session, task=spec, subscribe=subscribe)
+        if record:
+            self.submitted(task)
+        self.answer(id_, {"task_id": name, "status": "QUEUED", "subscribed": subscribe}, client=client)
+        return task
+
+    def submitted(self, task):
+        steps = [{"tool": step["tool"], "args_hash": args_hash(step["args"])} for step in task["steps"]]
+        self.record("task.submit", session_id=task["session"], task_id=task["id"], steps=steps)
+
+    def run(self, task, index=0, *, status="SUCCESS", levels=(), **args):
+        self.step(task, index, "start")
+        bus = TERMS["tools"][task["steps"][index]["tool"]]["bus"]
+        self.whole(bus, levels=levels, mark=mark(task, index), **args)
+        self.step(task, index, "finish", status=status)
+
+    def finish(self, task, status="SUCCESS"):
+        self.record("task.finish", session_id=task["session"], task_id=task["id"], status=status)
+
+    def done(self):
+        return self.tape
+
+
+def mark(task, index=0):
+    return task["steps"][index]["args"]["mark"]
+
+
+def begun(**terms):
+    """A scribe with a client and its session."""
+    scribe = Scribe(**terms)
+    scribe.client()
+    scribe.session()
+    return scribe
+
+
+CASES = {}
+
+
+def case(sentence, *bad):
+    """The tapes of an invariant: `write(None)` makes the good one; each of `bad` breaks it in a way of its own."""
+
+    def register(write):
+        CASES[sentence] = (write, bad)
+        return write
+
+    return register
+
+
+@case("no two transactions overlap on a bus", "one bus", "a pool past its width")
+def overlap(how):
+    s = Scribe()
+    first = s.begin("files")
+    second = s.begin("files")
+    if how == "a pool past its width":
+        s.begin("files")
+    s.end("files", first)
+    s.end("files", second)
+    one = s.begin("i2c")
+    if how == "one bus":
+        s.begin("i2c")
+    s.end("i2c", one)
+    return s.done()
+
+
+@case("no transaction reaches a device that is not open", "closed")
+def opened(how):
+    s = Scribe()
+    s.whole("gpio", **({"closed": True} if how else {}))
+    return s.done()
+
+
+@case("a transaction that has begun is never cut", "cut", "left", "cut before the grace is over")
+def cut(how):
+    s = Scribe()
+    one = s.begin("i2c")
+    s.tell("daemon.told", signal="SIGTERM")
+    if how != "left":
+        s.now = 0.5 if how == "cut before the grace is over" else 1.5
+        s.end("i2c", one, "done" if how is None else "cut")
+    if how == "cut":
+        other = Scribe()
+        s = other
+        s.end("i2c", s.begin("i2c"), "cut")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+@case("a transaction past its limit has its bus named as wedged", "not named", "named too late")
+def wedged(how):
+    s = begun()
+    task = s.task("t1", "i2c.write")
+    s.step(task, 0, "start")
+    one = s.begin("i2c", "transfer", mark=mark(task), limit_ms=1000)
+    s.now = 1.0
+    if how is None:
+        s.record("bus.wedged", bus="i2c")
+    s.now = 2.0
+    s.end("i2c", one)
+    if how == "named too late":
+        s.record("bus.wedged", bus="i2c")
+    s.step(task, 0, "finish", status="FAILED")
+    s.finish(task, "FAILED")
+    return s.done()
+
+
+@case("a lease is exclusive", "another's transaction")
+def leases(how):
+    s = begun()
+    holder = s.task("t1", "gpio.set", "gpio.set", exclusive=True)
+    other = s.task("t2", "gpio.set")
+    s.step(other, 0, "start")
+    s.run(holder, 0)
+    if how:
+        s.whole("gpio", mark=mark(other))
+    s.run(holder, 1)
+    s.finish(holder)
+    if not how:
+        s.whole("gpio", mark=mark(other))
+    s.step(other, 0, "finish", status="SUCCESS")
+    s.finish(other)
+    return s.done()
+
+
+@case("the higher priority goes first, and of equals who came first", "the lower first", "the later first")
+def turns(how):
+    s = begun(limits={**TERMS["limits"], "max_tasks_per_session": 9})
+    running = s.task("t0", "gpio.set")
+    s.step(running, 0, "start")
+    one = s.begin("gpio", mark=mark(running))
+    first = s.task("t1", "gpio.set", priority="high" if how == "the lower first" else "normal")
+    second = s.task("t2", "gpio.set", priority="normal")
+    s.step(first, 0, "start")
+    s.step(second, 0, "start")
+    s.end("gpio", one)
+    s.step(running, 0, "finish", status="SUCCESS")
+    for task in (second, first) if how else (first, second):
+        s.whole("gpio", mark=mark(task))
+        s.step(task, 0, "finish", status="SUCCESS")
+    for task in (running, first, second):
+        s.finish(task)
+    return s.done()
+
+
+@case("a bus's queue holds no more than its bound", "one too many")
+def bound(how):
+    s = begun(limits={**TERMS["limits"], "max_tasks_per_session": 9})
+    tasks = [s.task(f"t{number}", "gpio.set") for number in range(4 if how else 3)]
+    for number, task in enumerate(tasks):
+        s.step(task, 0, "start")
+        if number == 0:
+            one = s.begin("gpio", mark=mark(task))
+    s.end("gpio", one)
+    for task in tasks:
+        if task is not tasks[0]:
+            s.whole("gpio", mark=mark(task))
+        s.step(task, 0, "finish", status="SUCCESS")
+        s.finish(task)
+    return s.done()
+
+
+@case("a queued step whose task was cancelled never begins", "after the answer", "after its record")
+def cancelled(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    s.step(task, 0, "start")
+    s.call("task.cancel", {"task_id": "t1", "status": "CANCELLING"}, session_id="s1", task_id="t1")
+    s.now = 1.0
+    if how == "after the answer":
+        s.whole("gpio", mark=mark(task))
+    s.step(task, 0, "finish", status="CANCELLED")
+    if how == "after its record":
+        s.whole("gpio", mark=mark(task))
+    s.finish(task, "CANCELLED")
+    return s.done()
+
+
+@case("what was refused or only rehearsed touches nothing", "refused", "rehearsed")
+def untouched(how):
+    s = begun()
+    refused = s.spec("gpio.set")
+    s.call("task.submit", error=-32003, session_id="s1", task=refused)
+    rehearsed = s.task("t1", "gpio.set", dry_run=True)
+    s.finish(rehearsed)
+    if how:
+        s.whole("gpio", mark=refused["steps"][0]["args"]["mark"] if how == "refused" else mark(rehearsed))
+    return s.done()
+
+
+@case("the chain of the log is whole", "changed", "removed", "not JSON")
+def chain(how):
+    s = Scribe()
+    s.record("daemon.start")
+    line = s.line("bus.reopened", bus="i2c")
+    if how == "changed":
+        line = line.replace(b"i2c", b"spi")
+    if how != "removed":
+        s.tell("disk.write", file="log", data=line[:10])
+        s.tell("disk.write", file="log", data=line[10:])
+    if how == "not JSON":
+        s.tell("disk.write", file="log", data=b"{\n")
+    s.record("daemon.stop")
+    return s.done()
+
+
+@case("no step begins unrecorded", "no record", "the record after", "unsynced", "a refused write for an effect")
+def recorded(how):
+    s = begun(durability="fsync" if how == "unsynced" else "os")
+    task = s.task("t1", "gpio.set")
+    if how == "a refused write for an effect":
+        s.tell("disk.fails", file="log", call="write", errno=28)
+        s.whole("gpio", mark=mark(task))
+        return s.done()
+    if how == "the record after":
+        one = s.begin("gpio", mark=mark(task))
+        s.step(task, 0, "start")
+        s.end("gpio", one)
+    else:
+        if how != "no record":
+            s.step(task, 0, "start")
+        s.whole("gpio", mark=mark(task))
+    if how != "no record":
+        s.step(task, 0, "finish", status="SUCCESS")
+    s.finish(task)
+    reading = s.task("t2", "gpio.get")
+    s.tell("disk.fails", file="log", call="write", errno=28)
+    s.whole("gpio", "get", mark=mark(reading))
+    return s.done()
+
+
+@case("audit order agrees with bus order", "the finish first", "the start last")
+def order(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    if how != "the start last":
+        s.step(task, 0, "start")
+    one = s.begin("gpio", mark=mark(task))
+    if how == "the start last":
+        s.step(task, 0, "start")
+    if how == "the finish first":
+        s.step(task, 0, "finish", status="SUCCESS")
+    s.end("gpio", one)
+    if how != "the finish first":
+        s.step(task, 0, "finish", status="SUCCESS")
+    s.finish(task)
+    return s.done()
+
+
+@case("a task's records are in the order of its life", "the finish before the start", "the end before its step's")
+def lives(how):
+    s = begun()
+    task = s.task("t1", "file.write", "file.write")
+    s.run(task, 0)
+    if how == "the finish before the start":
+        s.step(task, 1, "finish", status="SUCCESS")
+        s.step(task, 1, "start")
+    elif how:
+        s.step(task, 1, "start")
+        s.finish(task)
+        s.step(task, 1, "finish", status="SUCCESS")
+        return s.done()
+    else:
+        s.run(task, 1)
+    s.finish(task)
+    return s.done()
+
+
+@case("a submission is acknowledged after it is on record", "before", "never", "before it was synced")
+def acknowledged(how):
+    s = begun(durability="fsync" if how == "before it was synced" else "os")
+    task = s.task("t1", "gpio.set", record=how in (None, "before it was synced"))
+    if how == "before":
+        s.submitted(task)
+    s.finish(task, "CANCELLED") if how != "never" else None
+    return s.done()
+
+
+@case("nothing is told before it is on record", "a start", "the end")
+def told(how):
+    s = begun()
+    task = s.task("t1", "gpio.set", subscribe=True)
+    if how == "a start":
+        s.event(task, 1, "start", step_index=0)
+    s.run(task)
+    if how != "a start":
+        s.event(task, 1, "start", step_index=0)
+    s.event(task, 2, "finish", step_index=0)
+    if how == "the end":
+        s.event(task, 3, "task_finish", status="SUCCESS")
+    s.finish(task)
+    if how != "the end":
+        s.event(task, 3, "task_finish", status="SUCCESS")
+    return s.done()
+
+
+@case(
+    "what is on record as started is on record as ended or named by a recovery",
+    "not ended",
+    "not named",
+    "named though over",
+)
+def ended(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    s.step(task, 0, "start")
+    if how == "not ended":
+        s.finish(task)
+        s.tell("daemon.told", signal="SIGTERM")
+        s.record("session.close", session_id="s1", reason="shutting down")
+        s.tell("daemon.ends", error=None)
+        return s.done()
+    if how == "named though over":
+        s.step(task, 0, "finish", status="SUCCESS")
+        s.finish(task)
+    s.tell("daemon.told", signal="SIGKILL")
+    s.tell("daemon.ends", error=None)
+    s.tell("daemon.starts")
+    s.record("daemon.recover", in_flight=[] if how == "not named" else [{"task_id": "t1", "steps": [0]}])
+    return s.done()
+
+
+@case("each accepted task reaches exactly one terminal status", "two ends", "none", "told otherwise", "not terminal")
+def terminal(how):
+    s = begun()
+    task = s.task("t1", "gpio.set", subscribe=True)
+    s.run(task)
+    s.event(task, 1, "start", step_index=0)
+    s.event(task, 2, "finish", step_index=0)
+    if how != "none":
+        s.finish(task, "RUNNING" if how == "not terminal" else "SUCCESS")
+        status = "FAILED" if how == "told otherwise" else "RUNNING" if how == "not terminal" else "SUCCESS"
+        s.event(task, 3, "task_finish", status=status)
+    if how == "two ends":
+        s.finish(task)
+    s.tell("daemon.told", signal="SIGTERM")
+    s.record("session.close", session_id="s1", reason="shutting down")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+@case("a task that is over stays as it was", "it runs again", "a step differs")
+def settled(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    s.run(task)
+    s.finish(task)
+    ids = {"session_id": "s1", "task_id": "t1"}
+    steps = [{"tool": "gpio.set", "status": "SUCCESS"}]
+    s.call("task.get", {"status": "SUCCESS", "steps": steps}, **ids)
+    if how == "a step differs":
+        steps = [{"tool": "gpio.set", "status": "FAILED"}]
+    s.call("task.get", {"status": "RUNNING" if how == "it runs again" else "SUCCESS", "steps": steps}, **ids)
+    return s.done()
+
+
+@case("one idempotency key, one task, done once", "two tasks")
+def idempotent(how):
+    s = begun()
+    task = s.task("t1", "gpio.set", key="k")
+    s.run(task)
+    if how:
+        again = s.task("t2", spec=task["spec"], key="k")
+        s.run(again)
+        s.finish(again)
+    else:
+        result = {"task_id": "t1", "status": "RUNNING", "repeated": True}
+        s.call("task.submit", result, session_id="s1", task=task["spec"])
+    s.finish(task)
+    return s.done()
+
+
+@case("what was done is undone in reverse order, on record", "forwards", "not at all", "forwards at the bus")
+def rollback(how):
+    s = begun()
+    task = s.task("t1", "gpio.set", "gpio.set", "i2c.write", rollback_on_failure=True)
+    s.run(task, 0)
+    s.run(task, 1)
+    s.run(task, 2, status="FAILED")
+    steps = [] if how == "not at all" else [0, 1] if how == "forwards" else [1, 0]
+    for index in steps:
+        s.step(task, index, "rollback", undo="back")
+        s.whole("gpio", "undo", mark=mark(task, 1 - index if how == "forwards at the bus" else index))
+        s.step(task, index, "rollback", rolled_back=True)
+    s.finish(task, "FAILED")
+    return s.done()
+
+
+@case("no step starts after its task's time is over", "late")
+def deadline(how):
+    s = begun()
+    task = s.task("t1", "gpio.set", max_duration_ms=100)
+    s.now = 0.2 if how else 0.05
+    s.run(task)
+    s.finish(task)
+    return s.done()
+
+
+@case(
+    "events come only after the answer that promised them, and to nobody else", "before", "to another", "after the end"
+)
+def promised(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    s.run(task)
+    s.finish(task)
+    ids = {"session_id": "s1", "task_id": "t1"}
+    id_ = s.ask("task.events.subscribe", **ids)
+    if how == "before":
+        s.event(task, 1, "start", step_index=0)
+    s.answer(id_, {"ok": True})
+    if how is None:
+        s.event(task, 1, "start", step_index=0)
+        s.event(task, 2, "finish", step_index=0)
+        s.event(task, 3, "task_finish", status="SUCCESS")
+    if how == "to another":
+        s.client(2)
+        s.event(task, 1, "start", step_index=0, client=2)
+    s.call("task.events.unsubscribe", {"ok": True}, **ids)
+    if how == "after the end":
+        s.event(task, 1, "start", step_index=0)
+    return s.done()
+
+
+@case(
+    "every subscriber got each start, finish and task_finish once and in order", "missing", "twice", "swapped", "lost"
+)
+def complete(how):
+    s = begun()
+    task = s.task("t1", "gpio.set", subscribe=True)
+    s.run(task)
+    s.finish(task)
+    events = [("start", {"step_index": 0}), ("finish", {"step_index": 0}), ("task_finish", {"status": "SUCCESS"})]
+    if how == "missing":
+        del events[1]
+    elif how == "twice":
+        events.append(events[2])
+    elif how == "swapped":
+        events = [events[1], events[0], events[2]]
+    elif how == "lost":
+        events = events[:2]
+    for seq, (phase, members) in enumerate(events, 1):
+        s.event(task, seq, phase, **members)
+    s.call("tool.list", session_id="s1")
+    return s.done()
+
+
+@case("a subscriber's events are numbered upwards from where it asked", "backwards", "from before", "a hole")
+def numbered(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    s.run(task)
+    s.finish(task)
+    s.call("task.events.subscribe", {"ok": True}, session_id="s1", task_id="t1", from_seq=2)
+    seqs = {None: (2, 3), "backwards": (3, 2), "from before": (1, 2), "a hole": (2, 5)}[how]
+    s.event(task, seqs[0], "finish", step_index=0)
+    s.event(task, seqs[1], "task_finish", status="SUCCESS")
+    return s.done()
+
+
+@case("each request is answered exactly once, and a notification never", "twice", "never", "a notification", "not JSON")
+def answered(how):
+    s = begun()
+    id_ = s.ask("tool.list", session_id="s1")
+    if how != "never":
+        s.answer(id_)
+    if how == "twice":
+        s.answer(id_)
+    s.send({"jsonrpc": "2.0", "method": "tool.list", "params": {"session_id": "s1"}})
+    if how == "a notification":
+        s.hear({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no"}})
+    s.tell("client.sends", client=1, line=b"{\n")
+    s.hear({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "no"}})
+    if how == "not JSON":
+        s.tell("client.receives", client=1, line=b"what?\n")
+    s.now = 30.0
+    s.call("tool.list", session_id="s1")
+    return s.done()
+
+
+@case("a batch is answered in one line, and only a batch is", "in pieces", "alone in a list", "in part")
+def batches(how):
+    s = begun()
+
+    def request(id_):
+        return {"jsonrpc": "2.0", "id": id_, "method": "tool.list", "params": {"session_id": "s1"}}
+
+    def reply(id_):
+        return {"jsonrpc": "2.0", "id": id_, "result": {}}
+
+    s.send([request("a"), request("b")])
+    if how == "in pieces":
+        s.hear([reply("a")])
+        s.hear([reply("b")])
+    else:
+        s.hear([reply("a")] if how == "in part" else [reply("b"), reply("a")])
+    s.send(request("c"))
+    s.hear([reply("c")] if how == "alone in a list" else reply("c"))
+    return s.done()
+
+
+@case("rates are kept at every instant", "a burst", "too soon")
+def rates(how):
+    s = begun(limits={**TERMS["limits"], "max_tasks_per_session": 99})
+    for number, at in enumerate({None: (0, 0, 0.5, 1.0), "a burst": (0, 0, 0), "too soon": (0, 0, 0.5, 0.9)}[how]):
+        s.now = at
+        s.finish(s.task(f"t{number}", "i2c.write"), "CANCELLED")
+    return s.done()
+
+
+@case("a session has no more live tasks than it may", "one too many")
+def capacity(how):
+    s = begun()
+    tasks = [s.task(f"t{number}", "gpio.set") for number in range(2)]
+    if not how:
+        s.finish(tasks[0], "CANCELLED")
+    tasks.append(s.task("t2", "gpio.set"))
+    for task in tasks if how else tasks[1:]:
+        s.finish(task, "CANCELLED")
+    return s.done()
+
+
+@case("no task is accepted with more steps, risk or tools than it may have", "steps", "risk", "ceiling", "tool", "cap")
+def risk(how):
+    s = begun()
+    if how == "steps":
+        task = s.task("t1", *["gpio.get"] * 4)
+    elif how == "risk":
+        task = s.task("t1", "file.delete")
+    elif how == "cap":
+        task = s.task("t1", "gpio.set", max_risk_level=1)
+    elif how in ("ceiling", "tool"):
+        s.client(2, "bob")
+        s.session("s2", client=2, principal="bob")
+        more = {"max_risk_level": 3} if how == "ceiling" else {}
+        task = s.task("t1", "gpio.get" if more else "gpio.set", session="s2", client=2, **more)
+    else:
+        task = s.task("t1", "file.delete", max_risk_level=3)
+    s.finish(task, "CANCELLED")
+    return s.done()
+
+
+@case("a principal has no more sessions than it may", "one too many")
+def sessions(how):
+    s = begun()
+    s.session("s2")
+    if not how:
+        s.close("s1")
+    s.session("s3")
+    for name in ("s1", "s2", "s3") if how else ("s2", "s3"):
+        s.call("tool.list", session_id=name)
+    return s.done()
+
+
+@case("there are no more connections than there may be", "of one principal", "far too many")
+def connections(how):
+    s = Scribe(limits={**TERMS["limits"], "max_sessions_per_principal": 99})
+    names = {None: 2, "of one principal": 3, "far too many": 12}[how]
+    for number in range(names):
+        s.client(number, "alice" if how != "far too many" else f"user{number}")
+    for number in range(names):
+        principal = "alice" if how != "far too many" else f"user{number}"
+        s.session(f"s{number}", client=number, principal=principal)
+    return s.done()
+
+
+@case("a session belongs to its principal", "a result", "another error", "an event")
+def principal(how):
+    s = begun()
+    s.client(2, "bob")
+    error = {None: -32000, "another error": -32003}.get(how, -32000)
+    s.call("tool.list", error=None if how == "a result" else error, client=2, session_id="s1")
+    if how == "an event":
+        task = s.task("t1", "gpio.set")
+        s.event(task, 1, "start", step_index=0, client=2)
+    return s.done()
+
+
+@case("a session that was opened is on record as closed, once", "never", "twice")
+def closed(how):
+    s = begun()
+    if how != "never":
+        s.close()
+    if how == "twice":
+        s.record("session.close", session_id="s1", reason="idle")
+    s.tell("daemon.told", signal="SIGTERM")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+@case("a silent session is closed in its time, and no other", "too early", "never", "idle too early")
+def silence(how):
+    s = Scribe()
+    s.client()
+    s.session(heartbeat_ms=1000)
+    s.now = 0.9
+    s.call("tool.list", session_id="s1")
+    s.now = 1.5 if how == "too early" else 1.9
+    reason = "no heartbeat within 1000 ms"
+    if how != "never":
+        s.record("session.close", session_id="s1", reason="idle" if how == "idle too early" else reason)
+    s.now = 30.0
+    s.tell("fault", what="clear", bus="i2c")
+    return s.done()
+
+
+@case("outputs that a session drove are safe when it has ended", "left", "the record lies", "left for long")
+def safe(how):
+    s = begun()
+    task = s.task("t1", "gpio.set")
+    s.run(task, levels=[(1, 1), (2, 1)], line=1, value=1)
+    s.finish(task)
+    if how is None:
+        s.whole("gpio", "safe", levels=[(1, 0)])
+    s.close(safe=[{"line": 1, "safe": 0}] if how in (None, "the record lies") else None)
+    if how == "left for long":
+        s.now = 20.0
+        s.whole("gpio", "safe", levels=[(1, 0)])
+    s.tell("daemon.told", signal="SIGTERM")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+@case("the daemon always ends on SIGTERM, in time and well", "too late", "never", "with an error")
+def ends(how):
+    s = Scribe()
+    s.tell("daemon.told", signal="SIGTERM")
+    s.now = 11.0 if how == "too late" else 9.0
+    if how != "never":
+        s.tell("daemon.ends", error="RuntimeError" if how == "with an error" else None)
+    return s.done()
+
+
+@case("nothing leaks", "a task")
+def leaks(how):
+    s = Scribe()
+    s.tell("baseline", when="before", counts={"tasks": 7})
+    s.tell("baseline", when="after", counts={"tasks": 8 if how else 7})
+    return s.done()
+
+
+def test_every_invariant_has_tapes_of_its_own():
+    assert set(CASES) == {invariant.name for invariant in ALL}
+    assert len(ALL) == len({invariant.name for invariant in ALL})
+    assert all(bad for _, bad in CASES.values())
+
+
+@pytest.mark.parametrize("sentence", CASES)
+def test_a_good_tape_is_good_for_every_invariant(sentence):
+    write, _ = CASES[sentence]
+    verdict = judge(write(None))
+    assert [str(violation) for violation in verdict.violations] == []
+    assert verdict.violation is None
+    assert verdict.work[sentence] > 0
+
+
+@pytest.mark.parametrize(("sentence", "how"), [(name, how) for name, (_, bad) in CASES.items() for how in bad])
+def test_a_bad_tape_is_caught(sentence, how):
+    write, _ = CASES[sentence]
+    tape = write(how)
+    found = {violation.invariant: violation for violation in judge(tape).violations}
+    assert sentence in found, [str(violation) for violation in found.values()]
+    violation = found[sentence]
+    assert violation.numbers
+    assert all(0 <= number < len(tape.entries) for number in violation.numbers)
+    assert sentence in str(violation)
+    assert violation.expected in str(violation)
+
+
+def test_the_page_names_every_promise_and_every_planted_bug():
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text("utf-8")
+    assert [invariant.name for invariant in ALL if f"\n| {invariant.name} | " not in page] == []
+    assert [bug.what for bug in BUGS if f"\n| {bug.what} | {bug.invariant} | " not in page] == []
+
+
+def test_the_violation_that_is_seen_first_is_the_one_that_is_named():
+    tape = overlap("one bus")
+    tape.tell("baseline", when="before", counts={"tasks": 1})
+    tape.tell("baseline", when="after", counts={"tasks": 2})
+    verdict = judge(tape)
+    assert len(verdict.violations) == 2
+    assert verdict.violation.invariant == "no two transactions overlap on a bus"
+
+
+def test_a_tape_with_nothing_on_it_breaks_nothing_and_proves_nothing():
+    verdict = judge([])
+    assert verdict.violations == ()
+    assert not any(verdict.work.values())
+
+
+def test_the_observer_shares_no_code_with_the_runtime():
+    code = (
+        "import sys; from simulation import observer; observer.judge([]); "
+        "assert 'simulation.invariants' in sys.modules; "
+        "names = {name.partition('.')[0] for name in sys.modules}; "
+        "print(sorted(names & {'hearth', 'trio', 'orjson', 'attrs', 'actors', 'drivers'}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ran.stdout == "[]\n"

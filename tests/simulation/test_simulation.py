@@ -1,0 +1,140 @@
+"""Worlds by their seeds: what the judge says of each, and that a seed is all there is to a world.
+
+Replay one with `python -m tests.simulation --seed S --show`; more of them: `make simulate SEEDS=…`.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+from simulation import runner
+from simulation.story import parts, play
+from support import measuring
+
+import hearth.ids
+
+ROOT = Path(__file__).parents[2]
+FAST = 50
+BLOCK = 500
+BLOCKS = 9
+
+
+@pytest.fixture
+def unmeasured_here():
+    """This test is not measured by coverage: it is about amounts."""
+    with measuring.unmeasured_here():
+        yield
+
+
+def digest(seed, **more):
+    """What identifies a tape: every byte of it."""
+    tape = play(seed, **more)
+    return hashlib.sha256(repr([tuple(entry) for entry in tape.entries]).encode()).hexdigest()
+
+
+def run(seeds):
+    """Play and judge these seeds; what happened in them."""
+    figures = runner.Counter()
+    for seed in seeds:
+        mine, failure = runner.one(seed)
+        assert failure is None, f"{failure[1]}\nreplay: python -m tests.simulation --seed {seed} --show"
+        figures += mine
+    return figures
+
+
+def test_fifty_worlds_keep_every_promise():
+    figures = run(range(FAST))
+    assert figures["transactions"] > 4 * FAST
+    assert figures["tasks"] > 3 * FAST
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unmeasured_here")
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_thousands_of_worlds_keep_every_promise(block):
+    figures = run(range(FAST + block * BLOCK, FAST + (block + 1) * BLOCK))
+    # The worlds are no idyll: everything that can go wrong goes wrong in each block.
+    for fault in ("nack", "timeout", "latency", "wedge", "crash", "vanish", "disk.full", "disk.fails", "tool.crash"):
+        assert figures[f"fault: {fault}"], fault
+    for signal in ("SIGTERM", "SIGINT", "SIGKILL"):
+        assert figures[f"signal: {signal}"], signal
+
+
+def test_the_same_seed_is_the_same_world_again_in_one_process():
+    first = [digest(seed) for seed in range(12)]
+    assert len(set(first)) == 12
+    assert [digest(seed) for seed in reversed(range(12))] == first[::-1]
+
+
+@pytest.mark.slow
+def test_the_same_seed_is_the_same_world_in_processes_that_hash_differently():
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); from simulation.test_simulation import digest; "
+        "print(*(digest(seed) for seed in range(40)))"
+    )
+    said = set()
+    for hashes in ("1", "2"):
+        environ = {**os.environ, "PYTHONHASHSEED": hashes}
+        done = subprocess.run(
+            [sys.executable, "-c", code], check=False, cwd=ROOT, env=environ, capture_output=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        said.add(done.stdout)
+    assert len(said) == 1
+    assert said == {" ".join(digest(seed) for seed in range(40)).encode() + b"\n"}
+
+
+def test_whatever_is_left_out_of_a_story_is_not_in_it():
+    seed = next(seed for seed in range(100) if {"f0", "c2", "d0"} <= set(parts(seed)))
+    whole = play(seed)
+    actors = {entry.what["actor"] for entry in whole.of("client.opens")}
+    assert actors > {"c2"}
+    tape = play(seed, trims={"c2", *(part for part in parts(seed) if part[0] in "fd")})
+    assert {entry.what["actor"] for entry in tape.of("client.opens")} == actors - {"c2"}
+    assert {entry.what["what"] for entry in tape.of("fault")} <= {"clear"}
+    assert len(tape.of("daemon.starts")) == 1
+
+
+def test_a_world_starts_no_thread_and_leaves_everything_as_it_was():
+    def state():
+        return Path.cwd(), threading.active_count(), hearth.ids.time, trio.to_thread.run_sync, gc.get_threshold()
+
+    before = state()
+    play(3)
+    assert state() == before
+
+
+def test_a_seed_that_does_not_end_has_failed(monkeypatch):
+    def spin(_seed):
+        while True:
+            pass
+
+    monkeypatch.setattr(runner, "PATIENCE_S", 1)
+    monkeypatch.setattr("simulation.story.play", spin)
+    _, failure = runner.one(0)
+    assert failure == (None, "it did not end within 1 s of real time")
+
+
+def test_a_failing_seed_is_told_with_the_command_that_replays_it(capsys):
+    runner.tell_failures([[7, None, "it did not end"]], seconds=1.0)
+    assert "python -m tests.simulation --seed 7 --show" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_command_runs_seeds_over_processes_and_keeps_figures(tmp_path):
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "30", "--jobs", "2", "--state", tmp_path / "state"]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| seeds | 30 |" in done.stdout
+    assert "30/30 seeds" in done.stdout
+    kept = json.loads((tmp_path / "state").read_text().splitlines()[-1])
+    assert kept["figures"]["seeds"] == kept["of"] == 30

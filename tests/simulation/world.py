@@ -1,0 +1,247 @@
+"""One world: the real daemon over simulated devices, a disk that fails, and clients in memory.
+
+Owns how the parts are put together and what belongs to the surroundings of the daemon: its signals, the listener by
+which clients come in, its lives (a daemon that was ended or killed is started again on the same log, the same ledger
+and the same devices). Who does what, and what goes wrong when, is the story's.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import trio
+from attrs import evolve
+
+from hearth.actors.build import build_parts
+from hearth.actors.daemon import Daemon
+from hearth.actors.journal import Journal
+from hearth.actors.ledger import Ledger
+from hearth.config import AuditConfig, BoardConfig, Config, FilesConfig, LimitsConfig, ToolsConfig
+from hearth.drivers.system import SystemDriver
+from hearth.tools import ToolRegistry
+
+from . import devices, machine
+from .carriers import MemoryListener, MemorySignals, Pipe
+from .devices import Wire
+from .disk import WorldDisk
+from .terms import BUSES, policy_of
+from .tools import BOARD, board_of_the_process, marking, own_tools
+
+LOG = machine.PLACE / "log/audit.log"
+OUTPUTS = Path("log/audit.log.outputs")
+FILES = machine.PLACE / "files"
+KEY = machine.PLACE / "log/audit.key"
+KEY_PEM = f"""-----BEGIN PRIVATE KEY-----
+{base64.b64encode(bytes.fromhex("302e020100300506032b657004220420") + bytes(range(32))).decode()}
+-----END PRIVATE KEY-----
+"""
+
+
+class World:
+    """The surroundings of all lives of one daemon."""
+
+    def __init__(self, seed, tape, system, terms) -> None:
+        self.seed = seed
+        self.tape = tape
+        self.machine = system
+        self.terms = terms
+        self.hot = random.Random(f"{seed}/hot").random() < 0.35
+        """Most of what is done is done on one slow bus."""
+        self.mute = False
+        self.disk = WorldDisk(self.tell)
+        self.bugs: dict[str, str] = {}
+        """Tools that run into a bug the next time: before or after their work."""
+        self.wires: dict[str, Wire] = {}
+        self._transactions = 0
+        self.drivers = None
+        self.daemon: Daemon | None = None
+        self.listener: MemoryListener | None = None
+        self.signals: MemorySignals | None = None
+        self.up = trio.Event()
+        self.killed = trio.CancelScope()
+        self.snapshot: bytes | None = None
+        self.pipes: list[tuple[Pipe, Pipe]] = []
+        self._descriptors = len(os.listdir("/proc/self/fd"))
+        FILES.mkdir()
+        LOG.parent.mkdir()
+        (FILES / "read.txt").write_bytes(b"something to read\n")
+        (FILES / "b").write_bytes(b"")
+        devices.lay_out_telemetry(Path())
+        # A key that is made would be another one in every run.
+        KEY.touch(mode=0o600)
+        KEY.write_text(KEY_PEM)
+
+    # --- telling
+
+    def tell(self, kind, **what) -> None:
+        """Put something on the tape, unless the machine is off."""
+        if not self.mute:
+            self.tape.tell(kind, **what)
+
+    def _number(self) -> int:
+        self._transactions += 1
+        return self._transactions
+
+    def _wire(self, bus) -> Wire:
+        wire = self.wires[bus] = Wire(bus, self.tell, random.Random(f"{self.seed}/{bus}"), self._number)
+        return wire
+
+    # --- one life
+
+    def _config(self) -> Config:
+        terms = self.terms
+        return Config(
+            board=BoardConfig(profile=str(BOARD)),
+            audit=AuditConfig(
+                path=LOG,
+                durability=terms["durability"],
+                rotate_bytes=terms["rotate_bytes"],
+                checkpoint_every=terms["checkpoint_every"],
+                key=KEY,
+            ),
+            files=FilesConfig(read=(FILES,), write=(FILES,)),
+            tools=ToolsConfig(disable=("proc.*",)),
+            limits=LimitsConfig(**terms["limits"]),
+            policy=policy_of(terms),
+        )
+
+    def _drivers(self, board, found):
+        """The devices, made once: they are there whatever becomes of the daemon."""
+        if self.drivers is None:
+            self.drivers = {}
+            for bus in BUSES:
+                driver, wire = found[bus], self._wire(bus)
+                if bus.startswith("gpio:"):
+                    driver = devices.Gpio(board.chips[bus.removeprefix("gpio:")], wire)
+                elif bus.startswith("i2c:"):
+                    driver = devices.I2c(next(spec for spec in board.profile.i2c if f"i2c:{spec.bus}" == bus), wire)
+                elif bus.startswith("uart:"):
+                    driver = devices.Uart(next(spec for spec in board.profile.uarts), wire)
+                elif bus == "system":
+                    driver = devices.Pool(SystemDriver(root=Path(), clock=trio.current_time), wire)
+                elif bus == "files":
+                    driver = devices.Pool(driver, wire)
+                self.drivers[bus] = driver
+        return self.drivers
+
+    def _parts(self, config):
+        board = board_of_the_process()
+        clock = self.machine.clock
+        parts = build_parts(config, default_policy=(), board=board, clock=clock)
+        # The board has a driver of its own for what is listed; the others are the world's.
+        drivers = {**self._drivers(board, parts.drivers), "board": parts.drivers["board"]}
+        for bus, driver in drivers.items():
+            if bus in board.drivers:
+                board.drivers[bus] = driver
+        tools = [marking(tool, self.bugs) for tool in parts.registry.values()]
+        journal = Journal(parts.journal.settings, clock=clock, disk=self.disk)
+        return evolve(
+            parts,
+            drivers=drivers,
+            registry=ToolRegistry([*tools, *(marking(tool, self.bugs) for tool in own_tools())]),
+            journal=journal,
+            audit_head=lambda: journal.head,
+            ledger=Ledger(machine.PLACE / OUTPUTS),
+            # It describes the machine it is made on, and takes longer than a world.
+            agent_card=lambda _listeners, _serves_mcp: None,
+            open_card=lambda _now: [],
+        )
+
+    async def live(self) -> None:
+        """One life of the daemon, from its start to its end."""
+        self.mute = self.disk.dead = False
+        for wire in self.wires.values():
+            wire.dead = False
+        self.signals = MemorySignals()
+        self.listener = listener = MemoryListener(self.terms["limits"]["send_timeout_s"])
+        self.killed = trio.CancelScope()
+        error: str | None = None
+        self.tell("daemon.starts")
+        config = self._config()
+        parts = self._parts(config)
+        parts.open_records()
+        self.disk.found(LOG)
+        voice = SimpleNamespace(say=lambda _line: self.up.set())
+        self.daemon = Daemon(config, parts, signals=self.signals, voice=voice)
+        try:
+            async with trio.open_nursery() as threads:
+                self.machine.nursery = threads
+                try:
+                    with self.killed:
+                        await self.daemon.run([listener], Path("/run/world.sock"), None)
+                finally:
+                    threads.cancel_scope.cancel()
+        except Exception as failure:  # noqa: BLE001  whatever comes out of a daemon is for the tape
+            error = repr(failure)
+        listener.close()
+        log = parts.journal._log
+        if log.is_open:
+            # A disk that did not answer was left to its thread, with the log open: the kernel closes it now.
+            os.close(log._writer.fd)
+        self.up = trio.Event()
+        if self.mute:
+            self._restore()
+            self.mute = False
+            self.tell("daemon.ends", error="killed")
+        else:
+            self.tell("daemon.ends", error=error)
+        self.daemon = None
+
+    def kill(self) -> None:
+        """The machine is off: from now on nothing that this life does reaches anything."""
+        self.tell("daemon.told", signal="SIGKILL")
+        self.mute = self.disk.dead = True
+        for wire in self.wires.values():
+            wire.dead = True
+            wire.open = False
+        self.snapshot = OUTPUTS.read_bytes() if OUTPUTS.exists() else None
+        for pipes in self.pipes:
+            for pipe in pipes:
+                pipe.end()
+        self.pipes.clear()
+        assert self.listener is not None
+        self.listener.close()
+        assert self.daemon is not None
+        self.daemon.runtime().stop_waiting()
+        self.killed.cancel()
+
+    def _restore(self) -> None:
+        """What the dying process wrote after it was dead was never written."""
+        if self.snapshot is None:
+            OUTPUTS.unlink(missing_ok=True)
+        else:
+            OUTPUTS.write_bytes(self.snapshot)
+
+    # --- what leaks
+
+    def counts(self, *, inside: bool):
+        """What must be as it was: of the process, and of a daemon that serves."""
+        counts = {
+            "process.tasks": trio.lowlevel.current_statistics().tasks_living,
+            "process.descriptors": len(os.listdir("/proc/self/fd")) - self._descriptors,
+            "process.threads": self.machine.underway,
+        }
+        if inside and self.daemon is not None:
+            runtime = self.daemon.runtime()
+            counts |= {
+                "daemon.sessions": runtime.sessions,
+                "daemon.connections": len(self.daemon._connections),
+                "daemon.principals": len(runtime._per_principal),
+                "daemon.running": runtime._running,
+                "daemon.queued": sum(bus.health()["queued"] for bus in runtime.buses.values()),
+                "daemon.leased": sum("leased" in bus.health() for bus in runtime.buses.values()),
+                "daemon.alarms": len(runtime._alarms._names),
+                "daemon.audit_lag": runtime.parts.journal.lag,
+            }
+        return counts
+
+
+def quiet() -> None:
+    """The daemon's own log is for an operator; the tape has what counts."""
+    for name in ("hearth", "hearth.daemon"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
