@@ -6,9 +6,14 @@ that whoever builds on hearth can test what their program does then. Neither kno
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Disk:
@@ -17,6 +22,29 @@ class Disk:
     write = staticmethod(os.write)
     sync = staticmethod(os.fdatasync)
     truncate = staticmethod(os.ftruncate)
+
+
+def sync_directory(path: Path) -> None:
+    """Bring the names in a directory to the disk. Raises OSError."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def sync_names(path: Path, existed: Path) -> None:
+    """Bring a file's name to the disk, and those of the directories on the way to it, up to the one that `existed`.
+
+    That of the directory that it lies in is always among them: it may be an earlier life's, which did not come so far.
+    Raises OSError; what we may not look into is not ours to sync.
+    """
+    sync_directory(path.parent)
+    for directory in path.parent.parents:
+        with contextlib.suppress(PermissionError):
+            sync_directory(directory)
+        if existed.is_relative_to(directory):
+            return
 
 
 class FaultyDisk(Disk):

@@ -16,6 +16,7 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
+from hearth.audit.disk import sync_names
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")
 _PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
 """The same for a SubjectPublicKeyInfo (RFC 8410 §4)."""
 _RAW_BYTES = 32
+_DRAFT = re.compile(r"\.([0-9]{1,9})\.new")
 _PEM = re.compile(r"-----BEGIN (PRIVATE|PUBLIC) KEY-----\s+([A-Za-z0-9+/=\s]+?)\s*-----END \1 KEY-----")
 
 
@@ -100,14 +102,17 @@ def inspect(path: Path) -> bool:
 def load_or_create(path: Path) -> Signer:
     """Read the key at `path`, or make it (0600, its directory 0700); see to it that `<path>.pub` holds its public half.
 
+    Both are on the disk with their names when it returns: a signature whose key a power cut takes away proves nothing.
     Blocking. Raises ConfigError for a key that cannot be used and OSError where a file cannot be written.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    _sweep(path)
     if not inspect(path):
         _create(path, Ed25519PrivateKey.generate().private_bytes_raw())
     signer = Signer(Ed25519PrivateKey.from_private_bytes(_read_private(path)))
     _publish(public_path(path), signer.public_pem)
+    sync_names(path, path.parent)
     return signer
 
 
@@ -116,8 +121,8 @@ def load_public(path: Path) -> PublicKeys:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
-        text = path.read_text("ascii")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text("ascii", "replace")  # between the keys there may be what a power cut left
+    except OSError as error:
         raise ConfigError(f"public key {path}: {error}") from error
     keys = {}
     for match in _PEM.finditer(text):
@@ -171,6 +176,28 @@ def _read_private(path: Path) -> bytes:
     return raw
 
 
+def _sweep(path: Path) -> None:
+    """Take away drafts of the key that a crash left behind: whoever was writing them is gone."""
+    with contextlib.suppress(OSError):
+        for file in path.parent.iterdir():
+            match = _DRAFT.fullmatch(file.name.removeprefix(path.name))
+            if match is not None and not _is_at_work(int(match[1])):
+                file.unlink(missing_ok=True)
+
+
+def _is_at_work(pid: int) -> bool:
+    """Whether this process may be writing a draft; of our own there is none before we begin."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def _create(path: Path, raw: bytes) -> None:
     """Write a new key so that a crash leaves it whole or absent, and never over an existing one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -186,13 +213,17 @@ def _create(path: Path, raw: bytes) -> None:
 def _publish(path: Path, pem: str) -> None:
     """Add a public key to the file, which thus lists every key this daemon has signed with."""
     try:
-        if pem in path.read_text("ascii"):
-            return
+        with path.open("r", encoding="ascii", errors="replace") as file:
+            if pem in file.read():
+                os.fsync(file.fileno())  # an earlier life wrote it, and may not have come to this
+                return
     except FileNotFoundError:
         _write_new(path, pem, 0o644)
         return
     with path.open("a", encoding="ascii") as file:
         file.write(pem)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _write_new(path: Path, text: str, mode: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hearth.audit import keys
 from hearth.audit.chain import GENESIS, Head
-from hearth.audit.disk import Disk
+from hearth.audit.disk import Disk, sync_directory, sync_names
 from hearth.audit.files import real, rotated_files, rotated_name
 from hearth.audit.record import Record, timestamp
 from hearth.audit.recovery import Recovery, recover
@@ -74,12 +74,18 @@ class AuditLog:
         """
         keys.inspect(self._settings.key)
         try:
+            existed = next(directory for directory in self.path.parents if directory.exists())
             self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            if self._sync and not self.path.exists():
+                # It may have been renamed just now, by a life that was killed before the file that takes its place.
+                sync_directory(self.path.parent)
             fd = self._open_locked()
         except OSError as error:
-            raise ConfigError(f"audit log {self.path}: {error.strerror}; see [audit] path") from error
+            raise self._unusable(error) from error
         try:
             found = recover(self.path, fd, now)
+            if self._sync:
+                self._settle(fd, existed)
         except BaseException:
             os.close(fd)
             raise
@@ -99,6 +105,17 @@ class AuditLog:
         finally:
             os.close(self._writer.fd)
             self._writer.fd = -1
+
+    def _settle(self, fd: int, existed: Path) -> None:
+        """Bring to the disk what an earlier life may have left in the kernel only: what follows must not outlast it."""
+        try:
+            os.fsync(fd)
+            sync_names(self.path, existed)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> ConfigError:
+        return ConfigError(f"audit log {self.path}: {error.strerror}; see [audit] path")
 
     def _open_locked(self) -> int:
         while True:
@@ -263,6 +280,9 @@ class AuditLog:
             if aside is not None:
                 self.path.rename(aside)
             try:
+                if aside is not None and self._sync:
+                    # Else a power cut might leave the second rename without the first: the file, and no name for it.
+                    sync_directory(self.path.parent)
                 draft.rename(self.path)
             except OSError:
                 if aside is not None:

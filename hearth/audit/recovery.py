@@ -14,19 +14,24 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from hearth.audit.chain import GENESIS, Head
+from hearth.audit.disk import sync_directory
 from hearth.audit.files import CHUNK, backward, first_seq, head_of, parse, read_exactly, rotated_files
 from hearth.audit.record import Record, timestamp
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 WINDOW = 128 * 1024 * 1024
-"""How far back recovery reads, in bytes, over the current file and the one rotated last."""
+"""How far back recovery reads, in bytes, over the current file and those it was rotated from."""
 
 MOST_NAMED = 1000
 """How many tasks in flight a `daemon.recover` record names."""
+
+_LONGEST_ID = 64
+RUN_EVENTS = ("daemon.start", "daemon.stop", "daemon.recover")
+"""With one of these a run begins or ends: nothing before it can still be in flight."""
 
 _EVENT = re.compile(rb'\{"seq":[0-9]+,"ts":"[^"]*","event":"(task\.|daemon\.)')
 _START_OF_RECORD = b'{"seq":'
@@ -37,7 +42,8 @@ class Recovery:
     """The state of a log as it was found, after repair.
 
     `head` is where the chain goes on. `size` and `first_seq` are the current file's (None: it has no record).
-    `torn` names the file that holds what was cut off. `in_flight` has one JSON object per task: `task_id`,
+    `torn` names the file that holds what was cut off; `torn_records` counts whole records in it, which lay behind bytes
+    that never reached the disk. `in_flight` has one JSON object per task: `task_id`,
     `session_id`, and under `steps` those that had begun and not finished. `unclean` is True if the last
     daemon wrote no `daemon.stop`.
     """
@@ -47,6 +53,7 @@ class Recovery:
     first_seq: int | None = None
     torn: Path | None = None
     torn_bytes: int = 0
+    torn_records: int = 0
     in_flight: tuple[Record, ...] = ()
     unclean: bool = False
     complete: bool = True
@@ -58,6 +65,8 @@ class Recovery:
         record: dict[str, Any] = {"event": "daemon.recover"}
         if self.torn is not None:
             record["torn"] = {"file": self.torn.name, "bytes": self.torn_bytes}
+            if self.torn_records:
+                record["torn"]["records"] = self.torn_records
         record["in_flight"] = list(self.in_flight[-MOST_NAMED:])
         if len(self.in_flight) > MOST_NAMED:
             record["more_in_flight"] = len(self.in_flight) - MOST_NAMED
@@ -68,9 +77,12 @@ class Recovery:
         """The same for a person, one line each."""
         notes = []
         if self.torn is not None:
-            notes.append(f"the audit log ended in {self.torn_bytes} bytes that are no record; moved to {self.torn}")
+            behind = f", {self.torn_records} records behind them among them" if self.torn_records else ""
+            notes.append(
+                f"the audit log ended in {self.torn_bytes} bytes that are no record{behind}; moved to {self.torn}"
+            )
         if self.in_flight:
-            names = ", ".join(str(task["task_id"]) for task in self.in_flight[:5])
+            names = ", ".join(_named(task["task_id"]) for task in self.in_flight[:5])
             more = f" and {len(self.in_flight) - 5} more" if len(self.in_flight) > 5 else ""
             notes.append(f"{len(self.in_flight)} tasks were in flight when the last run ended: {names}{more}")
         elif self.unclean:
@@ -80,40 +92,68 @@ class Recovery:
         return notes
 
 
+def _named(task_id: str) -> str:
+    """An id for a note, which is one line; ours are 26 letters and digits, and a log may hold somebody else's."""
+    return task_id if task_id.isalnum() and len(task_id) <= _LONGEST_ID else ascii(task_id[:_LONGEST_ID])
+
+
 def recover(path: Path, fd: int, now: float) -> Recovery:
     """Repair the file at `path`, open for reading and writing and locked as `fd`, and tell what its last run left.
 
     Blocking. Raises ConfigError if the file is no audit log, or if a torn line cannot be moved aside.
     """
     size = os.fstat(fd).st_size
-    end, head = _last_record(fd, size)
-    if head is None and size:
-        _require_ours(path, fd)
-    torn = _move_aside(path, fd, end, size, now) if end < size else None
+    end, head, behind = _sound_end(fd, size)
     older = rotated_files(path)
+    if head is None and size and not behind and not older:
+        _require_ours(path, fd)
     if head is None:
         head = _head_of_rotated(older[-1]) if older else (0, GENESIS)
+    # After everything that may refuse: what was moved aside must be told of, and a log that is refused has no record.
+    torn = _move_aside(path, fd, end, size, now) if end < size else None
     unfinished = _Unfinished()
-    unfinished.read(_newest_first(fd, end, older[-1] if older else None))
+    unfinished.read(_newest_first(fd, end, older))
     return Recovery(
         head=head,
         size=end,
         first_seq=first_seq(fd),
         torn=torn,
         torn_bytes=size - end if torn else 0,
+        torn_records=behind,
         in_flight=tuple(unfinished.tasks()),
         unclean=unfinished.unclean,
         complete=unfinished.complete,
     )
 
 
-def _last_record(fd: int, size: int) -> tuple[int, Head | None]:
-    """Where the last whole record ends, and the head it makes; (0, None) if there is none."""
-    for offset, line in backward(fd, size):
+def _sound_end(fd: int, size: int) -> tuple[int, Head | None, int]:
+    """Where the last run's records end that lie without a gap, the head they make, and how many records are behind one.
+
+    That is the last whole record, unless a power cut left a gap: pages reach a disk in an order of its own, so that
+    there may be whole records behind bytes that never did. No head: there is no record, or none before the gap. Of
+    earlier runs nothing is looked at: what is no record there was one, and is for verification to find.
+    """
+    end, head, behind, found = 0, None, 0, 0
+    for offset, line in backward(fd, size, max(0, size - WINDOW)):
+        record = parse(line)
+        if record is None:
+            end, head, behind = 0, None, found
+            continue
+        if head is None:
+            end, head = offset + len(line), head_of(line, record)
+        found += 1
+        if record.get("event") in RUN_EVENTS:
+            break
+    return end, head, behind
+
+
+def _last_record(fd: int, size: int) -> Head | None:
+    """The head that the last whole record makes."""
+    for _, line in backward(fd, size):
         record = parse(line)
         if record is not None:
-            return offset + len(line), head_of(line, record)
-    return 0, None
+            return head_of(line, record)
+    return None
 
 
 def _require_ours(path: Path, fd: int) -> None:
@@ -135,6 +175,7 @@ def _move_aside(path: Path, fd: int, end: int, size: int, now: float) -> Path:
             )
             file.flush()
             os.fsync(out)
+        sync_directory(path.parent)
         os.ftruncate(fd, end)
     except OSError as error:
         raise ConfigError(
@@ -150,7 +191,7 @@ def _head_of_rotated(path: Path) -> Head:
     except OSError as error:
         raise ConfigError(f"audit log {path}: {error.strerror}; the log goes on from this file") from error
     try:
-        _, head = _last_record(fd, os.fstat(fd).st_size)
+        head = _last_record(fd, os.fstat(fd).st_size)
     finally:
         os.close(fd)
     if head is None:
@@ -158,20 +199,29 @@ def _head_of_rotated(path: Path) -> Head:
     return head
 
 
-def _newest_first(fd: int, end: int, older: Path | None) -> Iterator[bytes | None]:
-    """The lines of the current file and the one before it; None when there is more that will not be read."""
-    floor = max(0, end - WINDOW)
+def _newest_first(fd: int, end: int, older: Sequence[Path]) -> Iterator[bytes | None]:
+    """The lines of the current file and those before it, as far as the window goes; None when there is more."""
+    left = WINDOW
+    floor = max(0, end - left)
     for _, line in backward(fd, end, floor):
         yield line
     oldest = first_seq(fd)
-    if not floor and older is not None:
-        before = os.open(older, os.O_RDONLY | os.O_CLOEXEC)
+    left -= end - floor
+    for path in reversed(older):
+        if left <= 0:
+            break
+        try:
+            before = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            yield None
+            return
         try:
             size = os.fstat(before).st_size
-            floor = max(0, size - (WINDOW - end))
+            floor = max(0, size - left)
             for _, line in backward(before, size, floor):
                 yield line
             oldest = first_seq(before)
+            left -= size - floor
         finally:
             os.close(before)
     if floor or oldest not in (1, None):
@@ -185,7 +235,7 @@ class _Unfinished:
     unclean: bool = False
     complete: bool = True
     _finished: set[str] = field(factory=set)
-    _finished_steps: set[tuple[str, str]] = field(factory=set)
+    _finished_steps: set[tuple[str, int | None]] = field(factory=set)
     _open: dict[str, dict[str, Any]] = field(factory=dict)
 
     def read(self, lines: Iterator[bytes | None]) -> None:
@@ -211,11 +261,13 @@ class _Unfinished:
         event, task_id = record["event"], record.get("task_id")
         if event == "daemon.start":
             self.unclean = True
-        if event in ("daemon.start", "daemon.stop", "daemon.recover"):
+        if event in RUN_EVENTS:
             return True
         if not isinstance(task_id, str):
             return False
-        step = (task_id, str(record.get("step_index")))
+        index = record.get("step_index")
+        # A log that somebody wrote into may have anything here, also what nests deeper than Python writes out.
+        step = (task_id, index if isinstance(index, int) else None)
         if event == "task.finish":
             self._finished.add(task_id)
         elif event == "task.step.finish":

@@ -159,6 +159,23 @@ def _is_seen(file: IO[bytes], seen: set[tuple[int, int]]) -> bool:
     return known
 
 
+def _shown(value: object) -> str:
+    """What a record claims, for a reason: one short line, whatever it is."""
+    try:
+        text = repr(value)
+    except RecursionError:  # orjson reads more levels than Python writes out
+        text = f"a {type(value).__name__} that is nested too deeply to be shown"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def _plain(value: object) -> str:
+    """The same for a hash or a key's name: without quotes, where it looks like one."""
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_SHOWN else _shown(value)
+
+
+_LONGEST_SHOWN = 120
+
+
 @define
 class _Check:
     """One pass over a log."""
@@ -217,9 +234,9 @@ class _Check:
 
     def _link(self, seq: Any, prev: Any) -> str | None:
         if type(seq) is not int or seq < 1:
-            return f"seq is {seq!r}, not a number from 1 on"
+            return f"seq is {_shown(seq)}, not a number from 1 on"
         if not isinstance(prev, str):
-            return f"prev is {prev!r}, not a hash"
+            return f"prev is {_shown(prev)}, not a hash"
         if self.seq is None:
             self.first_seq = seq
             if seq > 1:  # older files were removed; the chain begins with what is there
@@ -227,18 +244,19 @@ class _Check:
         elif seq != self.seq + 1:
             return f"seq is {seq}, expected {self.seq + 1}: records are missing, repeated or out of order"
         if prev != self.prev:
-            return f"prev is {prev}, but the line before has the hash {self.prev}: one of the two was changed"
+            before = _plain(self.prev)  # of the first line that is there it is what that line itself says
+            return f"prev is {_plain(prev)}, but the line before has the hash {before}: one of the two was changed"
         return None
 
     def _checkpoint(self, record: dict[str, Any]) -> str | None:
         claimed = record.get("head")
         before = {"seq": record["seq"] - 1, "hash": record["prev"]}
         if claimed != before:
-            return f"checkpoint for the head {claimed}, but the head is {before}"
+            return f"checkpoint for the head {_shown(claimed)}, but the head is {_shown(before)}"
         if self.public_keys is not None:
             key, signature = record.get("key"), record.get("sig")
             if key not in self.public_keys:
-                return f"checkpoint signed with the key {key}, which is not among the public keys given"
+                return f"checkpoint signed with the key {_plain(key)}, which is not among the public keys given"
             message = keys.checkpoint_message(before["seq"], before["hash"], str(record.get("ts")))
             if not self.public_keys.verify(str(key), message, str(signature)):
                 return f"checkpoint signature by {key} is wrong"

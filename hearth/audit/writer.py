@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hearth.audit.chain import Chain, Head
+from hearth.audit.disk import sync_directory
 from hearth.audit.record import digest
 from hearth.errors import HearthError
 
@@ -105,11 +106,7 @@ class Writer:
         try:
             self._disk.sync(self.fd)
             if self._new_name:
-                directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    os.fsync(directory)
-                finally:
-                    os.close(directory)
+                sync_directory(self.path.parent)
                 self._new_name = False
         except OSError as error:
             self._roll_back()

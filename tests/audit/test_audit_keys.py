@@ -118,6 +118,38 @@ def test_a_key_that_appears_while_ours_is_made_is_the_one_that_counts(path, monk
     assert path.read_bytes() == theirs
 
 
+def test_a_key_and_its_public_half_are_on_the_disk_with_their_names_before_anything_is_signed(path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")) or fsync(fd))
+    keys.load_or_create(path)
+    draft, public = f"{path}.{os.getpid()}.new", str(keys.public_path(path))
+    names = [str(path.parent), str(path.parent.parent)]
+    assert synced == [draft, public, *names]
+    del synced[:]
+    keys.load_or_create(path)
+    assert synced == [public, *names], "an earlier life may not have come so far"
+    del synced[:]
+    path.unlink()
+    keys.load_or_create(path)
+    assert synced == [draft, public, *names], "one key more"
+
+
+def test_a_draft_that_a_crash_left_is_taken_away_and_does_not_keep_a_key_from_being_made(path):
+    path.parent.mkdir(parents=True)
+    dead = subprocess.Popen(["/bin/true"])
+    dead.wait()
+    drafts = [path.with_name(f"{path.name}.{pid}.new") for pid in (os.getpid(), dead.pid, os.getppid())]
+    for draft in drafts:
+        draft.write_text("-----BEGIN PRIVATE KEY-----")
+    keys.load_or_create(path)
+    assert keys.inspect(path)
+    assert [draft.exists() for draft in drafts] == [False, False, True], "only what nobody is writing"
+    drafts[0].touch()
+    keys.load_or_create(path)
+    assert not drafts[0].exists(), "also where the key was there already"
+
+
 def test_the_public_file_lists_every_key_that_was_used(path):
     signers = []
     for _ in range(3):
@@ -144,6 +176,15 @@ def test_a_file_without_a_public_key_is_refused(tmp_path, data):
     (tmp_path / "x.pub").write_bytes(data)
     with pytest.raises(ConfigError, match=r"x\.pub"):
         keys.load_public(tmp_path / "x.pub")
+
+
+def test_bytes_among_the_public_keys_that_are_none_do_not_keep_a_key_from_being_used(path):
+    signer = keys.load_or_create(path)
+    public = keys.public_path(path)
+    for rubbish in (b"\0" * 113, b"\xff\x8c" * 50, public.read_bytes()[:60]):
+        public.write_bytes(rubbish)  # what a power cut may leave of a file that was not synced
+        assert keys.load_or_create(path).key_id == signer.key_id
+        assert keys.load_public(public).verify(signer.key_id, MESSAGE, signer.sign(MESSAGE))
 
 
 def test_a_private_key_is_not_taken_for_a_public_one(path):

@@ -339,20 +339,56 @@ def test_a_checkpoint_whose_sync_failed_is_still_due(bench, events):
     assert [record["event"] for record in bench.records()] == ["test.event"] * 4 + ["audit.checkpoint"]
 
 
+def names_of_syncs(monkeypatch):
+    """What is synced by fsync from now on, and what is renamed: names, in order."""
+    done = []
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: done.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))) or fsync(fd)
+    )
+    monkeypatch.setattr(os, "rename", lambda old, new: done.append("rename") or rename(old, new))
+    return done
+
+
 def test_a_new_file_is_synced_together_with_its_name(bench, events, monkeypatch):
-    synced = []
-    fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(stat.S_ISDIR(os.fstat(fd).st_mode)) or fsync(fd))
     disk = FaultyDisk()
     log = bench.log(disk=disk, durability="fsync", rotate_bytes=1024)
+    done, directory = names_of_syncs(monkeypatch), bench.directory.name
     bench.append(log, *events(1))
     bench.append(log, *events(1))
-    assert synced == [True]
+    assert done == [directory]
     bench.append(log, *events(1, pad="x" * 1024))
     bench.append(log, *events(1))
-    assert synced == [True, True]
+    # The old file has its new name before another one takes its place: also where a disk does things in its own order.
+    assert done == [directory, "rename", directory, "rename", directory]
     assert disk.syncs == 5  # four commits, and the old file before it is left
     log.close()
+
+
+def test_a_log_that_is_opened_for_fsync_is_on_the_disk_as_it_was_found_and_so_are_the_names_on_the_way(
+    bench, events, monkeypatch
+):
+    bench.path = bench.directory / "new" / "deep" / "audit.log"
+    done = names_of_syncs(monkeypatch)
+    bench.log(durability="fsync").close()
+    # First of all, before a new file may take the place of one that was being rotated when a life was killed.
+    assert done == ["deep", "audit.log", "deep", "new", bench.directory.name, "deep"]
+    bench.write(*events(2))
+    del done[:]
+    bench.log(durability="fsync").close()
+    assert done == ["audit.log", "deep", "new"]
+    del done[:]
+    bench.log().close()
+    assert done == []
+
+
+def test_a_log_that_cannot_be_synced_when_it_is_opened_is_refused(bench, monkeypatch):
+    def broken(fd):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(ConfigError, match=r"audit\.log: Input/output error; see \[audit\] path"):
+        bench.log(durability="fsync")
 
 
 def test_a_sync_that_fails_at_the_end_is_reported_and_the_file_is_closed(bench, events):

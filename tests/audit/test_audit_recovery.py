@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 
 import pytest
 from hypothesis import given, settings as limits, strategies as st
@@ -109,15 +110,56 @@ def test_a_long_torn_end_is_moved_whole(bench, events):
     assert len(bench.lines()) == 1
 
 
-def test_torn_bytes_are_on_the_disk_before_they_are_cut_off(bench, events, monkeypatch):
+def test_torn_bytes_and_their_name_are_on_the_disk_before_they_are_cut_off(bench, events, monkeypatch):
     bench.write(*events(2))
     bench.path.write_bytes(bench.path.read_bytes()[:-5])
     calls = []
     for name in ("fsync", "ftruncate"):
         call = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, name=name, call=call: calls.append(name) or call(*args))
+
+        def noted(fd, *args, name=name, call=call):
+            calls.append((name, stat.S_ISDIR(os.fstat(fd).st_mode)))
+            return call(fd, *args)
+
+        monkeypatch.setattr(os, name, noted)
     reopened(bench)
-    assert calls == ["fsync", "ftruncate"]
+    assert calls == [("fsync", False), ("fsync", True), ("ftruncate", False)]
+
+
+@pytest.mark.parametrize(("hole", "whole"), [(b"\0", 1), (b"\xff", 1), (b"\n", 2)], ids=["zeros", "garbage", "lines"])
+def test_records_behind_bytes_of_the_last_run_that_never_reached_the_disk_are_moved_aside_with_them(bench, hole, whole):
+    bench.write(BEGIN, submit("a"), done("a"), submit("b"), start("b"), finish("b"), done("b"))
+    lines = bench.path.read_bytes().splitlines(keepends=True)
+    kept, lost, behind = b"".join(lines[:4]), len(lines[4]), b"".join(lines[5:])
+    bench.path.write_bytes(kept + hole * lost + behind)
+    found = reopened(bench)
+    assert bench.path.read_bytes() == kept
+    assert found.torn.read_bytes() == hole * lost + behind
+    assert [task["task_id"] for task in found.in_flight] == ["b"]
+    assert found.record()["torn"] == {"file": found.torn.name, "bytes": lost + len(behind), "records": whole}
+    assert f"{whole} records" in found.notes()[0]
+    bench.write({"event": "after"})
+    bench.assert_chained()
+
+
+def test_a_line_of_an_earlier_run_that_is_no_record_stays_for_verification_to_find(bench):
+    bench.write(BEGIN, submit("a"), done("a"), END, BEGIN, submit("b"), done("b"))
+    content = bench.path.read_bytes()
+    lines = content.splitlines(keepends=True)
+    bench.path.write_bytes(content.replace(lines[1], b"x" * (len(lines[1]) - 1) + b"\n"))
+    before = bench.path.read_bytes()
+    assert reopened(bench).torn is None
+    assert bench.path.read_bytes() == before
+    assert verify(bench.path).first_bad.line == 2
+
+
+def test_a_file_that_begins_with_bytes_that_never_reached_the_disk_is_ours_if_a_record_follows(bench, events):
+    bench.write(*events(3))
+    lines = bench.path.read_bytes().splitlines(keepends=True)
+    bench.path.write_bytes(b"\xff" * len(lines[0]) + b"".join(lines[1:]))
+    found = reopened(bench)
+    assert (found.head[0], found.size) == (0, 0)
+    assert found.record()["torn"]["records"] == 1  # the second line is one with what is before it
 
 
 def test_nothing_is_cut_off_that_could_not_be_kept(bench, events):
@@ -206,9 +248,18 @@ def test_the_file_that_was_rotated_last_is_read_too(bench, events):
     assert found.complete
 
 
-def test_of_older_files_nothing_is_read_and_the_record_says_so(bench, events):
+def test_every_rotated_file_of_the_last_run_is_read(bench, events):
     bench.write(BEGIN, submit("a"), *events(40, pad="x" * 100), submit("b"), rotate_bytes=1024, one_by_one=True)
     assert len(bench.files()) > 3
+    found = reopened(bench)
+    assert [task["task_id"] for task in found.in_flight] == ["a", "b"]
+    assert found.complete
+
+
+def test_of_what_lies_beyond_the_window_nothing_is_read_and_the_record_says_so(bench, events, monkeypatch):
+    monkeypatch.setattr(recovery, "WINDOW", 3000)
+    bench.write(BEGIN, submit("a"), *events(40, pad="x" * 100), submit("b"), rotate_bytes=1024, one_by_one=True)
+    assert len(bench.files()) > 5
     found = reopened(bench)
     assert [task["task_id"] for task in found.in_flight] == ["b"]
     assert not found.complete
@@ -216,8 +267,19 @@ def test_of_older_files_nothing_is_read_and_the_record_says_so(bench, events):
     assert "were searched" in found.notes()[-1]
 
 
+def test_a_rotated_file_that_cannot_be_read_ends_the_search_and_the_record_says_so(bench, events):
+    bench.write(BEGIN, submit("a"), *events(40, pad="x" * 100), submit("b"), rotate_bytes=1024, one_by_one=True)
+    older = bench.files()[-3]
+    older.unlink()
+    older.symlink_to("gone")
+    found = reopened(bench)
+    assert [task["task_id"] for task in found.in_flight] == ["b"]
+    assert not found.complete
+
+
 def test_a_task_whose_submission_is_out_of_reach_is_still_found_by_its_step(bench, events):
     bench.write(BEGIN, submit("a"), *events(40, pad="x" * 100), start("a", 7), rotate_bytes=1024, one_by_one=True)
+    bench.files()[0].unlink()
     assert reopened(bench).in_flight == (
         {"session_id": "s", "task_id": "a", "steps": [{"step_index": 7, "tool": "gpio.set"}]},
     )
@@ -328,6 +390,14 @@ def test_a_log_whose_current_file_is_missing_goes_on_from_the_last_rotated_one(b
     bench.assert_chained()
 
 
+def test_a_new_file_of_a_rotated_log_is_ours_whatever_a_power_cut_left_in_it(bench, events):
+    bench.write(*events(20, pad="x" * 100), rotate_bytes=1024)
+    bench.path.write_bytes(b"\xff\x8c" * 50)
+    assert reopened(bench).torn.read_bytes() == b"\xff\x8c" * 50
+    bench.write({"event": "after"})
+    bench.assert_chained()
+
+
 def test_a_torn_first_record_of_a_rotated_log_goes_on_from_the_file_before(bench, events):
     bench.write(*events(20, pad="x" * 100), rotate_bytes=1024)
     bench.path.write_bytes(bench.path.read_bytes()[:50])
@@ -388,3 +458,30 @@ def test_lines_come_backwards_as_they_lie_in_the_file(tmp_path_factory, lines, e
             assert list(backward(file.fileno(), len(data), min(floor, len(data)))) == expected[::-1]
     finally:
         files.CHUNK = was
+
+
+def test_a_record_that_is_nested_as_deep_as_json_goes_is_read_like_any_other(bench):
+    bench.write({"event": "daemon.start"}, submit("t"))
+    line = bench.lines()[1].decode().replace('"task.submit"', '"task.step.start"')
+    deep = line.replace('"task_id":"t"', '"task_id":"t","step_index":' + "[" * 1000 + "]" * 1000)
+    with bench.path.open("ab") as file:
+        file.write(deep.encode() + b"\n")
+    log = bench.log()
+    log.close()
+    assert [task["task_id"] for task in bench.found.in_flight] == ["t"]
+    assert len(bench.found.in_flight[0]["steps"]) == 1
+
+
+def test_a_note_is_one_line_whatever_a_task_is_called(bench):
+    bench.write({"event": "daemon.start"}, submit("t\n\x1b[2J"))
+    bench.log().close()
+    assert [note for note in bench.found.notes() if not note.isprintable()] == []
+
+
+def test_a_log_that_is_refused_is_left_as_it_was(bench):
+    bench.path.write_bytes(b'{"seq":7,"torn')
+    bench.path.with_name("audit.log.000000000001").write_bytes(b"no record\n")
+    with pytest.raises(ConfigError, match="has no whole record to go on from"):
+        bench.log()
+    assert bench.path.read_bytes() == b'{"seq":7,"torn'
+    assert list(bench.directory.glob("*.torn-*")) == []

@@ -78,6 +78,7 @@ def test_however_a_log_is_named_each_file_is_read_once_and_in_order(rotated, cho
     (rotated.directory / "audit.log.torn-20260419T224801.234Z").write_bytes(b"torn")
     (rotated.directory / "audit.log.outputs").write_bytes(b'{"version":1,"outputs":{"a":[1]}}')
     (rotated.directory / "audit.log.hcp").mkdir()
+    (rotated.directory / "audit.log.key.7.new").write_bytes(b"half a key")
     report = verify(choose(rotated), public(rotated))
     assert report.ok, report.first_bad
     assert report.files == tuple(rotated.files())
@@ -501,3 +502,28 @@ def test_script_and_verify_come_to_the_same_verdict(tmp_path_factory, bench_clas
     assert report.ok or move != "none"
     if not report.ok:
         assert f"line {report.first_bad.line}:" in said
+
+
+DEEP = "[" * 1000 + "]" * 1000
+"""As text: nothing of Python's writes what is nested so deep, and orjson reads it."""
+STRANGE = {
+    "seq": [DEEP, "x" * 100_000, "\x1b[2J\n", 0, 2**60],
+    "prev": [DEEP, ["x" * 100_000], "\x1b[2J\n", "x" * 100_000],
+    "head": [DEEP, {"seq": 0, "hash": "x" * 100_000}, "\x1b[2J\n"],
+    "key": [DEEP, "x" * 100_000, "\x1b[2J\n"],
+}
+
+
+@pytest.mark.parametrize(("member", "value"), [(name, value) for name, values in STRANGE.items() for value in values])
+def test_the_reason_is_one_short_printable_line_whatever_a_record_holds(bench, member, value):
+    bench.write({"event": "e"}, {"event": "e"}, signed=True, checkpoint_every=1)
+    lines = bench.lines()
+    record = json.loads(lines[1])
+    assert record["event"] == "audit.checkpoint"
+    written = json.dumps({**record, member: value})
+    lines[1] = (written.replace(f'"{DEEP}"', DEEP) if value is DEEP else written).encode()
+    bench.path.write_bytes(b"".join(line + b"\n" for line in lines))
+    bad = verify(bench.path, keys.public_path(bench.key)).first_bad
+    assert bad.line == 2
+    assert bad.reason.isprintable()
+    assert len(bad.reason) < 500
