@@ -22,7 +22,7 @@ from cattrs.gen import make_dict_structure_fn
 
 from hearth.config_exec import ExecTemplate
 from hearth.config_kinds import Mismatch, kind_of, unknown_key
-from hearth.config_toml import dump_key, dump_value, show
+from hearth.config_toml import dump_key, dump_value, number_too_long, show
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: line {line}: byte 0x{byte:02x} is not UTF-8; save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {_syntax(str(error))}") from None
+    except ValueError:
+        raise ConfigError(f"{path}: {number_too_long(data)}") from None
     except RecursionError:
         raise ConfigError(f"{path}: arrays or tables are nested too deeply; flatten them") from None
 
@@ -155,8 +157,8 @@ def _told(cls: type, place: Place) -> str:
     """A place as its author knows it: `[limits] idle_ttl_s: `, `[[policy]] #2 tools[0]: `."""
     if not place:
         return ""
-    head, rest = place[0], place[1:]
-    field = attrs.fields_dict(cls).get(str(head))
+    head, rest = dump_key(str(place[0])), place[1:]
+    field = attrs.fields_dict(cls).get(head)
     table = f"[{head}]"
     if field is not None and get_origin(field.type) is tuple:
         table = f"[[{head}]]"

@@ -8,7 +8,6 @@ keeps the rules of one from a file.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -90,7 +89,8 @@ class Number(Kind):
 
     def read(self, raw: object) -> float:
         """An integer or a float, as written."""
-        if not isinstance(raw, (int, float)) or isinstance(raw, bool) or math.isnan(raw):
+        # Compared with itself, and not by math.isnan: a whole number may be past every double.
+        if not isinstance(raw, (int, float)) or isinstance(raw, bool) or raw != raw:
             raise self.wrong(raw)
         if raw < self._least if self._above is None else raw <= self._above:
             raise self.wrong(raw)

@@ -15,6 +15,8 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f
 _MUST_ESCAPE = re.compile(r'["\\\x00-\x1f\x7f]')
 _SHOWN = 60
 """Longest rendering of a wrong value in a message: enough to recognise it, too short to drown the reason."""
+_SHOWN_BITS = 192
+"""Of a whole number that is written out; Python itself refuses to from 4,300 digits on."""
 
 
 def dump_string(text: str) -> str:
@@ -51,8 +53,22 @@ def show(value: object) -> str:
     """`value` as its author would recognise it in an error message, on one line and shortened."""
     if isinstance(value, Mapping):
         return "a table" if value else "an empty table"
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return f"a number of {value.bit_length()} bits"
     try:
         text = dump_value(value)
-    except (TypeError, ValueError):
+    except TypeError:
         text = str(value)
+    except ValueError:  # a number within it that Python does not write out, or text that no file can hold
+        text = "an array" if isinstance(value, list | tuple) else str(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def number_too_long(data: bytes) -> str:
+    """What is wrong with a document that `tomllib` leaves with a plain ValueError, without a place.
+
+    It hands every run of digits to int(), which takes 4,300 at most.
+    """
+    digits = re.search(rb"[0-9][0-9_]{4299}", data)
+    line = data.count(b"\n", 0, digits.start() if digits else 0) + 1
+    return f"line {line}: a number of more than 4300 digits; no key takes one"

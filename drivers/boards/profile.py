@@ -80,11 +80,13 @@ def load_profile(name_or_path: str) -> Profile:
             )
     source = f"board profile {path.name if path.parent == _SHIPPED else path}"
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         raise ConfigError(f"{source}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{source}: is not TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{source}: arrays or tables are nested too deeply; flatten them") from None
     return parse_profile(content, source)
 
 

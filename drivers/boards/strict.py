@@ -16,6 +16,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REQUIRED: Any = object()
+_SHOWN = 60
+_LONGEST = 400
+
+
+def shown(value: object) -> str:
+    """A wrong value for an error message: short, whatever it is."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except ValueError:  # a number within it that Python does not write out
+        text = "a list" if isinstance(value, list) else "a table"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def printable(text: str) -> str:
+    """The text on one line that somebody reads to its end: a profile may call its lines what it likes."""
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}…"
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class Table:
@@ -28,7 +48,7 @@ class Table:
         self._source = source
         self._path = path
         if not isinstance(content, dict):
-            self.refuse("", f"expected a table, found {content!r}")
+            self.refuse("", f"expected a table, found {shown(content)}")
         self._left: dict[str, Any] = dict(content)
         self._known: list[str] = []
 
@@ -37,7 +57,7 @@ class Table:
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """Raise ConfigError for this key, or for the table itself."""
-        raise ConfigError(f"{self._source}: {self._at(key) or 'the file'}: {why}")
+        raise ConfigError(f"{self._source}: {printable(self._at(key) or 'the file')}: {printable(why)}")
 
     def _take(self, key: str, default: object) -> Any:
         self._known.append(key)
@@ -50,28 +70,28 @@ class Table:
         """A non-empty string, or the default."""
         value = self._take(key, default)
         if value is not default and not (isinstance(value, str) and value):
-            self.refuse(key, f"expected a non-empty string, found {value!r}")
+            self.refuse(key, f"expected a non-empty string, found {shown(value)}")
         return value
 
     def integer(self, key: str, low: int, high: int, default: int = REQUIRED) -> int:
         """An integer in a closed range, or the default."""
         value = self._take(key, default)
         if value is not default and not (type(value) is int and low <= value <= high):
-            self.refuse(key, f"expected an integer from {low} to {high}, found {value!r}")
+            self.refuse(key, f"expected an integer from {low} to {high}, found {shown(value)}")
         return int(value)
 
     def number(self, key: str, low: float, high: float, default: float = REQUIRED) -> float:
         """A number in a closed range, or the default."""
         value = self._take(key, default)
         if value is not default and not (type(value) in (int, float) and low <= value <= high):
-            self.refuse(key, f"expected a number from {low:g} to {high:g}, found {value!r}")
+            self.refuse(key, f"expected a number from {low:g} to {high:g}, found {shown(value)}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """A boolean, or the default."""
         value = self._take(key, default)
         if not isinstance(value, bool):
-            self.refuse(key, f"expected true or false, found {value!r}")
+            self.refuse(key, f"expected true or false, found {shown(value)}")
         return value
 
     def optional_flag(self, key: str) -> bool | None:
@@ -96,24 +116,24 @@ class Table:
         chosen = [option for option in options if value == option and type(value) is type(option)]
         if not chosen:
             listed = ", ".join(repr(option).replace("'", '"') for option in options if option is not None)
-            self.refuse(key, f"expected one of {listed}, found {value!r}")
+            self.refuse(key, f"expected one of {listed}, found {shown(value)}")
         return chosen[0]
 
     def texts(self, key: str, default: Sequence[str] = REQUIRED) -> tuple[str, ...]:
         """A list of strings, or the default."""
         value = self._take(key, default)
         if not (isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)):
-            self.refuse(key, f"expected a list of strings, found {value!r}")
+            self.refuse(key, f"expected a list of strings, found {shown(value)}")
         return tuple(value)
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
         """A list of pairs of strings; empty when it is not there."""
         value = self._take(key, [])
         if not isinstance(value, list):
-            self.refuse(key, f"expected a list of pairs, found {value!r}")
+            self.refuse(key, f"expected a list of pairs, found {shown(value)}")
         for pair in value:
             if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)):
-                self.refuse(key, f"expected pairs of line names, found {pair!r}")
+                self.refuse(key, f"expected pairs of line names, found {shown(pair)}")
         return tuple((one, other) for one, other in value)
 
     def mapping(self, key: str) -> Mapping[str, str]:
@@ -137,7 +157,7 @@ class Table:
         """The elements of an array of tables; none when it is not there."""
         value = self._take(key, [])
         if not isinstance(value, list):
-            self.refuse(key, f"expected an array of tables ([[{self._at(key)}]]), found {value!r}")
+            self.refuse(key, f"expected an array of tables ([[{self._at(key)}]]), found {shown(value)}")
         for index, content in enumerate(value):
             yield Table(self._source, self._at(f"{key}[{index}]"), content)
 

@@ -34,7 +34,11 @@ class Finding:
     cure: str
 
     def __str__(self) -> str:
-        return f"{self.pointer or 'the card'}: {self.problem} ({self.rule}); {self.cure}"
+        # One line on anybody's terminal: a member may be called what it likes.
+        told = f"{self.pointer or 'the card'}: {self.problem} ({self.rule}); {self.cure}"
+        if told.isprintable():
+            return told
+        return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in told)
 
     def to_json(self) -> dict[str, str]:
         """The four fields by name, for `--json` and for MCP."""

@@ -177,8 +177,9 @@ def record_line(record: Mapping[str, Any]) -> str:
         for name, value in record.items()
         if name not in _SHOWN_FIRST and name not in _CHAIN and value is not None
     )
-    seq, ts, event = (render.clean(str(record.get(name, "-"))) for name in _SHOWN_FIRST)
-    return f"{seq:>6}  {ts}  {event.ljust(18)}  {render.clean(rest)}".rstrip()
+    seq, ts, event = (_brief(record.get(name, "-")) for name in _SHOWN_FIRST)
+    # What is left of line ends is in a record that somebody else wrote.
+    return render.clean(f"{seq:>6}  {ts}  {event.ljust(18)}  {rest}".rstrip()).replace("\n", "\\n")
 
 
 def _brief(value: Any) -> str:

@@ -18,6 +18,7 @@ import click
 import orjson
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+TOO_DEEP = "nested too deeply to be shown"
 _SHOWN_BYTES = 64
 _REGISTER = 2
 """Bytes that are more likely a number than letters."""
@@ -30,8 +31,19 @@ def clean(text: str) -> str:
 
 
 def compact(value: Any) -> str:
-    """One line of JSON."""
-    return orjson.dumps(value).decode()
+    """One line of JSON. Of an object, members that orjson reads but does not write are only said to be there."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        members = value if isinstance(value, dict) else {}
+        return orjson.dumps({name: _writable(member) for name, member in members.items()} or TOO_DEEP).decode()
+
+
+def _writable(value: Any) -> Any:
+    try:
+        return orjson.Fragment(orjson.dumps(value))
+    except TypeError:
+        return TOO_DEEP
 
 
 def pretty(value: Any) -> str:

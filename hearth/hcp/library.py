@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 
+from hearth.config_toml import number_too_long
 from hearth.errors import ConfigError
 from hearth.hcp.capability import Capability, CapabilitySet
 from hearth.hcp.declaration import Declared, declare
@@ -185,5 +186,7 @@ def _read(file: Path) -> dict[str, Any] | Fault:
         return Fault("", f"line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8")
     except tomllib.TOMLDecodeError as error:
         return Fault("", f"is not TOML: {error}")
+    except ValueError:
+        return Fault("", number_too_long(data))
     except RecursionError:
         return Fault("", "arrays or tables are nested too deeply; flatten them")

@@ -548,3 +548,10 @@ def test_a_good_card_with_any_json_in_any_place_raises_nothing(good, data):
 
 def test_the_cards_of_these_tests_reach_every_field_there_is():
     assert set(LARGEST) > set(EXAMPLE) > set(SMALLEST)
+
+
+def test_a_finding_is_one_line_whatever_a_member_is_called():
+    finding = only(with_capability(input_schema={"properties": {"a\nb\x1b[2J": {"type": 5}}}))
+    assert finding.pointer == "/capabilities/0/input_schema/properties/a\nb\x1b[2J/type"
+    assert str(finding).startswith("/capabilities/0/input_schema/properties/a\\nb\\x1b[2J/type: ")
+    assert str(finding).isprintable()

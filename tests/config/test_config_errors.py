@@ -20,7 +20,7 @@ def problems(tmp_path, text):
     return [line.removeprefix(f"{file}: ") for line in lines]
 
 
-SECTIONS = "server, tls, websocket, http, card, hcp, board, audit, files, tools, limits, policy"
+SECTIONS = "server, tls, websocket, http, card, hcp, board, audit, files, tools, sandbox, limits, policy"
 ONE_MISTAKE = [
     ('[limits]\nidle_ttl_s = "5"', '[limits] idle_ttl_s: expected a number > 0, got "5"'),
     ("[limits]\nidle_ttl_s = 0", "[limits] idle_ttl_s: expected a number > 0, got 0"),
@@ -146,6 +146,12 @@ ONE_MISTAKE = [
         '[[policy]] #1 rate."gpio.set": expected a rate such as "50/s", "10/m" or "100/10s", got "0/s"',
     ),
     ("[hcp]\ncapabilities = ['a.d']", '[hcp] capabilities[0]: expected an absolute path, got "a.d"'),
+    (
+        "[sandbox]\nenable = false\nrequire = true",
+        "[sandbox]: require = true asks for what enable = false switches off; take one of them out",
+    ),
+    ("[sandbox]\nread = ['opt']", '[sandbox] read[0]: expected an absolute path, got "opt"'),
+    ("[sandbox]\nhotplug = 'yes'", '[sandbox] hotplug: expected true or false, got "yes"'),
     ("[hcp]\nmax_job = 1", "[hcp] max_job: unknown key; did you mean max_jobs?"),
     (
         "[hcp]\nmax_artifact_bytes = 300_000_000",
@@ -285,3 +291,33 @@ def test_a_bug_in_a_shape_is_not_taken_for_a_mistake_in_the_file(tmp_path, monke
 
 def test_without_a_file_the_defaults_hold():
     assert load_config(None) == Config()
+
+
+LONG = {
+    "a decimal number": (
+        "[limits]\nidle_ttl_s = " + "9" * 5000,
+        "line 2: a number of more than 4300 digits; no key takes one",
+    ),
+    "a hexadecimal number": (
+        "[limits]\nidle_ttl_s = 0x" + "f" * 5000,
+        "[limits] idle_ttl_s: expected at most 1000000000, got a number of 20000 bits",
+    ),
+    "one in an array": (
+        "[files]\nread = [0x" + "f" * 5000 + "]",
+        "[files] read[0]: expected an absolute path, got a number of 20000 bits",
+    ),
+    "one in a nested array": (
+        "[board]\nprofile = [[0x" + "f" * 5000 + "]]",
+        "[board] profile: expected a non-empty string, got an array",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_number_without_end_is_told_as_any_other_mistake(tmp_path, name):
+    text, told = LONG[name]
+    assert problems(tmp_path, text) == [told]
+
+
+def test_a_key_with_a_line_feed_or_an_escape_is_told_on_one_line(tmp_path):
+    assert problems(tmp_path, '"a\\nb\\u001b[2J" = 1') == [f'["a\\nb\\u001b[2J"]: unknown key; expected {SECTIONS}']

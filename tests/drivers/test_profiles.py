@@ -489,3 +489,35 @@ def test_the_python_in_the_documentation_runs():
 
 def test_the_documentation_names_every_shipped_profile():
     assert all(f"`{name}`" in DOC.read_text() for name in shipped_profiles())
+
+
+def refused(tmp_path, text):
+    file = tmp_path / "board.toml"
+    file.write_bytes(text.encode())
+    with pytest.raises(ConfigError) as caught:
+        load_profile(str(file))
+    told = str(caught.value)
+    assert told.startswith(f"board profile {file}: ")
+    return told.removeprefix(f"board profile {file}: ")
+
+
+def test_a_profile_that_is_nested_without_end_is_refused(tmp_path):
+    assert refused(tmp_path, "a = " + "[" * 5000) == "arrays or tables are nested too deeply; flatten them"
+
+
+@pytest.mark.parametrize("digits", ["9" * 4000, "0x" + "f" * 5000, "[" + "1, " * 4000 + "]"])
+def test_a_value_without_end_is_refused_in_a_few_words(tmp_path, digits):
+    told = refused(tmp_path, f"name = {digits}")
+    assert told.startswith("name: expected a non-empty string, found ")
+    assert len(told) < 120
+
+
+def test_what_a_profile_calls_its_lines_cannot_break_the_line_of_an_error(tmp_path):
+    text = 'name = "a"\ndescription = "b"\n"x\\n\\u001b[2J" = 1\n'
+    told = refused(tmp_path, text)
+    assert told.startswith("x\\n\\x1b[2J: unknown key; this table has ")
+
+
+def test_a_lone_carriage_return_ends_no_line(tmp_path):
+    # As in a hearth.toml, and as TOML has it; Python's text files would take it for a line end.
+    assert "is not TOML: " in refused(tmp_path, 'name = "a"\rdescription = "b"\n')

@@ -189,3 +189,12 @@ def test_every_capability_that_comes_with_hearth_is_right_on_the_simulated_board
 
 def test_there_are_shipped_capabilities():
     assert {"bench-climate-survey", "gpio-self-test", "host-health-report"} <= load(shipped=["*"]).keys()
+
+
+def test_a_number_without_end_is_a_fault_as_any_other(tmp_path):
+    (tmp_path / "a.toml").write_text("x = " + "9" * 5000)
+    (tmp_path / "b.toml").write_text(RIGHT.replace("[capability]", "[capability]\ntoo_much = 0x" + "f" * 5000, 1))
+    told = [line.removeprefix(f"{tmp_path}/") for line in refused(tmp_path)]
+    assert told[0] == "a.toml: line 1: a number of more than 4300 digits; no key takes one"
+    assert told[1].startswith("b.toml: capability.too_much: ")
+    assert len(told) == 2

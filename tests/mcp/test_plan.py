@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jsonschema
+import mcp_types as types
 import pytest
 import trio
 from mcp.shared.exceptions import MCPError
@@ -10,8 +13,11 @@ from support.mcp import ERAS, house, mcp_client, text_of
 from support.waiting import passes
 from support.world import World, running
 
+from hearth.actors.bridges.mcp.plan import Plan
+from hearth.actors.bridges.mcp.tools import HacpTools
 from hearth.mcp.names import PLAN
 from hearth.mcp.plan import INPUT, MOST_STEPS
+from hearth.mcp.view import ToolView
 from hearth.protocol.methods import METHODS
 
 both_eras = pytest.mark.parametrize("mode", ERAS)
@@ -179,3 +185,21 @@ async def test_a_plan_that_is_cancelled_undoes_what_it_did_if_asked(autojump_clo
         await passes(lambda: records(w, event="task.finish"))
         assert w.driver.levels[4] is None
         assert "undo set" in w.observer.labels("end")
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize("provider", [Plan(), HacpTools()])
+async def test_what_is_no_json_number_is_refused_before_anything_runs(w, provider, number):
+    # As the bridge reads a line: the SDK's own client cannot send one.
+    plan_of = (
+        '{"name": "hacp_plan", "arguments": {"intent": "i", "steps": [{"tool": "bench_read"}], "max_duration_ms": %s}}'
+    )
+    call_of = '{"name": "bench_read", "arguments": {"ms": %s}}'
+    params = types.CallToolRequestParams.model_validate_json((plan_of if type(provider) is Plan else call_of) % number)
+
+    async def view():
+        return ToolView([tool.to_wire() for tool in w.parts.registry.values()])
+
+    ask = SimpleNamespace(client=SimpleNamespace(view=view))
+    with pytest.raises(MCPError, match="NaN and Infinity are no JSON"):
+        await provider.job(ask, params)

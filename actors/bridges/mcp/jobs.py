@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+import mcp_types as types
 from attrs import field, frozen
+from mcp.shared.exceptions import MCPError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hearth.api import Step
+
+
+def arguments_of(params: types.CallToolRequestParams) -> dict[str, Any]:
+    """The arguments of a call.
+
+    Raises MCPError for those that are not JSON: the SDK reads NaN and Infinity, of which schemas say nothing, and which
+    HACP takes from nobody (design §8).
+    """
+    arguments = params.arguments or {}
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        reason = "NaN and Infinity are no JSON; give numbers that a double holds"
+        raise MCPError(
+            code=types.INVALID_PARAMS,
+            message=f"Invalid arguments for {params.name[:100]}: {reason}. Nothing has run.",
+            data={"path": "", "reason": reason},
+        ) from None
+    return arguments
 
 
 @frozen(eq=False)

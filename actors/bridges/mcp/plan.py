@@ -12,7 +12,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.calls import TaskProvider
-from hearth.actors.bridges.mcp.jobs import Job
+from hearth.actors.bridges.mcp.jobs import Job, arguments_of
 from hearth.api import Step
 from hearth.mcp.names import PLAN, mcp_name
 from hearth.mcp.plan import DEFINITION, INPUT
@@ -40,7 +40,7 @@ class Plan(TaskProvider):
         """See TaskProvider. Raises MCPError for a plan that cannot be read, or that names a tool there is not."""
         if params.name != PLAN:
             return None
-        plan = params.arguments or {}
+        plan = arguments_of(params)
         if not _VALIDATOR.accepts(plan):
             raise _wrong(*_VALIDATOR.explain(plan))
         view = await ask.client.view()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import mcp_types as types
 
 from hearth.actors.bridges.mcp.calls import TaskProvider
-from hearth.actors.bridges.mcp.jobs import Job
+from hearth.actors.bridges.mcp.jobs import Job, arguments_of
 from hearth.api import Step
 
 if TYPE_CHECKING:
@@ -30,4 +30,4 @@ class HacpTools(TaskProvider):
         if entry is None:
             return None
         name = entry["name"]
-        return Job(params.name, f"tools/call {name}", (Step(name, params.arguments or {}),), (entry,))
+        return Job(params.name, f"tools/call {name}", (Step(name, arguments_of(params)),), (entry,))

@@ -1,0 +1,240 @@
+"""Board profiles: any text is a Profile, or a ConfigError of one line that names a key or a place in the file.
+
+What loads is written here as a document again, key by key, and must parse to the same; and it keeps what every other
+part of hearth takes for granted of a profile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict
+
+from hearth.drivers.boards.profile import load_profile, parse_profile, shipped_profiles
+from hearth.errors import ConfigError
+
+from .. import ROOT
+from ..mutation import lines_of
+
+if TYPE_CHECKING:
+    import random
+
+    from hearth.drivers.boards.profile import Profile
+
+_MEMORY = os.memfd_create("profile")
+_PATH = f"/proc/self/fd/{_MEMORY}"
+_SOURCE = f"board profile {_PATH}"
+_LINE = re.compile(
+    re.escape(_SOURCE)
+    + r": (is not TOML: |arrays or tables are nested too deeply; |[^\x00-\x1f\x7f]+: )[^\x00-\x1f\x7f]+"
+)
+DICTIONARY = (
+    b"[[gpio]]\n", b"[gpio.lines.", b"[gpio.alias]\n", b"[[i2c]]\n", b"[[i2c.device]]\n", b"[[uart]]\n", b"rs485 = ",
+    b"[sensors.",
+    b"[discover]\n", b"[tools]\n", b'driver = "sim"', b'driver = "gpiod"', b'driver = "i2c-dev"',
+    b'driver = "serial"', b"wires = ",
+)  # fmt: skip
+
+
+def check(data: bytes) -> None:
+    """See the package."""
+    os.ftruncate(_MEMORY, 0)
+    os.pwrite(_MEMORY, data, 0)
+    try:
+        profile = load_profile(_PATH)
+    except ConfigError as error:
+        text = str(error)
+        assert _LINE.fullmatch(text), f"not one line with a place: {text!r}"
+        assert len(text) < 2000, "an error that nobody reads to its end"
+        return
+    _sane(profile)
+    document = _document(profile)
+    _kept(tomllib.loads(data.decode()), document, "")
+    again = parse_profile(document, profile.source)
+    assert asdict(again) == asdict(profile), "what was loaded does not read back equal"
+
+
+def _kept(given: Any, made: Any, at: str) -> None:
+    """Everything that the file says is in the profile."""
+    if at.endswith("/names"):
+        assert given[: len(made)] == made
+        assert not any(given[len(made) :])
+    elif at.endswith("/rs485") and type(given) is bool:
+        assert type(made) is dict
+    elif type(given) is dict:
+        assert type(made) is dict, at
+        for name, value in given.items():
+            if name not in made:
+                nothing = at == "/discover" and not value
+                assert nothing or (name == "rs485" and value is False), f"{at}/{name} is lost"
+            else:
+                _kept(value, made[name], f"{at}/{name}")
+    elif type(given) is list and type(made) is list:
+        assert len(given) == len(made), at
+        for one, other in zip(given, made, strict=True):
+            _kept(one, other, f"{at}/-")
+    else:
+        assert given == made or (at.startswith("/discover") and made is True), f"{at}: {given!r} became {made!r}"
+
+
+def _sane(profile: Profile) -> None:
+    assert profile.name
+    assert profile.description
+    labels = [chip.label for chip in profile.chips]
+    assert len(set(labels)) == len(labels)
+    for chip in profile.chips:
+        offsets, names = {line.offset for line in chip.lines}, {line.name for line in chip.lines}
+        assert len(offsets) == len(chip.lines) == len(names) > 0
+        assert offsets <= set(range(1024))
+        assert not names & chip.aliases.keys()
+        assert set(chip.aliases.values()) <= offsets
+        assert all({*pair} <= offsets for pair in chip.wires)
+        for line in chip.lines:
+            assert line.direction != "input" or (line.safe == "input" and line.initial is None)
+    buses = [spec.bus for spec in profile.i2c]
+    assert len(set(buses)) == len(buses)
+    for spec in profile.i2c:
+        taken = [device.addr for device in spec.devices]
+        assert len(set(taken)) == len(taken)
+        assert all(8 <= addr <= 0x77 or 0x80 <= addr <= 0x3FF for addr in taken)
+    assert all(sensor.bus in buses for sensor in profile.sensors)
+    ports = [uart.port for uart in profile.uarts]
+    assert len(set(ports)) == len(ports)
+    for uart in profile.uarts:
+        assert (uart.driver == "sim") == (uart.path is None)
+        assert uart.settings.rs485 is None or uart.settings.flow != "rtscts"
+
+
+def _document(profile: Profile) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "description": profile.description,
+        "gpio": [_chip(chip) for chip in profile.chips],
+        "i2c": [_adapter(spec) for spec in profile.i2c],
+        "uart": [_port(uart) for uart in profile.uarts],
+        "sensors": {sensor.name: _without(asdict(sensor), "name") for sensor in profile.sensors},
+        "tools": {"allow": list(profile.tools)},
+        "discover": {
+            kind: True if patterns == ("*",) else list(patterns) for kind, patterns in profile.discover.items()
+        },
+    }
+
+
+def _without(members: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The members that say something."""
+    return {
+        name: list(value) if type(value) is tuple else value
+        for name, value in members.items()
+        if value is not None and name not in names
+    }
+
+
+def _chip(chip: Any) -> dict[str, Any]:
+    by_offset = {line.offset: line.name for line in chip.lines}
+    return {
+        **_without(asdict(chip), "lines", "aliases", "wires"),
+        "names": [by_offset.get(offset, "") for offset in range(max(by_offset) + 1)],
+        "lines": {line.name: _without(asdict(line), "offset", "name") for line in chip.lines},
+        "alias": {alias: by_offset[offset] for alias, offset in chip.aliases.items()},
+        "wires": [[by_offset[one], by_offset[other]] for one, other in chip.wires],
+    }
+
+
+def _adapter(spec: Any) -> dict[str, Any]:
+    ours = ("adapter", "timeout_ms", "retries") if spec.driver == "sim" else ()
+    return {
+        **_without(asdict(spec), "devices", *ours),
+        "device": [_without(asdict(device)) for device in spec.devices],
+    }
+
+
+def _port(uart: Any) -> dict[str, Any]:
+    there = _without(asdict(uart), "settings", *(() if uart.driver == "sim" else ("peer",)))
+    return {**there, **_without(asdict(uart.settings))}
+
+
+def seeds() -> list[bytes]:
+    """The shipped profiles without their comments, and one that has every key."""
+    shipped = [(ROOT / f"drivers/boards/{name}.toml").read_bytes() for name in shipped_profiles()]
+    bare = [b"\n".join(line for line in each.split(b"\n") if line and not line.startswith(b"#")) for each in shipped]
+    return [*bare, _EVERY_KEY]
+
+
+_EVERY_KEY = b"""\
+name = "bench"
+description = "every key there is"
+[[gpio]]
+label = "pinctrl"
+driver = "gpiod"
+path = "/dev/gpiochip0"
+blocking = false
+names = ["A", "", "B", "C"]
+alias = { LED = "A" }
+lines.A = { safe = 1, hold = "keep", direction = "output", drive = "open-drain", initial = 0, functions = ["ALT0"],
+note = "n" }
+lines.B = { direction = "input", pull = "up", active_low = true, debounce_us = 50 }
+lines.C = { reserved = "the kernel's", direction = "any" }
+[[gpio]]
+label = "sim"
+driver = "sim"
+names = ["X", "Y"]
+wires = [["X", "Y"]]
+[[i2c]]
+bus = 3
+driver = "i2c-dev"
+adapter = "name"
+speed_hz = 400_000
+timeout_ms = 50
+retries = 2
+[[i2c.device]]
+addr = 0x80
+kind = "thing"
+note = "ten bits"
+[[i2c]]
+bus = 1
+driver = "sim"
+[[i2c.device]]
+addr = 0x50
+kind = "24c02"
+write_cycle_ms = 5.0
+[[uart]]
+port = "a"
+driver = "serial"
+path = "/dev/ttyS0"
+baud = 9600
+bits = 5
+parity = "even"
+stop_bits = 1.5
+flow = "xonxoff"
+rs485 = { rts_on_send = false, loopback = true, before_ms = 1, after_ms = 2 }
+inbox_bytes = 4096
+rts = false
+dtr = false
+hangup = false
+[[uart]]
+port = "b"
+driver = "sim"
+peer = "none"
+rs485 = true
+[sensors.room]
+kind = "tmp102"
+bus = 1
+addr = 0x48
+description = "d"
+[tools]
+allow = ["gpio.*"]
+[discover]
+gpio = ["gpiochip*"]
+i2c = true
+uart = false
+sensors = true
+"""
+_POOL = sorted({line for seed in seeds() for line in seed.split(b"\n") if line and len(line) < 200})
+
+
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    """Lines of profiles put in, taken out, changed."""
+    return lines_of(data, rng, _POOL)

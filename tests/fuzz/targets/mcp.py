@@ -1,0 +1,215 @@
+"""A tool's arguments on the way from tools/call to an accepted task: a plan of steps, or the declared error.
+
+The input is a CallToolRequest's params as JSON. They go through the bridge's providers (the SDK's types, no socket),
+the reading of task.submit and the checks of a submission, on the simulated board. The two schema validators must
+agree on every step's args, and a plan is accepted exactly if the authority takes it and every step.
+"""
+
+# ruff: noqa: PT017 - outside of pytest, an oracle looks at an error where it is caught
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import mcp_types as types
+import orjson
+import rfc8785
+from jsonschema import Draft202012Validator
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from hearth.actors.bridges.mcp.plan import Plan
+from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.actors.submission import Checks, NotLooked, check as check_submission
+from hearth.drivers.boards.board import open_board
+from hearth.drivers.boards.profile import load_profile
+from hearth.drivers.tools import build_tools
+from hearth.errors import HearthError, InvalidParams, PermissionDenied, ToolNotFound
+from hearth.mcp.names import PLAN, mcp_name
+from hearth.mcp.outcome import ProtocolError, of_error
+from hearth.mcp.plan import INPUT
+from hearth.mcp.view import ToolView
+from hearth.policy.paths import PathGuard
+from hearth.policy.principal import Principal
+from hearth.policy.rate import RateLimits
+from hearth.policy.rules import Match, PolicyEntry, decide
+from hearth.protocol.methods import METHODS
+from hearth.schema import Validator
+from hearth.tools import ToolRegistry
+
+from ..mutation import json_of, parts
+
+if TYPE_CHECKING:
+    import random
+
+    from hearth.actors.bridges.mcp.jobs import Job
+
+_BOARD = open_board(load_profile("sim"))
+_REGISTRY = ToolRegistry(build_tools(_BOARD))
+_GRANT: Any = decide(
+    [PolicyEntry(name="fuzz", match=Match(any=True), max_risk=2, max_risk_ceiling=3)],
+    Principal(kind="unix", uid=1, gid=1),
+    _REGISTRY,
+)
+_MCP_NAMES = frozenset(map(mcp_name, _REGISTRY))
+_AUTHORITY = {name: Draft202012Validator(tool.params_schema) for name, tool in _REGISTRY.items()}
+_PLAN_AUTHORITY = Draft202012Validator(INPUT)
+_BUSES: Any = {name: SimpleNamespace(id=name) for name in (*_BOARD.drivers, "files", "system", "processes", "exec")}
+_CHECKS = Checks(
+    _REGISTRY, {name: Validator(tool.params_schema) for name, tool in _REGISTRY.items()}, _BUSES, PathGuard(), 256
+)
+_VIEW = ToolView([tool.to_wire() for tool in _REGISTRY.values()])
+_PROVIDERS = (Plan(), HacpTools())
+_HASH = re.compile("sha256:[0-9a-f]{64}")
+
+
+class _Client:
+    """A client whose session has every tool of the board."""
+
+    async def view(self) -> ToolView:
+        """What tool.list gave."""
+        return _VIEW
+
+
+_ASK: Any = SimpleNamespace(client=_Client(), modern=True)
+_ARGS: dict[str, Any] = {
+    "line": 17, "value": 1, "duration_ms": 10, "edge": "both", "count": 2, "timeout_ms": 100, "bus": 1,
+    "addr": "0x48", "reg": 0,
+    "len": 2, "data": "AAE=", "write": "AA==", "read_len": 1, "port": "uart0", "until": "Cg==", "path": "/srv/a",
+    "offset": 0, "mode":
+    "replace", "sensor": "temperature", "chip": "sim", "messages": [{"write": "AA=="}, {"read": 2}], "ten_bit": False,
+    "reg_width": 16,
+}  # fmt: skip
+DICTIONARY = (
+    b'"name":"hacp_plan"', b'"arguments":{', b'"steps":[', b'"args":{', b'"tool":"gpio_set"', b'"intent":"i"',
+    b'"0x48"', b'"AA=="',
+    *(b'"%s":' % name.encode() for name in _ARGS),
+)  # fmt: skip
+
+
+def check(data: bytes) -> None:
+    """See the package."""
+    try:
+        params = types.CallToolRequestParams.model_validate_json(data)
+    except ValidationError:
+        return  # the SDK's to answer
+    job = _job(params)
+    if job is not None:
+        _submitted(job)
+
+
+def _now(coroutine: Any) -> Any:
+    """What a coroutine returns that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it waited")
+
+
+def _job(params: types.CallToolRequestParams) -> Job | None:
+    try:
+        jobs = [job for provider in _PROVIDERS if (job := _now(provider.job(_ASK, params))) is not None]
+    except MCPError as error:
+        assert error.error.code == types.INVALID_PARAMS
+        assert error.error.data["reason"]
+        orjson.dumps(error.error.model_dump())
+        plan = params.arguments or {}
+        if not _is_json(plan):
+            return None
+        assert params.name == PLAN
+        fits = _PLAN_AUTHORITY.is_valid(plan)
+        assert not fits or any(not _known(step["tool"]) for step in plan["steps"]), f"refused, and fits: {plan!r}"
+        return None
+    assert not jobs or _is_json(params.arguments), "the SDK reads NaN and Infinity, and JSON has none"
+    if params.name == PLAN:
+        assert _PLAN_AUTHORITY.is_valid(params.arguments), "accepted by the fast validator, and not by the authority"
+    assert len(jobs) == (params.name == PLAN or _known(params.name, mcp=True))
+    return jobs[0] if jobs else None
+
+
+def _known(name: str, *, mcp: bool = False) -> bool:
+    return name in _MCP_NAMES or (name in _REGISTRY and not mcp)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _submitted(job: Job) -> None:
+    """As `Session.submit` sends it, and a session's actor checks it."""
+    steps = [{"tool": step.tool, "args": step.args} for step in job.steps]
+    wire = {"task": {"intent": job.intent, "steps": steps, "constraints": dict(job.constraints)}}
+    fits = [_AUTHORITY[step.tool].is_valid(step.args) for step in job.steps]
+    accepted = [_CHECKS.validators[step.tool].accepts(step.args) for step in job.steps]
+    assert fits == accepted, f"jsonschema says {fits}, jsonschema-rs says {accepted}: {steps!r}"
+    try:
+        runs, _ = check_submission(METHODS["task.submit"](wire), _CHECKS, _GRANT, RateLimits(_GRANT), 0.0, {})  # type: ignore[arg-type]
+    except NotLooked:
+        assert all(fits)
+        return
+    except HearthError as error:
+        assert not isinstance(error, ToolNotFound)
+        _told(error, job, fits=all(fits))
+        return
+    assert all(fits), "accepted, and the authority refuses it"
+    assert [run.tool.name for run in runs] == [step.tool for step in job.steps]
+    for run in runs:
+        assert _HASH.fullmatch(run.args_hash)
+        try:
+            canonical = rfc8785.dumps(dict(run.args))
+        except (rfc8785.CanonicalizationError, RecursionError):
+            continue  # the record's own extension of it, which tests/audit holds to its documentation
+        assert run.args_hash == "sha256:" + hashlib.sha256(canonical).hexdigest()
+
+
+def _told(error: HearthError, job: Job, *, fits: bool) -> None:
+    outcome = of_error(error, plan=job.plan)
+    if isinstance(outcome, ProtocolError):
+        assert isinstance(error, InvalidParams)
+        assert outcome.code == -32602
+        assert outcome.message
+        orjson.dumps(dict(outcome.data or {}), default=repr)
+        return
+    assert isinstance(error, PermissionDenied) or fits, f"{error!r} for args that do not fit"
+    assert outcome["isError"] is True
+    orjson.dumps(outcome)
+
+
+def _example(name: str) -> dict[str, Any]:
+    known = _REGISTRY[name].params_schema["properties"]
+    return {"name": mcp_name(name), "arguments": {key: value for key, value in _ARGS.items() if key in known}}
+
+
+def seeds() -> list[bytes]:
+    """A call of each tool, and plans of them."""
+    calls = [_example(name) for name in _REGISTRY]
+    steps = [{"tool": call["name"], "args": call["arguments"]} for call in calls]
+    plan = {
+        "intent": "i",
+        "steps": steps[:3],
+        "dry_run": True,
+        "exclusive": False,
+        "max_duration_ms": 5,
+        "on_busy": "fail",
+    }
+    return [
+        orjson.dumps(one)
+        for one in (*calls, {"name": PLAN, "arguments": plan}, {"name": PLAN, "arguments": {**plan, "steps": steps}})
+    ]
+
+
+_POOL = parts([orjson.loads(seed) for seed in seeds()])
+
+
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    """The call's tree changed."""
+    return json_of(data, rng, _POOL)

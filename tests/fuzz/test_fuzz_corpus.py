@@ -1,0 +1,173 @@
+"""The fuzz targets without a fuzzer: every input that is kept, and some thousands of fresh ones, keep every promise."""
+
+import importlib.util
+import random
+import re
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+
+from fuzz import ROOT
+from fuzz.__main__ import INSTALL, executions, reason
+from fuzz.targets import CORPUS, TARGETS, kept, load
+from hearth.config import Config
+from hearth.errors import HearthError
+
+FRESH = {"wire": 800, "config": 300, "board": 250, "card": 300, "hcp": 600, "audit": 300, "mcp": 400}
+"""Of each target as many as a second of processor time, or half of one, is good for."""
+MOST_BYTES = 200 * 1024
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_input_that_was_kept_keeps_the_promises_of_its_target(name):
+    check = load(name).check
+    for file, data in kept(name).items():
+        try:
+            check(data)
+        except Exception as error:
+            error.add_note(f"the input is tests/fuzz/corpus/{name}/{file}")
+            raise
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_the_seeds_become_by_mutation_keeps_the_promises_of_its_target(name):
+    module, rng = load(name), random.Random(name)
+    inputs = [*module.seeds(), *kept(name).values()]
+    for seed in module.seeds():
+        module.check(seed)
+    slowest = 0.0
+    for number in range(FRESH[name]):
+        data = rng.choice(inputs)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            data = module.mutate(data, rng)
+        begun = time.process_time()
+        try:
+            module.check(data)
+        except Exception as error:
+            error.add_note(f"mutation {number} of target {name}: {data[:2000]!r}")
+            raise
+        slowest = max(slowest, time.process_time() - begun)
+    # No measure of speed: what hangs takes for ever, and the runner's bound is this one.
+    assert slowest < 1
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_seeds_of_a_target_reach_past_its_parser(name):
+    """Oracles that are handed refusals only would agree with anything."""
+    module = load(name)
+    accepted = {
+        "wire": lambda data: b'"method":"session.open"' in data,
+        "config": lambda data: module._load(data) is not None,
+        "board": lambda data: module.parse_profile(tomllib.loads(data.decode()), "it") is not None,
+        "card": lambda data: module.read_card(data)[1] == [],
+        "hcp": lambda data: data[:1] != b"t" and module.read_message(module.load(data)) is not None,
+        "audit": lambda data: data.count(b"\n") > 3,
+        "mcp": lambda data: module._job(module.types.CallToolRequestParams.model_validate_json(data)) is not None,
+    }[name]
+    good = 0
+    for seed in module.seeds():
+        try:
+            good += bool(accepted(seed))
+        except (ValueError, HearthError):
+            continue
+    assert good
+
+
+def unread(config):
+    return to_toml(config).replace("read = [", "# read = [")
+
+
+to_toml = Config.to_toml
+PLANTED = {
+    "wire": ("hearth.protocol.framing.LineFramer._overflows", lambda framer, rest: framer._pending.extend(rest)),
+    "config": ("hearth.config.Config.to_toml", unread),
+    "board": ("hearth.drivers.boards.strict.Table.done", lambda table: None),
+    "card": ("hearth.agentcard.validate._CAPABILITY", re.compile("(?s).*")),
+    "hcp": ("hearth.hcp.reading._session_id", lambda document, kind: None),
+    "audit": ("hearth.audit.verify._Check._link", lambda check, seq, prev: None),
+    "mcp": ("hearth.actors.submission.args_hash", lambda args: "sha256:" + "0" * 64),
+}
+"""A bug for each target, of the kind that raises nothing."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_oracle_of_a_target_finds_a_bug_that_was_planted(name, monkeypatch):
+    module, rng = load(name), random.Random(name)
+    seeds = module.seeds()
+    monkeypatch.setattr(*PLANTED[name])
+
+    def look():
+        for _ in range(2000):
+            module.check(module.mutate(rng.choice(seeds), rng))
+
+    with pytest.raises((AssertionError, HearthError)):
+        look()
+
+
+def test_the_corpus_is_small_and_named():
+    files = [path for path in CORPUS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    assert {path.parent.name for path in files} <= set(TARGETS)
+    # Findings are called what they were; the rest is by its hash, as `--merge` writes it.
+    assert [path.name for path in files if not re.fullmatch("[0-9a-f]{40}|finding-[a-z0-9-]+", path.name)] == []
+
+
+def test_the_figures_are_those_of_libfuzzers_log():
+    log = "#2\tINITED cov: 7 ft: 9\n#100\tNEW    cov: 12 ft: 19\n==1== ERROR: libFuzzer: timeout\n"
+    assert executions(log) == (100, 12)
+    assert executions(log + "stat::number_of_executed_units: 150\n") == (150, 12)
+    assert executions("") == (0, 0)
+    assert reason(log) == "==1== ERROR: libFuzzer: timeout"
+    assert reason("AssertionError: a promise\n" + log) == "AssertionError: a promise"
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "tests.fuzz", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_target_that_there_is_not_is_told_with_those_there_are():
+    done = run("wires")
+    assert done.returncode == 2
+    assert "there is no target 'wires'; there are wire, config" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_target_runs_under_libfuzzer_and_tells_what_it_did(tmp_path, unmeasured):
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip(f"atheris is not installed (it has no wheel for every machine): {INSTALL}")
+    done = run(
+        "wire", "--runs", "300", "--seed", "1", "--corpus", str(tmp_path / "corpus"), "--artefacts", str(tmp_path)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = re.search(r"^wire +([0-9]+) +[0-9]+ +[0-9]+ +([0-9]+) +0$", done.stdout, re.MULTILINE)
+    assert told, done.stdout
+    assert int(told[1]) >= 300
+    assert int(told[2]) > 100, "nothing of hearth was instrumented"
+    assert list((tmp_path / "corpus").iterdir()), "libFuzzer keeps what reached something new"
+
+
+@pytest.mark.slow
+def test_an_input_that_breaks_a_promise_is_kept_and_told(tmp_path, monkeypatch):
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip(f"atheris is not installed (it has no wheel for every machine): {INSTALL}")
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "import sys\nfrom tests.fuzz import child\nfrom tests.fuzz.targets import wire\n"
+        "def check(data):\n    assert b'tool.list' not in data, 'a promise was broken'\n"
+        "wire.check = check\nchild.main()\n"
+    )
+    seeds = tmp_path / "seeds"
+    seeds.mkdir()
+    (seeds / "one").write_bytes(b'\x06\x03{"method":"tool.list"}\n')
+    command = [sys.executable, str(broken), "wire", "-runs=100", f"-artifact_prefix={tmp_path}/", str(seeds)]
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "PATH": ""}
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert done.returncode != 0
+    assert reason(done.stdout + done.stderr) == "AssertionError: a promise was broken"
+    assert [path for path in tmp_path.glob("crash-*") if b"tool.list" in path.read_bytes()]
