@@ -107,7 +107,11 @@ class Slot(Generic[T]):
         if self._value is _EMPTY and self._error is None:
             await self.wait()
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                # The traceback has this frame, and we have the error: only a collector would free the two.
+                del self
         return self._value
 
     async def wait(self) -> None:

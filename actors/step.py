@@ -164,7 +164,12 @@ class StepScope:
 
 
 def sayable(error: RpcError) -> RpcError:
-    """The error in a form that JSON can say: a driver may put anything into its data, and file names into its text."""
+    """The error in a form that JSON can say: a driver may put anything into its data, and file names into its text.
+
+    It is kept without its traceback and what came before it, whose frames have the step that keeps it: nothing but a
+    collector, which seldom runs, would free them.
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
     try:
         orjson.dumps((error.message, error.data))
     except TypeError:

@@ -182,6 +182,8 @@ class Certificates:
         # A ticket would let a client come back for hours without showing its certificate, after a reload that no
         # longer trusts it too. Connections are long here: there is nothing to win by it.
         context.options |= ssl.OP_NO_TICKET
+        # Pythons up to 3.11.3 set it, and would take a connection that was cut for one that was closed.
+        context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
         context.num_tickets = 0
         try:
             # From memory, so that what is used is what was checked, and stays the same until the next reload.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hearth.actors.listeners.certificates import Certificates
     from hearth.policy.principal import Principal
 
+_CUT = "closed before the TLS handshake was done"
 _UNKNOWN_CA = "its certificate is of an unknown CA"
 _VERIFICATION = {
     2: _UNKNOWN_CA,
@@ -52,6 +53,8 @@ _REASONS = {
     "UNSUPPORTED_PROTOCOL": "it speaks no TLS as new as 1.2",
     "VERSION_TOO_LOW": "it speaks no TLS as new as 1.2",
     "NO_SHARED_CIPHER": "it has no cipher in common with us",
+    # Pythons from 3.11.4 on raise SSLEOFError for it.
+    "UNEXPECTED_EOF_WHILE_READING": _CUT,
 }
 """By OpenSSL's name of the reason."""
 
@@ -163,7 +166,7 @@ def _why(error: trio.BrokenResourceError) -> str:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _VERIFICATION.get(cause.verify_code, f"its certificate is refused: {cause.verify_message}")
     if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
-        return "closed before the TLS handshake was done"
+        return _CUT
     if not isinstance(cause, ssl.SSLError):
         return reason_of(error)
     reason = cause.reason or ""

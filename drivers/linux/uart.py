@@ -20,7 +20,7 @@ from attrs import asdict
 
 from hearth.drivers.linux import uart_tty
 from hearth.drivers.linux.holders import Holder, holders
-from hearth.drivers.linux.owners import group_name, lets_group_in, user_name
+from hearth.drivers.linux.owners import group_name, kept_by_sandbox, lets_group_in, user_name
 from hearth.drivers.uart_fd import FdUart
 from hearth.errors import DeviceError, ResourceBusy
 
@@ -68,6 +68,8 @@ class LinuxUart(FdUart):
         try:
             self._set_up(device.fd)
         except BaseException:
+            with suppress(OSError):
+                uart_tty.disclaim(device.fd)
             device.close()
             raise
         self._device = device
@@ -144,7 +146,8 @@ class LinuxUart(FdUart):
         if number in _HELD:
             return self._held(holders(self.path))
         if number in (errno.EACCES, errno.EPERM):
-            return self._refused(f"no permission to open {self.path}: {_cure(self.path)}", number)
+            kept = kept_by_sandbox(self.path)
+            return self._refused(kept or f"no permission to open {self.path}: {_cure(self.path)}", number)
         if "RS485" in str(error):
             return self._no_rs485(number)
         if number == errno.EINVAL or isinstance(error, ValueError):

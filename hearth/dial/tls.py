@@ -29,6 +29,8 @@ _UNTRUSTED = frozenset((2, 18, 19, 20, 21, 27))
 """X509_V_ERR_…: no issuer at hand that is trusted, in the ways OpenSSL tells that (x509_vfy.h)."""
 _NOT_YET, _EXPIRED, _PURPOSE, _HOSTNAME, _IP = 9, 10, 26, 62, 64
 _LOST = "the connection ended without a farewell"
+_CUT = "UNEXPECTED_EOF_WHILE_READING"
+"""OpenSSL's word for what Pythons from 3.11.4 on raise as SSLEOFError."""
 _OURS = {
     "CERTIFICATE_REQUIRED": "it wants a certificate of ours: give ?cert=FILE&key=FILE",
     "UNKNOWN_CA": "it does not know the CA that signed our certificate ({cert}); it must be in its client_ca",
@@ -48,6 +50,8 @@ def context_for(address: TlsAddress | WebSocketAddress) -> ssl.SSLContext:
     """The settings for one address. Raises ConfigError for files that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Pythons up to 3.11.3 set it, and would take a connection that was cut for one that was closed.
+    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     if address.ca is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
@@ -101,6 +105,8 @@ def told(error: BaseException, address: TlsAddress | WebSocketAddress) -> str:
     if isinstance(cause, ssl.SSLEOFError) or not isinstance(cause, ssl.SSLError):
         return _LOST
     reason = (cause.reason or "").upper()
+    if reason == _CUT:
+        return _LOST
     for name, words in _OURS.items():
         if "ALERT" in reason and reason.endswith(name):
             return words.format(cert=address.cert or "there is none")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import subprocess
 import sys
 import termios
@@ -24,6 +25,9 @@ from hearth.drivers.linux.holders import Holder, holders
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.uart import UartSettings
 from hearth.errors import DeviceError, ResourceBusy
+
+TIOCGEXCL = 0x80045440
+"""asm-generic/ioctls.h; Python has no name for it."""
 
 
 @pytest.fixture
@@ -56,6 +60,16 @@ def test_a_setting_that_cannot_be_had_is_named_with_what_there_is_instead(termin
         error = refused(terminal[0], **settings)
         assert found in error.data["refused"]
         assert f"does not do {found['setting']} = {found['wanted']} (it stays at {found['found']})" in error.message
+
+
+def test_a_port_that_was_refused_is_open_to_others_again(terminal):
+    refused(terminal[0], bits=7)
+    other = os.open(terminal[0], os.O_RDWR | os.O_NOCTTY)
+    try:
+        # What keeps out everybody but root; a test by root must ask for it.
+        assert struct.unpack("=i", fcntl.ioctl(other, TIOCGEXCL, bytes(4))) == (0,)
+    finally:
+        os.close(other)
 
 
 def test_a_rate_need_not_be_one_of_the_usual_ones(terminal):

@@ -8,6 +8,7 @@ import os
 import re
 import ssl
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -17,6 +18,8 @@ from support.pki import DAY, Bench, needs_openssl
 
 from hearth.actors.listeners import certificates
 from hearth.actors.listeners.certificates import Certificates
+from hearth.address import TlsAddress
+from hearth.dial import tls as dial_tls
 from hearth.errors import ConfigError
 
 
@@ -86,6 +89,24 @@ def test_tls_is_1_2_at_least_without_renegotiation_compression_and_tickets(load)
     for option in (ssl.OP_NO_RENEGOTIATION, ssl.OP_NO_COMPRESSION, ssl.OP_NO_TICKET):
         assert context.options & option
     assert context.num_tickets == 0
+
+
+def test_an_end_without_a_farewell_is_told_from_one_with_it_by_every_python(load, bench, monkeypatch) -> None:
+    def as_python_3_11_3(protocol):
+        context = ssl.SSLContext(protocol)
+        context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
+        return context
+
+    for module in (certificates, dial_tls):
+        monkeypatch.setattr(module, "ssl", SimpleNamespace(**{**vars(ssl), "SSLContext": as_python_3_11_3}))
+    for context in (load().context, dial_tls.context_for(TlsAddress("localhost", ca=bench.ca))):
+        assert not context.options & ssl.OP_IGNORE_UNEXPECTED_EOF
+    # What these Pythons then raise, and what later ones do.
+    cut = ssl.SSLError(1, "…")
+    cut.reason = "UNEXPECTED_EOF_WHILE_READING"
+    here = TlsAddress("localhost")
+    lost = "the connection ended without a farewell"
+    assert dial_tls.told(cut, here) == dial_tls.told(ssl.SSLEOFError(), here) == lost
 
 
 def test_a_tls_1_3_client_gets_nothing_to_come_back_with(load, bench) -> None:

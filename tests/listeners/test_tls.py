@@ -300,5 +300,6 @@ def test_every_reason_is_in_words() -> None:
     assert why(ssl_error("HTTP_REQUEST")) == "not TLS, but plain HTTP"
     assert why(ssl_error("TLSV1_ALERT_UNKNOWN_CA")) == "it refuses us, with the TLS alert 'unknown ca'"
     assert why(ssl_error("SOME_NEW_THING")) == "the TLS handshake failed: some new thing"
+    assert why(ssl_error("UNEXPECTED_EOF_WHILE_READING")) == why(ssl.SSLEOFError())
     assert why(ssl_error(None)) == "the TLS handshake failed: unreadable"
     assert why(ConnectionResetError(104, "reset")) == "[Errno 104] reset"

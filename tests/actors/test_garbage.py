@@ -1,0 +1,69 @@
+"""What has ended is freed at once, by its reference count: the collector, which seldom runs, finds next to nothing."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import pytest
+from support.world import World, running
+from trio.testing import wait_all_tasks_blocked
+
+ROUNDS = 10
+
+
+@pytest.fixture
+def uncollected():
+    """`found()` is what only the collector could free since it was made, by type."""
+    gc.collect()
+    gc.disable()
+
+    def found():
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        types = Counter(type(each).__qualname__ for each in gc.garbage)
+        gc.set_debug(0)
+        gc.garbage.clear()
+        return types
+
+    yield found
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.enable()
+    gc.collect()
+
+
+async def in_sessions(world, *steps, **constraints):
+    """Run tasks of these steps, one in each session of a client of its own."""
+    for _ in range(ROUNDS):
+        client = world.connect()
+        session = await client.open()
+        await session.run(*steps, **constraints)
+        await session.close()
+        await client.close()
+        await client.until_ended()
+    await wait_all_tasks_blocked()
+
+
+OURS = (
+    "TaskActor",
+    "StepRun",
+    "StepScope",
+    "Ticket",
+    "Session",
+    "TaskBook",
+    "EventLog",
+    "Finished",
+    "Connection",
+    "Outbox",
+)
+
+
+@pytest.mark.parametrize("tool", ["read", "fail"])
+async def test_a_session_that_has_ended_leaves_nothing_for_the_collector(uncollected, tool) -> None:
+    async with running(World()) as world:
+        await in_sessions(world, (tool, {}), (tool, {}), abort_on_step_failure=False)
+        uncollected()
+        await in_sessions(world, (tool, {}), (tool, {}), abort_on_step_failure=False)
+        found = uncollected()
+    assert not {name: found[name] for name in OURS if found[name]}, found.most_common(30)
