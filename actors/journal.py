@@ -13,6 +13,7 @@ failed stays failed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -167,6 +168,19 @@ class Journal:
         if receipt.filled:
             await trio.lowlevel.checkpoint()
         await receipt.get()
+
+    async def answer(self) -> None:
+        """Wait until the actor takes up an empty post: it is alive, though perhaps with a log that it cannot write.
+
+        Returns never while it hangs in a disk that does not answer, nor when it has ended.
+        """
+        if self._closed or self._hung:
+            await trio.sleep_forever()
+        receipt = Receipt()
+        self._queued += 1
+        self._mailbox.post((self._clock(), (), receipt))
+        with contextlib.suppress(AuditUnavailable):
+            await receipt.get()
 
     @property
     def settings(self) -> AuditSettings:

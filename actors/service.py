@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Mapping, MutableMapping
 
 FIRST_FD = 3
 NOTIFY_PATIENCE = 0.5
 """Seconds that a service manager may take to receive a state."""
 
 
-def notify(environ: MutableMapping[str, str], state: str) -> None:
+def notify(environ: Mapping[str, str], state: str, *, patience: float = NOTIFY_PATIENCE) -> None:
     """Send a state such as "READY=1" to NOTIFY_SOCKET, if there is one. A manager that has gone is not our trouble."""
     address = environ.get("NOTIFY_SOCKET")
     if not address:
@@ -28,7 +28,7 @@ def notify(environ: MutableMapping[str, str], state: str) -> None:
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
         # A manager that hangs must not take us along.
-        sender.settimeout(NOTIFY_PATIENCE)
+        sender.settimeout(patience)
         try:
             sender.sendto(state.encode(), address)
         except OSError:

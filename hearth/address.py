@@ -38,6 +38,9 @@ EXAMPLES: Final = {
 }
 """By scheme, an address as errors show it."""
 
+SERVICE_SOCKET: Final = Path("/run/hearth/hearth.sock")
+"""Where the service of a machine listens: the package's socket unit says so."""
+
 _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "unix": (),
     "tls": ("ca", "cert", "key"),
@@ -83,13 +86,17 @@ NamedBy: TypeAlias = Literal["--to", "--socket", "HEARTH_ADDRESS", "HEARTH_SOCKE
 def looked_up(environ: Mapping[str, str], uid: int) -> tuple[str, NamedBy]:
     """Where a client looks that was told nothing, and what says so; for `named`.
 
-    HEARTH_ADDRESS, then HEARTH_SOCKET, then the default socket (draft §10.1).
+    HEARTH_ADDRESS, then HEARTH_SOCKET, then the default socket (draft §10.1); where that is not there, the service's.
     """
     names: tuple[NamedBy, ...] = ("HEARTH_ADDRESS", "HEARTH_SOCKET")
     for name in names:
         if environ.get(name):
             return environ[name], name
-    return str(default_socket(environ, uid)), "default"
+    own = default_socket(environ, uid)
+    if not environ.get("RUNTIME_DIRECTORY") and not own.exists() and SERVICE_SOCKET.exists():
+        # An ordinary user's own daemon comes first; without one, the machine's is meant.
+        own = SERVICE_SOCKET
+    return str(own), "default"
 
 
 def named(text: str, by: NamedBy) -> Address:

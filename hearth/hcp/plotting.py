@@ -12,6 +12,7 @@ or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
@@ -177,7 +178,8 @@ def main() -> int:
     import orjson
 
     signal.alarm(LIFETIME)
-    os.nice(10)
+    with contextlib.suppress(PermissionError):  # a service manager's filter may keep priorities out of reach
+        os.nice(10)
     try:
         with tempfile.TemporaryDirectory(prefix="hearth-plot-") as folder:
             # What matplotlib wants to keep has a place, whatever HOME is; who starts us may have named a lasting one.

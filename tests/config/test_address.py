@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from hearth import address
 from hearth.address import (
     EXAMPLES,
     SshAddress,
@@ -205,6 +206,20 @@ def test_the_address_goes_before_the_socket_and_that_before_the_default() -> Non
     assert looked_up({"HEARTH_ADDRESS": "", "HEARTH_SOCKET": "/x"}, 0) == ("/x", "HEARTH_SOCKET")
     assert looked_up({"HEARTH_SOCKET": ""}, 0) == ("/run/hearth/hearth.sock", "default")
     assert looked_up({"RUNTIME_DIRECTORY": "/run/arm"}, 1) == ("/run/arm/hearth.sock", "default")
+
+
+def test_a_user_without_a_daemon_of_its_own_finds_the_machines_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    service, own = tmp_path / "service.sock", tmp_path / "own.sock"
+    monkeypatch.setattr(address, "SERVICE_SOCKET", service)
+    monkeypatch.setattr(address, "default_socket", lambda _environ, _uid: own)
+    assert looked_up({}, 1000) == (str(own), "default"), "neither is there: the default is what is told"
+    service.touch()
+    assert looked_up({}, 1000) == (str(service), "default")
+    assert looked_up({"RUNTIME_DIRECTORY": "/run/arm"}, 1000) == (str(own), "default"), "somebody said where"
+    own.touch()
+    assert looked_up({}, 1000) == (str(own), "default")
 
 
 def test_what_names_an_address_is_told_when_it_is_wrong() -> None:

@@ -76,7 +76,7 @@ def test_every_folder_stands_at_the_top_and_there_are_no_others_with_code() -> N
     private = {"build", "dist", ".venv"}
     code = {file.relative_to(ROOT).parts[0] for file in ROOT.glob("*/**/*.py")} - private
     visible = {name for name in code if not name.startswith(".") and not name.endswith(".egg-info")}
-    assert visible == {"hearth", "actors", "drivers", "tests", "docs", "examples", "benchmarks"}
+    assert visible == {"hearth", "actors", "drivers", "tests", "docs", "examples", "benchmarks", "packaging"}
     assert not list(ROOT.glob("*.py"))
 
 
@@ -99,8 +99,7 @@ def test_a_robots_own_folder_of_that_name_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_client_imports_neither_actors_nor_drivers_nor_hardware_libraries() -> None:
     code = (
-        "import sys, json, hearth; hearth.connect, hearth.step, hearth.RpcError; "
-        "print(json.dumps(sorted(sys.modules)))"
+        "import sys, json, hearth; hearth.connect, hearth.step, hearth.RpcError; print(json.dumps(sorted(sys.modules)))"
     )
     done = python("-c", code)
     assert done.returncode == 0, done.stderr

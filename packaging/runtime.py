@@ -1,0 +1,45 @@
+"""A copy of the source, and an installation of it with what it needs at run time and nothing else.
+
+It owns how the package, the bill of materials and the licence list get the distributions that they speak of: all three
+the same way, by pip, with the versions of constraints.txt. Building happens in the copy, since it leaves things behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("hearth", "actors", "drivers", "pyproject.toml", "README.md", "LICENSE")
+
+
+def copy_source(target: Path) -> Path:
+    """The files that a wheel is built from. The links of the import package stay links (decision 0001)."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    target.mkdir(parents=True)
+    for name in PARTS:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+def pip(*arguments: str | Path, python: Path) -> None:
+    """Run the pip of this interpreter for another one. Raises subprocess.CalledProcessError."""
+    quiet = ("-qq", "--disable-pip-version-check", "--no-input", "--root-user-action=ignore")
+    verb, *rest = map(str, arguments)
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), verb, *quiet, *rest], check=True)
+
+
+def install(source: Path, *options: str | Path, python: Path, extras: str = "") -> None:
+    """Install hearth from a copy of its source, with `extras` such as "[mcp]"."""
+    pip("install", "-c", ROOT / "constraints.txt", *options, f"{source}{extras}", python=python)
+
+
+def clean_environment(directory: Path) -> Path:
+    """A virtual environment without pip and setuptools, so that what is in it was asked for; its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
+    return directory / "bin" / "python"
