@@ -10,18 +10,18 @@ JUDGES := .node/.installed
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test test-hardware test-mcp judges check lint bench bench-hil docs clean
+.PHONY: help demo demo-hcp demo-web test test-hardware test-mcp judges check lint bench bench-hil simulate crash fuzz soak deb test-deb sbom docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mcp,plot,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mcp,plot,test,fuzz]'
 	touch $@
 
 $(TOOLS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mcp,plot,test,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mcp,plot,test,fuzz,dev]'
 	touch $@
 
 $(JUDGES): tests/mcp/package.json
@@ -57,6 +57,27 @@ test-mcp: $(STAMP) $(JUDGES) ## The MCP bridge before the official conformance s
 	HEARTH_JUDGES=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope tests/mcp/test_conformance.py \
 	    tests/mcp/test_inspector.py tests/mcp/test_official_client.py
 
+# How many worlds, and from which seed on: make simulate SEEDS=100000 FROM=10000
+SEEDS ?= 10000
+FROM  ?= 0
+simulate: $(STAMP) ## Whole worlds by their seeds, in virtual time, with faults (SEEDS=, FROM=)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM)
+
+# How many daemons are killed, and from which world on: make crash KILLS=5000 FROM=300
+KILLS ?= 500
+crash: $(STAMP) ## kill -9 at every write of the audit log and at random, and power cuts at each (KILLS=, FROM=)
+	$(BIN)/python -m tests.crash --kills $(KILLS) --from $(FROM)
+
+# How long each target runs, and which: make fuzz SECONDS=600 TARGETS='wire audit'
+SECONDS ?= 60
+fuzz: $(STAMP) ## Hostile bytes into every reader, by libFuzzer: 60 s for each target (SECONDS=, TARGETS=)
+	$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(SECONDS)
+
+# How long, and where the figures go: make soak MINUTES=120; DOCS=1 puts table and plot into docs/.
+MINUTES ?= 10
+soak: $(STAMP) ## Fifty clients on a real daemon for 10 minutes (MINUTES=); what it takes must stay flat (DOCS=1 for the docs)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(DOCS),--docs)
+
 check: $(TOOLS) lint ## The inner loop: lint, types and the fast tests
 	$(BIN)/python -m pytest -q -n auto -m 'not slow'
 
@@ -72,8 +93,17 @@ bench: $(STAMP) ## Measure against floors in the same run; prints a table, write
 bench-hil: $(STAMP) ## Measure on the simulated hardware of the guest's kernel, against bare programs
 	$(BIN)/python -m benchmarks.hil
 
+deb: $(STAMP) ## The Debian package for this machine's Python and architecture, into dist
+	$(BIN)/python packaging/build_deb.py
+
+test-deb: $(STAMP) ## Build the package, try it in a fresh Debian (as root, with debootstrap), write the bill of materials
+	HEARTH_DEB=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/packaging/test_deb.py tests/packaging/test_sbom.py
+
+sbom: $(STAMP) ## The bill of materials (CycloneDX) and the licences of what is needed at run time, into dist
+	$(BIN)/python packaging/sbom.py
+
 docs: $(STAMP) ## Generate what is generated in docs/ and check that it is up to date
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest .node test-artefacts
+	rm -rf $(VENV) .venv-sbom build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest .node test-artefacts

@@ -28,8 +28,11 @@ import trio
 from attrs import evolve
 
 from hearth._version import __version__
+from hearth.actors.bridges.hcp.drawer import start_drawer
+from hearth.actors.bridges.hcp.drawer_limits import limits_of
 from hearth.actors.bridges.hcp.opening import open_books, open_desk
 from hearth.actors.build import build_parts
+from hearth.actors.confinement import confine_daemon, lacking, own_uid, places_of, plan_of
 from hearth.actors.connection import Connection
 from hearth.actors.embedded import job_sessions
 from hearth.actors.listeners import unix
@@ -40,6 +43,7 @@ from hearth.actors.service import activated_socket, notify
 from hearth.actors.signals import RELOAD, Signals
 from hearth.actors.supervisor import contain
 from hearth.actors.voice import Voice, keep_standard_descriptors
+from hearth.actors.watchdog import watched
 from hearth.config import Config, default_socket, load_config
 from hearth.errors import ConfigError
 from hearth.policy.jobs import idle_job_rules
@@ -47,11 +51,12 @@ from hearth.policy.rules import default_policy, idle_conditions, idle_patterns
 from hearth.schema import check_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from hearth.actors.bridges.hcp.opening import Books
     from hearth.actors.carrier import Carrier
     from hearth.actors.listeners.accepting import Listener
+    from hearth.drivers.sandbox.report import Report
     from hearth.policy.principal import Principal
 
 log = logging.getLogger("hearth.daemon")
@@ -66,10 +71,10 @@ FLUSH_PATIENCE = 1.0
 class Daemon:
     """One hearthd over its listeners, the first of which is the Unix socket."""
 
-    def __init__(self, config: Config, parts: RuntimeParts, *, signals: Signals, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, parts: RuntimeParts, *, signals: Signals, voice: Voice) -> None:
         self._config = config
         self._signals = signals
-        self._say = say
+        self._voice = voice
         self._parts = parts
         self._runtime: Runtime | None = None
         self._connections: set[Connection] = set()
@@ -78,6 +83,10 @@ class Daemon:
         """Told by listeners of a peer that could not prove who it is; see Runtime."""
         if self._runtime is not None:
             self._runtime.refused(carrier, peer, reason)
+
+    def confined(self, report: Report) -> None:
+        """Told, before `run`, what this process is confined to: health and the audit log have it."""
+        self._parts = evolve(self._parts, sandbox=report.to_json())
 
     def runtime(self) -> Runtime:
         """What listeners serve that serve more than sessions; there is none before `run`."""
@@ -93,6 +102,7 @@ class Daemon:
         self._runtime.serves_mcp = serves_mcp(self._config)
         async with (
             self._runtime.serve() as runtime,
+            watched(os.environ, runtime.parts.journal.answer),
             open_desk(books, runtime, job_sessions(runtime)) as desk,
             trio.open_nursery() as connections,
         ):
@@ -176,13 +186,14 @@ class Daemon:
 
     def _announce(self, path: Path, elsewhere: Sequence[str]) -> None:
         # What exists now lives as long as the process: keep the collector from walking it, and let it look at young
-        # objects less often, since actors free what they drop by reference counting.
+        # objects less often, since actors free what they drop by reference counting. It must look at older ones all the
+        # same: a library's connection is a cycle, and one that lived through a look is freed by nothing else.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(20_000, 50, 100)
+        gc.set_threshold(20_000, 5, 5)
         for address in elsewhere:
-            self._say(f"hearthd: listening on {address}")
-        self._say(f"hearthd: ready on {path}")
+            self._voice.say(f"hearthd: listening on {address}")
+        self._voice.say(f"hearthd: ready on {path}")
         notify(os.environ, f"READY=1\nSTATUS=ready on {path}")
 
 
@@ -195,7 +206,7 @@ def _warn(listeners: Sequence[Listener]) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """The `hearthd` command. Exits 0 after a signal, 2 when the configuration cannot be used."""
     keep_standard_descriptors()
-    options = _options(argv)
+    options = options_parser().parse_args(argv)
     voice = Voice()
     logging.basicConfig(level=logging.INFO, format="hearthd: %(levelname)s: %(message)s", handlers=[voice])
     try:
@@ -210,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.check:
             _check(config)
             return
-        _serve(config, voice.say)
+        _serve(config, voice, no_sandbox=options.no_sandbox)
     except ConfigError as error:
         for line in str(error).splitlines():
             voice.say(f"hearthd: {line}")
@@ -219,7 +230,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         voice.end()
 
 
-def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+def options_parser() -> argparse.ArgumentParser:
+    """The command line of `hearthd`."""
     parser = argparse.ArgumentParser(
         "hearthd",
         description="The hearth daemon: hardware for agents, safe and audited.",
@@ -233,10 +245,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--config", type=Path, metavar="FILE", help="a hearth.toml (default: all defaults)")
     add("--board", metavar="NAME", help="the board profile: a shipped name or a TOML file")
     add("--socket", type=Path, metavar="PATH", help="listen here instead of [server] socket")
+    add("--no-sandbox", action="store_true", help="do not confine the daemon; the log, the audit log and health say so")
     add("--check", action="store_true", help="check configuration, board and tools, then exit")
     add("--print-config", action="store_true", help="print the configuration with all defaults, then exit")
     add("--version", action="version", version=f"hearthd {__version__}")
-    return parser.parse_args(argv)
+    return parser
 
 
 def _check(config: Config) -> None:
@@ -258,6 +271,9 @@ def _check(config: Config) -> None:
     jobs = idle_job_rules(parts.policy, parts.capabilities) if config.hcp.serve else []
     for warning in [*idle_patterns(parts.policy, parts.registry), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
+    plan_of(config, parts, places_of(parts, None), 0 if config.sandbox.user else os.geteuid())
+    for line in lacking(config):
+        sys.stdout.write(f"hearthd: warning: {line}\n")
     for note in parts.capabilities.notes:
         sys.stdout.write(f"hearthd: note: {note}\n")
     sys.stdout.write(
@@ -280,23 +296,32 @@ def _allow_descriptors(connections: int) -> None:
             )  # fmt: skip
 
 
-def _serve(config: Config, say: Callable[[str], None]) -> None:
+def _serve(config: Config, voice: Voice, *, no_sandbox: bool) -> None:
     signals = Signals()
     _allow_descriptors(config.limits.max_connections)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
+    uid = own_uid(config)
     listening = activated_socket(os.environ)
-    bound = None
+    bound, drawer = None, None
+    made = [] if listening is not None or path.parent.is_dir() else [path.parent]
     if listening is None:
-        listening = unix.bind(path, config.server.socket_mode, config.server.socket_group)
+        listening = unix.bind(path, config.server.socket_mode, config.server.socket_group, uid)
         bound = path.lstat()
     else:
         path = Path(listening.getsockname())
+        unix.check_directory(path.parent, uid)
     try:
-        parts = build_parts(config, default_policy=default_policy(os.geteuid(), unix.socket_gid(path)))
-        daemon = Daemon(config, parts, signals=signals, say=say)
+        parts = build_parts(config, default_policy=default_policy(uid, unix.socket_gid(path)))
+        daemon = Daemon(config, parts, signals=signals, voice=voice)
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
+        if config.hcp.serve:
+            drawer = start_drawer(limits_of(config, no_sandbox=no_sandbox))
+        # Addresses are bound and devices known: from here on nothing is opened that the plan does not name.
+        own = places_of(parts, path if bound is not None else None)
+        daemon.confined(confine_daemon(config, parts, own, made, no_sandbox=no_sandbox))
+        voice.start()
         notes = parts.open_records()
-        books = open_books(parts)
+        books = open_books(parts, drawer)
         for note in notes if books is None else (*notes, *books.notes):
             log.warning("%s", note)
         signals.started()
@@ -304,6 +329,8 @@ def _serve(config: Config, say: Callable[[str], None]) -> None:
     finally:
         signals.over()
         listening.close()
+        if drawer is not None:
+            drawer.close()
         if bound is not None:
             unix.remove(path, bound)
 

@@ -88,6 +88,8 @@ class RuntimeParts:
     """What whole jobs (HCP) may ask for."""
     hcp_directory: Path | None = None
     """Where jobs keep their book and their artifacts, if anywhere."""
+    sandbox: Mapping[str, Any] | None = None
+    """What this process is confined to, as health tells it; None for one that does not confine itself."""
 
     def open_records(self) -> list[str]:
         """Lock and repair the audit log, and read what the last run left behind; notes for a person, one line each.
@@ -260,6 +262,8 @@ class Runtime:
         health = {"ok": ok, "version": __version__, "sessions": len(self._sessions), "audit": audit, "buses": buses}
         if self.listeners:
             health["listeners"] = self.listeners
+        if self.parts.sandbox is not None:
+            health["sandbox"] = self.parts.sandbox
         if ledger.failure is not None:
             health["outputs"] = {"ok": False, "reason": ledger.failure}
         return health
@@ -302,7 +306,8 @@ class Runtime:
                     await outer.start(journal.run)
                     disown_outputs(self.parts.ledger, self.buses, self.parts.board.name, self.audit)
                     await start_buses(self.buses, outer, self.audit)
-                    self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses))
+                    confined = {} if self.parts.sandbox is None else {"sandbox": self.parts.sandbox}
+                    self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses), **confined)
                     outer.start_soon(self._alarms.run)
                     if self.parts.energy is not None:
                         outer.start_soon(self.parts.energy.run)

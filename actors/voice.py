@@ -26,15 +26,20 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Voice(logging.Handler):
-    """A logging handler that never waits; `say` takes a line as it is."""
+    """A logging handler that never waits; `say` takes a line as it is. What is said before `start` waits until then."""
 
     def __init__(self, descriptor: int = STDERR) -> None:
         super().__init__()
         self._descriptor = descriptor
         self._lines: Queue[bytes | None] = Queue(MOST_LINES)
         self._dropped = 0
-        self._thread = threading.Thread(target=self._write, name="hearth-voice", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread; not before the process is confined, or the thread would not be. Idempotent."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="hearth-voice", daemon=True)
+            self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler. What a client had a hand in may try to look like another message, or paint screens."""
@@ -54,9 +59,11 @@ class Voice(logging.Handler):
 
     def end(self) -> None:
         """Wait a little until all is written."""
+        self.start()
         with suppress(Full):
             self._lines.put_nowait(None)
-            self._thread.join(PATIENCE)
+            if self._thread is not None:
+                self._thread.join(PATIENCE)
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:

@@ -56,10 +56,6 @@ _AT_REST = (
 NOT_DONE = {
     _find("3", "MAY", "attest.*"): "Not in this release: the draft leaves its mechanisms to future revisions (§11).",
     _find("9", "MAY", "Servers MAY support multiple majors"): "There is only one major so far.",
-    _find("12", "SHOULD", "A conformant server SHOULD: Drop privileges"): (
-        "Not in this release. The systemd unit in [Getting started](getting-started.md) has the service manager do "
-        "both before hearthd starts."
-    ),
     _find("card 6.1", "SHOULD", "An implementor SHOULD use WIMSE or OAuth"): (
         "Callers prove who they are by a bearer token of hearth's own, a client certificate, or on this machine the "
         "kernel's word. A proxy in front may speak OAuth, and `[card] auth` then says so."

@@ -38,7 +38,7 @@ SIGNALS: Mapping[str, signal.Signals] = {
 MARK = "HEARTH_EXEC"
 """Environment variable of every program that `execute` starts: "<our pid>/<template>"."""
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ARGV_BYTES = 4096
 _STATES = {
     "R": "running", "S": "sleeping", "D": "disk-sleep", "I": "idle", "T": "stopped", "t": "tracing-stop",
@@ -150,7 +150,7 @@ class ProcessDriver(BaseDriver):
         template refuses, and DeviceError with effect "none" when the program cannot be started.
         """
         argv = template.fill(params)
-        environment = {"PATH": _PATH, "LANG": "C.UTF-8", **template.env, MARK: f"{os.getpid()}/{name}"}
+        environment = {"PATH": PATH, "LANG": "C.UTF-8", **template.env, MARK: f"{os.getpid()}/{name}"}
         begun = self._clock()
         try:
             os.close(os.pidfd_open(os.getpid()))  # find out before there is a process to look after

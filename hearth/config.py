@@ -40,6 +40,7 @@ from hearth.config_listen import (
     WebSocketConfig as WebSocketConfig,
     open_doors,
 )
+from hearth.config_sandbox import SandboxConfig as SandboxConfig
 from hearth.config_toml import show
 from hearth.errors import ConfigError
 
@@ -202,6 +203,7 @@ class Config:
     audit: AuditConfig = AuditConfig()
     files: FilesConfig = FilesConfig()
     tools: ToolsConfig = field(factory=ToolsConfig)
+    sandbox: SandboxConfig = field(factory=SandboxConfig)
     limits: LimitsConfig = LimitsConfig()
     policy: tuple[PolicyConfig, ...] = ()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hearth.actors.carrier import SocketCarrier
 from hearth.actors.listeners.accepting import BACKLOG, each_accepted
+from hearth.directories import whose_hands
 from hearth.errors import ConfigError
 from hearth.policy.principal import from_peercred
 from hearth.protocol.jsonrpc import dump_error
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
     from hearth.policy.principal import Principal
 
 
-def bind(path: Path, mode: int = 0o660, group: str | None = None) -> socket.socket:
-    """A listening socket at `path` with exactly this mode and group. Raises ConfigError: what is in the way."""
-    _prepare_directory(path.parent)
+def bind(path: Path, mode: int = 0o660, group: str | None = None, user: int | None = None) -> socket.socket:
+    """A listening socket at `path` with exactly this mode and group. Raises ConfigError: what is in the way.
+
+    `user` is a uid that this process is about to become: what belongs to that user is ours, too.
+    """
+    _prepare_directory(path.parent, user)
     _remove_stale(path)
     gid = _gid(group)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -57,8 +61,11 @@ def bind(path: Path, mode: int = 0o660, group: str | None = None) -> socket.sock
 
 
 def remove(path: Path, bound: os.stat_result) -> None:
-    """Take the socket out of the file system, if it is still the one that was `bound` and not a successor's."""
-    with contextlib.suppress(FileNotFoundError):
+    """Take the socket out of the file system, if it is still the one that was `bound` and not a successor's.
+
+    In a directory that is not ours, since we are somebody else by now, it stays: the next start replaces it.
+    """
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         now = path.lstat()
         # A file system may give the successor the number that ours had.
         if os.path.samestat(now, bound) and now.st_mtime_ns == bound.st_mtime_ns:
@@ -81,20 +88,33 @@ def _gid(group: str | None) -> int | None:
         ) from None
 
 
-def _prepare_directory(directory: Path) -> None:
+def check_directory(directory: Path, user: int | None = None) -> None:
+    """Whoever can write where a socket lies can put another in its place, and be taken for the daemon.
+
+    Raises ConfigError, also for what others can exchange on the way there; see `hearth.directories`.
+    """
+    ours = {os.geteuid()} if user is None else {os.geteuid(), user}
+    try:
+        status = directory.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise ConfigError(f"[server] socket: {directory} is not a directory (or is a link to one); remove it")
+        if status.st_uid not in (*ours, 0):
+            raise ConfigError(f"[server] socket: {directory} belongs to uid {status.st_uid}, not to us; choose another")
+        hands = whose_hands(directory, ours)
+    except OSError as error:
+        raise ConfigError(f"[server] socket: cannot use the directory {directory}: {error.strerror}") from None
+    if hands is not None:
+        raise ConfigError(f"[server] socket: {hands}")
+
+
+def _prepare_directory(directory: Path, user: int | None) -> None:
     try:
         for missing in reversed([place for place in (directory, *directory.parents) if not place.exists()]):
             # One by one: what is made on the way must not be open to everybody either, whatever the umask.
             missing.mkdir(mode=0o755, exist_ok=True)
-        status = directory.lstat()
     except OSError as error:
         raise ConfigError(f"[server] socket: cannot use the directory {directory}: {error.strerror}") from None
-    if not stat.S_ISDIR(status.st_mode):
-        raise ConfigError(f"[server] socket: {directory} is not a directory (or is a link to one); remove it")
-    if status.st_uid not in (os.geteuid(), 0):
-        raise ConfigError(f"[server] socket: {directory} belongs to uid {status.st_uid}, not to us; choose another")
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise ConfigError(f"[server] socket: {directory} is writable by everybody; `chmod o-w {directory}`")
+    check_directory(directory, user)
 
 
 def _remove_stale(path: Path) -> None:

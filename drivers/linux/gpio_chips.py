@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from hearth.drivers.base import Style
-from hearth.drivers.linux.owners import group_name, lets_group_in
+from hearth.drivers.linux.owners import group_name, kept_by_sandbox, lets_group_in
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def cannot_open(label: str, path: str, code: int) -> DeviceError:
     """Why a chip's device node could not be opened, and what to do about it."""
     data = {"chip": label, "path": path, "errno": errno.errorcode.get(code, "EIO")}
     if code in (errno.EACCES, errno.EPERM):
-        text = f"no permission to use {path}, which {_permission(path)}"
+        text = kept_by_sandbox(path) or f"no permission to use {path}, which {_permission(path)}"
     elif code == errno.ENOENT:
         known = [f"{chip.path} {chip.label!r}" for chip in survey().chips]
         text = f"there is no {path}; there are: {', '.join(known) or 'none'}. Is it plugged in?"

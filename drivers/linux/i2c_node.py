@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hearth.drivers.linux.i2c_errors import name_of as errno_name
+from hearth.drivers.linux.owners import kept_by_sandbox
 from hearth.errors import DeviceError
 
 SYS = Path("/sys")
@@ -81,7 +82,7 @@ def cannot_open(bus: int, path: str, error: OSError) -> DeviceError:
             # The kernel's entry comes first, and in a container the node may never come.
             reason = f"{path} is not there, though the kernel has the adapter: its node has not been made (yet)"
     elif error.errno in (errno.EACCES, errno.EPERM):
-        reason = f"no permission for {path}{_who_may(path)}"
+        reason = kept_by_sandbox(path) or f"no permission for {path}{_who_may(path)}"
     elif error.errno == errno.ENOTTY:
         reason = f"{path} is not an I2C adapter"
     else:

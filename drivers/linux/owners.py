@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import grp
+import os
 import pwd
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import os
 
 
 def user_name(uid: int) -> str:
@@ -26,6 +23,21 @@ def group_name(gid: int) -> str:
     with contextlib.suppress(KeyError):
         return grp.getgrgid(gid).gr_name
     return str(gid)
+
+
+def kept_by_sandbox(path: str) -> str | None:
+    """Why a node that was refused is refused although its owner and mode let this process in, with the cure; else None.
+
+    A rule of the sandbox stands on the node that was there when the daemon started: one that came later is another.
+    """
+    from hearth.drivers.sandbox import landlock
+
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True) or not landlock.in_force():
+        return None
+    return (
+        f"the sandbox keeps hearthd from {path}, which is newer than the daemon or not of its board; for devices that "
+        "come back set [sandbox] hotplug = true, and restart hearthd"
+    )
 
 
 def lets_group_in(node: os.stat_result) -> bool:

@@ -16,6 +16,7 @@ from attrs import frozen
 
 from hearth.audit.files import backward, parse
 from hearth.audit.record import Record, digest
+from hearth.directories import whose_hands
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,11 @@ def check_socket(path: Path, named_by: str) -> list[Check]:
         found.append(Check("OK", "socket", facts))
     else:
         found.append(Check("FAIL", "socket", f"{facts}: you may not connect", _joining(group, status.st_gid)))
+    with contextlib.suppress(OSError):
+        hands = whose_hands(path.parent, {os.geteuid(), status.st_uid})
+        if hands is not None:
+            finding, _, cure = hands.partition("; ")
+            found.append(Check("FAIL", "socket", f"{finding}: a socket there may be anybody's", cure))
     if mode & stat.S_IWOTH:
         cure = 'set [server] socket_mode = "0660": whoever may connect has authenticated by that'
         found.append(Check("WARN", "socket", "everybody on this machine may connect", cure))

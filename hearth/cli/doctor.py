@@ -1,7 +1,8 @@
 """`hearth doctor`: is everything in place, and if not, what to do. It needs no daemon and changes nothing.
 
 It looks at the machine's own devices too, also those that no daemon serves: what is there, who uses it, what this user
-may not open, and whether a board profile fits (--board, or the one of --config).
+may not open, and whether a board profile fits (--board, or the one of --config); and at confinement: what this kernel
+can, what a daemon of the configuration would put in force, and what is in force in the one that answers.
 
 Each check says OK, WARN or FAIL and, unless it is OK, the cure. Exit code: 0 if nothing failed, 1 if something did,
 and 3 if a daemon was named (--to, --socket, HEARTH_ADDRESS, HEARTH_SOCKET, --config) and none answers there. When none
@@ -19,7 +20,7 @@ from attrs import asdict, evolve
 
 from hearth._version import __version__
 from hearth.address import UnixAddress, WebSocketAddress
-from hearth.cli import hardware, render
+from hearth.cli import confinement, hardware, render
 from hearth.cli.checks import Check, check_log, check_socket, check_state
 from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible, session, standard
 from hearth.config import Config, default_socket, default_state_dir, load_config
@@ -40,7 +41,7 @@ DAEMON = "daemon"
 @click.option("--board", metavar="NAME", help="A board profile: does it fit this machine? (Else that of --config.)")
 @standard
 def doctor(options: Options, config: str | None, board: str | None) -> int:
-    """Check this machine's hardware, socket, daemon, buses and audit log, each with what to do about it.
+    """Check this machine's hardware, socket, daemon, buses, confinement and audit log, each with what to do about it.
 
     Exits with 1 if a check failed, and with 3 if a daemon was named and none answers there.
     """
@@ -52,16 +53,18 @@ def doctor(options: Options, config: str | None, board: str | None) -> int:
     log = loaded.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
     # Before the daemon is asked: it would be a finding itself, and a profile that is no profile is a usage error.
     found = hardware.look(board or (None if config is None else loaded.board.profile))
+    confines = confinement.look(loaded)
 
     async def work() -> int:
         checks = [Check("OK", "hearth", f"version {__version__}")]
         checks += check_way(address, options.named_by)
         daemon = await _ask_daemon(options)
         checks += [*daemon, check_state(log.parent), check_log(log, expected=config is not None)]
-        checks += hardware.checks(found)
+        checks += [*hardware.checks(found), *confinement.machine_checks(confines)]
         failed = any(check.state == "FAIL" for check in checks)
         if options.json:
             told = {"ok": not failed, "checks": [asdict(check) for check in checks], "hardware": found}
+            told["confinement"] = confines
             click.echo(render.compact(told))
         else:
             click.echo("\n".join(lines(checks)))
@@ -107,7 +110,10 @@ async def _ask_daemon(options: Options) -> list[Check]:
             if all(tool["name"] != "hw.board" for tool in tools):
                 cure = 'add "hw.board" to the tools of your [[policy]] entry'
                 return [first, Check("WARN", "board", "the policy does not let you see the health of the buses", cure)]
-            return [first, *board_checks(await opened.run("hw.board"))]
+            board = await opened.run("hw.board")
+            sandbox = (board.get("health") or {}).get("sandbox") or {}
+            process = confinement.look_at(options.address)
+            return [first, *board_checks(board), *confinement.daemon_checks(sandbox, process)]
     except CarrierError as error:
         cure = "where it is a service: `systemctl status hearthd`; if it listens elsewhere: --to or HEARTH_ADDRESS"
         return [Check("WARN" if options.named_by == "default" else "FAIL", DAEMON, str(error), cure)]

@@ -79,6 +79,12 @@ def test_a_socket_that_is_open_to_everybody_is_a_warning(listening):
     assert "0660" in warning.cure
 
 
+def test_a_socket_where_others_can_put_another_fails_with_the_command_that_mends_it(listening):
+    listening.parent.chmod(0o757)
+    ok, failed = check_socket(listening, "--config")
+    assert (ok.state, failed.state, failed.cure) == ("OK", "FAIL", f"`chmod o-w {listening.parent}`")
+
+
 def test_ids_without_a_name_are_shown_as_numbers():
     assert (checks._user(4_000_000_000), checks._group(4_000_000_000)) == ("4000000000", "4000000000")
 

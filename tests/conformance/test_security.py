@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conformance.daemon import Hearthd, eventually
+from support.confinement import needs_filters
 
 READ = ("i2c.read", {"bus": 1, "addr": "0x48", "reg": 0, "len": 2})
 WATCH = ("gpio.watch", {"line": 3, "timeout_ms": 60_000})
@@ -234,6 +235,23 @@ def test_12_it_needs_no_privileges(public_directory: Path) -> None:
         assert running.records()[-1]["event"] == "daemon.stop"
     finally:
         running.end()
+
+
+@needs_filters
+@pytest.mark.spec(
+    "12", "SHOULD", "A conformant server SHOULD: Drop privileges and apply syscall filtering before serving."
+)
+def test_12_it_drops_privileges_and_filters_its_system_calls_before_it_serves(hearthd) -> None:
+    daemon = hearthd()
+    daemon.peer().open()
+    assert daemon.process is not None
+    for task in Path(f"/proc/{daemon.process.pid}/task").iterdir():
+        status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2"), "every thread, and nothing undoes it"
+        assert int(status["CapEff"], 16) & 1 << 21 == 0, "not even root's own has CAP_SYS_ADMIN"
+    start, opened = [record for record in daemon.records() if record["event"] in ("daemon.start", "session.open")]
+    assert {"capabilities", "no_new_privs", "syscalls"} <= set(start["sandbox"]["in_force"])
+    assert start["seq"] < opened["seq"]
 
 
 @pytest.mark.spec("12", "SHOULD", "A conformant server SHOULD: Apply rate limits per (session_id, tool) pair.")

@@ -4,7 +4,7 @@ What a block is for follows from its language and its first line:
 
 - ```sh is run with `bash -eu`. One line `hearthd …` starts a daemon in the background, in place of the one before.
   Lines that change the machine (`make`, `sudo`, `pip`, a virtual environment) are not run; see `NOT_RUN`. But the line
-  `sudo systemctl reload hearthd` sends that daemon the signal that systemd would.
+  `sudo systemctl reload hearth` sends that daemon the signal that systemd would.
 - ```console has commands after `$ ` and what they print on stdout and stderr below them, `…` standing for anything, a
   line `…` alone for any number of lines. `# exit N` at the end of a command is its exit code, if that is not 0.
 - ```python is run as a script; one that begins with a comment `# NAME.py` is saved under that name, to be run by a
@@ -143,7 +143,7 @@ def _sh(text: str) -> str:
     lines = text.splitlines()
     if len(lines) == 1 and lines[0].startswith("hearthd ") and "--check" not in lines[0]:
         return lines[0].replace("hearthd", "start_hearthd", 1)
-    text = re.sub(r"^sudo systemctl reload hearthd$", "reload_hearthd", text, flags=re.MULTILINE)
+    text = re.sub(r"^sudo systemctl reload hearth$", "reload_hearthd", text, flags=re.MULTILINE)
     install = 'mkdir -p "$HOME/site"; python "$HOME/install.py" \\1 "$HOME/site"; export PYTHONPATH="$HOME/site"'
     return "set -eu\n" + re.sub(r"^pip install (\./\w+)$", install, text, flags=re.MULTILINE) + "set +eu"
 

@@ -40,9 +40,12 @@ def start_daemon(directory: Path, config: str = "", env: dict[str, str] | None =
         env={**os.environ, **(env or {})},
     )
     assert daemon.stderr is not None
-    said = daemon.stderr.readline()
-    assert said.startswith("hearthd: ready"), said + daemon.stderr.read()
-    return daemon
+    said = []
+    for line in daemon.stderr:
+        said.append(line)
+        if line.startswith("hearthd: ready on "):
+            return daemon
+    raise AssertionError("".join(said))
 
 
 def stop(daemon: subprocess.Popen[str]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,13 @@ import trio
 from PIL import Image
 
 from hearth.actors.bridges.hcp import drawing
+from hearth.actors.bridges.hcp.drawer import COMMAND, start_drawer
 from hearth.actors.bridges.hcp.drawing import DrawingError
 from hearth.hcp import plotting
 from hearth.hcp.plotting import COLOURS, HEIGHT, WIDTH, PlotError, draw, read_plot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 TWO: dict[str, Any] = {
@@ -163,10 +165,34 @@ def test_without_matplotlib_the_error_names_the_cure(monkeypatch: pytest.MonkeyP
 # --- the process that draws -----------------------------------------------------------------------------------------
 
 
+Draw = Any
+
+
+@pytest.fixture(params=["here", "by the drawer"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Who starts the program: this process, or one that was forked from it while it still could."""
+    return request.param
+
+
 @pytest.fixture
-def another_program(monkeypatch: pytest.MonkeyPatch, unmeasured: None) -> Callable[[str], None]:
-    """Puts a program in the place of the one that draws."""
-    return lambda text: monkeypatch.setattr(drawing, "COMMAND", (sys.executable, "-c", text))
+def drawn(way: str, monkeypatch: pytest.MonkeyPatch, unmeasured: None) -> Iterator[Draw]:
+    """Has a plot drawn that way, by this program if one is named."""
+    with contextlib.ExitStack() as stack:
+
+        def drawn(plot: Any, *program: str) -> Any:
+            if way == "here":
+                monkeypatch.setattr(drawing, "COMMAND", program or COMMAND)
+                return drawing.draw(plot)
+            drawer = start_drawer(command=program or COMMAND)
+            stack.callback(drawer.close)
+            return drawing.draw(plot, partial(drawing.by, drawer))
+
+        yield drawn
+
+
+def python(text: str) -> tuple[str, ...]:
+    """A program to put in the place of the one that draws."""
+    return (sys.executable, "-c", text)
 
 
 @pytest.fixture(autouse=True)
@@ -180,7 +206,7 @@ def nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.mark.slow
 async def test_a_plot_is_drawn_by_a_process_of_its_own_wherever_home_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unmeasured: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: Draw
 ) -> None:
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 30\n")
     for name, value in (("HOME", "/nonexistent"), ("MPLCONFIGDIR", "/nonexistent"), ("MPLBACKEND", "nonsense")):
@@ -188,27 +214,27 @@ async def test_a_plot_is_drawn_by_a_process_of_its_own_wherever_home_is(
     monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path))
     monkeypatch.delenv("DISPLAY", raising=False)
     with trio.fail_after(60):
-        picture = await drawing.draw(TWO)
+        picture = await drawn(TWO)
     assert slope(picture, COLOURS[0]) > 0.3
     assert slope(picture, COLOURS[1]) < -0.3
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_drawn_comes_back_as_the_one_line_that_says_why(unmeasured: None) -> None:
+async def test_what_cannot_be_drawn_comes_back_as_the_one_line_that_says_why(drawn: Draw) -> None:
     expected = r"^the plot was not drawn: series\.a: expected an array of numbers$"
     with trio.fail_after(60), pytest.raises(DrawingError, match=expected):
-        await drawing.draw({"series": {"a": 1}})
+        await drawn({"series": {"a": 1}})
 
 
 @pytest.mark.slow
 async def test_without_matplotlib_the_drawing_names_the_cure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unmeasured: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: Draw
 ) -> None:
     (tmp_path / "matplotlib").mkdir()
     (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('broken as if it were not there')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with trio.fail_after(60), pytest.raises(DrawingError, match=r"pip install 'hearth\[plot\]'"):
-        await drawing.draw(TWO)
+        await drawn(TWO)
 
 
 async def test_what_is_no_json_is_not_even_asked_for() -> None:
@@ -217,56 +243,47 @@ async def test_what_is_no_json_is_not_even_asked_for() -> None:
 
 
 @pytest.mark.slow
-async def test_a_drawing_that_takes_too_long_is_ended(
-    another_program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_drawing_that_takes_too_long_is_ended(drawn: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "TIME_LIMIT", 0.3)
-    another_program("import time; time.sleep(60)")
     with trio.fail_after(30), pytest.raises(DrawingError, match=r"not drawn within 0\.3 s"):
-        await drawing.draw({"series": {"a": [1] * 100_000}})
+        await drawn({"series": {"a": [1] * 100_000}}, *python("import time; time.sleep(60)"))
 
 
 @pytest.mark.slow
-async def test_a_picture_without_end_is_refused(
-    another_program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_picture_without_end_is_refused(drawn: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "MOST_BYTES", 1 << 20)
-    another_program("import sys\nwhile True: sys.stdout.buffer.write(bytes(1 << 16))")
+    endless = python("import sys\nwhile True: sys.stdout.buffer.write(bytes(1 << 16))")
     with trio.fail_after(30), pytest.raises(DrawingError, match="larger than 1 MiB"):
-        await drawing.draw(TWO)
+        await drawn(TWO, *endless)
 
 
 @pytest.mark.slow
-async def test_a_process_that_dies_without_a_word_is_told_by_its_exit_code(
-    another_program: Callable[[str], None],
-) -> None:
-    another_program("import os; os._exit(7)")
+async def test_a_process_that_dies_without_a_word_is_told_by_its_exit_code(drawn: Draw) -> None:
     with trio.fail_after(30), pytest.raises(DrawingError, match="exit code 7"):
-        await drawing.draw({"series": {"a": [1] * 100_000}})
+        await drawn({"series": {"a": [1] * 100_000}}, *python("import os; os._exit(7)"))
 
 
 @pytest.mark.slow
-async def test_what_it_says_is_kept_to_the_last_line(another_program: Callable[[str], None]) -> None:
-    another_program("import sys; sys.stderr.write('noise\\n' * 100_000 + 'the last word\\n'); sys.exit(1)")
+async def test_what_it_says_is_kept_to_the_last_line(drawn: Draw) -> None:
+    talkative = python("import sys; sys.stderr.write('noise\\n' * 100_000 + 'the last word\\n'); sys.exit(1)")
     with trio.fail_after(30), pytest.raises(DrawingError, match=r"^the plot was not drawn: the last word$"):
-        await drawing.draw(TWO)
+        await drawn(TWO, *talkative)
 
 
-async def test_a_program_that_cannot_be_started_is_an_error_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "COMMAND", ("/nonexistent/python",))
+async def test_a_program_that_cannot_be_started_is_an_error_and_no_more(drawn: Draw) -> None:
     with pytest.raises(DrawingError, match="/nonexistent/python cannot be started: No such file"):
-        await drawing.draw(TWO)
+        await drawn(TWO, "/nonexistent/python")
 
 
 @pytest.mark.slow
-async def test_a_cancel_ends_the_process(tmp_path: Path, another_program: Callable[[str], None]) -> None:
+async def test_a_cancel_ends_the_process(tmp_path: Path, drawn: Draw) -> None:
     os.mkfifo(tmp_path / "started")
-    another_program(
+    waiting = python(
         f"import os, time; open({str(tmp_path / 'started')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     )
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(drawing.draw, TWO)
+            nursery.start_soon(drawn, TWO, *waiting)
             pid = int(await trio.to_thread.run_sync((tmp_path / "started").read_text, abandon_on_cancel=True))
             os.kill(pid, 0)
             nursery.cancel_scope.cancel()

@@ -97,9 +97,7 @@ def test_a_group_that_is_not_there_is_named_with_a_cure(tmp_path) -> None:
 
 @as_root
 def test_a_group_that_we_may_not_give_is_an_error_that_leaves_nothing(tmp_path) -> None:
-    tmp_path.chmod(0o777)
-    (tmp_path / "ours").mkdir()
-    os.chown(tmp_path / "ours", NOBODY, NOBODY)
+    os.chown(tmp_path, NOBODY, NOBODY)
     for parent in tmp_path.parents:
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
@@ -175,15 +173,17 @@ def test_the_directory_is_made_if_it_is_missing_and_closed_to_writers(bind, tmp_
     assert mode_of(tmp_path / "a") & 0o022 == 0, "nor may anybody exchange what is above it"
 
 
-def test_a_directory_that_everybody_may_write_is_refused_unless_it_is_sticky(bind, tmp_path) -> None:
+def test_a_directory_that_everybody_may_write_is_refused_also_if_it_is_sticky(bind, tmp_path) -> None:
     place = tmp_path / "open"
     place.mkdir()
     place.chmod(0o777)
     with pytest.raises(ConfigError, match=f"writable by everybody; `chmod o-w {place}`"):
         unix.bind(place / "s")
-    assert not (place / "s").exists()
     place.chmod(0o1777)
-    bind(place / "s")
+    with pytest.raises(ConfigError, match=f"could be there first; choose a directory of its own: {place}/NAME"):
+        unix.bind(place / "s")
+    assert not (place / "s").exists()
+    bind(place / "hearth" / "s")
 
 
 def test_a_directory_that_is_a_link_or_a_file_is_refused(tmp_path) -> None:
@@ -210,15 +210,12 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path) -> None:
 
 
 @as_root
-def test_somebody_elses_stale_socket_in_a_sticky_directory_is_an_error_and_no_traceback(tmp_path) -> None:
-    place = tmp_path / "sticky"
-    place.mkdir()
-    place.chmod(0o1777)
-    path = place / "s"
+def test_somebody_elses_stale_socket_is_an_error_and_no_traceback(tmp_path) -> None:
+    path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
         path.chmod(0o666)
-    for parent in place.parents:
+    for parent in (tmp_path, *tmp_path.parents):
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
     with ordinary_user(), pytest.raises(ConfigError, match="somebody else's"):

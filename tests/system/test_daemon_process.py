@@ -6,6 +6,7 @@ import base64
 import grp
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -209,7 +210,8 @@ def test_it_takes_its_socket_from_the_service_manager(tmp_path: Path) -> None:
     )
     try:
         assert process.stderr is not None
-        assert process.stderr.readline() == f"hearthd: ready on {path}\n"
+        said = list(iter(process.stderr.readline, f"hearthd: ready on {path}\n"))
+        assert all(": sandbox: " in line for line in said), said
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(20)
             client.connect(str(path))
@@ -232,3 +234,25 @@ def test_a_wedged_transaction_does_not_keep_the_daemon_from_ending(hearthd) -> N
     begun = time.monotonic()
     assert running.stop() == 0
     assert time.monotonic() - begun < 15, "the exchange alone would have taken 20 s"
+
+
+def test_it_shows_the_service_manager_that_it_is_alive_until_it_has_ended(hearthd, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.settimeout(20)
+        manager.bind(str(tmp_path / "notify"))
+        asked = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+        running = hearthd(env=asked).start()
+        said = [manager.recv(1000) for _ in range(4)]
+        assert sum(state.startswith(b"READY=1\n") for state in said) == 1
+        assert said.count(b"WATCHDOG=1") == 3
+        running.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, running.pid, os.WSTOPPED)
+        while select.select([manager], [], [], 0)[0]:
+            manager.recv(1000)
+        manager.settimeout(1)
+        with pytest.raises(TimeoutError):
+            manager.recv(1000)
+        running.signal(signal.SIGCONT)
+        manager.settimeout(20)
+        assert manager.recv(1000) == b"WATCHDOG=1"
+        assert running.stop() == 0

@@ -19,6 +19,7 @@ def read_all(reading: int) -> bytes:
 def test_lines_come_out_in_order() -> None:
     reading, writing = os.pipe()
     voice = Voice(writing)
+    voice.start()
     voice.say("one \udcff")
     voice.handle(logging.LogRecord("x", logging.INFO, "", 0, "two %s", ("words",), None))
     voice.end()
@@ -30,6 +31,7 @@ def test_lines_come_out_in_order() -> None:
 def test_a_message_stays_on_its_line_whatever_is_in_it() -> None:
     reading, writing = os.pipe()
     voice = Voice(writing)
+    voice.start()
     forged = "x\nhearthd: ready on /evil\x1b[2J\u2028y é"
     voice.handle(logging.LogRecord("x", logging.INFO, "", 0, "failed: %s", (forged,), None))
     voice.end()
@@ -46,6 +48,7 @@ def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> Non
             os.write(writing, b"x" * 4096)
     os.set_blocking(writing, True)
     voice = Voice(writing)
+    voice.start()
     for n in range(MOST_LINES + 500):
         voice.say(f"line {n}")
     # Somebody reads at last.
@@ -69,6 +72,7 @@ def test_a_pipe_that_somebody_made_non_blocking_is_written_to_all_the_same() -> 
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     voice = Voice(writing)
+    voice.start()
     for n in range(900):
         voice.say(f"{n} " + "x" * 200)
     data = b""
@@ -84,6 +88,7 @@ def test_nobody_there_is_no_trouble() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     voice = Voice(writing)
+    voice.start()
     voice.say("into the void")
     voice.end()
     os.close(writing)

@@ -1,7 +1,8 @@
 """Has a plot drawn: by `hearth.hcp.plotting` in a process of its own, within bounds of time and size (decision 0079).
 
-It owns the life of that process and nothing of what is drawn. However it is left, by a picture, an error or a cancel,
-the process has ended and what it wrote beside it is gone.
+It owns how long that process may run and how much it may say, and nothing of what is drawn. However it is left, by a
+picture, an error or a cancel, the process has ended and what it wrote beside it is gone. Where it runs is a `Start`:
+`here` starts it as a child of this process, `by` asks the drawer of a confined hearthd to (decision 0089).
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 import trio
 
+from hearth.actors.bridges.hcp.drawer import COMMAND, environment
 from hearth.errors import HearthError
 from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from hearth.actors.bridges.hcp.drawer import Drawer
 
 TIME_LIMIT = 20.0
 """Seconds that a drawing may take; a Raspberry Pi 4 needs about five."""
@@ -32,24 +36,162 @@ MOST_WORDS = 4096
 """Bytes that are kept of what the process says on stderr: the last of them."""
 AT_ONCE = trio.CapacityLimiter(1)
 """One drawing at a time: there are more urgent things for a small machine's processor."""
-COMMAND = (sys.executable, "-P", "-m", "hearth.hcp.plotting")
-_OURS = ("MPLBACKEND", "MPLCONFIGDIR", "MATPLOTLIBRC", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID")
-"""What of our environment is not handed on: the preferences of whoever started us, and what was meant for us alone."""
+GONE = "the plot was not drawn: the process that starts the drawing program has ended: restart hearthd"
+NOTHING_TO_DRAW_WITH = (
+    "the plot was not drawn: there was no matplotlib to draw with when hearthd started: pip install 'hearth[plot]', "
+    "and restart it"
+)
+STOP_PATIENCE = 5.0
+"""Seconds that the end of a process that is being stopped is waited for, where it is another's child."""
 
 
 class DrawingError(HearthError):
     """A plot that was not drawn, and why, with the cure where there is one."""
 
 
-async def draw(plot: Mapping[str, Any]) -> bytes:
+class Running(Protocol):
+    """A process that draws."""
+
+    @property
+    def stdin(self) -> trio.abc.SendStream | None:
+        """Takes the request."""
+        ...
+
+    @property
+    def stdout(self) -> trio.abc.ReceiveStream | None:
+        """Gives the picture."""
+        ...
+
+    @property
+    def stderr(self) -> trio.abc.ReceiveStream | None:
+        """Says what is wrong."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for its end; its exit code. Raises DrawingError where it could not be started."""
+        ...
+
+
+if TYPE_CHECKING:
+    Start = Callable[[], AbstractAsyncContextManager[Running]]
+
+
+@asynccontextmanager
+async def here() -> AsyncIterator[Running]:
+    """Start it as a child of this process. Killed, if it has not ended by then: it holds nothing to put in order."""
+    folder = await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="hearth-plot-"))
+    pipe = subprocess.PIPE
+    try:
+        try:
+            process = await trio.lowlevel.open_process(
+                COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder, env=environment(os.environ, folder)
+            )
+        except OSError as error:
+            raise DrawingError(f"the plot was not drawn: {COMMAND[0]} cannot be started: {error.strerror}") from None
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+
+
+@asynccontextmanager
+async def by(drawer: Drawer) -> AsyncIterator[Running]:
+    """Have it started by the drawer; stopped, if it has not ended by then."""
+    if not drawer.can_draw:
+        raise DrawingError(NOTHING_TO_DRAW_WITH)
+    (stdin, ours_in), (ours_out, stdout), (ours_err, stderr) = _pipes(3)
+    async with (
+        trio.lowlevel.FdStream(ours_in) as to,
+        trio.lowlevel.FdStream(ours_out) as picture,
+        trio.lowlevel.FdStream(ours_err) as words,
+    ):
+        try:
+            number = drawer.draw((stdin, stdout, stderr))
+        except OSError:
+            raise DrawingError(GONE) from None
+        finally:
+            _close(stdin, stdout, stderr)
+        process = _Anothers(drawer, number, to, picture, words)
+        try:
+            yield process
+        finally:
+            await process.stop()
+
+
+def _pipes(count: int) -> list[tuple[int, int]]:
+    made: list[tuple[int, int]] = []
+    try:
+        made.extend(os.pipe() for _ in range(count))
+    except OSError as error:
+        _close(*(descriptor for pipe in made for descriptor in pipe))
+        raise DrawingError(f"the plot was not drawn: {error.strerror}") from None
+    return made
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class _Anothers:
+    """A process that the drawer has started."""
+
+    def __init__(
+        self,
+        drawer: Drawer,
+        number: int,
+        stdin: trio.abc.SendStream,
+        stdout: trio.abc.ReceiveStream,
+        stderr: trio.abc.ReceiveStream,
+    ) -> None:
+        self._drawer, self._number = drawer, number
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        self._outcome: str | None = None
+
+    async def wait(self) -> int:
+        """See Running."""
+        await self._until_told()
+        assert self._outcome is not None
+        if self._outcome.startswith("! "):
+            raise DrawingError(f"the plot was not drawn: {self._outcome[2:]}")
+        return int(self._outcome)
+
+    async def _until_told(self) -> None:
+        while self._outcome is None:
+            await trio.lowlevel.wait_readable(self._drawer.fileno())
+            try:
+                number, outcome = self._drawer.told()
+            except BlockingIOError:
+                continue
+            except EOFError:
+                raise DrawingError(GONE) from None
+            if number == self._number:
+                # Others are drawings whose end was not waited for.
+                self._outcome = outcome
+
+    async def stop(self) -> None:
+        """Have it ended, if it has not."""
+        if self._outcome is None:
+            self._drawer.stop(self._number)
+            with trio.move_on_after(STOP_PATIENCE, shield=True), suppress(DrawingError):
+                await self._until_told()
+
+
+async def draw(plot: Mapping[str, Any], start: Start = here) -> bytes:
     """The PNG of a request that `hearth.hcp.plotting` describes. Raises DrawingError."""
     try:
         request = orjson.dumps(plot)
     except TypeError as error:
         raise DrawingError(f"the plot was not drawn: {error}") from None
-    async with AT_ONCE, _scratch() as folder:
+    async with AT_ONCE:
         try:
-            async with unwrapped(), _process(folder) as process:
+            async with unwrapped(), start() as process:
                 with trio.fail_after(TIME_LIMIT):
                     picture, words, code = await _converse(process, request)
         except trio.TooSlowError:
@@ -60,38 +202,7 @@ async def draw(plot: Mapping[str, Any]) -> bytes:
     return picture
 
 
-@asynccontextmanager
-async def _scratch() -> AsyncIterator[str]:
-    """A directory for what matplotlib keeps beside its work: HOME may be nobody's, or not to be written to."""
-    folder = await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="hearth-plot-"))
-    try:
-        yield folder
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
-
-
-@asynccontextmanager
-async def _process(folder: str) -> AsyncIterator[trio.Process]:
-    """The process that draws. Killed, if it has not ended by then: it holds nothing that it must put in order."""
-    environ = {name: value for name, value in os.environ.items() if name not in _OURS}
-    pipe = subprocess.PIPE
-    try:
-        process = await trio.lowlevel.open_process(
-            COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder, env={**environ, "MPLCONFIGDIR": folder}
-        )
-    except OSError as error:
-        raise DrawingError(f"the plot was not drawn: {COMMAND[0]} cannot be started: {error.strerror}") from None
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-
-
-async def _converse(process: trio.Process, request: bytes) -> tuple[bytes, bytes, int]:
+async def _converse(process: Running, request: bytes) -> tuple[bytes, bytes, int]:
     """Hand the request over; the picture, what was said on stderr, and the exit code."""
     assert process.stdin is not None
     assert process.stdout is not None

@@ -1,0 +1,140 @@
+"""hearthd's own confinement: what it knows of itself made into a plan, the plan put in force, and told (draft §12).
+
+Owns the way from configuration and parts to the sandbox's plan, and what becomes another user's before the daemon
+becomes that user. What is allowed is for `hearth.drivers.sandbox.plan`, how it is enforced for `confine` beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from hearth.audit.disk import sync_names
+from hearth.audit.files import real
+from hearth.config import default_socket, default_state_dir
+from hearth.drivers.sandbox.confine import available, confine
+from hearth.drivers.sandbox.identity import find_user, make_over
+from hearth.drivers.sandbox.plan import Places, make_plan
+from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from hearth.actors.runtime import RuntimeParts
+    from hearth.config import Config
+    from hearth.drivers.sandbox.identity import Identity
+    from hearth.drivers.sandbox.plan import Plan
+    from hearth.drivers.sandbox.report import Report
+
+log = logging.getLogger("hearth.sandbox")
+
+
+def own_uid(config: Config) -> int:
+    """Who the daemon will be when it serves. Raises ConfigError."""
+    uid = os.geteuid()
+    return find_user(config.sandbox.user).uid if uid == 0 and config.sandbox.user is not None else uid
+
+
+def plan_of(config: Config, parts: RuntimeParts, places: Places, uid: int) -> Plan:
+    """The plan for a daemon of these parts that `uid` starts. Raises ConfigError."""
+    return make_plan(
+        config,
+        parts.board.profile,
+        places,
+        tools={tool.name for tool in parts.registry.values()},
+        environ=os.environ,
+        uid=uid,
+    )
+
+
+def places_of(parts: RuntimeParts, bound: Path | None) -> Places:
+    """Where the daemon's own files are; `bound` is its socket, where it bound one itself."""
+    settings = parts.journal.settings
+    return Places(audit=real(settings.path), key=settings.key, socket=bound)
+
+
+def confine_daemon(
+    config: Config, parts: RuntimeParts, places: Places, made: Collection[Path], *, no_sandbox: bool
+) -> Report:
+    """Confine this process for good, and tell in the log what is in force. Raises ConfigError.
+
+    To be called when addresses are bound and devices known, and before any record is opened or thread started; `made`
+    are directories that this process has made.
+    """
+    off = "--no-sandbox" if no_sandbox else None if config.sandbox.enable else "[sandbox] enable = false"
+    if no_sandbox and config.sandbox.require:
+        raise ConfigError("[sandbox] require: --no-sandbox cannot be; take one of them out")
+    plan = plan_of(config, parts, places, os.geteuid())
+    _prepare(plan, places, made, durable=config.audit.durability == "fsync")
+    # SQLite's own choice would be /tmp.
+    os.environ["SQLITE_TMPDIR"] = str(places.audit.parent)
+    report = confine(plan, off=off)
+    for level, line in report.lines():
+        log.log(logging.WARNING if level == "warning" else logging.INFO, "%s", line)
+    if plan.user is not None:
+        _can_work(plan.user, places)
+    if config.sandbox.require and report.state != "in force":
+        lacking = "; ".join(f"{name}: {why}" for name, why in report.missing.items())
+        raise ConfigError(f"[sandbox] require: not all of it can be put in force: {lacking}")
+    return report
+
+
+def _can_work(user: Identity, places: Places) -> None:
+    """Raise ConfigError where this user, who we are by now, cannot read what we consist of, or write what we must."""
+    if not all(os.access(file, os.R_OK, effective_ids=True) for file in (__file__, os.__file__)):
+        raise ConfigError(
+            f"[sandbox] user: {user.name} cannot read {sys.prefix} and {sys.base_prefix}, of which hearthd consists; "
+            "install them where everybody can read, such as /opt/hearth"
+        )
+    for directory in (places.audit.parent, places.key.parent):
+        if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+            raise ConfigError(
+                f"[sandbox] user: {user.name} cannot write to {directory}, where the audit log and its key are to be; "
+                f"`install -d -o {user.name} {directory}`"
+            )
+
+
+def lacking(config: Config) -> Iterator[str]:
+    """What of the sandbox could not be put in force here, one line each; raises ConfigError where it is required."""
+    if not config.sandbox.enable:
+        yield "sandbox: off: [sandbox] enable = false"
+        return
+    missing: dict[str, list[str]] = {}
+    for part in available():
+        if not part.in_force:
+            missing.setdefault(part.detail, []).append(part.name)
+    lines = [f"sandbox: would not be in force: {', '.join(names)}: {why}" for why, names in missing.items()]
+    if config.sandbox.require and lines:
+        raise ConfigError("\n".join(f"[sandbox] require: {line}" for line in lines))
+    yield from lines
+
+
+def _prepare(plan: Plan, places: Places, made: Collection[Path], *, durable: bool) -> None:
+    """Make the directories on which rules are to stand, and hand over what a user is to own. Raises ConfigError."""
+    ours = {default_state_dir(os.environ, 0), default_socket(os.environ, 0).parent, *made}
+    try:
+        for path, mode in ((places.audit, 0o750), (places.key, 0o700)):
+            existed = next(place for place in path.parents if place.is_dir())
+            if existed != path.parent:
+                path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
+                ours.add(path.parent)
+            if (path == places.audit and durable) or existed != path.parent:
+                # A confined process cannot open the directories above, and so not bring their names to the disk.
+                sync_names(path, existed)
+        if plan.user is not None:
+            _hand_over(plan.user, places, ours)
+    except OSError as error:
+        raise ConfigError(f"[sandbox]: {error.filename}: {error.strerror}; see [audit] path and key") from None
+
+
+def _hand_over(user: Identity, places: Places, ours: Collection[Path]) -> None:
+    """Give a user the daemon's own files. Directories of somebody's choice stay: /var/log is not ours to give away."""
+    for directory in {places.audit.parent, places.key.parent, *([places.socket.parent] if places.socket else [])}:
+        if directory in ours and directory.stat().st_uid == 0:
+            os.chown(directory, user.uid, user.gid)
+    make_over(places.own, user)
+    if places.socket is not None:
+        os.chown(places.socket, user.uid, -1)

@@ -1,0 +1,196 @@
+"""Puts a plan in force, part by part, in an order in which nothing undoes or escapes what came before.
+
+Owns the order: the user first, since becoming one takes powers that go next; then what the kernel is asked to deny.
+What a kernel has not is told, not hidden. It refuses to begin where there is a second thread: what is denied to one
+thread is not denied to another.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hearth.drivers.sandbox import identity, landlock, seccomp
+from hearth.drivers.sandbox.landlock import Fs
+from hearth.drivers.sandbox.report import Part, Report
+from hearth.drivers.sandbox.seccomp import Filter, NoFilter
+from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hearth.drivers.sandbox.plan import Access, Plan
+    from hearth.drivers.sandbox.report import Name
+
+_READ = Fs.READ_FILE | Fs.READ_DIR
+RIGHTS: Mapping[Access, Fs] = {
+    "read": _READ,
+    "write": _READ
+    | Fs.WRITE_FILE
+    | Fs.TRUNCATE
+    | Fs.REMOVE_FILE
+    | Fs.REMOVE_DIR
+    | Fs.MAKE_REG
+    | Fs.MAKE_DIR
+    | Fs.REFER,
+    "execute": _READ | Fs.EXECUTE,
+    "device": _READ | Fs.WRITE_FILE | Fs.IOCTL_DEV,
+    "list": Fs.READ_DIR,
+    "unlink": Fs.REMOVE_FILE,
+}
+"""What each kind of access comes to."""
+_LANDLOCK: tuple[tuple[Name, int, str], ...] = (
+    ("files", 1, ""),
+    ("network", 4, "Linux 6.7"),
+    ("devices", 5, "Linux 6.10"),
+    ("scopes", 6, "Linux 6.12"),
+)
+"""The parts that are Landlock's, each with the version of its interface, and the kernel, that brought it."""
+
+
+def confine(plan: Plan, *, off: str | None = None, abi: int = landlock.NEWEST) -> Report:
+    """Put all of a plan in force that can be; `abi` is the newest version of Landlock to use.
+
+    Where `off` says why it is switched off, nothing but its user is. Raises ConfigError where the user cannot be
+    become, or there are other threads.
+    """
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - a count
+        names = sorted(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
+        raise ConfigError(
+            f"[sandbox]: {threads - 1} threads run already ({', '.join(names) or 'of a library'}) and would not be "
+            "confined; take out what starts them ([tools] enable, planners), or set enable = false"
+        )
+    user = None if plan.user is None else plan.user.name
+    if off is not None:
+        _become(plan)
+        return Report(off=off, user=user)
+    made = _filter(plan)
+    parts = [*_become(plan), _capabilities(plan), _no_new_privs(), *_landlock(plan, abi), _seccomp(plan, made)]
+    return Report(
+        parts=tuple(parts),
+        user=user,
+        added=tuple(str(path) for path in plan.added),
+        hotplug=plan.hotplug,
+        notes=plan.notes,
+    )
+
+
+def available(abi: int = landlock.NEWEST, *, proc: Path = Path("/proc")) -> Iterator[Part]:
+    """What could be put in force here; puts nothing in force."""
+    yield Part("no_new_privs", True, "for all that is run")
+    try:
+        there = min(landlock.version(), abi)
+    except OSError as error:
+        for name, _, _ in _LANDLOCK:
+            yield Part(name, False, landlock.why_not(error))
+    else:
+        for name, since, kernel in _LANDLOCK:
+            yield _part_of_landlock(name, since, kernel, there, "can be")
+    try:
+        seccomp.library()
+    except NoFilter as error:
+        yield Part("syscalls", False, str(error))
+    else:
+        if (proc / "sys/kernel/seccomp/actions_avail").exists():
+            yield Part("syscalls", True, "can be")
+        else:
+            yield Part("syscalls", False, seccomp.NO_KERNEL)
+
+
+def _become(plan: Plan) -> list[Part]:
+    if plan.user is None:
+        return []
+    try:
+        # Now, since whoever becomes a user loses the power to do it.
+        identity.bound_capabilities(plan.capabilities)
+        identity.become(plan.user)
+    except OSError as error:
+        raise ConfigError(f"[sandbox] user: cannot become {plan.user.name}: {error.strerror}") from None
+    return [Part("user", True, identity.told(plan.user))]
+
+
+def _capabilities(plan: Plan) -> Part:
+    try:
+        identity.keep_capabilities(plan.capabilities)
+    except OSError as error:
+        return Part("capabilities", False, f"the kernel keeps them: {error.strerror}")
+    return Part("capabilities", True, f"{', '.join(plan.capabilities) or 'none'} kept")
+
+
+def _no_new_privs() -> Part:
+    try:
+        identity.no_new_privs()
+    except OSError as error:
+        return Part("no_new_privs", False, f"the kernel refuses it: {error.strerror}")
+    return Part("no_new_privs", True, "for all that is run")
+
+
+def _landlock(plan: Plan, newest: int) -> Iterator[Part]:
+    if plan.looks is not None:
+        for name, _, _ in _LANDLOCK:
+            yield Part(name, False, f"Landlock would keep hearthd from looking into other processes ({plan.looks})")
+        return
+    scopes = (0 if plan.abstract else landlock.ABSTRACT_UNIX_SOCKETS) | (0 if plan.signals else landlock.SIGNALS)
+    try:
+        abi = min(landlock.version(), newest)
+        with landlock.Ruleset(abi, scopes, tcp=plan.network is None) as rules:
+            failed = rules.allow_all((grant.path, RIGHTS[grant.access]) for grant in plan.grants)
+            rules.enforce()
+    except OSError as error:
+        for name, _, _ in _LANDLOCK:
+            yield Part(name, False, landlock.why_not(error))
+        return
+    said = {
+        "files": f"Landlock {abi}, {len(plan.grants) - len(failed)} paths",
+        "network": "no TCP is bound or connected" if plan.network is None else f"TCP is allowed: {plan.network}",
+        "devices": "ioctl on none but the listed",
+        "scopes": _scopes(plan),
+    }
+    for name, since, kernel in _LANDLOCK:
+        yield _part_of_landlock(name, since, kernel, abi, said[name])
+
+
+def _part_of_landlock(name: Name, since: int, kernel: str, abi: int, said: str) -> Part:
+    if abi >= since:
+        return Part(name, True, said)
+    return Part(name, False, f"Landlock {abi} of this kernel does not know it; it takes {kernel} or later")
+
+
+def _scopes(plan: Plan) -> str:
+    held = [name for name, why in (("signals", plan.signals), ("abstract sockets", plan.abstract)) if why is None]
+    return f"no {' and no '.join(held)} to the outside" if held else "none is asked for"
+
+
+def _filter(plan: Plan) -> Filter | NoFilter:
+    allowed = {"execve": plan.execve is not None, "connect": plan.connect is not None}
+    try:
+        return Filter(seccomp.rules(plan.families, **allowed))
+    except NoFilter as error:
+        return error
+
+
+def _seccomp(plan: Plan, made: Filter | NoFilter) -> Part:
+    try:
+        if isinstance(made, NoFilter):
+            raise made
+        made.enforce()
+    except NoFilter as error:
+        return Part("syscalls", False, str(error))
+    return Part("syscalls", True, f"{made.calls} are denied{'' if plan.execve else ', execve among them'}")
+
+
+def python_rules() -> list[tuple[Path, Fs]]:
+    """What a Python program of ours needs to be started and to import: to be granted to what is run on our behalf."""
+    from hearth.drivers.sandbox.programs import interpreters_of
+    from hearth.drivers.sandbox.system import interpreter, plain_nodes, system_files
+
+    program = Path(sys.executable)
+    return [
+        *((path, RIGHTS["read"]) for path in interpreter()),
+        *((path, RIGHTS["read"]) for path, _ in system_files(root=os.geteuid() == 0)),
+        *((path, RIGHTS["device"]) for path in plain_nodes()),
+        *((path, RIGHTS["execute"]) for path in (program, *interpreters_of(program))),
+    ]

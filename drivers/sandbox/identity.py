@@ -1,0 +1,156 @@
+"""Who a process is: a user and its groups, what of root's powers it keeps, and that it never gets more.
+
+Owns the ways to give these up, none of which can be taken back. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import grp
+import os
+import pwd
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 23, 24, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITY_VERSION = 0x20080522
+CAPABILITIES: Final = {
+    "CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7,
+    "SETPCAP": 8,
+}  # fmt: skip
+"""Those that are named here, by the kernel's numbers."""
+
+
+class Identity(NamedTuple):
+    """A user, with the groups it is in."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def find_user(name: str) -> Identity:
+    """A user of this machine. Raises ConfigError."""
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError(
+            f"[sandbox] user: there is no user {name!r}; create it with `useradd --system {name}`"
+        ) from None
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    return Identity(entry.pw_name, entry.pw_uid, entry.pw_gid, tuple(sorted(groups)))
+
+
+def become(who: Identity) -> None:
+    """Be this user, in its groups and no other, for good. Takes root. Raises OSError."""
+    os.setgroups(who.groups)
+    os.setresgid(who.gid, who.gid, who.gid)
+    os.setresuid(who.uid, who.uid, who.uid)
+
+
+def told(who: Identity) -> str:
+    """The user and its groups, in words."""
+    names = []
+    for gid in who.groups:
+        with suppress(KeyError):
+            names.append(grp.getgrgid(gid).gr_name)
+    return f"{who.name} ({', '.join(names) or 'no group'})"
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Sets(ctypes.Structure):
+    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def _prctl(option: int, value: int = 0) -> int:
+    zero = ctypes.c_ulong(0)
+    return _checked(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero))
+
+
+def no_new_privs() -> None:
+    """No program that is run from now on gets more than this process has, by set-uid bits or otherwise."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def bound_capabilities(keep: Collection[str]) -> None:
+    """Let no program that is run get others than these, as far as we may say so: it takes root's powers."""
+    kept = {CAPABILITIES[name] for name in keep}
+    if _capabilities()[0].permitted & 1 << CAPABILITIES["SETPCAP"]:
+        for number in range(64):
+            with suppress(OSError):  # past the last one that this kernel knows
+                if number not in kept and _prctl(_PR_CAPBSET_READ, number):
+                    _prctl(_PR_CAPBSET_DROP, number)
+    with suppress(OSError):  # older than Linux 4.3, which has no ambient ones
+        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+
+
+def keep_capabilities(keep: Collection[str]) -> None:
+    """Give up all capabilities but these, for this process and all that it starts. Raises OSError."""
+    bound_capabilities(keep)
+    low, high = _capabilities()
+    left = low.permitted & sum(1 << CAPABILITIES[name] for name in keep)
+    wanted = ((left, left, 0), (0, 0, 0))
+    if [(half.effective, half.permitted, half.inheritable) for half in (low, high)] != list(wanted):
+        header = _Header(_CAPABILITY_VERSION, 0)
+        sets = (_Sets * 2)(*(_Sets(*half) for half in wanted))
+        _checked(_libc.capset(ctypes.byref(header), ctypes.byref(sets)))
+
+
+def _capabilities() -> tuple[_Sets, _Sets]:
+    """The capabilities of this process: the lower 32 of each set, and the upper."""
+    header = _Header(_CAPABILITY_VERSION, 0)
+    sets = (_Sets * 2)()
+    _checked(_libc.capget(ctypes.byref(header), ctypes.byref(sets)))
+    return sets[0], sets[1]
+
+
+def make_over(paths: Iterable[Path], to: Identity) -> None:
+    """Give a user what root has of these: files, and directories with all in them. What is not there is passed over.
+
+    Links are not followed, and what has another name elsewhere is left: neither is root's to give here. Raises OSError.
+    """
+    for path in paths:
+        with suppress(FileNotFoundError):
+            _make_over(str(path), None, to)
+
+
+def _make_over(name: str, directory: int | None, to: Identity) -> None:
+    status = os.lstat(name) if directory is None else os.stat(name, dir_fd=directory, follow_symlinks=False)
+    folder = stat.S_ISDIR(status.st_mode)
+    if not folder and not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
+        return
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(name, flags | (os.O_DIRECTORY if folder else 0), dir_fd=directory)
+    try:
+        now = os.fstat(fd)
+        if not os.path.samestat(now, status):
+            return  # somebody changed it under our eyes
+        if folder:
+            for inner in os.listdir(fd):  # noqa: PTH208 - by descriptor
+                _make_over(inner, fd, to)
+        if now.st_uid == 0 and (folder or now.st_nlink == 1):
+            os.fchown(fd, to.uid, to.gid)
+    finally:
+        os.close(fd)

@@ -1,0 +1,193 @@
+"""System calls that a daemon does without: a seccomp filter which denies them, built by libseccomp.
+
+Owns the table of what is denied and with which error, which is one that a program meets on other machines too. What is
+not in the table is allowed: Python, its libraries and the C library use what they like. A system call of a foreign
+architecture (i386 or x32 on x86-64), to which no rule applies, ends the process.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from hearth.errors import HearthError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+_WORD: Final = 0xFFFFFFFF
+"""The kernel reads an int, and the filter the whole register: what stands above it must not hide a value."""
+_FAMILIES: Final = 46
+"""Address families are numbered below this (AF_MAX)."""
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_KINDS: Final = 16
+_NETLINK_PROTOCOLS: Final = 23
+_STREAM: Final = 1
+_DATAGRAM: Final = 2
+NETLINK = {"netlink:route": 0, "netlink:sock_diag": 4}
+"""The protocols of AF_NETLINK that a plan may name."""
+
+DENIED: Final = {
+    # Another program, or another process's memory.
+    "ptrace process_vm_readv process_vm_writev process_madvise pidfd_getfd kcmp": errno.EPERM,
+    # What is mounted where, and another root.
+    "mount umount umount2 open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick": errno.EPERM,
+    "mount_setattr pivot_root chroot swapon swapoff quotactl quotactl_fd acct": errno.EPERM,
+    "name_to_handle_at open_by_handle_at fanotify_init": errno.EPERM,
+    # The kernel itself, and the machine.
+    "reboot kexec_load kexec_file_load init_module finit_module delete_module": errno.EPERM,
+    "bpf perf_event_open syslog ioperm iopl modify_ldt vm86 vm86old personality": errno.EPERM,
+    "sethostname setdomainname vhangup lookup_dcookie uselib nfsservctl": errno.EPERM,
+    "settimeofday stime clock_settime clock_settime64 adjtimex clock_adjtime clock_adjtime64": errno.EPERM,
+    "add_key request_key keyctl userfaultfd": errno.EPERM,
+    # io_uring opens and connects without a system call that a filter would see.
+    "io_uring_setup io_uring_enter io_uring_register": errno.EPERM,
+    "unshare setns": errno.EPERM,
+    # Who this is, it stays.
+    "setuid setuid32 setgid setgid32 setreuid setreuid32 setregid setregid32 setresuid setresuid32": errno.EPERM,
+    "setresgid setresgid32 setgroups setgroups32 setfsuid setfsuid32 setfsgid setfsgid32 capset": errno.EPERM,
+}
+"""Names of system calls, those of other architectures and of newer kernels among them, and what they answer."""
+NO_KERNEL: Final = "this kernel has no seccomp filters; it takes CONFIG_SECCOMP_FILTER"
+EXECUTING: Final = {"execve execveat": errno.EPERM}
+UNNEEDED: Final = {
+    # What a name leads to is given other modes, owners and labels by nobody here; Landlock does not look at these.
+    "chmod fchmodat fchmodat2 chown chown32 lchown lchown32 fchownat": errno.EPERM,
+    "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat": errno.EPERM,
+}
+"""What only programs that the daemon runs may need."""
+CONNECTING: Final = {"connect": errno.EACCES}
+"""Sockets with a name in the file system, other daemons', are not Landlock's either."""
+_SET_ID_BITS: Final = (0o4000, 0o2000)
+_MODES: Final = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+"""Which argument is a mode."""
+
+_NEW_NAMESPACES: Final = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
+_TERMINAL_INPUT: Final = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX, which type for whoever sits at the terminal."""
+
+
+class NoFilter(HearthError):
+    """A filter that cannot be had here; the message says why, with the cure."""
+
+
+class Rule(NamedTuple):
+    """A system call that is denied with an errno; `match` are (argument, mask, value) that all must hold.
+
+    Mask 0 means: at least the value.
+    """
+
+    call: str
+    error: int
+    match: tuple[tuple[int, int, int], ...] = ()
+
+
+def rules(families: Collection[str], *, execve: bool = False, connect: bool = False) -> Iterator[Rule]:
+    """What is denied to a daemon that may make sockets of these families.
+
+    They are "unix", "inet" (streams and datagrams), "inet-dgram", and those of NETLINK. With `execve` what
+    programs need is allowed, too.
+    """
+    tables = [DENIED, *([] if execve else [EXECUTING, UNNEEDED]), *([] if execve or connect else [CONNECTING])]
+    for table in tables:
+        for names, error in table.items():
+            for name in names.split():
+                yield Rule(name, error)
+    for name, argument in _MODES.items():
+        for bit in _SET_ID_BITS:
+            if execve or name == "fchmod":
+                yield Rule(name, errno.EPERM, ((argument, bit, bit),))
+    for flag in _NEW_NAMESPACES:
+        yield Rule("clone", errno.EPERM, ((0, flag, flag),))
+    # Its flags are in memory, where no filter looks. The C library falls back on clone.
+    yield Rule("clone3", errno.ENOSYS)
+    for request in _TERMINAL_INPUT:
+        yield Rule("ioctl", errno.EPERM, ((1, _WORD, request),))
+    yield from _sockets(families)
+
+
+def _sockets(families: Collection[str]) -> Iterator[Rule]:
+    netlink = [NETLINK[name] for name in families if name in NETLINK]
+    allowed = {_UNIX} if "unix" in families else set()
+    if "inet" in families or "inet-dgram" in families:
+        allowed |= {_INET, _INET6}
+        kinds = (_DATAGRAM, _STREAM) if "inet" in families else (_DATAGRAM,)
+        for family in (_INET, _INET6):
+            for kind in range(_KINDS):
+                if kind not in kinds:
+                    yield Rule("socket", errno.EPERM, ((0, _WORD, family), (1, 0xF, kind)))
+    if netlink:
+        allowed.add(_NETLINK)
+        for protocol in range(_NETLINK_PROTOCOLS):
+            if protocol not in netlink:
+                yield Rule("socket", errno.EPROTONOSUPPORT, ((0, _WORD, _NETLINK), (2, _WORD, protocol)))
+        yield Rule("socket", errno.EPROTONOSUPPORT, ((0, _WORD, _NETLINK), (2, 0, _NETLINK_PROTOCOLS)))
+    for family in range(_FAMILIES):
+        if family not in allowed:
+            yield Rule("socket", errno.EAFNOSUPPORT, ((0, _WORD, family),))
+    yield Rule("socket", errno.EAFNOSUPPORT, ((0, 0, _FAMILIES),))
+
+
+def library() -> Any:
+    """The Python module of libseccomp: Debian's, else the one over ctypes. Raises NoFilter."""
+    for name in ("seccomp", "pyseccomp"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        except (OSError, RuntimeError, AttributeError) as error:
+            raise NoFilter(f"libseccomp.so.2 cannot be loaded ({error}); `apt-get install libseccomp2`") from None
+    raise NoFilter(
+        "no module for libseccomp is installed; `pip install pyseccomp`, or `apt-get install python3-seccomp`"
+    )
+
+
+class Filter:
+    """A filter that is ready to be put in force. Made before anything is denied: the module looks for its library."""
+
+    def __init__(self, denied: Iterable[Rule]) -> None:
+        """Raises NoFilter."""
+        seccomp = library()
+        numbers = set()
+        try:
+            self._filter = seccomp.SyscallFilter(seccomp.ALLOW)
+            self._filter.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
+            with suppress(OSError, RuntimeError, AttributeError):  # libseccomp before 2.5 does not know it
+                # The kernel's own errors, and not one for all of them.
+                self._filter.set_attr(seccomp.Attr.API_SYSRAWRC, 1)
+            for rule in denied:
+                number = _number(seccomp, rule.call)
+                if number >= 0:
+                    numbers.add(number)
+                    match = (_argument(seccomp, *condition) for condition in rule.match)
+                    self._filter.add_rule(seccomp.ERRNO(rule.error), number, *match)
+        except (OSError, RuntimeError) as error:
+            raise NoFilter(f"libseccomp refuses the filter: {error}") from None
+        self.calls = len(numbers)
+        """How many system calls it denies, some of them only with certain arguments."""
+
+    def enforce(self) -> None:
+        """Put it in force for this thread and all that it starts. Takes no_new_privs. Raises NoFilter."""
+        try:
+            self._filter.load()
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.EINVAL, errno.ENOSYS):
+                raise NoFilter(NO_KERNEL) from None
+            raise NoFilter(f"the kernel refuses the seccomp filter: {error}") from None
+
+
+def _number(seccomp: Any, name: str) -> int:
+    """A system call's number, negative where this architecture or this library has none of the name."""
+    try:
+        return int(seccomp.resolve_syscall(seccomp.system_arch(), name))
+    except ValueError:
+        return -1
+
+
+def _argument(seccomp: Any, index: int, mask: int, value: int) -> Any:
+    if mask:
+        return seccomp.Arg(index, seccomp.MASKED_EQ, mask, value)
+    return seccomp.Arg(index, seccomp.GE, value)

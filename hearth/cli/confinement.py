@@ -1,0 +1,134 @@
+"""The doctor's checks of confinement: what this kernel can, what a daemon would do with it, what is in force in one.
+
+Owns which finding is good or bad, and its words. The looking is the drivers' business, as in `hardware`: it is called
+by name, when a doctor is asked for and not before.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hearth.address import UnixAddress
+from hearth.cli.checks import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hearth.address import Address
+    from hearth.config import Config
+
+_LOOKING = "hearth.drivers.sandbox.findings"
+_INIT = 1
+_FILTER = "2"
+"""What /proc says of a thread that has a seccomp filter."""
+
+
+def look(config: Config) -> dict[str, Any]:
+    """What this kernel can, and what a daemon with this configuration would put in force."""
+    found: dict[str, Any] = import_module(_LOOKING).look(config)
+    return found
+
+
+def look_at(address: Address) -> dict[str, Any] | None:
+    """What the kernel says of the process that listens there; None where that cannot be seen from here."""
+    if not isinstance(address, UnixAddress):
+        return None
+    try:
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(1)
+            asking.connect(str(address.path))
+            pid = struct.unpack("=iII", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    except OSError:
+        return None
+    # Where a service manager made the socket, it is the manager's; and across a container nobody has a number.
+    found: dict[str, Any] | None = import_module(_LOOKING).process(pid) if pid > _INIT else None
+    return found
+
+
+def machine_checks(found: Mapping[str, Any]) -> Iterator[Check]:
+    """What the kernel can, and what would be done with it."""
+    kernel = found["kernel"]
+    offers = [f"Landlock {kernel['landlock']}"] if kernel["landlock"] else []
+    offers += ["seccomp filters"] if kernel["seccomp"] and kernel["libseccomp"] else []
+    lacking = [part for part in kernel["parts"] if not part["can_be"]]
+    if not lacking:
+        yield Check("OK", "kernel", f"can confine a daemon: {', '.join([*offers, 'no_new_privs'])}")
+    causes: dict[str, list[str]] = {}
+    for part in lacking:
+        causes.setdefault(part["detail"], []).append(part["name"])
+    for why, names in causes.items():
+        reason, _, cure = why.partition("; ")
+        yield Check("WARN", "kernel", f"cannot confine {', '.join(names)}: {reason}", cure or "see docs/sandbox.md")
+    yield from _planned(found["planned"])
+
+
+def _planned(planned: Mapping[str, Any]) -> Iterator[Check]:
+    if "off" in planned:
+        yield Check("WARN", "sandbox", f"would be off: {planned['off']}", "take it out of the configuration")
+        return
+    if "error" in planned:
+        yield Check("WARN", "sandbox", f"cannot be planned: {planned['error']}", "mend that first")
+        return
+    paths = planned["paths"]
+    devices = [entry["path"] for entry in paths if entry["access"] == "device"]
+    written = [entry["path"] for entry in paths if entry["access"] == "write"]
+    starts = "the programs of proc.exec" if "execve" in planned else "no program"
+    becomes = f"as {planned['user']}, " if "user" in planned else ""
+    yield Check(
+        "OK",
+        "sandbox",
+        f"started by you, {becomes}hearthd could write beneath {', '.join(written)}, open {len(devices)} device nodes, "
+        f"start {starts}, make sockets {', '.join(planned['sockets'])}",
+    )
+
+
+def daemon_checks(told: Mapping[str, Any], process: Mapping[str, Any] | None) -> Iterator[Check]:
+    """What a daemon says of itself (`health.sandbox`), and what the kernel says of it."""
+    state = told.get("state")
+    if state == "off":
+        cure = "start it without --no-sandbox, and with [sandbox] enable = true"
+        yield Check("WARN", "sandbox", f"is off in the daemon: {told.get('reason')}", cure)
+    elif state in ("in force", "in part"):
+        yield Check("OK", "sandbox", f"in force in the daemon: {', '.join(told.get('in_force', ()))}")
+    for name, why in told.get("missing", {}).items():
+        reason, _, cure = str(why).partition("; ")
+        yield Check("WARN", "sandbox", f"not in force in the daemon: {name}: {reason}", cure or "see docs/sandbox.md")
+    for path in told.get("added", ()):
+        yield Check(
+            "WARN", "sandbox", f"{path} may be written besides", "the daemon's environment names it: take it out"
+        )
+    for note in told.get("notes", ()):
+        yield Check("OK", "sandbox", f"but note: {note}")
+    if process is not None:
+        yield _process(told, process)
+
+
+def _process(told: Mapping[str, Any], process: Mapping[str, Any]) -> Check:
+    facts = (
+        f"pid {process['pid']}: uid {_ids(process['Uid'])}, capabilities {_capabilities(process['CapEff'])}, "
+        f"no_new_privs {'/'.join(process['NoNewPrivs'])}, seccomp {'/'.join(process['Seccomp'])}"
+    )
+    held = told.get("in_force", ())
+    escaped = [
+        name
+        for name, expected, found in (
+            ("no_new_privs", "1", process["NoNewPrivs"]),
+            ("syscalls", _FILTER, process["Seccomp"]),
+        )
+        if name in held and found != [expected]
+    ]
+    if escaped:
+        cure = "it says that this holds for all its threads, and the kernel says that it does not: tell us"
+        return Check("FAIL", "process", f"{facts}; {', '.join(escaped)} not in force in every thread", cure)
+    return Check("OK", "process", facts)
+
+
+def _ids(found: list[str]) -> str:
+    return "/".join(sorted({number for line in found for number in line.split()}))
+
+
+def _capabilities(found: list[str]) -> str:
+    return "none" if all(int(bits, 16) == 0 for bits in found) else "/".join(bits.lstrip("0") for bits in found)

@@ -1,0 +1,108 @@
+"""Whether somebody else could exchange what lies in a directory: there, or anywhere on the way to it (decision 0093).
+
+It looks at owners, modes and links, as `namei -l` does, and says in words what is wrong and how to mend it. It refuses
+nothing and changes nothing: the daemon does, for its socket, and the doctor tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+MOST_LINKS = 40
+"""Links on the way; the kernel follows no more."""
+_ACL = "system.posix_acl_access"
+
+
+def whose_hands(directory: Path, trusted: Collection[int]) -> str | None:
+    """Why users that are not `trusted` (uids; root always is) could exchange what is in it, with the cure; else None.
+
+    In the directory itself nobody else may write. On the way there a sticky directory such as /tmp will do, if what it
+    leads to belongs to somebody trusted. Raises OSError where something on the way cannot be looked at.
+    """
+    trusted = {0, *trusted}
+    place, links = Path("/"), 0
+    ahead = list(reversed(directory.absolute().parts[1:]))
+    while True:
+        status = place.stat()
+        if status.st_uid not in trusted and not _is_nobodys_here(status.st_uid):
+            return f"{place} belongs to {_user(status.st_uid)}, who could put another one in its place; choose another"
+        writers = _writers(place, status, trusted)
+        if not ahead:
+            return writers
+        step = place / ahead.pop()
+        found = step.lstat()
+        if writers is not None and not status.st_mode & stat.S_ISVTX:
+            return writers
+        if writers is not None and found.st_uid not in trusted and not _is_nobodys_here(found.st_uid):
+            return f"{step} belongs to {_user(found.st_uid)}, in a directory that others can write to; choose another"
+        if not stat.S_ISLNK(found.st_mode):
+            place = step
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            return f"{directory} leads through more than {MOST_LINKS} links; choose another"
+        target = step.readlink()
+        ahead += reversed([part for part in target.parts if part != "/"])
+        if target.is_absolute():
+            place = Path("/")
+
+
+def _writers(place: Path, status: os.stat_result, trusted: Collection[int]) -> str | None:
+    if status.st_mode & stat.S_IWOTH:
+        if status.st_mode & stat.S_ISVTX:
+            return (
+                f"{place} is writable by everybody, who could be there first; "
+                f"choose a directory of its own: {place}/NAME/hearth.sock, say"
+            )
+        return f"{place} is writable by everybody; `chmod o-w {place}`"
+    if status.st_mode & stat.S_IWGRP and not _is_ours_alone(place, status.st_gid, trusted):
+        return f"{place} is writable by the members of {_group(status.st_gid)}; `chmod g-w {place}`"
+    return None
+
+
+def _is_ours_alone(place: Path, gid: int, trusted: Collection[int]) -> bool:
+    """Whether a group has no members but those who are trusted: many systems give each user such a group."""
+    try:
+        # With a list of further users and groups, the mode's group bits say only that some of them may.
+        os.getxattr(place, _ACL)
+    except OSError:
+        pass
+    else:
+        return False
+    names = {entry.pw_name for entry in pwd.getpwall() if entry.pw_uid in trusted}
+    members = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == gid}
+    # Where there is no group of that number, nobody becomes a member of it by logging in.
+    with contextlib.suppress(KeyError):
+        members.update(grp.getgrgid(gid).gr_mem)
+    return members <= names
+
+
+def _is_nobodys_here(uid: int) -> bool:
+    """Whether it is what the kernel shows, in a user namespace, for owners who do not exist in it: the system's."""
+    if uid != int(Path("/proc/sys/kernel/overflowuid").read_text("ascii")):
+        return False
+    begins, _, count = Path("/proc/self/uid_map").read_text("ascii").split()[:3]
+    return (begins, count) != ("0", "4294967295")
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _group(gid: int) -> str:
+    try:
+        return f"the group {grp.getgrgid(gid).gr_name}"
+    except KeyError:
+        return f"group {gid}"
