@@ -222,9 +222,11 @@ class BusFront:
         if self._idle:
             trio.lowlevel.reschedule(self._idle.pop())
 
-    def _drive(self, ticket: Ticket, output: Hashable) -> None:
+    def _drive(self, ticket: Ticket, output: Hashable | Callable[[], Hashable | None]) -> None:
         """Note the output before the effect: one whose driving failed half-way must still go to its safe state."""
-        self._driven.drive(output, ticket.asker.session_id, insist=ticket.must_run)
+        driven = output() if callable(output) else output
+        if driven is not None:
+            self._driven.drive(driven, ticket.asker.session_id, insist=ticket.must_run)
 
     def _crash_error(self, error: BaseException) -> InternalError:
         text = f"the transaction ended in {type(error).__name__}; bus {self.bus_id} is reopened"

@@ -132,7 +132,7 @@ class StepScope:
         op: Callable[[Any], Any],
         *,
         limit_ms: float | None = None,
-        drives: Hashable | None = None,
+        drives: Hashable | Callable[[], Hashable | None] | None = None,
         must_run: bool = False,
     ) -> Any:
         """See StepContext."""

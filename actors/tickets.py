@@ -66,7 +66,7 @@ class Ticket(Slot[Any]):
         *,
         limit: float,
         priority: int = 1,
-        drives: Hashable | None = None,
+        drives: Hashable | Callable[[], Hashable | None] | None = None,
         must_run: bool = False,
     ) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ def main() -> None:
         from benchmarks.watchers import WATCHERS
 
         _on_signals(WATCHERS[options.how](), options.profile)
+        # The daemon confines itself, and the profile is written from within.
+        os.environ["HEARTH_SANDBOX_WRITE"] = str(options.profile.absolute().parent)
     # As the daemon's own main calls it, with the style that tests of the runtime may give it.
     with patch.object(daemon, "build_parts", functools.partial(build_parts, style=options.style)):
         daemon.main(arguments)

@@ -91,7 +91,7 @@ class StepContext(Protocol):
         op: Callable[[Any], Any],
         *,
         limit_ms: float | None = None,
-        drives: Hashable | None = None,
+        drives: Hashable | Callable[[], Hashable | None] | None = None,
         must_run: bool = False,
     ) -> Any:
         """Run `op(driver)` as one transaction on the step's bus and return its value.
@@ -99,8 +99,9 @@ class StepContext(Protocol):
         It waits its turn; cancelled while waiting, it never begins; once begun, it always finishes and this call
         returns its value even if the step was cancelled meanwhile. `limit_ms` (default: the tool's `timeout_ms`) is
         when the bus counts as wedged. `drives` names an output (a GPIO offset) that the bus must bring to its safe
-        state when the session ends. `must_run` is for taking a started effect back: it passes the queue's bound and
-        leases. Raises ResourceBusy, DeviceError, or AuditUnavailable.
+        state when the session ends; a callable is asked for it when the turn has come. `must_run` is for taking a
+        started effect back: it passes the queue's bound and leases. Raises ResourceBusy, DeviceError, or
+        AuditUnavailable.
         """
         ...
 

@@ -101,6 +101,11 @@ class Chip:
 
         return op
 
+    def restores(self, pulse: Pulse) -> bool:
+        """Whether the end of this pulse, if it came now, would bring the line back; within a transaction's turn."""
+        line = self._pulses.get(pulse.offset)
+        return line is not None and line is pulse.line and line.count == 1
+
     def end_pulse(self, pulse: Pulse) -> Callable[[GpioDriver], bool]:
         """The transaction that ends a pulse; True if it brought the line back."""
 

@@ -82,7 +82,13 @@ class _Gpio:
             # Not "if transact returned": one that took longer than its limit raises, and has driven the line.
             if pulse.begun:
                 with trio.CancelScope(shield=True):
-                    restored = await ctx.transact(chip.end_pulse(pulse), limit_ms=_LIMIT_MS, must_run=True)
+                    restored = await ctx.transact(
+                        chip.end_pulse(pulse),
+                        limit_ms=_LIMIT_MS,
+                        # Another session may have pulsed the line since, and brought it to its safe state.
+                        drives=lambda: offset if chip.restores(pulse) else None,
+                        must_run=True,
+                    )
         return _echo(args, offset, {"value": pulse.value, "duration_ms": duration_ms, "restored": restored})
 
     async def watch(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:

@@ -55,6 +55,20 @@ async def test_outputs_are_safe_when_the_session_ends_and_the_board_is_a_test_be
             assert (gpio.state(17), gpio.state(31)) == (0, 1)
 
 
+async def test_a_pulse_that_outlasts_another_sessions_leaves_its_line_safe_when_its_own_has_ended(tmp_path):
+    with trio.fail_after(20):
+        async with hearth.open_runtime(config=config(tmp_path)) as runtime:
+            gpio = runtime.board.drivers["gpio:sim"]
+            async with runtime.open_session() as longer:
+                pulse = await longer.submit("on", [step("gpio.pulse", line=5, value=1, duration_ms=150)])
+                async with runtime.open_session() as shorter:
+                    await shorter.run("gpio.pulse", line=5, value=1, duration_ms=1)
+                assert gpio.state(5) == 0, "the session that drove it last has ended"
+                await pulse.wait()
+                assert gpio.state(5) == "input", "as it was before both"
+            assert gpio.state(5) == 0
+
+
 @pytest.mark.parametrize("style", [None, *Style])
 async def test_every_style_of_the_simulated_board_works(tmp_path, style):
     with trio.fail_after(20):

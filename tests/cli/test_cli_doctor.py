@@ -408,7 +408,9 @@ def test_a_broken_log_makes_it_exit_with_1(cli, tmp_path):
 def test_with_a_healthy_daemon_all_is_ok(cli, house):
     answer = cli("doctor", "--config", house.config)
     assert answer.code == 0
-    assert {line.split()[0] for line in answer.out.splitlines()} == {"OK"}
+    # Where coverage is measured the sandbox is wider by a directory, which doctor says.
+    wider = {"WARN", "→"} if "HEARTH_SANDBOX_WRITE" in os.environ else set()
+    assert {line.split()[0] for line in answer.out.splitlines()} == {"OK"} | wider
     for said in ("board    sim:", "i2c:1 is ready", "records are written (durability os)", "records are chained"):
         assert said in answer.out
     assert stat.S_ISSOCK(house.socket.stat().st_mode)

@@ -64,6 +64,7 @@ class Context:
 
     async def transact(self, op, *, limit_ms=None, drives=None, must_run=False):
         self.limits.append(limit_ms)
+        drives = drives() if callable(drives) else drives
         if drives is not None:
             self.drives.append(drives)
         self.must_runs += must_run

@@ -83,8 +83,8 @@ def test_time_outs_deadlines_rates_and_idle_sessions_go_by_a_clock_that_does_not
     for _ in range(3):
         assert peer.run(session, "gpio.get", line=18)["status"] == "SUCCESS"
 
-    # A watch of 1.5 s and a task of at most 1 s are under way while the clock is years off, in both directions.
-    watch = ("gpio.watch", {"line": 4, "timeout_ms": 1500})
+    # A watch of 5 s and a task of at most 1 s are under way while the clock is years off, in both directions.
+    watch = ("gpio.watch", {"line": 4, "timeout_ms": 5000})
     waiting = peer.submit(session, watch)
     bounded = peer.submit(session, ("gpio.watch", {"line": 5, "timeout_ms": 60_000}), max_duration_ms=1000)
     started = time.monotonic()
@@ -98,7 +98,7 @@ def test_time_outs_deadlines_rates_and_idle_sessions_go_by_a_clock_that_does_not
     assert peer.wait(session, bounded)["status"] in ("TIMEOUT", "FAILED", "CANCELLED")
     assert peer.wait(session, waiting)["steps"][0]["status"] == "SUCCESS"
     took = time.monotonic() - started
-    assert took >= 1.4, "a time-out came early"
+    assert took >= 4.9, "a time-out came early"
 
     # The session that nobody used ended when its time was over, and not when the clock jumped.
     ended = eventually(lambda: running.records(event="session.close", session_id=idle), "the idle session's end")
