@@ -273,10 +273,15 @@ def setns(_: Any) -> None:
 
 @attack("EPERM")
 def clone_into_a_user_namespace(_: Any) -> None:
-    pid = call("clone", 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0)
-    if pid == 0:
-        os._exit(0)
-    ended(pid)
+    def clone() -> None:
+        pid = call("clone", 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0)
+        if pid == 0:
+            os._exit(0)
+        ended(pid)
+
+    # From a process of one thread: Python does not know of this clone, which would wait for ever for a lock that some
+    # other thread had at that moment.
+    in_child(clone)
 
 
 @attack("ENOSYS", also=("EINVAL",))
