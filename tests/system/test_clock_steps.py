@@ -37,7 +37,7 @@ def stepped(hearthd, tmp_path):
 
     step("+0")
     running = hearthd(
-        "[limits]\nidle_ttl_s = 3.0\n"
+        "[limits]\nidle_ttl_s = 8.0\n"
         '[[policy]]\nname = "all"\nmatch = { any = true }\nmax_risk = 2\nrate = { "gpio.get" = "3/h" }\n',
         env={
             "LD_PRELOAD": str(LIBRARY),
@@ -102,7 +102,7 @@ def test_time_outs_deadlines_rates_and_idle_sessions_go_by_a_clock_that_does_not
 
     # The session that nobody used ended when its time was over, and not when the clock jumped.
     ended = eventually(lambda: running.records(event="session.close", session_id=idle), "the idle session's end")
-    assert time.monotonic() - began >= 2.9, "an idle session ended early"
+    assert time.monotonic() - began >= 7.9, "an idle session ended early"
     assert "idle" in ended[0]["reason"]
     assert running.stop() == 0
     assert verify([running.audit]).ok

@@ -181,7 +181,7 @@ def _have_drawn(line: socket.socket, descriptors: list[int], command: Sequence[s
     import subprocess
     import tempfile
 
-    folder = None
+    drawer, folder = os.getpid(), None
     try:
         folder = tempfile.mkdtemp(prefix="hearth-plot-")
         stdin, stdout, stderr = descriptors
@@ -193,7 +193,7 @@ def _have_drawn(line: socket.socket, descriptors: list[int], command: Sequence[s
             cwd=folder,
             env=environment(os.environ, folder),
             start_new_session=True,
-            preexec_fn=lambda: _become_program(folder, limits),  # noqa: PLW1509  there are no threads here
+            preexec_fn=lambda: _become_program(drawer, folder, limits),  # noqa: PLW1509  there are no threads here
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return f"! {command[0]} cannot be started: {getattr(error, 'strerror', None) or error}"
@@ -211,11 +211,14 @@ def _close(descriptors: list[int]) -> None:
         os.close(descriptors.pop())
 
 
-def _become_program(folder: str, limits: Limits | None) -> None:
+def _become_program(drawer: int, folder: str, limits: Limits | None) -> None:
     """Between fork and exec: nothing here has threads, so it may be Python."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != drawer:
+        # It was killed before this could be asked for: whoever waits must not wait for its program.
+        os._exit(1)
     if limits is not None:
         limits.restrict(folder)
 
