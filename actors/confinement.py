@@ -17,6 +17,7 @@ from hearth.config import default_socket, default_state_dir
 from hearth.drivers.sandbox.confine import available, confine
 from hearth.drivers.sandbox.identity import find_user, make_over
 from hearth.drivers.sandbox.plan import Places, make_plan
+from hearth.drivers.sandbox.report import by_cause
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,11 +103,8 @@ def lacking(config: Config) -> Iterator[str]:
     if not config.sandbox.enable:
         yield "sandbox: off: [sandbox] enable = false"
         return
-    missing: dict[str, list[str]] = {}
-    for part in available():
-        if not part.in_force:
-            missing.setdefault(part.detail, []).append(part.name)
-    lines = [f"sandbox: would not be in force: {', '.join(names)}: {why}" for why, names in missing.items()]
+    missing = by_cause(available()).items()
+    lines = [f"sandbox: would not be in force: {', '.join(names)}: {why}" for why, names in missing]
     if config.sandbox.require and lines:
         raise ConfigError("\n".join(f"[sandbox] require: {line}" for line in lines))
     yield from lines

@@ -122,7 +122,7 @@ def make_plan(
     user = _user(config, uid)
     root = uid == 0 and user is None
     devices = devices_of(profile, sandbox.hotplug)
-    added = tuple(Path(text) for text in environ.get(EXTRA, "").split(":") if text.startswith("/"))
+    added = added_paths(environ)
     grants = [
         *(Grant(path, "read", "Python and its libraries") for path in interpreter()),
         *(Grant(path, "read", why) for path, why in system_files(root=root)),
@@ -151,6 +151,11 @@ def make_plan(
         hotplug=devices.hotplug,
         notes=tuple(notes),
     )
+
+
+def added_paths(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """What the environment adds to what may be written: absolute paths, separated by colons."""
+    return tuple(Path(text) for text in environ.get(EXTRA, "").split(":") if text.startswith("/"))
 
 
 def _user(config: Config, uid: int) -> Identity | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Name: TypeAlias = Literal["user", "capabilities", "no_new_privs", "files", "devices", "network", "scopes", "syscalls"]
 
@@ -21,6 +21,15 @@ class Part(NamedTuple):
     name: Name
     in_force: bool
     detail: str
+
+
+def by_cause(parts: Iterable[Part]) -> dict[str, list[Name]]:
+    """The parts that are not in force, by the reason: what one cause keeps from being in force is told once."""
+    causes: dict[str, list[Name]] = {}
+    for part in parts:
+        if not part.in_force:
+            causes.setdefault(part.detail, []).append(part.name)
+    return causes
 
 
 @frozen(kw_only=True)
@@ -65,11 +74,7 @@ class Report:
             return
         held = [f"{part.name} ({part.detail})" for part in self.parts if part.in_force]
         yield "info", f"sandbox: in force: {', '.join(held) or 'nothing'}"
-        # What one cause keeps from being in force is told once.
-        causes: dict[str, list[str]] = {}
-        for name, why in self.missing.items():
-            causes.setdefault(why, []).append(name)
-        for why, names in causes.items():
+        for why, names in by_cause(self.parts).items():
             yield "warning", f"sandbox: not in force: {', '.join(names)}: {why}"
         if self.added:
             yield "warning", f"sandbox: the environment added to what may be written: {', '.join(self.added)}"

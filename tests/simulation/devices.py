@@ -162,18 +162,8 @@ class Wire:
             self.end(number, outcome)
 
 
-class Gpio(SimGpio):
-    """The shipped simulated chip."""
-
-    def __init__(self, spec, wire) -> None:
-        super().__init__(
-            spec.label,
-            spec.lines,
-            wires=spec.wires,
-            style=Style.INLINE,
-            clock_ns=lambda: int(trio.current_time() * 1e9),
-        )
-        self.wire = wire
+class _OnWire:
+    """A device whose opening and closing are told, and which goes when its wire breaks."""
 
     def open(self):
         self.wire.opened()
@@ -185,6 +175,20 @@ class Gpio(SimGpio):
 
     async def pump(self):
         await self.wire.watch()
+
+
+class Gpio(_OnWire, SimGpio):
+    """The shipped simulated chip."""
+
+    def __init__(self, spec, wire) -> None:
+        super().__init__(
+            spec.label,
+            spec.lines,
+            wires=spec.wires,
+            style=Style.INLINE,
+            clock_ns=lambda: int(trio.current_time() * 1e9),
+        )
+        self.wire = wire
 
     def get(self, line):
         return self.wire.call("get", {"line": line}, lambda: super(Gpio, self).get(line))
@@ -209,7 +213,7 @@ class Gpio(SimGpio):
         return self.wire.call("safe", {"lines": list(lines)}, lambda: super(Gpio, self).make_safe(lines))
 
 
-class I2c(SimI2c):
+class I2c(_OnWire, SimI2c):
     """The shipped simulated adapter, in virtual time."""
 
     def __init__(self, spec, wire) -> None:
@@ -220,17 +224,6 @@ class I2c(SimI2c):
         }
         super().__init__(spec.bus, parts, style=Style.ASYNC, speed_hz=spec.speed_hz)
         self.wire = wire
-
-    def open(self):
-        self.wire.opened()
-        super().open()
-
-    def close(self):
-        super().close()
-        self.wire.closed()
-
-    async def pump(self):
-        await self.wire.watch()
 
     def transfer(self, addr, messages, *, ten_bit=False):
         shown = [message.data if hasattr(message, "data") else message.length for message in messages]

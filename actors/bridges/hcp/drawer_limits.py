@@ -14,7 +14,7 @@ from attrs import frozen
 
 from hearth.drivers.sandbox import identity, landlock, seccomp
 from hearth.drivers.sandbox.confine import RIGHTS, python_rules
-from hearth.drivers.sandbox.plan import EXTRA
+from hearth.drivers.sandbox.plan import added_paths
 
 if TYPE_CHECKING:
     from hearth.config import Config
@@ -45,11 +45,11 @@ class Limits:
         """In the process that becomes the program: it reads what any Python program does, and writes to `folder`."""
         if not self.confined:
             return
-        measured = [Path(text) for text in os.environ.get(EXTRA, "").split(":") if text.startswith("/")]
+        writable = (Path(folder), *added_paths(os.environ))
         with suppress(OSError):
             scopes = landlock.ABSTRACT_UNIX_SOCKETS | landlock.SIGNALS
             with landlock.Ruleset(landlock.version(), scopes) as rules:
-                rules.allow_all([*python_rules(), *((path, RIGHTS["write"]) for path in (Path(folder), *measured))])
+                rules.allow_all([*python_rules(), *((path, RIGHTS["write"]) for path in writable)])
                 rules.enforce()
 
 
