@@ -30,11 +30,20 @@ STABLE_AFTER = 60.0
 
 async def contain(name: str, actor: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]) -> None:
     """Run an actor; if it raises, log it, tell `on_crash`, and return as if it had ended well."""
+
+    def told(crash: BaseException) -> None:
+        log.error("%s crashed", name, exc_info=crash)
+        on_crash(sole(crash))
+
     try:
         await actor()
     except Exception as error:
-        log.error("%s crashed", name, exc_info=error)
-        on_crash(sole(error))
+        told(error)
+    except BaseExceptionGroup as group:
+        crash, rest = group.split(Exception)
+        if crash is not None:
+            told(crash)
+        raise rest or group from None  # it crashed while it was being cancelled: the one is ours to contain, not this
 
 
 async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], None]) -> None:
@@ -64,12 +73,10 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
             log.log(level, "bus %s: %s", bus.bus_id, what, exc_info=_traced(error))
             said = what
         except BaseExceptionGroup as group:
-            # It crashed while it was being cancelled: the one is ours to contain, the other is not.
             crash, rest = group.split(Exception)
-            if crash is None or rest is None:
-                raise
-            log.error("bus %s: %s", bus.bus_id, _describe(crash), exc_info=_traced(crash))
-            raise rest from None
+            if crash is not None:
+                log.error("bus %s: %s", bus.bus_id, _describe(crash), exc_info=_traced(crash))
+            raise rest or group from None  # as in `contain`
         else:
             return
         started()

@@ -59,6 +59,25 @@ async def test_a_cancellation_is_not_a_crash():
     assert told == []
 
 
+async def test_an_actor_that_crashes_while_it_is_being_cancelled_is_contained_and_the_cancellation_goes_on(caplog):
+    told = []
+
+    async def crash_at_once():
+        raise ZeroDivisionError("a bug")
+
+    async def actor():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(crash_at_once)
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await contain("session x", actor, told.append)
+    assert scope.cancelled_caught
+    assert [type(error) for error in told] == [ZeroDivisionError]
+    assert [record.getMessage() for record in caplog.records] == ["session x crashed"]
+
+
 class Kept:
     """A supervised bus."""
 
