@@ -47,8 +47,8 @@ class Admission:
     ) -> TaskActor:
         """A task that is in the book and ready to run; it answers `ask` when its submission is on record.
 
-        `now` is when the submission came. Raises RpcError for one that is refused, which is then on record, and
-        NotLooked.
+        `now` is the present, and not when the submission came: its paths may have been looked up for long. Raises
+        RpcError for one that is refused, which is then on record, and NotLooked.
         """
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, looked)

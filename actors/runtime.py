@@ -195,7 +195,7 @@ class Runtime:
         finally:
             if not session.end_recorded:
                 # It was torn down, because the process must end.
-                self._session_over(session, "shutting down")
+                self._session_over(session, session.reason or "shutting down")
             self._running -= 1
             self._one_ended.set()
 

@@ -94,13 +94,13 @@ class Session:
         "_nursery",
         "_opener",
         "_opening",
-        "_reason",
         "_services",
         "_silence",
         "_winding_up",
         "end_recorded",
         "made_safe",
         "principal",
+        "reason",
         "session_id",
     )
 
@@ -119,7 +119,8 @@ class Session:
         self._silence = Silence(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
         self._handling: Ask | None = None
         self._closers: list[Ask] = []
-        self._reason: str | None = None
+        self.reason: str | None = None
+        """Why it takes no more requests, from when it does not."""
         self._nursery: trio.Nursery | None = None
         self._winding_up = False
         self.end_recorded = False
@@ -134,7 +135,7 @@ class Session:
     @property
     def ended(self) -> bool:
         """True once the session takes no more requests."""
-        return self._reason is not None
+        return self.reason is not None
 
     # --- the actor ----------------------------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ class Session:
 
     async def _serve(self) -> None:
         """Answer messages until the session is to close."""
-        while self._reason is None:
+        while self.reason is None:
             messages = iter(await self._inbox.batch())
             until = trio.current_time() + TURN
             try:
@@ -203,12 +204,12 @@ class Session:
     def _take(self, message: Message) -> None:
         if isinstance(message, (End, Gone, Nudge)):
             self._notice(message)
-        elif self._reason is not None:
+        elif self.reason is not None:
             refuse(message, SessionInvalid())
         elif isinstance(message, PathsLooked):
             self._handle(message.ask, message.looked)
         elif isinstance(message.params, SessionClose):
-            self._reason = "closed by the client"
+            self.reason = "closed by the client"
             self._closers.append(message)
         else:
             self._silence.heard_at = trio.current_time()
@@ -216,17 +217,17 @@ class Session:
 
     def _notice(self, message: Notice) -> None:
         if isinstance(message, End):
-            self._reason = self._reason or message.reason
+            self.reason = self.reason or message.reason
         elif isinstance(message, Gone):
             if message.followed or self._audience.has(message.follower):
                 self._silence.followed_at = trio.current_time()
             self._audience.forget(message.follower)
             if message.follower is self._opener and self._opening.on_disconnect == "close":
-                self._reason = self._reason or "its client disconnected"
+                self.reason = self.reason or "its client disconnected"
             elif message.untold and self._silence.unbroken:
                 # Nobody will ever use it: clients that give up while they wait must not use up their principal's share.
-                self._reason = self._reason or "its client never learned of it"
-        elif self._reason is None:
+                self.reason = self.reason or "its client never learned of it"
+        elif self.reason is None:
             self._check_silence()
 
     def _handle(self, ask: Ask, looked: Looked) -> None:
@@ -268,7 +269,7 @@ class Session:
             return
         assert self._nursery is not None
         try:
-            task = self._admission.accept(submit, looked, ask, self._silence.heard_at, self._task_ended)
+            task = self._admission.accept(submit, looked, ask, trio.current_time(), self._task_ended)
         except NotLooked as question:
             self._nursery.start_soon(self._look_up, ask, submit, question)
             return
@@ -308,8 +309,8 @@ class Session:
 
     def _check_silence(self) -> None:
         """Close a session that has been silent for too long; otherwise ask to be woken when it would be."""
-        self._reason = self._silence.too_long(trio.current_time(), followed=self._audience.listening)
-        if self._reason is None:
+        self.reason = self._silence.too_long(trio.current_time(), followed=self._audience.listening)
+        if self.reason is None:
             self._services.wake_at(self.session_id, self._silence.until)
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ class Session:
         for scope in self._lookups:
             scope.cancel()
         for task in self._book.all_live():
-            task.cancel("shutting down" if self._reason == "shutting down" else "session closed")
+            task.cancel("shutting down" if self.reason == "shutting down" else "session closed")
         with trio.move_on_at(until):
             self._book.sweep()
             while self._book.all_live():
@@ -334,7 +335,7 @@ class Session:
         yielding = len(self._book.all_live())
         safe = await self._make_safe(until)
         self.end_recorded = True
-        await self._record("session.close", reason=self._reason, yielding=yielding or None, safe=safe or None)
+        await self._record("session.close", reason=self.reason, yielding=yielding or None, safe=safe or None)
         closers, self._closers = self._closers, []
         for ask in closers:
             ask.result({"ok": True, "yielding": yielding} if yielding else {"ok": True})

@@ -10,7 +10,8 @@ from support.waiting import passes, until
 from support.world import BOB
 
 from hearth.actors import connection, task, taskbook
-from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, TaskNotFound
+from hearth.errors import PermissionDenied, QueueFull, RateLimited, SessionInvalid, TaskNotFound
+from hearth.policy.rules import Match, PolicyEntry
 
 # --- paths on a disk that takes its time ------------------------------------------------------------------------
 
@@ -53,6 +54,24 @@ async def test_a_repeat_while_the_first_is_still_being_looked_up_actuates_once(w
         assert len(ids) == 1
         await session.wait(ids.pop())
     assert world.observer.labels("begin") == ["once"]
+
+
+async def test_a_rate_counts_from_when_a_submission_is_accepted_and_not_from_when_it_came(make_world, mock_clock):
+    once = PolicyEntry(name="once", match=Match(any=True), rate={"bench.file": "1/s"})
+    async with make_world(policy=[once]) as world:
+        client = world.connect()
+        session = await client.open()
+        slow = session.submission([("file", {"path": "/allowed/slow"})])
+        await client.send(client.request("task.submit", slow, 100))
+        await until(lambda: world.paths.looking)
+        mock_clock.jump(0.9)
+        world.paths.spin_up()
+        await client.until(lambda: client.answers(100))
+        mock_clock.jump(0.5)
+        mock_clock.autojump_threshold = 0  # so that the end of the world needs nobody to move the clock
+        with pytest.raises(RateLimited) as limited:
+            await session.submit(("file", {"path": "/allowed/b"}))
+        assert limited.value.data["retry_after_ms"] == 500
 
 
 async def test_the_end_of_the_session_answers_a_submission_that_is_being_looked_up(world):

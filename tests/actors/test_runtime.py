@@ -172,6 +172,20 @@ async def test_a_transaction_that_never_returns_does_not_keep_the_process(make_w
             assert "bus.wedged" not in [record["event"] for record in world.journal.records]
 
 
+async def test_a_session_that_is_torn_down_while_it_closes_is_on_record_with_why_it_closed(make_world, slow_style):
+    with trio.fail_after(10):
+        async with make_world(buses={"a": slow_style}, shutdown_grace_s=0.05, close_grace_s=5.0) as world:
+            session = await world.connect().open()
+            await session.start(("read", {"gate": "x", "limit_ms": 60_000}))
+            await world.gate("x").reached()
+            client = session.client
+            await client.send(client.request("session.close", {"session_id": session.session_id}, 100))
+            await passes(lambda: world.runtime.sessions == 0)
+            await world.runtime.end_sessions()
+            await until(lambda: world.journal.of("session.close"))
+    assert [record["reason"] for record in world.journal.of("session.close")] == ["closed by the client"]
+
+
 async def test_outputs_that_wait_behind_somebody_elses_transaction_are_safe_before_the_driver_closes(
     make_world, autojump_clock
 ):

@@ -134,6 +134,10 @@ def marking(tool, bugs) -> Tool:
     return evolve(tool, params_schema=schema, run=run)
 
 
+SHORT_MS = 1500
+"""The limit of one transaction of a tool of a vendor's: no more than its bus says that it takes at most."""
+
+
 def own_tools():
     """Tools such as a vendor might add, good ones and bad ones."""
 
@@ -150,7 +154,7 @@ def own_tools():
         return {"napped": True}
 
     async def breaks_task(ctx, _args):
-        await ctx.transact(lambda driver: driver.transfer(0x50, [Read(1)]))
+        await ctx.transact(lambda driver: driver.transfer(0x50, [Read(1)]), limit_ms=SHORT_MS)
         return {}["a bug in the tool"]
 
     async def children(_ctx, args):
@@ -165,7 +169,7 @@ def own_tools():
 
     async def many(ctx, args):
         for _ in range(int(args.get("n", 1))):
-            await ctx.transact(lambda driver: driver.transfer(0x50, [Read(1)]))
+            await ctx.transact(lambda driver: driver.transfer(0x50, [Read(1)]), limit_ms=SHORT_MS)
         return {"n": args.get("n", 1)}
 
     number = {"type": "integer", "minimum": 0, "maximum": 1000}

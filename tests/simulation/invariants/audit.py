@@ -6,6 +6,8 @@ import hashlib
 
 from .base import Broken, invariant
 
+PATIENT = 5 - 2e-3
+"""Seconds that a task waits for its disk, all in all, before it undoes what is not on record; stamps have milliseconds."""
 GENESIS = "sha256:" + "0" * 64
 
 
@@ -39,8 +41,9 @@ def recorded(reading, judged):
         judged()
         failing = reading.log.fails_at(one.begun)
         if one.what == "undo":
-            records = [record for record in (step.rollbacks if step else ()) if record.number < one.begun]
-            if not records and not failing:
+            records = step.rollbacks if step else ()
+            on_record = any(record.number < one.begun for record in records)
+            if not on_record and not failing and not _gave_up(reading, step, one.begun_at):
                 yield Broken((one.begun,), "task.step.rollback is on record before", f"undo on {one.bus}")
             continue
         start = step.start if step else None
@@ -51,6 +54,12 @@ def recorded(reading, judged):
         numbers = (one.begun,) if start is None else (one.begun, start.number)
         found = f"{one.what} of {submitted[mark]} began on {one.bus}" + (" first" if start is not None else "")
         yield Broken(numbers, f"task.step.start for {mark} is on record before", found)
+
+
+def _gave_up(reading, step, now):
+    """Whether a task that undoes what it did has waited for a disk that does not answer as long as it may."""
+    undone = [record for other in step.task.steps.values() for record in other.rollbacks] if step else []
+    return any(reading.log.reported(record) <= now - PATIENT for record in undone)
 
 
 def _tools_by_mark(reading):

@@ -72,7 +72,8 @@ def wedged(reading, judged):
         judged()
         if reading.log.failed_between(one.begun, min(one.ended, reading.last)):
             continue
-        if not any(r.fields.get("bus") == one.bus and one.begun < r.number <= one.ended for r in records):
+        here = [record for record in records if record.fields.get("bus") == one.bus and one.begun < record.number]
+        if not any(reading.log.reported(record) <= one.ended_at for record in here):
             expected = f"bus.wedged for {one.bus} on record at {due:.3f} s, while {one.what} is under way"
             yield Broken((one.begun, min(one.ended, reading.last)), expected, "no such record")
 

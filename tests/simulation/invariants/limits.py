@@ -19,11 +19,13 @@ def _accepted(reading):
             yield task, reading.policy.get(principal) or {}
 
 
-def _moments(task):
-    """Not before, and not after: when the task was accepted."""
+def _moments(reading, task):
+    """Not before, and not after: when the task was accepted. A slow disk writes the record much later than it is of."""
     record = task.submits[0] if task.submits and not task.submits[0].late else None
     first = task.asked[0]
-    return (record.at, record.at) if record is not None else (first.at, first.answer.at)
+    if record is None:
+        return first.at, first.answer.at
+    return (reading.log.reported(record),) * 2
 
 
 @invariant("rates are kept at every instant")
@@ -36,7 +38,7 @@ def rates(reading, judged):
         for tool, count in counts.items():
             if tool in (policy.get("rates") or {}):
                 key = (task.session, tool, *policy["rates"][tool])
-                uses.setdefault(key, []).append((*_moments(task), count, task))
+                uses.setdefault(key, []).append((*_moments(reading, task), count, task))
     for (_, tool, burst, period), taken in uses.items():
         taken.sort(key=lambda use: use[1])
         for first in range(len(taken)):

@@ -230,9 +230,12 @@ def _troubled(reading, bus, since, until):
 
 def _lost(reading, bus, life):
     """Whether the device was away, or a transaction held it, when the life ended; or it failed to be made safe."""
-    for fault in reading.faults:
-        if fault.what.get("bus") == bus and life.begun < fault.number < life.ended:
-            return True
+    faults = [fault for fault in reading.faults if fault.what.get("bus") == bus and fault.number < life.ended]
+    if any(life.begun < fault.number for fault in faults):
+        return True
+    came_and_went = [fault.what["what"] for fault in faults if fault.what["what"] in ("vanish", "return")]
+    if came_and_went and came_and_went[-1] == "vanish":
+        return True  # it went in an earlier life, and all of this one was without it
     for one in reading.transactions:
         # A bug of the driver's in a safe state is not asked for again before the next run: the log says so.
         if one.bus == bus and one.what == "safe" and one.outcome == "error" and life.begun < one.begun < life.ended:

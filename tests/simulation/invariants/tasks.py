@@ -108,7 +108,7 @@ def idempotent(reading, judged):
         for marks in {tuple(_marks(request)) for request in requests}:
             for mark in marks:
                 steps = [step for step in reading.steps_by_mark.get(mark, ()) if step.task.session == session]
-                done = {step.task.id: step for step in steps if step.start is not None}
+                done = {step.task.id: step for step in steps if _begun(step)}
                 if len(done) > 1:
                     numbers = tuple(sorted(step.start.number for step in done.values()))
                     yield Broken(numbers, f"the step with {mark} is done once, by key {key!r}", f"{len(done)} times")
@@ -117,7 +117,14 @@ def idempotent(reading, judged):
 def _came_to_nothing(reading, task_id):
     """The submission could not be recorded, so that its key stands for nothing."""
     task = reading.tasks.get(task_id)
-    return task is not None and not any(step.start is not None for step in task.steps.values())
+    return task is not None and not any(_begun(step) for step in task.steps.values())
+
+
+def _begun(step):
+    """Its start is on record; one that came late to a log that failed may be of a step that was refused for it."""
+    if step.start is None:
+        return False
+    return not (step.start.late and step.status == "CANCELLED")
 
 
 def _marks(request):
