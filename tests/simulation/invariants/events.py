@@ -164,9 +164,9 @@ def _nothing_missing(client, task, feed, expected, got, by):
     """Whoever heard the answer to what they asked later has heard all that was due before."""
     if client.batches:
         return
-    # From when it asks for no more, what has not been sent yet may stay away, and other answers come first.
-    ending = [r.number for r in client.requests if r.method == "task.events.unsubscribe" and r.number > feed.since]
-    until = min(feed.until, *ending, FOR_EVER)
+    # From when it asks for no more, or for all of it again, what has not been sent yet may stay away.
+    changes = ("task.events.subscribe", "task.events.unsubscribe")
+    until = min([feed.until, *(r.number for r in client.requests if r.method in changes and r.number > feed.since)])
     asked = [r for r in client.requests if r.answer is not None and feed.since < r.answer.number < until]
     latest = max(asked, key=lambda request: request.number, default=None)
     if latest is None or latest.at < by:
