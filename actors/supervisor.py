@@ -30,19 +30,16 @@ STABLE_AFTER = 60.0
 
 async def contain(name: str, actor: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]) -> None:
     """Run an actor; if it raises, log it, tell `on_crash`, and return as if it had ended well."""
-
-    def told(crash: BaseException) -> None:
-        log.error("%s crashed", name, exc_info=crash)
-        on_crash(sole(crash))
-
     try:
         await actor()
     except Exception as error:
-        told(error)
+        log.error("%s crashed", name, exc_info=error)
+        on_crash(sole(error))
     except BaseExceptionGroup as group:
         crash, rest = group.split(Exception)
         if crash is not None:
-            told(crash)
+            log.error("%s crashed", name, exc_info=crash)
+            on_crash(sole(crash))
         raise rest or group from None  # it crashed while it was being cancelled: the one is ours to contain, not this
 
 

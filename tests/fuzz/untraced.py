@@ -13,7 +13,6 @@ import random
 import resource
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Never
 

@@ -7,7 +7,7 @@ import hashlib
 from .base import Broken, invariant
 
 PATIENT = 5 - 2e-3
-"""Seconds that a task waits for its disk, all in all, before it undoes what is not on record; stamps have milliseconds."""
+"""Seconds that a task waits for its disk, all in all, before it undoes what is not on record; stamps are of ms."""
 GENESIS = "sha256:" + "0" * 64
 
 
