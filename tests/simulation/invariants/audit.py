@@ -43,7 +43,8 @@ def recorded(reading, judged):
         if one.what == "undo":
             records = step.rollbacks if step else ()
             on_record = any(record.number < one.begun for record in records)
-            if not on_record and not failing and not _gave_up(reading, step, one.begun_at):
+            undone = [record for other in step.task.steps.values() for record in other.rollbacks] if step else []
+            if not on_record and not failing and not _gave_up(reading, undone, one.begun_at):
                 yield Broken((one.begun,), "task.step.rollback is on record before", f"undo on {one.bus}")
             continue
         start = step.start if step else None
@@ -56,10 +57,9 @@ def recorded(reading, judged):
         yield Broken(numbers, f"task.step.start for {mark} is on record before", found)
 
 
-def _gave_up(reading, step, now):
-    """Whether a task that undoes what it did has waited for a disk that does not answer as long as it may."""
-    undone = [record for other in step.task.steps.values() for record in other.rollbacks] if step else []
-    return any(reading.log.reported(record) <= now - PATIENT for record in undone)
+def _gave_up(reading, records, now):
+    """Whether a task has waited for these records, on a disk that does not answer, for as long as it may."""
+    return any(reading.log.reported(record) <= now - PATIENT for record in records)
 
 
 def _tools_by_mark(reading):
@@ -162,6 +162,9 @@ def told(reading, judged):
             if reading.durability == "relaxed":
                 continue
             if record is not None and reading.log.durable(record, reading.durability) < event.number:
+                continue
+            known = [one for step in task.steps.values() for one in (step.start, step.finish) if one is not None]
+            if _gave_up(reading, [one for one in (*known, *task.finishes) if one.number > event.number], event.at):
                 continue
             if reading.log.failed_between(task.accepted, event.number) or (record is None and reading.log.lost):
                 # Or it was sent while the log failed, and read when those who knew of it were gone.

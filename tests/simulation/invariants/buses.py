@@ -72,10 +72,17 @@ def wedged(reading, judged):
         judged()
         if reading.log.failed_between(one.begun, min(one.ended, reading.last)):
             continue
+        if life is not None and life.killed and not _wrote(reading, due, life):
+            continue  # its disk was slow, and then it was gone
         here = [record for record in records if record.fields.get("bus") == one.bus and one.begun < record.number]
         if not any(reading.log.reported(record) <= one.ended_at for record in here):
             expected = f"bus.wedged for {one.bus} on record at {due:.3f} s, while {one.what} is under way"
             yield Broken((one.begun, min(one.ended, reading.last)), expected, "no such record")
+
+
+def _wrote(reading, since, life):
+    """Whether anything came to the log from some time on, while that life lasted."""
+    return any(record.at >= since and life.begun < record.number < life.ended for record in reading.log.records)
 
 
 def bus_of(reading, step):
