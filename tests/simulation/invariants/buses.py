@@ -75,7 +75,7 @@ def wedged(reading, judged):
         if life is not None and life.killed and not _wrote(reading, due, life):
             continue  # its disk was slow, and then it was gone
         here = [record for record in records if record.fields.get("bus") == one.bus and one.begun < record.number]
-        if not any(reading.log.reported(record) <= one.ended_at for record in here):
+        if not any(reading.log.reported(record) <= due + 10 * SLACK for record in here):
             expected = f"bus.wedged for {one.bus} on record at {due:.3f} s, while {one.what} is under way"
             yield Broken((one.begun, min(one.ended, reading.last)), expected, "no such record")
 
