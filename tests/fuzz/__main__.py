@@ -1,7 +1,8 @@
 """`python -m tests.fuzz [TARGET]… [--seconds N | --runs N] [--corpus DIR]`: fuzz targets, one after the other.
 
 What it finds is in test-artefacts/fuzz/TARGET: `crash-…` an input that broke a promise, `log` libFuzzer's words,
-`corpus` what it found worth keeping. It exits with 1 if there was a finding. `--merge` makes the corpus in the
+`corpus` what it found worth keeping. It exits with 1 if there was a finding. `--untraced` changes what was kept
+without asking where it goes, which is the faster half, and needs no atheris. `--merge` makes the corpus in the
 repository anew: the smallest set of inputs that reaches as much.
 """
 
@@ -41,12 +42,15 @@ def main() -> int:
     parser.add_argument(
         "--artefacts", type=Path, default=FOUND, help="where findings and logs go (test-artefacts/fuzz)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of libFuzzer; 0 chooses one")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn; 0 chooses one")
+    parser.add_argument("--untraced", action="store_true", help="without coverage, from what was kept; with --runs")
     parser.add_argument("--merge", action="store_true", help="make tests/fuzz/corpus anew from what was kept")
     options = parser.parse_args()
     if unknown := [name for name in options.targets if name not in TARGETS]:
         parser.error(f"there is no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
-    if importlib.util.find_spec("atheris") is None:
+    if options.untraced and options.runs is None:
+        parser.error("--untraced wants --runs: how many of each target")
+    if not options.untraced and importlib.util.find_spec("atheris") is None:
         print(
             f"atheris is not installed: {INSTALL} (it has wheels for x86-64 Linux, Python 3.11 to 3.13)",
             file=sys.stderr,
@@ -59,7 +63,7 @@ def main() -> int:
 
 def fuzz(name: str, options: argparse.Namespace) -> int:
     """Run one target and print its line; 1 if there was a finding."""
-    place = options.artefacts.absolute() / name
+    place = _place(options, name)
     kept = (options.corpus or place / "corpus").absolute()
     kept.mkdir(parents=True, exist_ok=True)
     before = set(_findings(place))
@@ -67,7 +71,11 @@ def fuzz(name: str, options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="hearth-fuzz-") as made:
         seeds = _written(name, Path(made))
         begun = time.monotonic()
-        code = _child(name, place, [limit, f"-seed={options.seed}", str(kept), str(seeds), *_there(CORPUS / name)])
+        directories = [str(kept), str(seeds), *_there(CORPUS / name)]
+        if options.untraced:
+            code = _process(place, "untraced", str(place), name, str(options.runs), str(options.seed), *directories)
+        else:
+            code = _libfuzzer(name, place, [limit, f"-seed={options.seed}", *directories])
         seconds = time.monotonic() - begun
     log = (place / "log").read_text(encoding="utf-8", errors="replace")
     new = sorted(set(_findings(place)) - before)
@@ -94,7 +102,7 @@ def reason(log: str) -> str:
 
 def merge(name: str, options: argparse.Namespace) -> int:
     """Make the corpus in the repository anew from it and what was kept."""
-    place = options.artefacts.absolute() / name
+    place = _place(options, name)
     kept = (options.corpus or place / "corpus").absolute()
     with tempfile.TemporaryDirectory(prefix="hearth-fuzz-") as made:
         smallest, seeds = Path(made, "smallest"), Path(made, "seeds")
@@ -102,7 +110,7 @@ def merge(name: str, options: argparse.Namespace) -> int:
         seeds.mkdir()
         # The seeds come first: what they reach needs nothing in the repository.
         shutil.copytree(_written(name, seeds), smallest, dirs_exist_ok=True)
-        code = _child(
+        code = _libfuzzer(
             name,
             place,
             [
@@ -133,17 +141,25 @@ def _replace(corpus: Path, smallest: Path, seeds: set[str]) -> None:
             shutil.copy(path, corpus / path.name)
 
 
-def _child(name: str, place: Path, arguments: list[str]) -> int:
-    """Run libFuzzer; its words go to `place/log`."""
-    target = TARGETS[name]
+def _place(options: argparse.Namespace, name: str) -> Path:
+    place: Path = options.artefacts.absolute() / name
     place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _libfuzzer(name: str, place: Path, arguments: list[str]) -> int:
+    target = TARGETS[name]
     dictionary = place / "dictionary"
     dictionary.write_text("".join(f'"{_quoted(word)}"\n' for word in load(name).DICTIONARY), encoding="ascii")
-    command = [
-        sys.executable, "-m", f"{__package__}.child", name, f"-max_len={target.max_len}", f"-timeout={HANGS_S}",
-        f"-rss_limit_mb={RSS_MB}",
+    return _process(
+        place, "child", name, f"-max_len={target.max_len}", f"-timeout={HANGS_S}", f"-rss_limit_mb={RSS_MB}",
         f"-dict={dictionary}", f"-artifact_prefix={place}/", "-print_final_stats=1", "-len_control=100", *arguments,
-    ]  # fmt: skip
+    )  # fmt: skip
+
+
+def _process(place: Path, module: str, *arguments: str) -> int:
+    """Run a target in a process of its own; its words go to `place/log`."""
+    command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
     with (place / "log").open("wb") as log:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, env=environment, check=False).returncode

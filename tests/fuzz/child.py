@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING
 import atheris
 
 from . import ROOT
-from .targets import TARGETS, load
+from .targets import MOST_SECONDS, TARGETS, Hang, load
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-MOST_SECONDS = 1.0
 STRUCTURED = 0.6
 """How often a change is the target's own; the others are libFuzzer's, which has the dictionary."""
-
-
-class Hang(AssertionError):
-    """An input took too long."""
 
 
 def main() -> None:

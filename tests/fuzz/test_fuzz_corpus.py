@@ -171,3 +171,32 @@ def test_an_input_that_breaks_a_promise_is_kept_and_told(tmp_path, monkeypatch):
     assert done.returncode != 0
     assert reason(done.stdout + done.stderr) == "AssertionError: a promise was broken"
     assert [path for path in tmp_path.glob("crash-*") if b"tool.list" in path.read_bytes()]
+
+
+@pytest.mark.slow
+def test_what_was_kept_is_changed_and_looked_at_without_a_tracer(tmp_path):
+    done = run("wire", "--untraced", "--runs", "300", "--corpus", str(tmp_path / "c"), "--artefacts", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^wire +300 +[0-9]+ +[0-9]+ +0 +0$", done.stdout, re.MULTILINE), done.stdout
+    wrong = run("wire", "--untraced")
+    assert wrong.returncode == 2
+    assert "--untraced wants --runs: how many of each target" in wrong.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("does", "what"), [("raise AssertionError('broken')", "broken"), ("while 1: pass", "Hang")])
+def test_an_input_that_breaks_a_promise_or_takes_for_ever_is_kept_without_a_tracer(tmp_path, does, what):
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "from tests.fuzz import untraced\nfrom tests.fuzz.targets import wire\n"
+        f"def check(data):\n    {does}\nwire.check = check\nuntraced.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(broken), str(tmp_path), "wire", "10", "7"],
+        capture_output=True, text=True, timeout=60, check=False, env={"PYTHONPATH": f"{ROOT}:{ROOT}/tests"},
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert what in reason(done.stderr)
+    assert "stat::number_of_executed_units: 0" in done.stdout
+    (kept,) = tmp_path.glob("crash-*")
+    assert kept.read_bytes()

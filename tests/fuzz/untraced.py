@@ -1,9 +1,9 @@
-"""One target without a tracer: `python -m tests.fuzz.untraced TARGET RUNS SEED DIRECTORY…`.
+"""One target without a tracer: `python -m tests.fuzz.untraced PLACE TARGET RUNS SEED DIRECTORY…`.
 
 What runs under libFuzzer have kept in the directories, changed once to three times, and looked at by the same
 oracle. Nothing is learned of where an input went, which is what makes it the faster half: coverage finds the ways,
 this walks them often. Short inputs are taken more often than long ones, as libFuzzer does. A finding is kept as
-libFuzzer keeps its own, under the working directory's `crash-` and the input's SHA-1; so is what takes too long.
+libFuzzer keeps its own, in PLACE, under `crash-` and the input's SHA-1; so is what takes too long.
 """
 
 from __future__ import annotations
@@ -16,33 +16,28 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Never
 
-from .targets import TARGETS, load
+from .targets import MOST_SECONDS, TARGETS, Hang, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType, ModuleType
 
-MOST_SECONDS = 1.0
-"""Of processor time, for one input; as in `child`."""
 MOST_BYTES = 2 << 30
 SHORTEST_OF = 4
-
-
-class Hang(AssertionError):
-    """An input took too long."""
+"""So many are drawn, and the shortest is taken."""
 
 
 def main() -> None:
     """Run as many as asked for, and say how many there were in libFuzzer's way."""
-    name, runs, seed, *directories = sys.argv[1:]
+    place, name, runs, seed, *directories = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     signal.signal(signal.SIGPROF, _hang)
-    module, rng = load(name), random.Random(int(seed))
+    module, rng = load(name), random.Random(int(seed) or None)
     kept = [path.read_bytes() for each in directories for path in sorted(Path(each).iterdir())]
     done = 0
     try:
         for data in _inputs(module, rng, [*module.seeds(), *kept], TARGETS[name].max_len, int(runs)):
-            _one(module, data)
+            _one(module, data, Path(place))
             done += 1
     finally:
         print(f"stat::number_of_executed_units: {done}", flush=True)
@@ -59,14 +54,14 @@ def _inputs(module: ModuleType, rng: random.Random, kept: list[bytes], most: int
             yield data
 
 
-def _one(module: ModuleType, data: bytes) -> None:
+def _one(module: ModuleType, data: bytes, place: Path) -> None:
     # A timer and not a clock: what never returns is stopped by it. It counts processor time, as a machine is busy.
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
         module.check(data)
     except BaseException:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        Path(f"crash-{hashlib.sha1(data, usedforsecurity=False).hexdigest()}").write_bytes(data)
+        (place / f"crash-{hashlib.sha1(data, usedforsecurity=False).hexdigest()}").write_bytes(data)
         raise
     signal.setitimer(signal.ITIMER_PROF, 0)
 

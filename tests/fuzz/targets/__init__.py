@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 CORPUS = HERE / "corpus"
+MOST_SECONDS = 1.0
+"""Of processor time, for one input."""
+
+
+class Hang(AssertionError):
+    """An input took too long."""
 
 
 class Target(NamedTuple):
