@@ -41,7 +41,7 @@ demo-web: $(STAMP) ## A page that watches a real daemon on a simulated board (AR
 
 test: $(STAMP) ## All tests, the hardware's too, with branch coverage
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadscope
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 	$(BIN)/python tests/hardware/suite.py --coverage
 	$(BIN)/python -m coverage combine --quiet
 	@if [ -e .guest/ran ]; then $(BIN)/python -m coverage report; else \
@@ -54,7 +54,7 @@ test-hardware: $(STAMP) ## The drivers against a Linux kernel with simulated har
 judges: $(JUDGES)
 
 test-mcp: $(STAMP) $(JUDGES) ## The MCP bridge before the official conformance suite, inspector and client
-	HEARTH_JUDGES=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope tests/mcp/test_conformance.py \
+	HEARTH_JUDGES=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder tests/mcp/test_conformance.py \
 	    tests/mcp/test_inspector.py tests/mcp/test_official_client.py
 
 # How many worlds, and from which seed on: make simulate SEEDS=100000 FROM=10000
