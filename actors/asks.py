@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from hearth.actors.events import EventLog, History
     from hearth.actors.submission import Looked
@@ -110,12 +110,12 @@ class End:
 class Gone:
     """A follower's connection has ended.
 
-    `untold`: before the answer to session.open had left. `followed`: while it was being sent a task's events.
+    `untold`: before the answer to session.open had left. `followed`: what it was being sent then, of any session.
     """
 
     follower: Follower
     untold: bool = False
-    followed: bool = False
+    followed: Collection[History] = ()
 
 
 class Nudge:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from hearth.errors import PermissionDenied
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from hearth.actors.asks import Ask, Follower
-    from hearth.actors.events import EventLog
+    from hearth.actors.events import EventLog, History
     from hearth.actors.taskbook import TaskBook
     from hearth.protocol.methods import EventsSubscribe, EventsUnsubscribe
 
@@ -33,9 +35,9 @@ class Audience:
             task.log.followed for task in self._book.all_live()
         )
 
-    def has(self, follower: Follower) -> bool:
-        """Whether it follows the whole session."""
-        return any(other is follower for other in self._followers)
+    def had(self, follower: Follower, followed: Collection[History]) -> bool:
+        """Whether one that has gone, and was following these histories, followed the session or a task of it."""
+        return any(other is follower for other in self._followers) or any(log in followed for log in self._book.logs())
 
     def follow(self, log: EventLog) -> None:
         """A new task: let all who follow the session follow it."""

@@ -110,9 +110,9 @@ class Outbox:
             self._drop(feed)
 
     @property
-    def follows(self) -> bool:
-        """True while there is a history that its client is sent."""
-        return bool(self._feeds)
+    def follows(self) -> frozenset[History]:
+        """The histories that its client is sent."""
+        return frozenset(self._feeds)
 
     def finished(self, log: History) -> None:
         """A history has been sent to its end: the subscription ends by itself (draft §8)."""

@@ -219,7 +219,7 @@ class Session:
         if isinstance(message, End):
             self.reason = self.reason or message.reason
         elif isinstance(message, Gone):
-            if message.followed or self._audience.has(message.follower):
+            if self._audience.had(message.follower, message.followed):
                 self._silence.followed_at = trio.current_time()
             self._audience.forget(message.follower)
             if message.follower is self._opener and self._opening.on_disconnect == "close":

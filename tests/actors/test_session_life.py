@@ -104,6 +104,19 @@ async def test_a_subscription_of_a_connection_that_has_gone_keeps_nothing(world,
     assert closed(world, session)["reason"] == "idle"
 
 
+async def test_who_leaves_while_it_follows_one_session_does_not_keep_another(world, autojump_clock):
+    client = world.connect()
+    idle, busy = await client.open(), await client.open()
+    await busy.subscribe(await busy.start(("wait", {})))
+    await trio.sleep(200)
+    await client.close()
+    await trio.sleep(101)
+    assert closed(world, idle)["reason"] == "idle"
+    assert closed(world, busy) is None
+    await trio.sleep(200)
+    assert closed(world, busy)["reason"] == "idle"
+
+
 async def test_unsubscribing_ends_what_kept_the_session(world, autojump_clock):
     session = await world.connect().open()
     await session.subscribe()
