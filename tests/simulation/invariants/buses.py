@@ -181,6 +181,8 @@ def turns(reading, judged):
                     continue
                 if _rank(earlier) < _rank(later):
                     continue
+                if earlier.start.number == later.start.number and _rank(earlier) == _rank(later):
+                    continue  # written in one go, which wakes both: which of them asked its bus first is Trio's to say
                 judged()
                 if _first(earlier).begun > begun:
                     expected = f"{earlier} ({_name(earlier)}) before {later} ({_name(later)}) on {bus}"

@@ -113,7 +113,8 @@ def _spans(reading):
         if session.opens[0].late:
             if session.request is None:
                 continue
-            opened = session.request.answer.number
+            # A client that reads slowly may hear of it when it is long over.
+            opened = min(opened, session.request.answer.number)
         alive = opened
         for request in session.requests:
             if request.answer is not None and request.code is None and request.method != "session.close":
