@@ -13,7 +13,8 @@ import orjson
 
 from hearth.actors.localasks import LocalAsk, LocalLetter
 from hearth.actors.outbox import Outbox
-from hearth.errors import CarrierError, InvalidParams, MethodNotFound
+from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError
+from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.methods import METHODS
 
 if TYPE_CHECKING:
@@ -81,8 +82,11 @@ def _ended(when: str) -> CarrierError:
 
 
 def dumps(params: Mapping[str, Any]) -> bytes:
-    """A caller's parameters as JSON. Raises InvalidParams for what JSON cannot say."""
+    """A caller's parameters as JSON. Raises InvalidParams for what JSON cannot say, or not so deep."""
     try:
+        require_depth(params)
         return orjson.dumps(params)
+    except ParseError as error:
+        raise InvalidParams(data=error.data) from None
     except orjson.JSONEncodeError as error:
         raise InvalidParams(f"Invalid params: not JSON: {error}", data={"reason": str(error)}) from None

@@ -14,6 +14,7 @@ from hearth import step
 from hearth.config import AuditConfig, Config, FilesConfig, LimitsConfig, PolicyConfig
 from hearth.drivers.base import Style
 from hearth.errors import ConfigError, DeviceError, InvalidParams, PermissionDenied, QueueFull, SessionInvalid
+from hearth.protocol.jsonrpc import MAX_DEPTH
 
 
 def config(tmp_path, **more):
@@ -180,6 +181,18 @@ async def test_opening_a_session_wrongly_is_refused_as_on_a_wire(tmp_path, membe
             with pytest.raises(InvalidParams):
                 async with runtime.open_session(**members):
                     raise AssertionError
+
+
+async def test_args_that_are_nested_too_deeply_are_refused_as_on_a_wire(tmp_path):
+    deep = []
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    with trio.fail_after(20):
+        async with hearth.open_runtime(config=config(tmp_path)) as runtime, runtime.open_session() as session:
+            with pytest.raises(InvalidParams) as refused:
+                await session.submit("deep", [hearth.step("gpio.get", line=deep)])
+            assert refused.value.data == {"reason": f"arrays and objects are nested more than {MAX_DEPTH} deep"}
+            assert await session.tools()
 
 
 async def test_a_board_that_does_not_exist_is_refused_before_anything_runs(tmp_path):

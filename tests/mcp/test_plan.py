@@ -18,6 +18,7 @@ from hearth.actors.bridges.mcp.tools import HacpTools
 from hearth.mcp.names import PLAN
 from hearth.mcp.plan import INPUT, MOST_STEPS
 from hearth.mcp.view import ToolView
+from hearth.protocol.jsonrpc import MAX_DEPTH
 from hearth.protocol.methods import METHODS
 
 both_eras = pytest.mark.parametrize("mode", ERAS)
@@ -202,4 +203,19 @@ async def test_what_is_no_json_number_is_refused_before_anything_runs(w, provide
 
     ask = SimpleNamespace(client=SimpleNamespace(view=view))
     with pytest.raises(MCPError, match="NaN and Infinity are no JSON"):
+        await provider.job(ask, params)
+
+
+@pytest.mark.parametrize("provider", [Plan(), HacpTools()])
+async def test_what_is_nested_too_deeply_to_be_written_again_is_refused_before_anything_runs(w, provider):
+    deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    name = "hacp_plan" if type(provider) is Plan else "bench_read"
+    call = f'{{"name": "{name}", "arguments": {{"intent": "i", "steps": {deep}}}}}'
+    params = types.CallToolRequestParams.model_validate_json(call)
+
+    async def view():
+        return ToolView([tool.to_wire() for tool in w.parts.registry.values()])
+
+    ask = SimpleNamespace(client=SimpleNamespace(view=view))
+    with pytest.raises(MCPError, match=f"nested more than {MAX_DEPTH} deep"):
         await provider.job(ask, params)

@@ -1,5 +1,9 @@
 """One document in, what JSON-RPC 2.0 and the draft make of it (draft §2.1–§2.5; design §8)."""
 
+import os
+import subprocess
+import sys
+
 import orjson
 import pytest
 
@@ -440,6 +444,21 @@ def test_nesting_is_read_to_the_limit_and_is_a_parse_error_past_it(opening, clos
     assert answer["id"] is None
     assert answer["error"]["code"] == PARSE
     assert str(MAX_DEPTH) in answer["error"]["data"]["reason"]
+
+
+def test_whatever_was_read_is_written_within_its_memory():
+    """The allocator of a process of its own looks behind each buffer; of arrays that are deeper orjson overruns it."""
+    code = (
+        "import orjson\nfrom hearth.protocol.jsonrpc import MAX_DEPTH, load\n"
+        "deep = b'[' * MAX_DEPTH + b']' * MAX_DEPTH\n"
+        "for times in (1, 2, 3, 5, 8, 13):\n"
+        "    value = [load(deep)] * times\n"
+        "    for before in range(4200):\n"
+        "        orjson.dumps(['x' * before, value])\n"
+    )
+    environment = {**os.environ, "PYTHONMALLOC": "debug"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_whatever_was_read_can_be_sent_back_inside_an_error():

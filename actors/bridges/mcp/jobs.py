@@ -9,6 +9,9 @@ import mcp_types as types
 from attrs import field, frozen
 from mcp.shared.exceptions import MCPError
 
+from hearth.errors import ParseError
+from hearth.protocol.jsonrpc import require_depth
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -19,19 +22,23 @@ def arguments_of(params: types.CallToolRequestParams) -> dict[str, Any]:
     """The arguments of a call.
 
     Raises MCPError for those that are not JSON: the SDK reads NaN and Infinity, of which schemas say nothing, and which
-    HACP takes from nobody (design §8).
+    HACP takes from nobody (design §8); and for those that are nested more deeply than HACP takes them.
     """
     arguments = params.arguments or {}
     try:
+        require_depth(arguments)
         json.dumps(arguments, allow_nan=False)
+    except ParseError as error:
+        reason = (error.data or {})["reason"]
     except ValueError:
         reason = "NaN and Infinity are no JSON; give numbers that a double holds"
-        raise MCPError(
-            code=types.INVALID_PARAMS,
-            message=f"Invalid arguments for {params.name[:100]}: {reason}. Nothing has run.",
-            data={"path": "", "reason": reason},
-        ) from None
-    return arguments
+    else:
+        return arguments
+    raise MCPError(
+        code=types.INVALID_PARAMS,
+        message=f"Invalid arguments for {params.name[:100]}: {reason}. Nothing has run.",
+        data={"path": "", "reason": reason},
+    )
 
 
 @frozen(eq=False)

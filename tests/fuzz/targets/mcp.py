@@ -64,6 +64,7 @@ _CHECKS = Checks(
 )
 _VIEW = ToolView([tool.to_wire() for tool in _REGISTRY.values()])
 _PROVIDERS = (Plan(), HacpTools())
+_DEEPEST = 100
 _HASH = re.compile("sha256:[0-9a-f]{64}")
 
 
@@ -125,7 +126,7 @@ def _job(params: types.CallToolRequestParams) -> Job | None:
         fits = _PLAN_AUTHORITY.is_valid(plan)
         assert not fits or any(not _known(step["tool"]) for step in plan["steps"]), f"refused, and fits: {plan!r}"
         return None
-    assert not jobs or _is_json(params.arguments), "the SDK reads NaN and Infinity, and JSON has none"
+    assert not jobs or _is_json(params.arguments), "the SDK reads NaN, Infinity and what is too deep to be written"
     if params.name == PLAN:
         assert _PLAN_AUTHORITY.is_valid(params.arguments), "accepted by the fast validator, and not by the authority"
     assert len(jobs) == (params.name == PLAN or _known(params.name, mcp=True))
@@ -138,10 +139,14 @@ def _known(name: str, *, mcp: bool = False) -> bool:
 
 def _is_json(value: Any) -> bool:
     try:
-        json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False)
     except ValueError:
         return False
-    return True
+    level = deepest = 0
+    for mark in re.sub(r'"(?:[^"\\]|\\.)*"', "", text):
+        level += (mark in "[{") - (mark in "]}")
+        deepest = max(deepest, level)
+    return deepest <= _DEEPEST
 
 
 def _submitted(job: Job) -> None:
