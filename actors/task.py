@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hearth.actors.bus import Bus
-    from hearth.actors.step import StepRun, TaskServices
+    from hearth.actors.step import Receipt, StepRun, TaskServices
     from hearth.api import Status
 
 log = logging.getLogger("hearth.task")
@@ -56,6 +56,7 @@ class TaskActor:
         "_mark",
         "_on_end",
         "_patience",
+        "_posted",
         "_reason",
         "_records",
         "_result_bytes",
@@ -109,6 +110,7 @@ class TaskActor:
         self._result_bytes = 0
         self._patience = LAST_WORDS
         self._records: list[Mapping[str, Any]] = []
+        self._posted: list[Receipt] = []
         self._events: list[tuple[str, dict[str, Any]]] = []
 
     # --- what others may ask ------------------------------------------------------------------------------------
@@ -276,12 +278,17 @@ class TaskActor:
         Returns why the records could not be written, for the caller to weigh against the risk of what comes
         next.
         """
-        records, self._records = self._records, []
+        if self._records:
+            records, self._records = self._records, []
+            self._posted.append(self._services.journal.post(*records))
         unrecorded = None
-        try:
-            await self._services.journal.post(*records).get()
-        except AuditUnavailable as error:
-            unrecorded = error
+        while self._posted:
+            try:
+                await self._posted[0].get()
+            except AuditUnavailable as error:
+                unrecorded = error
+            # Not before: a wait that is cut short goes on with the next commit, which must learn what became of it.
+            del self._posted[0]
         if self._acknowledge is not None:
             acknowledge, self._acknowledge = self._acknowledge, None
             if unrecorded is not None and any(step.tool.risk_level for step in self.steps):

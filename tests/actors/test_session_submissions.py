@@ -425,6 +425,24 @@ async def test_a_submission_whose_record_fails_is_refused_and_has_had_no_effect(
     assert world.observer.of("begin") == []
 
 
+async def test_a_submission_whose_record_fails_while_its_session_is_torn_down_is_refused(make_world, autojump_clock):
+    async with make_world(shutdown_grace_s=0.1, close_grace_s=5.0) as world, trio.open_nursery() as nursery:
+        client = world.connect()
+        session = await client.open()
+        world.journal.hold()
+        await client.send(client.request("task.submit", session.submission([("set", {"line": 1, "value": 1})]), 100))
+        await trio.testing.wait_all_tasks_blocked()
+        # Its task is cancelled in the first wait for the log, and in the last one.
+        nursery.start_soon(world.runtime.end_sessions)
+        await trio.sleep(1)
+        assert client.answers(100) == []
+        world.journal.fail("disk full")
+        world.journal.release()
+        await client.until(lambda: client.answers(100))
+        assert client.answers(100)[0]["error"]["code"] == AuditUnavailable.code
+    assert world.observer.of("begin") == []
+
+
 async def test_a_step_whose_start_cannot_be_recorded_fails_if_it_has_an_effect_and_runs_if_it_reads(world):
     with trio.fail_after(10):
         session = await world.connect().open()
