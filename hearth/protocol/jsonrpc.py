@@ -22,6 +22,7 @@ MAX_DEPTH = 100
 254, of arrays it writes the ends of more than 125 past the end of its buffer (3.13: of more than 206), and Python
 code that descends by recursion (RFC 8785, JSON Schema) ends at about 900: what is read must be safe for all of them,
 also when it is quoted in an error (decision 0095)."""
+_NESTS = (dict, list, tuple)
 _LF = b"\n"
 """Added by concatenation, which copies: what orjson returns keeps the 4 KiB it was written into, however short it is,
 and a thousand answers that wait for a slow reader would weigh 4 MiB."""
@@ -50,15 +51,15 @@ def load(document: bytes) -> Any:
 
 
 def require_depth(value: Any) -> None:
-    """Refuse what is nested too deeply to be written again. Raises ParseError."""
+    """Refuse what is nested too deeply to be written again, tuples of a program too. Raises ParseError."""
     # Level by level, because a recursion would have the very fault it is to keep away from others.
-    level = [value] if type(value) is dict or type(value) is list else []
+    level = [value] if isinstance(value, _NESTS) else []
     for _ in range(MAX_DEPTH):
         level = [
             child
             for parent in level
-            for child in (parent.values() if type(parent) is dict else parent)
-            if type(child) is dict or type(child) is list
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, _NESTS)
         ]
         if not level:
             return

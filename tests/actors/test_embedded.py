@@ -183,10 +183,11 @@ async def test_opening_a_session_wrongly_is_refused_as_on_a_wire(tmp_path, membe
                     raise AssertionError
 
 
-async def test_args_that_are_nested_too_deeply_are_refused_as_on_a_wire(tmp_path):
+@pytest.mark.parametrize("around", [lambda value: [value], lambda value: (value,), lambda value: {"a": value}])
+async def test_args_that_are_nested_too_deeply_are_refused_as_on_a_wire(tmp_path, around):
     deep = []
     for _ in range(MAX_DEPTH):
-        deep = [deep]
+        deep = around(deep)
     with trio.fail_after(20):
         async with hearth.open_runtime(config=config(tmp_path)) as runtime, runtime.open_session() as session:
             with pytest.raises(InvalidParams) as refused:
