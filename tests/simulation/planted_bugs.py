@@ -61,12 +61,12 @@ BUGS = (
         "reply-before-the-journal",
         "a submission is acknowledged before it is written",
         "hearth.actors.task",
-        "        unrecorded = None\n        try:\n            await self._services.journal",
+        "        unrecorded = None\n        while self._posted:\n",
         "        unrecorded = None\n"
         "        if self._acknowledge is not None:\n"
         "            acknowledge, self._acknowledge = self._acknowledge, lambda _error: None\n"
         "            acknowledge(None)\n"
-        "        try:\n            await self._services.journal",
+        "        while self._posted:\n",
         "a submission is acknowledged after it is on record",
         seed=4,
     ),
