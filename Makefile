@@ -8,6 +8,8 @@ TOOLS  := $(VENV)/.tools
 JUDGES := .node/.installed
 # One more than there are processors: many tests wait, for a browser, a child, a clock.
 WORKERS ?= $(shell expr $$(nproc) + 1)
+# The order is that of tests/conftest.py: the longest modules first.
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-hcp demo-web test test-hardware test-mcp judges check lint bench bench-hil simulate crash fuzz soak deb test-deb sbom docs clean
@@ -41,7 +43,7 @@ demo-web: $(STAMP) ## A page that watches a real daemon on a simulated board (AR
 
 test: $(STAMP) ## All tests, the hardware's too, with branch coverage
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m coverage run -m pytest $(SIDE_BY_SIDE)
 	$(BIN)/python tests/hardware/suite.py --coverage
 	$(BIN)/python -m coverage combine --quiet
 	@if [ -e .guest/ran ]; then $(BIN)/python -m coverage report; else \
@@ -54,7 +56,7 @@ test-hardware: $(STAMP) ## The drivers against a Linux kernel with simulated har
 judges: $(JUDGES)
 
 test-mcp: $(STAMP) $(JUDGES) ## The MCP bridge before the official conformance suite, inspector and client
-	HEARTH_JUDGES=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder tests/mcp/test_conformance.py \
+	HEARTH_JUDGES=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/mcp/test_conformance.py \
 	    tests/mcp/test_inspector.py tests/mcp/test_official_client.py
 
 # How many worlds, and from which seed on: make simulate SEEDS=100000 FROM=10000

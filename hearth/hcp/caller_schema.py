@@ -15,6 +15,7 @@ import orjson
 from attrs import field, frozen
 
 from hearth.errors import HearthError
+from hearth.protocol.jsonrpc import is_deeper
 from hearth.schema import LONGEST_REASON, Validator
 
 try:
@@ -97,7 +98,8 @@ def read_caller_schema(schema: Mapping[str, Any]) -> CallerSchema:
     """Check a caller's schema and compile it. Raises SchemaRefused."""
     if _rs is None:  # pragma: no cover - a platform without a wheel
         raise SchemaRefused("", "cannot be run safely here: jsonschema-rs is missing", "Leave schema out")
-    _check_depth(schema)
+    if is_deeper(schema, MOST_DEPTH):
+        raise SchemaRefused("", f"more than {MOST_DEPTH} levels deep", "Describe the outputs with fewer levels")
     try:
         size = len(orjson.dumps(schema))
     except TypeError as error:
@@ -250,16 +252,6 @@ def _values(schema: Mapping[str, Any]) -> int:
         total += len(inner)
         left += inner
     return total
-
-
-def _check_depth(schema: Mapping[str, Any]) -> None:
-    """By levels and without recursion: how deep a stranger's value is, is not known yet."""
-    level: list[Any] = [schema]
-    for _ in range(MOST_DEPTH):
-        level = [inner for value in level for inner in _items(value) if isinstance(inner, (Mapping, list, tuple))]
-        if not level:
-            return
-    raise SchemaRefused("", f"more than {MOST_DEPTH} levels deep", "Describe the outputs with fewer levels")
 
 
 def _items(value: Any) -> Iterable[Any]:

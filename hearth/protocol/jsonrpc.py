@@ -51,10 +51,16 @@ def load(document: bytes) -> Any:
 
 
 def require_depth(value: Any) -> None:
-    """Refuse what is nested too deeply to be written again, tuples of a program too. Raises ParseError."""
+    """Refuse what is nested too deeply to be written again. Raises ParseError."""
+    if is_deeper(value, MAX_DEPTH):
+        raise ParseError(data={"reason": f"arrays and objects are nested more than {MAX_DEPTH} deep"})
+
+
+def is_deeper(value: Any, most: int) -> bool:
+    """Whether more than so many arrays and objects stand inside each other, a program's tuples among them."""
     # Level by level, because a recursion would have the very fault it is to keep away from others.
     level = [value] if isinstance(value, _NESTS) else []
-    for _ in range(MAX_DEPTH):
+    for _ in range(most):
         level = [
             child
             for parent in level
@@ -62,8 +68,8 @@ def require_depth(value: Any) -> None:
             if isinstance(child, _NESTS)
         ]
         if not level:
-            return
-    raise ParseError(data={"reason": f"arrays and objects are nested more than {MAX_DEPTH} deep"})
+            return False
+    return True
 
 
 def read_request(value: Any) -> Request:

@@ -24,7 +24,7 @@ from hearth.hcp.reading import (
     read_submission,
     write_message,
 )
-from hearth.protocol.jsonrpc import load, require_depth
+from hearth.protocol.jsonrpc import load
 
 NOW = 1_736_929_800.25
 MESSAGES = [example(name) for name in NAMES if "hcp_version" in example(name)]
@@ -300,7 +300,8 @@ def verdict(document: Any) -> Message | MessageError:
         error = refusal
     if error is None:
         assert read is not None
-        assert read_message(load(dump(read))) == read
+        # Not by `load`: a mutant may be deeper than the wire reads.
+        assert read_message(orjson.loads(dump(read))) == read
         return read
     assert error.reason.startswith("expected ")
     assert len(error.reason) < 300
@@ -320,10 +321,6 @@ def test_thousands_of_mutated_messages_are_read_or_refused_and_nothing_else() ->
     read = 0
     for number in range(6000):
         document = mutant(FULL[number % len(FULL)], random)
-        try:
-            require_depth(document)
-        except ParseError:
-            continue  # the wire reads nothing so deep
         outcome = verdict(document)
         if isinstance(outcome, MessageError):
             place = re.sub(r"/\d+", "/N", outcome.pointer)

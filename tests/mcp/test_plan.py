@@ -188,6 +188,15 @@ async def test_a_plan_that_is_cancelled_undoes_what_it_did_if_asked(autojump_clo
         assert "undo set" in w.observer.labels("end")
 
 
+def asking(w):
+    """What a provider is asked by: a client that sees every tool."""
+
+    async def view():
+        return ToolView([tool.to_wire() for tool in w.parts.registry.values()])
+
+    return SimpleNamespace(client=SimpleNamespace(view=view))
+
+
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
 @pytest.mark.parametrize("provider", [Plan(), HacpTools()])
 async def test_what_is_no_json_number_is_refused_before_anything_runs(w, provider, number):
@@ -197,13 +206,8 @@ async def test_what_is_no_json_number_is_refused_before_anything_runs(w, provide
     )
     call_of = '{"name": "bench_read", "arguments": {"ms": %s}}'
     params = types.CallToolRequestParams.model_validate_json((plan_of if type(provider) is Plan else call_of) % number)
-
-    async def view():
-        return ToolView([tool.to_wire() for tool in w.parts.registry.values()])
-
-    ask = SimpleNamespace(client=SimpleNamespace(view=view))
     with pytest.raises(MCPError, match="NaN and Infinity are no JSON"):
-        await provider.job(ask, params)
+        await provider.job(asking(w), params)
 
 
 @pytest.mark.parametrize("provider", [Plan(), HacpTools()])
@@ -212,10 +216,5 @@ async def test_what_is_nested_too_deeply_to_be_written_again_is_refused_before_a
     name = "hacp_plan" if type(provider) is Plan else "bench_read"
     call = f'{{"name": "{name}", "arguments": {{"intent": "i", "steps": {deep}}}}}'
     params = types.CallToolRequestParams.model_validate_json(call)
-
-    async def view():
-        return ToolView([tool.to_wire() for tool in w.parts.registry.values()])
-
-    ask = SimpleNamespace(client=SimpleNamespace(view=view))
     with pytest.raises(MCPError, match=f"nested more than {MAX_DEPTH} deep"):
-        await provider.job(ask, params)
+        await provider.job(asking(w), params)

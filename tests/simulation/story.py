@@ -169,9 +169,8 @@ class Story:
 
 def play(seed, *, trims=frozenset()) -> Tape:
     """Play a seed's story; its tape."""
-    quiet()
     told: list[Tape] = []
-    with machine.own_directory(), machine.running(seed, MADE_ONCE) as system:
+    with quiet(), machine.own_directory(), machine.running(seed, MADE_ONCE) as system:
 
         async def main():
             story = Story(seed, trims, system)

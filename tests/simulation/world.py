@@ -11,6 +11,7 @@ import base64
 import logging
 import os
 import random
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -241,7 +242,15 @@ class World:
         return counts
 
 
-def quiet() -> None:
-    """The daemon's own log is for an operator; the tape has what counts."""
-    for name in ("hearth", "hearth.daemon"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+@contextmanager
+def quiet():
+    """The daemon's own log is for an operator; the tape has what counts. Afterwards it is as loud as before."""
+    loggers = [logging.getLogger(name) for name in ("hearth", "hearth.daemon")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
