@@ -114,8 +114,13 @@ class Watch:
             self._closed = reason
             self._wakeup.wake()
 
+    @property
+    def ended(self) -> bool:
+        """True once no more edges will come: the owner has ended it, or the chip is gone or closed."""
+        return self._closed is not None
+
     def _ready(self) -> bool:
-        return bool(self._edges) or self._closed is not None
+        return bool(self._edges) or self.ended
 
     async def receive(self) -> Edge:
         """Wait for the next edge, off the bus: cancelling this reaches no hardware.

@@ -313,12 +313,14 @@ async def test_a_watch_is_ended_on_the_chip_however_its_step_ends(bench, chip, h
     assert not chip._all[27].watches
 
 
-async def test_a_watch_whose_chip_is_closed_fails_with_a_device_error(bench, chip):
+async def test_a_watch_whose_chip_is_closed_fails_with_a_device_error(bench, chip, make_context):
+    context = make_context(chip)
     with trio.fail_after(10), pytest.RaisesGroup(pytest.RaisesExc(DeviceError, match="closed")):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: bench.run("gpio.watch", line=27, timeout_ms=60_000))
+            nursery.start_soon(lambda: bench.run("gpio.watch", context=context, line=27, timeout_ms=60_000))
             await trio.testing.wait_all_tasks_blocked()
             chip.close()
+    assert context.must_runs == 0, "there is nothing left to end, and its turn would come when the chip is back"
 
 
 async def test_the_tools_speak_of_a_line_that_is_active_low_as_its_logic_has_it(make_board_bench):
