@@ -9,6 +9,7 @@ repository anew: the smallest set of inputs that reaches as much.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import os
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from . import ROOT
 from .targets import CORPUS, TARGETS, load
+from .untraced import CURRENT
 
 FOUND = ROOT / "test-artefacts/fuzz"
 INSTALL = "pip install -c constraints.txt -e '.[fuzz]'"
@@ -74,6 +76,7 @@ def fuzz(name: str, options: argparse.Namespace) -> int:
         directories = [str(kept), str(seeds), *_there(CORPUS / name)]
         if options.untraced:
             code = _process(place, "untraced", str(place), name, str(options.runs), str(options.seed), *directories)
+            name_current(place)
         else:
             code = _libfuzzer(name, place, [limit, f"-seed={options.seed}", *directories])
         seconds = time.monotonic() - begun
@@ -87,6 +90,13 @@ def fuzz(name: str, options: argparse.Namespace) -> int:
     return 1 if code or new else 0
 
 
+def name_current(place: Path) -> None:
+    """What a process without a tracer was looking at when it ended gets the name that libFuzzer would give it."""
+    current = place / CURRENT
+    if current.exists() and (data := current.read_bytes()):
+        current.rename(place / f"crash-{hashlib.sha1(data, usedforsecurity=False).hexdigest()}")
+
+
 def executions(log: str) -> tuple[int, int]:
     """How many inputs were tried, and how many edges were covered, by libFuzzer's words."""
     counts = [int(found) for found in re.findall(r"^(?:stat::number_of_executed_units: |#)([0-9]+)", log, re.MULTILINE)]
@@ -96,7 +106,8 @@ def executions(log: str) -> tuple[int, int]:
 
 def reason(log: str) -> str:
     """What escaped, in a line."""
-    found = re.findall(r"^(?:[A-Za-z_.]*(?:Error|Exception|Hang|Group)\b.*|==\d+== ?ERROR: .*)$", log, re.MULTILINE)
+    told = r"[A-Za-z_.]*(?:Error|Exception|Hang|Group)\b.*|Fatal Python error: .*|==\d+== ?ERROR: .*"
+    found = re.findall(f"^(?:{told})$", log, re.MULTILINE)
     return (found[0] if found else "see the log")[:200]
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from hearth.protocol.jsonrpc import MAX_DEPTH, is_deeper
+
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
@@ -159,11 +161,13 @@ def parts(values: Sequence[Any]) -> list[Any]:
 
 
 def json_of(data: bytes, rng: random.Random, pool: Sequence[Any]) -> bytes:
-    """A JSON document with its tree changed; bytes that are none are changed as bytes."""
+    """A JSON document with its tree changed; bytes that are none, and what is deeper than the wire reads, as bytes."""
     if rng.random() < 0.1:
         return bytes_of(data, rng)
     try:
-        return orjson.dumps(tree(orjson.loads(data), rng, pool))[:_MOST]
+        value = orjson.loads(data)
+        # orjson writes past the end of its buffer where arrays are much deeper (decision 0095).
+        return bytes_of(data, rng) if is_deeper(value, MAX_DEPTH) else orjson.dumps(tree(value, rng, pool))[:_MOST]
     except (orjson.JSONDecodeError, orjson.JSONEncodeError, OverflowError):
         return bytes_of(data, rng)
 

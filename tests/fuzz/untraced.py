@@ -2,13 +2,13 @@
 
 What runs under libFuzzer have kept in the directories, changed once to three times, and looked at by the same
 oracle. Nothing is learned of where an input went, which is what makes it the faster half: coverage finds the ways,
-this walks them often. Short inputs are taken more often than long ones, as libFuzzer does. A finding is kept as
-libFuzzer keeps its own, in PLACE, under `crash-` and the input's SHA-1; so is what takes too long.
+this walks them often. Short inputs are taken more often than long ones, as libFuzzer does. Whatever ends this process,
+be it a fault in a library's C, the input that it was looking at is in PLACE, as `CURRENT`; nothing is there otherwise.
 """
 
 from __future__ import annotations
 
-import hashlib
+import faulthandler
 import random
 import resource
 import signal
@@ -20,8 +20,10 @@ from .targets import MOST_SECONDS, TARGETS, Hang, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
     from types import FrameType, ModuleType
 
+CURRENT = "current"
 MOST_BYTES = 2 << 30
 SHORTEST_OF = 4
 """So many are drawn, and the shortest is taken."""
@@ -32,13 +34,17 @@ def main() -> None:
     place, name, runs, seed, *directories = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     signal.signal(signal.SIGPROF, _hang)
+    faulthandler.enable()
     module, rng = load(name), random.Random(int(seed) or None)
     kept = [path.read_bytes() for each in directories for path in sorted(Path(each).iterdir())]
     done = 0
+    current = Path(place, CURRENT)
     try:
-        for data in _inputs(module, rng, [*module.seeds(), *kept], TARGETS[name].max_len, int(runs)):
-            _one(module, data, Path(place))
-            done += 1
+        with current.open("wb", buffering=0) as file:
+            for data in _inputs(module, rng, [*module.seeds(), *kept], TARGETS[name].max_len, int(runs)):
+                _one(module, data, file)
+                done += 1
+        current.unlink()
     finally:
         print(f"stat::number_of_executed_units: {done}", flush=True)
 
@@ -54,16 +60,14 @@ def _inputs(module: ModuleType, rng: random.Random, kept: list[bytes], most: int
             yield data
 
 
-def _one(module: ModuleType, data: bytes, place: Path) -> None:
+def _one(module: ModuleType, data: bytes, current: FileIO) -> None:
+    current.write(data)
     # A timer and not a clock: what never returns is stopped by it. It counts processor time, as a machine is busy.
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
-    try:
-        module.check(data)
-    except BaseException:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        (place / f"crash-{hashlib.sha1(data, usedforsecurity=False).hexdigest()}").write_bytes(data)
-        raise
+    module.check(data)
     signal.setitimer(signal.ITIMER_PROF, 0)
+    current.seek(0)
+    current.truncate()
 
 
 def _hang(_signal: int, _frame: FrameType | None) -> Never:
