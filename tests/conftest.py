@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -21,7 +22,11 @@ if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMPDIR:
 
 
 def pytest_configure() -> None:
-    """Where coverage is measured, confined daemons may write what they have measured beside what we have."""
+    """Make a test process what tests take it for, wherever it was started."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's doing, for what it starts in the background; whatever is started here would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Where coverage is measured, confined daemons may write what they have measured beside what we have.
     if "COVERAGE_PROCESS_CONFIG" in os.environ:
         from coverage import Coverage
 
