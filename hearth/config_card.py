@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from attrs import field, frozen
 
 from hearth.config_kinds import Choice, Fields, Flag, Kind, ListOf, Mismatch, Number, Text, checked
+from hearth.config_toml import dump_key, show
 from hearth.errors import ConfigError
 
 _WELL_FORMED: Mapping[str, Any] = {
@@ -50,7 +51,8 @@ class _Annotations(Kind):
         for key in raw:
             Text().read(key)
             if key.startswith("hearth:"):
-                raise Mismatch([(f" key {key}", "hearth: is for what the daemon says itself; take another prefix")])
+                why = "hearth: is for what the daemon says itself; take another prefix"
+                raise Mismatch([(f" key {show(key)}", why)])
         plain = _plain(raw, "")
         assert isinstance(plain, dict)
         return plain
@@ -58,12 +60,12 @@ class _Annotations(Kind):
 
 def _plain(value: object, where: str) -> object:
     if isinstance(value, Mapping):
-        return {str(key): _plain(member, f"{where}.{key}") for key, member in value.items()}
+        return {str(key): _plain(member, f"{where}.{dump_key(str(key))}") for key, member in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(member, f"{where}[{index}]") for index, member in enumerate(value)]
     if isinstance(value, (str, bool, int)) or (isinstance(value, float) and abs(value) < float("inf")):
         return value
-    raise Mismatch([(where, f"expected what JSON can hold, got {value}; write it as a string")])
+    raise Mismatch([(where, f"expected what JSON can hold, got {show(value)}; write it as a string")])
 
 
 @frozen(field_transformer=checked)

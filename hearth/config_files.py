@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Place = tuple[str | int, ...]
-"""Where in a document: keys and indices from the top; the last may be a suffix such as `[1]` or `.host`."""
+"""Where in a document: keys and indices from the top; the last may be a `_Within`."""
 Hook = Callable[[Any, Any], Any]
+
+
+class _Within(str):
+    """The end of a place as a kind tells it, `[1]` or `.host`: its keys are quoted already."""
+
+    __slots__ = ()
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -135,7 +141,7 @@ def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]
             yield (*place, name), _unknown(error.cl, place, name)
     elif isinstance(error, Mismatch):
         for where, why in error.problems:
-            yield (*place, where) if where else place, why
+            yield (*place, _Within(where)) if where else place, why
     elif isinstance(error, KeyError):
         yield place, "missing; this key has no default"
     elif isinstance(error, ConfigError):
@@ -164,12 +170,12 @@ def _told(cls: type, place: Place) -> str:
         table = f"[[{head}]]"
         if rest:
             table, rest = f"{table} #{int(rest[0]) + 1}", rest[1:]
-    inner = "".join(_part(str(part)) for part in rest).removeprefix(".")
+    inner = "".join(_part(part) for part in rest).removeprefix(".")
     return f"{table} {inner}: " if inner else f"{table}: "
 
 
-def _part(part: str) -> str:
-    return part if part[:1] in (".", "[", " ") else f".{dump_key(part)}"
+def _part(part: str | int) -> str:
+    return part if isinstance(part, _Within) else f".{dump_key(str(part))}"
 
 
 def render(config: attrs.AttrsInstance) -> str:

@@ -233,7 +233,8 @@ class Fields(Kind):
         """The entries that are there, or all that is wrong with them."""
         if not isinstance(raw, Mapping) or not raw:
             raise self.wrong(raw)
-        return dict(zip(raw, _gather((f".{key}", partial(self._one, key), raw[key]) for key in raw), strict=True))
+        work = ((f".{dump_key(key)}", partial(self._one, key), value) for key, value in raw.items())
+        return dict(zip(raw, _gather(work), strict=True))
 
     def _one(self, key: str, raw: object) -> object:
         if key not in self.kinds:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
-_MUST_ESCAPE = re.compile(r'["\\\x00-\x1f\x7f]')
 _SHOWN = 60
 """Longest rendering of a wrong value in a message: enough to recognise it, too short to drown the reason."""
 _SHOWN_BITS = 192
@@ -20,10 +19,17 @@ _SHOWN_BITS = 192
 
 
 def dump_string(text: str) -> str:
-    """A TOML basic string. Raises ValueError for lone surrogates, which no TOML file can hold."""
+    """A TOML basic string, all printable. Raises ValueError for lone surrogates, which no TOML file can hold."""
     text.encode("utf-8")
-    quoted = _MUST_ESCAPE.sub(lambda m: _ESCAPES.get(m[0]) or f"\\u{ord(m[0]):04x}", text)
-    return f'"{quoted}"'
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(one: str) -> str:
+    if one in _ESCAPES:
+        return _ESCAPES[one]
+    if one.isprintable():
+        return one
+    return f"\\u{ord(one):04x}" if ord(one) < 0x10000 else f"\\U{ord(one):08x}"
 
 
 def dump_key(key: str) -> str:

@@ -319,5 +319,27 @@ def test_a_number_without_end_is_told_as_any_other_mistake(tmp_path, name):
     assert problems(tmp_path, text) == [told]
 
 
+STRAY = r"a\nb\u001b[2J\u009b\u2028"
+TOLD = r'a\nb\u001b[2J\u009b\u2028"'
+STRAY_KEYS = [
+    (f'"{STRAY}" = 1', f'["{TOLD}]: '),
+    (f'[files]\n"{STRAY}" = 1', f'[files] "{TOLD}: '),
+    *((f'[tools.exec]\n"{mark}{STRAY}" = 1', f'[tools] exec."{mark}{TOLD}: ') for mark in ("", " ", ".", "[")),
+    (f'[tools.exec.x]\nargv = ["/x"]\nparams = {{" {STRAY}" = 1}}', f'[tools] exec.x.params." {TOLD}: '),
+    (f'[tools.exec.x]\nargv = ["/x"]\nenv = {{"{STRAY}=" = "1"}}', f'[tools] exec.x.env key "{TOLD[:-1]}=": '),
+    (f'[[policy]]\nname = "a"\nmatch = {{"{STRAY}" = 1}}', f'[[policy]] #1 match."{TOLD}: '),
+    (f'[card.metadata]\n"hearth:{STRAY}" = 1', f'[card] metadata key "hearth:{TOLD}: '),
+    (f'[card.metadata.x]\n"{STRAY}" = inf', f'[card] metadata.x."{TOLD}: '),
+    (f'[server]\nsocket = "{STRAY}"', f'[server] socket: expected an absolute path, got "{TOLD}'),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), STRAY_KEYS, ids=[str(number) for number in range(len(STRAY_KEYS))])
+def test_whatever_is_in_a_key_or_a_value_its_mistake_is_told_on_one_line_of_printable_text(tmp_path, text, told):
+    (line,) = problems(tmp_path, text)
+    assert line.startswith(told)
+    assert line.isprintable()
+
+
 def test_a_key_with_a_line_feed_or_an_escape_is_told_on_one_line(tmp_path):
     assert problems(tmp_path, '"a\\nb\\u001b[2J" = 1') == [f'["a\\nb\\u001b[2J"]: unknown key; expected {SECTIONS}']
