@@ -582,6 +582,14 @@ def swap_until(stopped, first, second, parked):
         os.rename(parked, first)
 
 
+def tries(found):
+    """Three thousand, and more until what is inside has been seen: how two threads take turns is left to chance."""
+    for number in range(300_000):
+        if number >= 3000 and "inside" in found:
+            return
+        yield number
+
+
 @pytest.mark.parametrize("path", ["door/file", "door/../door/file", "door/deep/../file"])
 def test_a_directory_that_is_swapped_for_a_link_while_paths_are_opened_never_lets_one_out(guard, tree, path):
     (tree / "door").mkdir()
@@ -596,7 +604,7 @@ def test_a_directory_that_is_swapped_for_a_link_while_paths_are_opened_never_let
     swapper.start()
     found = set()
     try:
-        for _ in range(3000):
+        for _ in tries(found):
             try:
                 found.add(read(guard, f"{tree}/{path}"))
             except (PermissionDenied, OSError) as error:
@@ -624,7 +632,7 @@ def test_a_file_that_is_swapped_for_a_link_while_it_is_opened_is_never_followed_
     swapper.start()
     found = set()
     try:
-        for _ in range(3000):
+        for _ in tries(found):
             try:
                 found.add(read(guard, tree / "file"))
                 os.close(guard.open(str(tree / "file"), os.O_WRONLY | os.O_APPEND, access="write"))

@@ -78,8 +78,8 @@ def test_records_keep_their_order_and_their_chain_and_say_what_the_clock_said(st
 def test_time_outs_deadlines_rates_and_idle_sessions_go_by_a_clock_that_does_not_step(stepped):
     running, step = stepped
     peer, other = running.peer(), running.peer()
-    session, idle = peer.open(), other.open()
     began = time.monotonic()
+    session, idle = peer.open(), other.open()
     for _ in range(3):
         assert peer.run(session, "gpio.get", line=18)["status"] == "SUCCESS"
 
