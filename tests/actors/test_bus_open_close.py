@@ -181,6 +181,7 @@ async def test_a_driver_can_say_from_a_transaction_that_its_device_is_gone(style
         assert refused.value.data["effect"] == "none"
         await passes(lambda: bus.state == "ready")
         assert await bus.request(Ticket(Op("z"), ME, limit=60)).get() == "z"
+        await until(lambda: audited)  # the supervisor's to say, when its turn comes
         assert audited == ["bus.reopened"]
         assert driver.observer.labels("begin") == ["x", "z"]
         nursery.cancel_scope.cancel()
