@@ -661,7 +661,7 @@ async def test_a_bus_that_was_reopened_says_so_and_serves(autojump_clock, nurser
     with pytest.raises(DeviceError, match="no such device"):
         await kept.drive(1)
     kept.driver.plug_in()
-    await passes(lambda: kept.bus.state == "ready")
+    await passes(lambda: kept.of("bus.reopened"))
     assert await kept.drive(1) == 1
     (reopened,) = kept.of("bus.reopened")
     assert reopened["attempts"] > 3
