@@ -170,7 +170,7 @@ def _told(cls: type, place: Place) -> str:
         table = f"[[{head}]]"
         if rest:
             table, rest = f"{table} #{int(rest[0]) + 1}", rest[1:]
-    inner = "".join(_part(part) for part in rest).removeprefix(".")
+    inner = "".join(map(_part, rest)).removeprefix(".")
     return f"{table} {inner}: " if inner else f"{table}: "
 
 

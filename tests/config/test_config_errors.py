@@ -320,21 +320,21 @@ def test_a_number_without_end_is_told_as_any_other_mistake(tmp_path, name):
 
 
 STRAY = r"a\nb\u001b[2J\u009b\u2028"
-TOLD = r'a\nb\u001b[2J\u009b\u2028"'
+"""As it is written in the file, and as it is told."""
 STRAY_KEYS = [
-    (f'"{STRAY}" = 1', f'["{TOLD}]: '),
-    (f'[files]\n"{STRAY}" = 1', f'[files] "{TOLD}: '),
-    *((f'[tools.exec]\n"{mark}{STRAY}" = 1', f'[tools] exec."{mark}{TOLD}: ') for mark in ("", " ", ".", "[")),
-    (f'[tools.exec.x]\nargv = ["/x"]\nparams = {{" {STRAY}" = 1}}', f'[tools] exec.x.params." {TOLD}: '),
-    (f'[tools.exec.x]\nargv = ["/x"]\nenv = {{"{STRAY}=" = "1"}}', f'[tools] exec.x.env key "{TOLD[:-1]}=": '),
-    (f'[[policy]]\nname = "a"\nmatch = {{"{STRAY}" = 1}}', f'[[policy]] #1 match."{TOLD}: '),
-    (f'[card.metadata]\n"hearth:{STRAY}" = 1', f'[card] metadata key "hearth:{TOLD}: '),
-    (f'[card.metadata.x]\n"{STRAY}" = inf', f'[card] metadata.x."{TOLD}: '),
-    (f'[server]\nsocket = "{STRAY}"', f'[server] socket: expected an absolute path, got "{TOLD}'),
+    (f'"{STRAY}" = 1', f'["{STRAY}"]: '),
+    (f'[files]\n"{STRAY}" = 1', f'[files] "{STRAY}": '),
+    *((f'[tools.exec]\n"{mark}{STRAY}" = 1', f'[tools] exec."{mark}{STRAY}": ') for mark in ("", " ", ".", "[")),
+    (f'[tools.exec.x]\nargv = ["/x"]\nparams = {{" {STRAY}" = 1}}', f'[tools] exec.x.params." {STRAY}": '),
+    (f'[tools.exec.x]\nargv = ["/x"]\nenv = {{"{STRAY}=" = "1"}}', f'[tools] exec.x.env key "{STRAY}=": '),
+    (f'[[policy]]\nname = "a"\nmatch = {{"{STRAY}" = 1}}', f'[[policy]] #1 match."{STRAY}": '),
+    (f'[card.metadata]\n"hearth:{STRAY}" = 1', f'[card] metadata key "hearth:{STRAY}": '),
+    (f'[card.metadata.x]\n"{STRAY}" = inf', f'[card] metadata.x."{STRAY}": '),
+    (f'[server]\nsocket = "{STRAY}"', f'[server] socket: expected an absolute path, got "{STRAY}"'),
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), STRAY_KEYS, ids=[str(number) for number in range(len(STRAY_KEYS))])
+@pytest.mark.parametrize(("text", "told"), STRAY_KEYS, ids=range(len(STRAY_KEYS)))
 def test_whatever_is_in_a_key_or_a_value_its_mistake_is_told_on_one_line_of_printable_text(tmp_path, text, told):
     (line,) = problems(tmp_path, text)
     assert line.startswith(told)

@@ -204,6 +204,8 @@ def test_an_input_that_breaks_a_promise_takes_for_ever_or_kills_is_kept_without_
     )  # fmt: skip
     assert done.returncode != 0
     assert reason(done.stderr) == what
+    # Who is killed says nothing more.
+    assert ("stat::number_of_executed_units: 0" in done.stdout) is ("abort" not in does)
     name_current(tmp_path)
     (kept,) = tmp_path.glob("crash-*")
     assert done.stdout.splitlines()[0] == repr(kept.read_bytes())

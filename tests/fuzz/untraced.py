@@ -64,8 +64,10 @@ def _one(module: ModuleType, data: bytes, current: FileIO) -> None:
     current.write(data)
     # A timer and not a clock: what never returns is stopped by it. It counts processor time, as a machine is busy.
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
-    module.check(data)
-    signal.setitimer(signal.ITIMER_PROF, 0)
+    try:
+        module.check(data)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
     current.seek(0)
     current.truncate()
 

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 import trio
+from support.confinement import as_root
 from support.hcp_book import ACCEPTED, ANN, begin, event, line, look, running, session_id
 
 from hearth.actors.bridges.hcp.book import Book, BookError
@@ -100,7 +101,7 @@ async def test_what_others_can_read_is_not_used(place, name):
     assert "others can read or write it; chmod" in refused(place)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@as_root
 @pytest.mark.parametrize("name", ["", "book.sqlite3"])
 async def test_what_belongs_to_somebody_else_is_not_used(place, name):
     await made(place)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from support.confinement import as_root
 from support.hcp_book import ANN, BEN, begin, event, look, running, session_id
 
 from hearth.actors.bridges.hcp.book import Book
@@ -18,7 +19,6 @@ from hearth.hcp.messages import Artifact
 
 ONE, TWO = session_id(1), session_id(2)
 CSV = "text/csv"
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 @pytest.fixture
