@@ -26,6 +26,7 @@ from benchmarks.load import PATIENCE, RECEIVE_SIZE, Round
 from benchmarks.rates import Side, by_turns, ratios
 from benchmarks.report import Row
 from benchmarks.servers import ENDED_WITHIN, ROOT, Server
+from hearth.interpreter import python_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -285,11 +286,11 @@ class McpCall:
     def _stdio(self, servers: Servers, *, hearth: bool) -> tuple[Server, Link]:
         daemon = servers.hearthd() if hearth else None
         command = (
-            ["-m", "benchmarks.mcp_floors", "stdio"]
+            [sys.executable, "-m", "benchmarks.mcp_floors", "stdio"]
             if daemon is None
-            else ["-m", "hearth.actors.bridges.mcp.stdio", "--to", f"unix:{daemon.address}"]
+            else python_module("hearth.actors.bridges.mcp.stdio", "--to", f"unix:{daemon.address}")
         )
-        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         return Bridge("", process, daemon=daemon), Pipes(process)
 
     def _http(self, servers: Servers, *, hearth: bool) -> tuple[Server, Link]:

@@ -96,8 +96,8 @@ class Build:
             kept = [line for line in record.read_text("utf-8").splitlines(keepends=True) if not gone.match(line)]
             record.write_text("".join(sorted(kept)), "utf-8")
         # A start by an ordinary user cannot write them, and one by root must not leave files that dpkg does not know.
-        compile_ = ("-m", "compileall", "-q", "-j1", "--invalidation-mode", "unchecked-hash")
-        run(self._python, "-I", *compile_, "-s", self.tree, "-p", "/", site, PYTHONHASHSEED="0")
+        compile_ = ("-I", "-m", "compileall", "-q", "-j1", "--invalidation-mode", "unchecked-hash")
+        run(self._python, *compile_, "-s", self.tree, "-p", "/", site, PYTHONHASHSEED="0")
         home = self.tree / HOME
         (home / "bin").mkdir()
         (home / "bin" / "python3").symlink_to(os.path.relpath(self._python, f"/{HOME}/bin"))
@@ -115,7 +115,7 @@ class Build:
         run(sys.executable, HERE / "manpages.py", pages, SOURCE_DATE_EPOCH=str(self._epoch))
         for page in pages.iterdir():
             self.compressed(f"usr/share/man/man{page.suffix[1:]}/{page.name}", page.read_text("utf-8"))
-        complete = run(sys.executable, "-m", "hearth.cli.main", "completion", "bash")
+        complete = run(sys.executable, "-I", "-m", "hearth.cli.main", "completion", "bash")
         self.write("usr/share/bash-completion/completions/hearth", complete)
         found = bundled(self.tree / self.site)
         if wrong := unknown(found):

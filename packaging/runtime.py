@@ -31,7 +31,7 @@ def pip(*arguments: str | Path, python: Path) -> None:
     """Run the pip of this interpreter for another one. Raises subprocess.CalledProcessError."""
     quiet = ("-qq", "--disable-pip-version-check", "--no-input", "--root-user-action=ignore")
     verb, *rest = map(str, arguments)
-    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), verb, *quiet, *rest], check=True)
+    subprocess.run([sys.executable, "-I", "-m", "pip", "--python", str(python), verb, *quiet, *rest], check=True)
 
 
 def install(source: Path, *options: str | Path, python: Path, extras: str = "") -> None:
@@ -41,5 +41,5 @@ def install(source: Path, *options: str | Path, python: Path, extras: str = "") 
 
 def clean_environment(directory: Path) -> Path:
     """A virtual environment without pip and setuptools, so that what is in it was asked for; its interpreter."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
+    subprocess.run([sys.executable, "-I", "-m", "venv", "--without-pip", str(directory)], check=True)
     return directory / "bin" / "python"

@@ -39,7 +39,7 @@ def bill(environment: Path, source: Path, target: Path, *, python: Path) -> None
     """Write the bill of what is in an environment, validated against its schema. Raises CalledProcessError."""
     options = ("--spec-version", SCHEMA, "--output-format", "JSON", "--output-reproducible", "--validate")
     about = ("--pyproject", source / "pyproject.toml", "--mc-type", "application", "--output-file", target)
-    command = (python, "-m", "cyclonedx_py", "environment", *options, *about, environment)
+    command = (python, "-I", "-m", "cyclonedx_py", "environment", *options, *about, environment)
     subprocess.run(list(map(str, command)), check=True)
 
 

@@ -30,6 +30,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hearth.interpreter import python_module
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -160,7 +162,7 @@ class Daemon:
         ours = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "RUNTIME_DIRECTORY", "STATE_DIRECTORY")
         # A session of its own: Ctrl-C in the terminal is for us, and we end it then, in order.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hearth.actors.daemon", "--config", str(path)],
+            python_module("hearth.actors.daemon", "--config", str(path)),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

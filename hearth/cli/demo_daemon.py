@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from attrs import frozen
 
 from hearth.cli.demo_stage import DemoFailed
 from hearth.groups import unwrapped
+from hearth.interpreter import python_module
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -151,7 +151,7 @@ async def run_daemon(place: Place) -> AsyncIterator[DaemonProcess]:
     """Start hearthd and wait until it is ready; it does not outlive this context. Raises DemoFailed."""
     ours = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "RUNTIME_DIRECTORY", "STATE_DIRECTORY")
     environ = {name: value for name, value in os.environ.items() if name not in ours}
-    command = [sys.executable, "-m", "hearth.actors.daemon", "--config", str(place.folder / "hearth.toml")]
+    command = python_module("hearth.actors.daemon", "--config", str(place.folder / "hearth.toml"))
     process = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ)
     try:
         async with unwrapped() as body, trio.open_nursery() as nursery:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import signal
 import subprocess
-import sys
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from hearth.cli.demo_daemon import EEPROM, PAGE, SAFE_LINE, WIRED_TO, Place
 from hearth.cli.demo_scenes import level, show
 from hearth.cli.demo_stage import DemoFailed, Stage
 from hearth.errors import ResourceBusy
+from hearth.interpreter import python_module
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -181,7 +181,7 @@ async def a_dead_controller(stage: Stage, client: Client, place: Place) -> None:
 @asynccontextmanager
 async def _controller(place: Place) -> AsyncIterator[trio.Process]:
     """The controller's process, once it drives its line."""
-    command = [sys.executable, "-m", "hearth.cli.demo_controller", str(place.socket), str(SAFE_LINE)]
+    command = python_module("hearth.cli.demo_controller", str(place.socket), str(SAFE_LINE))
     process = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

@@ -21,6 +21,7 @@ from attrs import evolve
 from hearth.cli import render
 from hearth.cli.common import DONE, Options, standard
 from hearth.errors import ConfigError
+from hearth.interpreter import python_module
 from hearth.mcp.clientconfig import CLIENTS, TOKEN_ENV, Program, Server, Url, snippet
 from hearth.mcp.protocol import PATH
 
@@ -59,7 +60,7 @@ def mcp(options: Options, client: str | None, url: str | None, token_env: str | 
 def serve(options: Options) -> int:
     """Become the bridge. Raises ConfigError: the SDK is not installed, or the address is none."""
     need_sdk()
-    words = [sys.executable, "-m", BRIDGE, *where(options)]
+    words = python_module(BRIDGE, *where(options))
     if sys.stdin is not None and sys.stdin.isatty():
         click.echo("hearth mcp speaks MCP here, to a program; for the lines to give one: hearth mcp --help", err=True)
     os.execv(words[0], words)
@@ -120,7 +121,7 @@ def executable() -> Sequence[str]:
         return [str(Path.cwd() / called)]
     if os.access(installed, os.X_OK):
         return [str(installed)]
-    return [sys.executable, "-m", "hearth.cli.main"]
+    return python_module("hearth.cli.main")
 
 
 def over_http(url: str, token_env: str | None) -> Url:

@@ -177,7 +177,7 @@ async def test_it_becomes_the_user_that_the_daemon_becomes(drawer: Callable[...,
 def test_the_program_gets_no_secret_and_no_preference() -> None:
     given = {"PATH": "/bin", "LC_ALL": "C", "PYTHONPATH": "/p", "HEARTH_TOKEN": "secret", "MPLBACKEND": "x"}
     assert environment({**given, "NOTIFY_SOCKET": "/run/n", "HOME": "/root"}, "/scratch") == {
-        "PATH": "/bin", "LC_ALL": "C", "PYTHONPATH": "/p", "HOME": "/scratch", "MPLCONFIGDIR": "/scratch",
+        "PATH": "/bin", "LC_ALL": "C", "HOME": "/scratch", "MPLCONFIGDIR": "/scratch",
     }  # fmt: skip
 
 

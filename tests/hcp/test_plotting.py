@@ -228,13 +228,11 @@ async def test_what_cannot_be_drawn_comes_back_as_the_one_line_that_says_why(dra
 
 @pytest.mark.slow
 async def test_without_matplotlib_the_drawing_names_the_cure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: Draw
+    drawn: Draw,
 ) -> None:
-    (tmp_path / "matplotlib").mkdir()
-    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('broken as if it were not there')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    without = "import sys; sys.modules['matplotlib'] = None; from hearth.hcp.plotting import main; sys.exit(main())"
     with trio.fail_after(60), pytest.raises(DrawingError, match=r"pip install 'hearth\[plot\]'"):
-        await drawn(TWO)
+        await drawn(TWO, *python(without))
 
 
 async def test_what_is_no_json_is_not_even_asked_for() -> None:

@@ -145,7 +145,7 @@ def test_a_hearth_that_is_not_called_by_that_name_is_named_as_a_module(monkeypat
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "main.py")])
     assert command.executable() == [str(HEARTH)]
     monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(tmp_path))
-    assert command.executable() == [sys.executable, "-m", "hearth.cli.main"]
+    assert command.executable() == [sys.executable, "-I", "-m", "hearth.cli.main"]
 
 
 def test_a_hearth_that_was_called_by_its_path_is_named_by_it(monkeypatch, tmp_path: Path) -> None:

@@ -19,19 +19,21 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from hearth.interpreter import python_module
+
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping, Sequence
 
     from hearth.actors.bridges.hcp.drawer_limits import Limits
 
-COMMAND: Final = (sys.executable, "-P", "-m", "hearth.hcp.plotting")
+COMMAND: Final = tuple(python_module("hearth.hcp.plotting"))
 MOST_TOLD: Final = 1024
 """Bytes of a message."""
 PATIENCE: Final = 1.0
 """Seconds that the daemon waits for the drawer's end, when it ends itself."""
 _HANDED_ON: Final = ("PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
-_HANDED_ON_BEGINNINGS: Final = ("LC_", "PYTHON", "COVERAGE_", "HEARTH_SANDBOX_")
+_HANDED_ON_BEGINNINGS: Final = ("LC_", "COVERAGE_", "HEARTH_SANDBOX_")
 _STDERR: Final = 2
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
