@@ -11,6 +11,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Protocol
 
+import h11
 import trio
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from hearth.actors.listeners.streams import SocketTransport
     from hearth.actors.listeners.websocket_meter import Meter
 
+HANDSHAKE_BYTES = 16 << 10
+"""A handshake's request line and headers at most."""
 PARTING = 1.0
 """Seconds for the last words: a close frame sent, and the peer's end of the stream heard."""
 GOING_AWAY, PROTOCOL_ERROR, INVALID_PAYLOAD, TOO_BIG = 1001, 1002, 1007, 1009
@@ -49,6 +52,7 @@ class Wire(trio.abc.Stream):
     __slots__ = (
         "_close_sent",
         "_closed",
+        "_head",
         "_heard",
         "_nursery",
         "_parting",
@@ -88,6 +92,8 @@ class Wire(trio.abc.Stream):
         self._waiting = False
         self._quiet: trio.Event | None = None
         self._heard = self._seen = 0
+        self._head: bytearray | None = bytearray()
+        """What came of the request until its head is whole."""
         self._silent_since = trio.current_time()
         self._pinged = False
         self._close_sent = False
@@ -113,9 +119,19 @@ class Wire(trio.abc.Stream):
     # --- receiving ----------------------------------------------------------------------------------------------
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """See trio.abc.ReceiveStream. Raises BrokenResourceError also for a peer that is cut off."""
+        """See trio.abc.ReceiveStream. Raises BrokenResourceError also for a peer that is cut off.
+
+        Raises h11.RemoteProtocolError for a request whose line and headers are too long.
+        """
         if self._parting:
             raise trio.ClosedResourceError("this WebSocket is closed")
+        if self._head is not None:
+            # Never more than the bound, so that a request which is whole only beyond it is not seen whole.
+            room = HANDSHAKE_BYTES - len(self._head)
+            if room == 0:
+                self._ended()
+                raise h11.RemoteProtocolError(f"line and headers are longer than {HANDSHAKE_BYTES} bytes")
+            max_bytes = min(max_bytes or room, room)
         self._waiting = True
         try:
             data = await self._stream.receive_some(max_bytes)
@@ -132,6 +148,11 @@ class Wire(trio.abc.Stream):
             self._ended()
             return data
         self._heard += 1
+        if self._head is not None:
+            looked = max(0, len(self._head) - 2)
+            self._head += data
+            if any(self._head.find(end, looked) >= 0 for end in (b"\n\r\n", b"\n\n")):
+                self._head = None
         if self.meter.count(data):
             self.cut = self.meter.too_much(trio.current_time())
             if self.cut is not None:

@@ -9,8 +9,8 @@ from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
 from hearth.actors import backlog, connection, outbox, runtime
-from hearth.actors.bridges.http import visit, wire
-from hearth.actors.listeners import accepting, tcp, websocket, websocket_meter as meter
+from hearth.actors.bridges.http import framing, visit
+from hearth.actors.listeners import accepting, tcp, websocket, websocket_meter as meter, websocket_wire
 from hearth.config import Config
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
@@ -45,6 +45,7 @@ def bound(row: str) -> list[float]:
         ("Descriptors", [accepting.RESERVED]),
         ("Connections that have not proved who they are", [accepting.STRANGERS, accepting.STRANGERS_EACH, 6, 64]),
         ("The time they may take for it", [LIMITS.handshake_timeout_s]),
+        ("A handshake's request line and headers", [websocket_wire.HANDSHAKE_BYTES / KIB]),
         (
             "What a WebSocket may send without completing a message",
             [meter.SLACK / KIB, meter.REFILL / KIB, meter.CONTROL_COST / KIB, meter.FRAME_COST],
@@ -54,7 +55,11 @@ def bound(row: str) -> list[float]:
         ("A batch", [LIMITS.max_batch, connection.BATCH_BYTES / MIB]),
         ("What waits to be sent to one connection", [outbox.HIGH_WATER / MIB]),
         ("The time a peer may read nothing", [LIMITS.send_timeout_s]),
-        ("An HTTP request's line and headers", [wire.HEADER_BYTES / KIB, LIMITS.handshake_timeout_s]),
+        ("An HTTP request's line and headers", [framing.HEADER_BYTES / KIB, LIMITS.handshake_timeout_s]),
+        (
+            "The framing of an HTTP body: chunk lines, extensions, trailers",
+            [framing.HEADER_BYTES / KIB, framing.FRAMING_EACH],
+        ),
         ("An HTTP request's body", [LIMITS.max_document_bytes / MIB, LIMITS.send_timeout_s]),
         ("An HTTP connection on which nothing is asked", [visit.KEEP_ALIVE]),
         ("MCP clients over HTTP", [LIMITS.max_sessions_per_principal, LIMITS.max_connections]),
@@ -81,7 +86,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 24
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 25
 
 
 def test_what_is_said_of_messages_is_so() -> None:

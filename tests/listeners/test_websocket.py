@@ -33,7 +33,7 @@ from hearth.actors.carrier import PeerGone, Unreadable
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.certificates import Certificates
 from hearth.actors.listeners.websocket_meter import CONTROL_COST, FRAME_COST, REFILL, Meter
-from hearth.actors.listeners.websocket_wire import PARTING
+from hearth.actors.listeners.websocket_wire import HANDSHAKE_BYTES, PARTING
 from hearth.config import Config
 from hearth.errors import ConfigError
 from hearth.policy.principal import from_token
@@ -373,6 +373,18 @@ async def test_what_is_no_websocket_request_gets_an_http_answer(place, inside, s
     await until(lambda: place.refused)
     assert place.refused == ["what it sent is no WebSocket request"]
     assert not inside.principals
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1000], ids=["in one segment", "in segments"])
+@pytest.mark.parametrize(("beyond", "status"), [(0, 101), (1, 400), (1000, 400), (40_000, 400)])
+async def test_the_bound_on_a_handshakes_headers_is_exact_however_they_arrive(place, size, beyond, status) -> None:
+    bare = request(f"Sec-WebSocket-Protocol: hacp.v0, bearer.{ALICE}", "X: ")
+    sent = bare.replace(b"X: ", b"X: " + b"x" * (HANDSHAKE_BYTES + beyond - len(bare)))
+    async with await place.connect() as peer:
+        with contextlib.suppress(trio.BrokenResourceError):
+            for start in range(0, len(sent), size):
+                await peer.send(sent[start : start + size])
+        assert (await peer.answer()).status == status
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: "])

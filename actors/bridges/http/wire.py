@@ -21,6 +21,7 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
+from hearth.actors.bridges.http.framing import HEADER_BYTES, Framing
 from hearth.actors.bridges.http.problems import MEDIA_TYPE, document
 from hearth.actors.bridges.http.visit import GRACE
 from hearth.actors.listeners.streams import CLOSING
@@ -38,13 +39,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hearth.http")
 
-HEADER_BYTES = 16 << 10
-"""A request's line and headers at most; beyond it is answered 431."""
 QUEUED = 8
 """Pieces of a body that wait for the application, of at most what the stream reads at once."""
 _WHY = {
-    400: "this is no HTTP/1.1 request that can be read",
-    431: f"the request's headers are longer than {HEADER_BYTES} bytes; send fewer",
+    400: "this is no HTTP/1.1 request that can be read, or its length is given in two ways",
+    431: f"the request's headers, or its chunk extensions and trailers, are longer than {HEADER_BYTES} bytes",
 }
 
 
@@ -52,7 +51,6 @@ def settings() -> Config:
     """What hypercorn goes by, as far as it is not decided here."""
     config = Config()
     config.include_server_header = False
-    config.h11_max_incomplete_size = HEADER_BYTES
     config.keep_alive_max_requests = 1 << 60
     config.max_app_queue_size = QUEUED
     config.errorlog = log
@@ -108,7 +106,7 @@ class HttpConnection:
                 continue
             if data:
                 self._visit.heard()
-            await self._protocol.handle(RawData(bytes(data)))
+            await self._protocol.receive(bytes(data), lambda: self._closing or self._deaf)
             if not data or self._deaf:
                 return
 
@@ -170,8 +168,18 @@ class _Protocol(H11Protocol):
         tasks: Any = requests  # as much of a task group as is used
         super().__init__(application, config, WorkerContext(None), tasks, state, encrypted, client, server, send)
         self._requests = requests
+        self.connection = self._framing = Framing()
         self._head = b""
         """An answer's head that waits for its body: one packet, and one time that the peer is woken, instead of two."""
+
+    async def receive(self, data: bytes, is_over: Callable[[], bool]) -> None:
+        """Take what has come, empty at the end, in pieces that h11's bounds hold for, until it `is_over`."""
+        while True:
+            room = self._framing.room
+            piece, data = data[:room], data[room:]
+            await self.handle(RawData(piece))
+            if not data or is_over():
+                return
 
     async def _send_h11_event(self, event: H11SendableEvent) -> None:
         try:
@@ -209,7 +217,8 @@ class _Protocol(H11Protocol):
             *self.config.response_headers("h11"),
         ]
         await self._send_h11_event(h11.Response(status_code=status_code, headers=headers))
-        await self._send_h11_event(h11.Data(data=body))
+        if not self._framing.answers_head:
+            await self._send_h11_event(h11.Data(data=body))
         await self._send_h11_event(h11.EndOfMessage())
 
 

@@ -1,0 +1,208 @@
+"""Where a request ends and how long it may be: the same answer wherever its bytes are cut into segments."""
+
+from contextlib import asynccontextmanager, nullcontext
+
+import h11
+import pytest
+import trio
+from hypothesis import given, settings, strategies as st
+from support.http_house import LISTEN, Raw, passes
+
+from hearth.actors.bridges.http.framing import FRAMING_EACH, HEADER_BYTES, Framing
+from hearth.actors.bridges.http.listener import HttpListener
+from hearth.actors.listeners import tcp
+from hearth.actors.listeners.accepting import Doorway
+
+BOUND = HEADER_BYTES
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def counts(_scope, receive, send):
+    """Answer with how long the body was."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, more = body + message["body"], message["more_body"]
+    told = str(len(body)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(told))]})
+    await send({"type": "http.response.body", "body": told})
+
+
+@pytest.fixture
+async def connect():
+    @asynccontextmanager
+    async def house():
+        yield counts
+
+    listener = HttpListener(
+        tcp.bind("http", LISTEN), None, house, handshake_timeout=30, send_timeout=30, report=lambda *_: None,
+        count=nullcontext,
+    )  # fmt: skip
+    port = int(listener.address.rpartition(":")[2])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.accept_all, nursery, Doorway(100), None)
+        yield lambda: Raw.connect(port)
+        await passes(lambda: not listener._visits)
+        nursery.cancel_scope.cancel()
+    listener.close()
+
+
+def padded(before, after, length):
+    """The two with as much between them as makes `length` bytes."""
+    return before + b"y" * (length - len(before) - len(after)) + after
+
+
+def long_headers(length):
+    return padded(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ", b"\r\n\r\n", length)
+
+
+def many_headers(length):
+    lines = b"A: b\r\n" * ((length - 100) // 6)
+    return padded(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + lines + b"X: ", b"\r\n\r\n", length)
+
+
+def long_line(length):
+    return padded(b"GET /", b" HTTP/1.1\r\nHost: localhost\r\n\r\n", length)
+
+
+def trailers(length):
+    return CHUNKED + padded(b"0\r\nX: ", b"\r\n\r\n", length)
+
+
+def extension(length):
+    """The rest of its framing, "\\r\\n0\\r\\n\\r\\n", is paid for by its body."""
+    return CHUNKED + padded(b"A;x=", b"\r\n", length) + b"0123456789\r\n0\r\n\r\n"
+
+
+SHAPES = [long_headers, many_headers, long_line, trailers, extension]
+shapes = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+
+
+async def sent(raw, data, size):
+    """Send it in pieces, until the other side has heard enough."""
+    for start in range(0, len(data), size):
+        try:
+            await raw.send(data[start : start + size])
+        except trio.BrokenResourceError:
+            return
+
+
+@shapes
+@pytest.mark.parametrize("size", [1 << 20, 1000, 16], ids=["in one segment", "in segments", "bit by bit"])
+async def test_the_bound_on_headers_and_framing_is_exact_however_they_arrive(connect, shape, size) -> None:
+    async with await connect() as raw:
+        await sent(raw, shape(BOUND), size)
+        assert (await raw.answer()).status == 200
+    async with await connect() as raw:
+        await sent(raw, shape(BOUND + 1), size)
+        answer = await raw.answer()
+        assert (answer.status, answer.headers["connection"]) == (431, "close")
+        assert str(BOUND) in answer.detail
+        assert await raw.ended() == b""
+
+
+@shapes
+async def test_far_beyond_the_bound_is_refused_in_one_segment_too(connect, shape) -> None:
+    async with await connect() as raw:
+        await raw.send(shape(60_000))
+        assert (await raw.answer()).status == 431
+
+
+async def test_a_long_head_behind_a_request_in_the_same_segment_is_refused(connect) -> None:
+    async with await connect() as raw:
+        await raw.send(long_headers(100) + long_headers(BOUND) + long_headers(40_000))
+        assert [(await raw.answer()).status for _ in range(3)] == [200, 200, 431]
+        assert await raw.ended() == b""
+
+
+SMUGGLED = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "HEAD"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "HTTP/1.1\r\nHost: localhost\r\nContent-Length: 51\r\nTransfer-Encoding: chunked",
+        "HTTP/1.1\r\nHost: localhost\r\ntransfer-encoding: Chunked\r\ncontent-length: 0",
+        "HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked",
+    ],
+    ids=["length first", "length last", "HTTP/1.0"],
+)
+async def test_a_request_whose_length_is_given_in_two_ways_is_refused_and_the_connection_closed(
+    connect, method, head
+) -> None:
+    async with await connect() as raw:
+        await raw.send(long_headers(100))
+        assert (await raw.answer()).status == 200
+        await raw.send(f"{method} / {head}\r\n\r\n".encode() + SMUGGLED)
+        answer = await raw.answer(head=method == "HEAD")
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert await raw.ended() == b"", "what was smuggled has no answer"
+
+
+async def test_small_chunks_are_no_framing_too_much(connect) -> None:
+    async with await connect() as raw:
+        await raw.send(CHUNKED + b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n")
+        answer = await raw.answer()
+        assert (answer.status, answer.body) == (200, b"50000")
+
+
+async def test_chunks_that_are_mostly_extension_are_refused(connect) -> None:
+    async with await connect() as raw:
+        await sent(raw, CHUNKED + (b"1;" + b"e" * 100 + b"\r\nx\r\n") * 500, 1 << 20)
+        assert (await raw.answer()).status == 431
+
+
+def outcome(segments):
+    """What a connection makes of these bytes; each request's answer goes out before the next is read."""
+    framing, found = Framing(), []
+    for segment in segments:
+        data = segment
+        while data:
+            room = framing.room
+            framing.receive_data(data[:room])
+            data = data[room:]
+            while True:
+                try:
+                    event = framing.next_event()
+                except h11.RemoteProtocolError as error:
+                    return [*found, error.error_status_hint]
+                if event in (h11.NEED_DATA, h11.PAUSED):
+                    break
+                if isinstance(event, h11.EndOfMessage):
+                    framing.send(h11.Response(status_code=200, headers=[(b"content-length", b"0")]))
+                    framing.send(h11.EndOfMessage())
+                    framing.start_next_cycle()
+                    found.append(200)
+    return found
+
+
+@st.composite
+def requests(draw):
+    """Some requests near the bounds, and where their bytes are cut."""
+    near = st.sampled_from([-1, 0, 1, 2, 3, 4, 5])
+    parts = [draw(st.sampled_from(SHAPES))(BOUND + draw(near)) for _ in range(draw(st.integers(1, 3)))]
+    data = b"".join(parts)
+    cuts = sorted(draw(st.lists(st.integers(1, len(data) - 1), max_size=8)))
+    return data, [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(requests())
+def test_where_the_segments_end_changes_nothing(given_):
+    whole, segments = given_
+    assert outcome(segments) == outcome([whole])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_byte_by_byte_the_bound_is_the_same(shape):
+    for length, expected in ((BOUND, [200]), (BOUND + 1, [431])):
+        data = shape(length)
+        assert outcome(data[at : at + 1] for at in range(len(data))) == expected
+        assert outcome([data]) == expected
+
+
+def test_a_chunk_of_one_byte_costs_less_than_each_byte_may_add():
+    assert len(b"1\r\n\r\n") < FRAMING_EACH
