@@ -1,7 +1,6 @@
 """What a session accepts: the way of a checked submission into the session's book, and the record of a refused one.
 
-Owns the session's rate buckets. The checks themselves are `submission`'s; when a task runs, and who hears of it, is the
-session's.
+The checks themselves are `submission`'s; when a task runs, and who hears of it, is the session's.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from hearth.actors.task import TaskActor
 from hearth.actors.tickets import Asker
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.ids import new_id
-from hearth.policy.rate import RateLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from hearth.actors.step import StepRun, TaskServices
     from hearth.actors.submission import Checks, Looked
     from hearth.actors.taskbook import TaskBook
+    from hearth.policy.rate import RateLimits
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import TaskSubmit
 
@@ -32,12 +31,19 @@ class Admission:
     __slots__ = ("_book", "_checks", "_grant", "_principal", "_rates", "_services", "_session_id")
 
     def __init__(
-        self, session_id: str, principal: str, grant: Grant, book: TaskBook, services: TaskServices, checks: Checks
+        self,
+        session_id: str,
+        principal: str,
+        grant: Grant,
+        rates: RateLimits,
+        book: TaskBook,
+        services: TaskServices,
+        checks: Checks,
     ) -> None:
         self._session_id = session_id
         self._principal = principal
         self._grant = grant
-        self._rates = RateLimits(grant)
+        self._rates = rates
         self._book = book
         self._services = services
         self._checks = checks
@@ -56,7 +62,7 @@ class Admission:
             try:
                 self._require_room(submit, steps, asker)
             except RpcError:
-                self._rates.put_back(tokens)
+                self._rates.put_back(tokens, now)
                 raise
         except RpcError as error:
             self._record_rejection(submit, error)
@@ -87,7 +93,7 @@ class Admission:
         self._book.enter(task, submit)
         if submit.constraints.dry_run:
             # It was allowed as the task itself would be, and does nothing that a rate bounds.
-            self._rates.put_back(tokens)
+            self._rates.put_back(tokens, now)
         return task
 
     def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], asker: Asker) -> None:

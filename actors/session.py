@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from hearth.actors.admission import Admission
 from hearth.actors.asks import NUDGE, End, Gone, Nudge, PathsLooked, refuse
@@ -25,6 +25,7 @@ from hearth.actors.submission import NotLooked, look_in_thread
 from hearth.actors.taskbook import TaskBook
 from hearth.errors import AuditUnavailable, InternalError, RpcError, SessionInvalid, ShuttingDown
 from hearth.ids import new_id
+from hearth.policy.rate import PrincipalRates, RateLimits
 from hearth.protocol.methods import (
     SUPPORTED,
     EventsSubscribe,
@@ -77,6 +78,8 @@ class SessionServices:
     """Ask for a NUDGE at a time of Trio's clock."""
     forget: Callable[[Session], None]
     """Take the session out of the directory: from then on nobody finds it."""
+    rates: PrincipalRates = field(factory=PrincipalRates)
+    """What each principal has used, over all its sessions."""
 
 
 class Session:
@@ -113,7 +116,10 @@ class Session:
         self._services = services
         self._inbox: Mailbox[Message] = Mailbox()
         self._book = TaskBook(services.limits.max_tasks, services.limits.history)
-        self._admission = Admission(self.session_id, principal, grant, self._book, services.tasks, services.checks)
+        rates = RateLimits(grant, principal, services.rates)
+        self._admission = Admission(
+            self.session_id, principal, grant, rates, self._book, services.tasks, services.checks
+        )
         self._audience = Audience(self._book)
         self._lookups: set[trio.CancelScope] = set()
         self._silence = Silence(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())

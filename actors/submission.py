@@ -1,8 +1,8 @@
 """The checks between a task.submit and an accepted task, in the order the wire promises (design §8; draft §3.4, §12).
 
 Shape has been read before; then, each over all steps before the next: the tool exists, it is allowed, its args fit its
-schema, its risk is within the cap, its paths are within the guard, the session's rate permits it. Pure but for the rate
-buckets, which are its session's own. Nothing here touches hardware, so a refused submission has had no effect.
+schema, its risk is within the cap, its paths are within the guard, the rates of the session and of its principal permit
+it. Pure but for the rate buckets. Nothing here touches hardware, so a refused submission has had no effect.
 """
 
 from __future__ import annotations

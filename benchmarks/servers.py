@@ -47,7 +47,7 @@ name = "benchmarks"
 match = {{ uid = {uid} }}
 max_risk = 2
 tools = ["hw.*", "gpio.*", "i2c.*", "uart.*", "sys.*"]
-rate = {{ "gpio.get" = "999999/s", "gpio.set" = "999999/s" }}
+rate = {{ "*" = "999999/s" }}
 """
 """Everything that guards a real daemon is on; only the numbers are out of the way of thousands of clients."""
 

@@ -463,7 +463,7 @@ def _section(tool: Tool) -> Iterator[str]:
     yield (
         f"| {tool.risk_level} {RISK_NAMES[tool.risk_level]} | {_yes(tool.supports_rollback)} "
         f"| `{bus}`: {_BUSES[bus.partition(':')[0]]} | {tool.timeout_ms} ms | `{tool.capability}` "
-        f"| {tool.default_rate or 'none'} |"
+        f"| {tool.rate} |"
     )
     if tool.opt_in:
         yield ""

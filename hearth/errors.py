@@ -135,7 +135,7 @@ class QueueFull(RpcError):
 
 
 class RateLimited(RpcError):
-    """Too many uses of a tool in this session; `data.retry_after_ms` says when to come back."""
+    """Too many uses of a tool by this principal; `data.retry_after_ms` says when to come back."""
 
     code = -32006
     symbol = "RATE_LIMITED"

@@ -23,6 +23,9 @@ Args: TypeAlias = Mapping[str, Any]
 RISK_NAMES = ("safe", "low", "medium", "high")
 """Draft §3.3, Table 4: the names of risk levels 0 to 3."""
 
+DEFAULT_RATES = ("1000/s", "200/s", "200/s", "1/s")
+"""By risk level, how often a principal may use a tool where neither the policy nor the tool says."""
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+\Z")
 
 
@@ -130,8 +133,9 @@ class Tool:
     """One named capability (draft §3.3).
 
     `bus` gives the id of the bus a step with these args runs on ("gpio:gpiochip0"); it may raise InvalidParams for a
-    bus that the board does not have. `default_rate` is "N/s", "N/m" or None. `capability` is the flag that
-    session.open advertises when the session may use this tool. `paths` lists what the path guard must see.
+    bus that the board does not have. `default_rate` is "N/s", "N/m" or, for what is usual at its risk
+    (DEFAULT_RATES), None. `capability` is the flag that session.open advertises when the session may use this tool.
+    `paths` lists what the path guard must see.
     """
 
     name: str = field(validator=_check_name)
@@ -151,6 +155,11 @@ class Tool:
     """Whether doing it twice with the same args changes nothing more than doing it once; risk 0 need not say so."""
     opt_in: bool = False
     """Registered only when the operator names it under [tools] enable."""
+
+    @property
+    def rate(self) -> str:
+        """How often one principal may use it where the policy does not say."""
+        return self.default_rate or DEFAULT_RATES[self.risk_level]
 
     def to_wire(self) -> dict[str, Json]:
         """The entry of tool.list (draft §3.3), with result_schema, capability and idempotent as additional fields."""

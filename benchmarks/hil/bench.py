@@ -14,7 +14,7 @@ from gpiod.line import Direction, Edge
 from support.gpio_sim import GpioSim
 
 import hearth
-from hearth.config import Config
+from hearth.config import Config, PolicyConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hearth.actors.embedded import EmbeddedRuntime
     from hearth.api import Session
 
+CONFIG = Config(policy=(PolicyConfig("bench", {"any": True}, rate={"*": "999999/s"}),))
+"""All that guards a runtime is on; only the rate is out of the way."""
 LABEL = "bench"
 LINES = ("ours", "bare", "heard", "bare-heard")
 
@@ -83,7 +85,7 @@ async def open_bench(folder: Path, *, blocking: bool) -> AsyncIterator[Bench]:
         )
         with output, heard:
             async with (
-                hearth.open_runtime(board=str(board), config=Config()) as runtime,
+                hearth.open_runtime(board=str(board), config=CONFIG) as runtime,
                 runtime.open_session(client_name="bench") as session,
             ):
                 yield Bench(chip, runtime, session, output, heard)

@@ -1,13 +1,13 @@
 """Who may do what: principals, rules, rates and the path guard (draft §12; design §6).
 
-Policy is pure: it decides, takes the time as an argument, and keeps no state but a session's own token
-buckets. It knows no carrier, no session and no actor. `paths`, `beneath`, `loopback` and `principal` alone ask the
-machine: only the kernel can say where a path leads, and who calls.
+Policy is pure: it decides, takes the time as an argument, and keeps no state but the token buckets of
+sessions and principals. It knows no carrier, no session and no actor. `paths`, `beneath`, `loopback` and
+`principal` alone ask the machine: only the kernel can say where a path leads, and who calls.
 """
 
 from hearth.policy.jobs import JobRules
 from hearth.policy.principal import Principal
-from hearth.policy.rate import Rate, RateLimits, TokenBucket
+from hearth.policy.rate import PrincipalRates, Rate, RateLimits, TokenBucket
 from hearth.policy.rules import Grant, Match, PolicyEntry, decide, default_policy, idle_patterns
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Match",
     "PolicyEntry",
     "Principal",
+    "PrincipalRates",
     "Rate",
     "RateLimits",
     "TokenBucket",

@@ -11,6 +11,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -189,7 +190,7 @@ class Grant:
     allowed: frozenset[str]
     """Tools on the allowlist, whatever their risk: the risk cap is a check with a reason of its own."""
     rates: Mapping[str, Rate]
-    """Those of them that are limited, and to what."""
+    """How often each of them may be used: in one session, and in all sessions of the principal together."""
     hcp: JobRules = field(factory=JobRules)
     """Which whole jobs it may hand in, within all of this."""
 
@@ -210,8 +211,8 @@ def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[
     """The grant of the first entry that matches, or None: then nothing is allowed, not even a session.
 
     Of the entry's rates one under the tool's exact name comes first, then the first pattern that fits;
-    without either the tool's own default holds. Raises ConfigError for a tool whose default rate cannot be
-    read.
+    without either the tool's own default holds, or that of its risk level. Raises ConfigError for a tool
+    whose default rate cannot be read.
     """
     for entry in entries:
         if any(match.holds(principal) for match in entry.match):
@@ -269,22 +270,26 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Tool]) -> Grant:
     allowed = frozenset(name for name in tools if any(fnmatchcase(name, pattern) for pattern in entry.tools))
     rates = {}
     for name in allowed:
-        text = _rate_text(entry, tools[name])
-        if text is not None:
-            try:
-                rates[name] = Rate.parse(text)
-            except ConfigError as error:
-                raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
+        try:
+            rates[name] = _rate(_rate_text(entry, tools[name]))
+        except ConfigError as error:
+            raise ConfigError(f"tool {name!r}: default_rate: {error}") from None
     caps = entry.max_risk, entry.max_risk_ceiling
     return Grant(entry.name, *caps, allowed, MappingProxyType(rates), entry.hcp)
 
 
-def _rate_text(entry: PolicyEntry, tool: Tool) -> str | None:
+@lru_cache(maxsize=256)
+def _rate(text: str) -> Rate:
+    # A grant names a rate for every tool and is made at each session.open, of a few texts.
+    return Rate.parse(text)
+
+
+def _rate_text(entry: PolicyEntry, tool: Tool) -> str:
     exact = entry.rate.get(tool.name)
     if exact is not None:
         return exact
     fitting = (text for pattern, text in entry.rate.items() if fnmatchcase(tool.name, pattern))
-    return next(fitting, tool.default_rate)
+    return next(fitting, tool.rate)
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -42,7 +42,7 @@ PROVED_BY = {
     "An agent can do what its policy says and nothing else": [
         "test_12_the_tools_are_those_of_the_configuration_and_no_others_can_be_called",
         "test_12_no_tool_above_the_sessions_maximum_is_executed",
-        "test_12_rates_hold_for_each_session_and_tool_by_itself",
+        "test_12_rates_hold_for_each_session_and_tool_and_for_a_principals_sessions_together",
         "test_12_every_tool_that_accepts_a_path_refuses_one_outside_the_allowlist",
     ],
 }

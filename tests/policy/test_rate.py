@@ -1,4 +1,4 @@
-"""Token buckets and a session's limits: all for or none, told the time."""
+"""Token buckets and the limits of sessions and principals: all for or none, told the time."""
 
 import math
 
@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hearth.errors import ConfigError, RateLimited
-from hearth.policy.rate import Rate, RateLimits, TokenBucket
+from hearth.policy.rate import PrincipalRates, Rate, RateLimits, TokenBucket
 from hearth.policy.rules import Grant
 
 
-def limits(**rates):
+def limits(*, principal="uid:1000", policy="test", principals=None, **rates):
     named = {name.replace("_", "."): Rate.parse(text) for name, text in rates.items()}
-    return RateLimits(Grant("test", 2, 2, frozenset(named), named))
+    grant = Grant(policy, 2, 2, frozenset(named), named)
+    return RateLimits(grant, principal, PrincipalRates() if principals is None else principals)
 
 
 @pytest.mark.parametrize(
@@ -135,25 +136,71 @@ def test_the_tool_that_waits_longest_is_the_one_that_is_named():
     assert session.check({"i2c.write": 1, "gpio.set": 1}, 0.0) == ("i2c.write", pytest.approx(60))
 
 
-def test_tools_without_a_rate_are_never_held_back():
-    session = limits(gpio_set="1/s")
-    for _ in range(1000):
-        assert session.check({"gpio.get": 256}, 0.0) is None
-    assert limits().check({"gpio.get": 1}, 0.0) is None
-
-
-def test_sessions_do_not_share_their_buckets():
-    grant = Grant("test", 2, 2, frozenset(), {"gpio.set": Rate(1, 1)})
-    first, second = RateLimits(grant), RateLimits(grant)
-    assert first.check({"gpio.set": 1}, 0.0) is None
+def test_the_sessions_of_a_principal_use_up_one_rate():
+    principals = PrincipalRates()
+    first, second = (limits(principals=principals, gpio_set="3/h", gpio_get="1/s") for _ in range(2))
+    assert first.check({"gpio.set": 2}, 0.0) is None
+    assert second.check({"gpio.set": 2}, 0.0) == ("gpio.set", pytest.approx(1200))
     assert second.check({"gpio.set": 1}, 0.0) is None
+    for session in (first, second, limits(principals=principals, gpio_set="3/h", gpio_get="1/s")):
+        assert session.check({"gpio.set": 1, "gpio.get": 1}, 0.0) == ("gpio.set", pytest.approx(1200))
+    assert second.check({"gpio.get": 1}, 0.0) is None, "what was refused took no token of another tool"
+
+
+def test_principals_and_policy_entries_have_rates_of_their_own():
+    principals = PrincipalRates()
+    for principal, policy in (("uid:1", "a"), ("uid:2", "a"), ("uid:1", "b")):
+        session = limits(principal=principal, policy=policy, principals=principals, gpio_set="1/h")
+        assert session.check({"gpio.set": 1}, 0.0) is None
+        assert session.check({"gpio.set": 1}, 0.0) is not None
+
+
+def test_a_submit_that_its_principal_may_not_make_takes_nothing_from_its_session():
+    principals = PrincipalRates(most=1)
+    first, second = (limits(principals=principals, gpio_set="2/h") for _ in range(2))
+    assert first.check({"gpio.set": 2}, 0.0) is None
+    assert second.check({"gpio.set": 2}, 0.0) is not None
+    principals.buckets("uid:2", "test", 0.0)  # and the first principal is forgotten
+    assert second.check({"gpio.set": 2}, 0.0) is None
+
+
+def test_what_is_put_back_is_put_back_for_the_session_and_for_its_principal():
+    principals = PrincipalRates()
+    first, second = (limits(principals=principals, gpio_set="2/h") for _ in range(2))
+    assert first.check({"gpio.set": 2}, 0.0) is None
+    first.put_back({"gpio.set": 2}, 0.0)
+    assert second.check({"gpio.set": 2}, 0.0) is None
+    second.put_back({"gpio.set": 2}, 0.0)
+    assert first.check({"gpio.set": 2}, 0.0) is None
+
+
+def test_principals_are_kept_in_bounded_number_and_those_with_something_to_wait_for_the_longest():
+    principals = PrincipalRates(most=3)
+    for name, uses in (("slow", 3), ("fast", 1), ("done", 1)):
+        limits(principal=name, principals=principals, gpio_set="3/h").check({"gpio.set": uses}, 0.0)
+    now = 1200.0  # "fast" and "done" are full again
+    limits(principal="new", principals=principals, gpio_set="3/h").check({"gpio.set": 1}, now)
+    assert len(principals) == 2
+    assert limits(principal="slow", principals=principals, gpio_set="3/h").check({"gpio.set": 2}, now) is not None
+    for number in range(100):
+        limits(principal=f"{number}", principals=principals, gpio_set="3/h").check({"gpio.set": 1}, now)
+        assert len(principals) <= 3
+    assert limits(principal="slow", principals=principals, gpio_set="3/h").check({"gpio.set": 2}, now) is not None
+
+
+def test_a_session_is_held_to_its_rate_though_its_principal_was_forgotten():
+    principals = PrincipalRates(most=1)
+    session = limits(principals=principals, gpio_set="1/h")
+    assert session.check({"gpio.set": 1}, 0.0) is None
+    principals.buckets("uid:2", "test", 0.0)
+    assert session.check({"gpio.set": 1}, 0.0) == ("gpio.set", pytest.approx(3600))
 
 
 def test_a_submit_that_is_refused_later_gives_its_tokens_back():
     session = limits(gpio_set="2/s")
-    counts = {"gpio.set": 2, "gpio.get": 1}
+    counts = {"gpio.set": 2}
     assert session.check(counts, 0.0) is None
-    session.put_back(counts)
+    session.put_back(counts, 0.0)
     assert session.check(counts, 0.0) is None
 
 

@@ -40,7 +40,9 @@ ADA = Principal(
     "unix", uid=1000, gid=100, pid=5, user="ada", groups=frozenset((44, 997)), group_names=frozenset(("users", "gpio"))
 )
 ARM = Principal(
-    "tls", cert_subject="CN=arm-7,O=Acme", cert_sans=frozenset(("DNS:arm-7.local", "IP:fe80::7", "URI:spiffe://acme/Arm"))
+    "tls",
+    cert_subject="CN=arm-7,O=Acme",
+    cert_sans=frozenset(("DNS:arm-7.local", "IP:fe80::7", "URI:spiffe://acme/Arm")),
 )
 BEARER = Principal("token", token_sha256="ab" * 32)
 EVERYBODY = (ADA, ARM, BEARER)
@@ -160,7 +162,20 @@ def test_a_condition_may_be_given_as_a_mapping():
 
 def test_the_defaults_are_all_tools_at_risk_two_and_no_relaxing():
     grant = decide([PolicyEntry(name="plain", match=Match(any=True))], ADA, TOOLS)
-    assert grant == Grant("plain", 2, 2, frozenset(TOOLS), {"gpio.set": Rate(100, 1)})
+    assert grant == Grant("plain", 2, 2, frozenset(TOOLS), grant.rates)
+
+
+def test_every_tool_has_a_rate_by_its_risk_unless_it_or_the_policy_says_another():
+    tools = ToolRegistry(
+        [tool(f"risk.of{risk}", risk=risk) for risk in range(4)] + [tool("own.rate", default_rate="7/m")]
+    )
+    grant = decide([PolicyEntry(name="p", match=Match(any=True))], ADA, tools)
+    assert grant.rates == {
+        "risk.of0": Rate(1000, 1), "risk.of1": Rate(200, 1), "risk.of2": Rate(200, 1), "risk.of3": Rate(1, 1),
+        "own.rate": Rate(7, 60),
+    }  # fmt: skip
+    said = decide([PolicyEntry(name="p", match=Match(any=True), rate={"risk.*": "9/h"})], ADA, tools)
+    assert said.rates == {name: Rate(9, 3600) if name.startswith("risk.") else Rate(7, 60) for name in tools}
 
 
 @pytest.mark.parametrize(
@@ -186,18 +201,19 @@ def test_a_single_pattern_needs_no_list():
 @pytest.mark.parametrize(
     ("rate", "expected"),
     [
-        ({}, {"gpio.set": "100/s"}),
+        ({}, {}),
         ({"gpio.set": "5/s"}, {"gpio.set": "5/s"}),
         ({"*": "7/s", "gpio.set": "5/s"}, {"gpio.set": "5/s", "gpio.get": "7/s", "file.delete": "7/s"}),
         ({"*": "7/s", "gpio.*": "6/s"}, {"gpio.set": "7/s", "gpio.get": "7/s", "file.delete": "7/s"}),
         ({"gpio.*": "6/s", "*": "7/s"}, {"gpio.set": "6/s", "gpio.get": "6/s", "file.delete": "7/s"}),
-        ({"com.acme.modbus.read": "1/s"}, {"gpio.set": "100/s"}),
+        ({"com.acme.modbus.read": "1/s"}, {}),
     ],
 )
 def test_the_exact_rate_comes_before_patterns_and_those_before_the_tools_own(rate, expected):
     entry = PolicyEntry(name="p", match=Match(any=True), tools=["gpio.*", "file.*"], rate=rate)
     grant = decide([entry], ADA, TOOLS)
-    assert grant.rates == {name: Rate.parse(text) for name, text in expected.items()}
+    otherwise = {"gpio.set": "100/s", "gpio.get": "1000/s", "file.delete": "1/s"}
+    assert grant.rates == {name: Rate.parse(text) for name, text in (otherwise | expected).items()}
 
 
 def test_a_tool_whose_own_rate_is_nonsense_is_named():

@@ -169,6 +169,15 @@ BUGS = (
         seed=2,
     ),
     Bug(
+        "rate-of-each-session",
+        "a rate is counted in each session by itself",
+        "hearth.policy.rate",
+        "levels = (self._buckets, self._principals.buckets(self._principal, self._policy, now))",
+        "levels = (self._buckets,)",
+        "rates are kept at every instant",
+        seed=222,
+    ),
+    Bug(
         "one-task-too-many",
         "a session takes one live task more than it may",
         "hearth.actors.taskbook",

@@ -30,7 +30,9 @@ PRINCIPALS = {
     "uid:1003": {"max_risk": 1, "ceiling": 2, "tools": ["*"], "rates": {"file.write": [3, 1], "world.nap": [2, 1]}},
     "uid:1004": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.*", "i2c.read", "world.*"], "rates": {"gpio.*": [5, 1]}},
 }
-"""By key; whoever else comes may not even open a session."""
+"""By key; whoever else comes may not even open a session. What `rates` leaves out has its risk's or its own."""
+BY_RISK = {0: [1000, 1], 1: [200, 1], 2: [200, 1], 3: [1, 1]}
+OWN_RATES = {"i2c.scan": [5, 1]}
 STRANGER = "uid:1005"
 
 
@@ -101,7 +103,7 @@ def make_terms(rng):
     policy = {}
     for key, entry in PRINCIPALS.items():
         tools = [name for name in TOOLS if any(fnmatchcase(name, pattern) for pattern in entry["tools"])]
-        rates = {}
+        rates = {name: OWN_RATES.get(name, BY_RISK[TOOLS[name][0]]) for name in tools}
         for name in tools:
             for pattern, rate in entry["rates"].items():
                 if fnmatchcase(name, pattern):

@@ -658,12 +658,15 @@ def batches(how):
     return s.done()
 
 
-@case("rates are kept at every instant", "a burst", "too soon")
+@case("rates are kept at every instant", "a burst", "too soon", "a burst of two sessions")
 def rates(how):
     s = begun(limits={**TERMS["limits"], "max_tasks_per_session": 99})
-    for number, at in enumerate({None: (0, 0, 0.5, 1.0), "a burst": (0, 0, 0), "too soon": (0, 0, 0.5, 0.9)}[how]):
+    s.session("s2")
+    moments = {"too soon": (0, 0, 0.5, 0.9), None: (0, 0, 0.5, 1.0)}.get(how, (0, 0, 0))
+    for number, at in enumerate(moments):
         s.now = at
-        s.finish(s.task(f"t{number}", "i2c.write"), "CANCELLED")
+        session = "s1" if how == "a burst" or number % 2 else "s2"
+        s.finish(s.task(f"t{number}", "i2c.write", session=session), "CANCELLED")
     return s.done()
 
 

@@ -76,7 +76,7 @@ class House:
             ("alice", f'token_sha256 = "{from_token(TOKENS["alice"]).token_sha256}"'),
             ("arm", 'cert_subject = "CN=arm-7,O=Acme"'),
         ):
-            rate = '{ "sys.memory" = "2/s" }'
+            rate = '{ "sys.memory" = "2/s", "*" = "999999/s" }'
             told.append(f'[[policy]]\nname = "{name}"\nmatch = {{ {match} }}\nmax_risk_ceiling = 3\nrate = {rate}')
         return "\n".join(told)
 

@@ -180,7 +180,7 @@ class BenchTools:
             tool("big", self.big, 1),
             tool("progress", self.progress),
             tool("unsayable", self.unsayable),
-            tool("danger", self.read, 3),
+            tool("danger", self.read, 3, default_rate="100/s"),
             tool("limited", self.read, default_rate="2/m"),
             tool("rates", self.read, 1, default_rate="1/m"),
             tool("file", self.read, params_schema=path, paths=lambda args: [PathUse(args["path"], "read")]),

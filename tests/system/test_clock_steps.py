@@ -85,9 +85,9 @@ def test_time_outs_deadlines_rates_and_idle_sessions_go_by_a_clock_that_does_not
 
     # A watch of 5 s and a task of at most 1 s are under way while the clock is years off, in both directions.
     watch = ("gpio.watch", {"line": 4, "timeout_ms": 5000})
+    started = time.monotonic()
     waiting = peer.submit(session, watch)
     bounded = peer.submit(session, ("gpio.watch", {"line": 5, "timeout_ms": 60_000}), max_duration_ms=1000)
-    started = time.monotonic()
     for offset in ("+40y", "-3650d", "+10d"):
         step(offset)
         error = peer.refusal("task.submit", _get(session))

@@ -202,7 +202,7 @@ match = { any = true }
 max_risk = 1
 max_risk_ceiling = 2
 tools = ["gpio.*", "hw.board", "i2c.scan", "file.delete"]
-rate = { "gpio.get" = "3/h", "gpio.set" = "5/h" }
+rate = { "gpio.get" = "3/h", "gpio.set" = "5/h", "i2c.scan" = "3/h" }
 """
 
 
@@ -260,8 +260,18 @@ def test_a_rate_limit_says_when_to_come_back_and_what_is_refused_uses_nothing(ca
     assert peer.refusal("task.submit", submission(session, get, ("gpio.set", {"line": 4})))["code"] == -32602
     assert peer.wait(session, peer.submit(session, get))["status"] == "SUCCESS"
     assert peer.refusal("task.submit", submission(session, get))["code"] == -32006
-    # Another session has its own.
-    assert peer.submit(peer.open(), get)
+
+
+def test_opening_sessions_gives_no_more_uses_than_the_rate(capped) -> None:
+    scan = ("i2c.scan", {"bus": 1})
+    accepted = 0
+    for _ in range(6):
+        # Another connection, from another process as far as the daemon can tell, of the same user.
+        peer = capped.peer()
+        answer = peer.call("task.submit", submission(peer.open(), scan))
+        accepted += "result" in answer
+    assert answer["error"]["code"] == -32006
+    assert accepted <= 3
 
 
 def test_capabilities_are_what_the_session_may_really_do(capped) -> None:

@@ -225,7 +225,7 @@ def test_the_results_of_a_task_are_bounded_and_what_no_longer_fits_fails(big) ->
 
 
 def test_the_history_of_a_session_costs_what_it_weighs(hearthd) -> None:
-    running = hearthd().start()
+    running = hearthd('[[policy]]\nname = "all"\nmatch = { any = true }\nrate = { "gpio.get" = "99999/s" }\n').start()
     peer = running.peer()
     session = peer.open()
     steps = [("gpio.get", {"line": 4})] * 64

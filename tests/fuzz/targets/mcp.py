@@ -35,7 +35,7 @@ from hearth.mcp.plan import INPUT
 from hearth.mcp.view import ToolView
 from hearth.policy.paths import PathGuard
 from hearth.policy.principal import Principal
-from hearth.policy.rate import RateLimits
+from hearth.policy.rate import PrincipalRates, RateLimits
 from hearth.policy.rules import Match, PolicyEntry, decide
 from hearth.protocol.methods import METHODS
 from hearth.schema import Validator
@@ -157,7 +157,8 @@ def _submitted(job: Job) -> None:
     accepted = [_CHECKS.validators[step.tool].accepts(step.args) for step in job.steps]
     assert fits == accepted, f"jsonschema says {fits}, jsonschema-rs says {accepted}: {steps!r}"
     try:
-        runs, _ = check_submission(METHODS["task.submit"](wire), _CHECKS, _GRANT, RateLimits(_GRANT), 0.0, {})  # type: ignore[arg-type]
+        rates = RateLimits(_GRANT, "fuzz", PrincipalRates())
+        runs, _ = check_submission(METHODS["task.submit"](wire), _CHECKS, _GRANT, rates, 0.0, {})  # type: ignore[arg-type]
     except NotLooked:
         assert all(fits)
         return

@@ -14,9 +14,13 @@ def _accepted(reading):
     """(task, when it was accepted, the policy of its session's principal) of tasks whose submission is known."""
     for task in reading.tasks.values():
         if task.asked and not task.constraints.get("dry_run"):
-            session = reading.sessions.get(task.session)
-            principal = None if session is None else session.principal
+            principal = _principal(reading, task)
             yield task, reading.policy.get(principal) or {}
+
+
+def _principal(reading, task):
+    session = reading.sessions.get(task.session)
+    return None if session is None else session.principal
 
 
 def _moments(reading, task):
@@ -37,9 +41,10 @@ def rates(reading, judged):
             counts[step["tool"]] = counts.get(step["tool"], 0) + 1
         for tool, count in counts.items():
             if tool in (policy.get("rates") or {}):
-                key = (task.session, tool, *policy["rates"][tool])
+                # All sessions of a principal together, and so each of them; a restart begins anew.
+                key = (reading.life_of(task.accepted), _principal(reading, task), tool, *policy["rates"][tool])
                 uses.setdefault(key, []).append((*_moments(reading, task), count, task))
-    for (_, tool, burst, period), taken in uses.items():
+    for (_, _, tool, burst, period), taken in uses.items():
         taken.sort(key=lambda use: use[1])
         for first in range(len(taken)):
             total = 0
