@@ -85,7 +85,11 @@ class TaskResult:
 
 @frozen
 class TaskEvent:
-    """One task.event notification (draft §8). `data` holds the fields beyond those of the draft."""
+    """One task.event notification (draft §8). `data` holds the fields beyond those of the draft.
+
+    From a server that sends no events they are made from task.get: `ts` is then when this client saw the change, and
+    there is no `progress`.
+    """
 
     task_id: str
     seq: int

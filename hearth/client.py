@@ -19,6 +19,7 @@ from hearth.dial import open_stream
 from hearth.errors import CarrierError, HearthError, RpcError
 from hearth.facade import Following, Link, SessionFace, TakeBack
 from hearth.groups import unwrapped
+from hearth.polling import Fallback, Polling
 from hearth.protocol.client import (
     Broken,
     ClientProtocol,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 RECEIVE_SIZE = 1 << 16
 LAST_WORDS = 1.0
 """Seconds that a connection which takes nothing any more is still read."""
+STREAMING = "CAP_STREAMING_TASK_EVENTS"
+"""The flag of a server that sends a task's events (draft §8); before any other they are made by polling."""
 PATIENCE = 5.0
 """Seconds that the daemon may take to open a session, or to confirm its close, when the caller is cancelled."""
 
@@ -47,15 +50,30 @@ PATIENCE = 5.0
 class _Pending:
     """A request that waits for its reply."""
 
-    __slots__ = ("answered", "heard", "reply", "take_back")
+    __slots__ = ("_ended", "answered", "heard", "id", "method", "reply", "take_back")
 
-    def __init__(self, heard: Callable[[Mapping[str, Any]], None] | None) -> None:
+    def __init__(self, id_: int, method: str, ended: Callable[[str], HearthError]) -> None:
+        self.id = id_
+        self.method = method
         self.answered = trio.Event()
-        self.heard = heard
+        self.heard: Callable[[Mapping[str, Any]], None] | None = None
         """Called with a result as soon as it is read, before anything that came after it is."""
         self.reply: Reply | None = None
         self.take_back: TakeBack | None = None
         """Set when its caller has gone: what to do with a result."""
+        self._ended = ended
+
+    def result(self) -> Mapping[str, Any]:
+        """See polling.Asked."""
+        reply = self.reply
+        if reply is None:
+            raise self._ended(f"before {self.method} was answered")
+        if reply.error is not None:
+            raise reply.error
+        if type(reply.result) is not dict:
+            raise ProtocolViolation(f"the server answered {self.method} with {kind_of(reply.result)}, not an object")
+        result: Mapping[str, Any] = reply.result
+        return result
 
 
 class Client(Link, Delegating):
@@ -66,6 +84,8 @@ class Client(Link, Delegating):
         self._protocol = ClientProtocol()
         self._pending: dict[int, _Pending] = {}
         self._subscriptions = Subscriptions(self)
+        self._streams: dict[str, bool] = {}
+        """Whether the server sends events, for each session that was opened here and has not been left."""
         self._jobs: Delegations | None = None
         self._outgoing, self._to_send = trio.open_memory_channel[bytes](float("inf"))
         self._abandoned = 0
@@ -98,10 +118,14 @@ class Client(Link, Delegating):
         }
         params = {name: value for name, value in members.items() if value is not None}
         session = SessionFace(self, await self._open_whole(params))
+        self._streams[session.session_id] = STREAMING in session.capabilities
         try:
             yield session
         finally:
-            await self._close_quietly(session)
+            try:
+                await self._close_quietly(session)
+            finally:
+                self._streams.pop(session.session_id, None)
 
     async def _open_whole(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """session.open, out of reach of cancellation: a session that nobody knows could be closed by nobody."""
@@ -135,10 +159,12 @@ class Client(Link, Delegating):
         self, params: Mapping[str, Any], *, take_back: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], Following | None]:
         """See Link."""
+        if not self._streams.get(params["session_id"], False):
+            return await self.call("task.submit", params, take_back=take_back), None
         following: list[Subscription] = []
 
         def heard(accepted: Mapping[str, Any]) -> None:
-            # A server that knows nothing of `subscribe` passes over it.
+            # `subscribe` is hearthd's own: another server that sends events may pass over it.
             task_id = accepted.get("task_id")
             if accepted.get("subscribed") is True and type(task_id) is str:
                 subscription = Subscription(self._subscriptions, params["session_id"], task_id, 1)
@@ -155,11 +181,8 @@ class Client(Link, Delegating):
         take_back: TakeBack | None,
         heard: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> Mapping[str, Any]:
-        if self._broken is not None:
-            raise self._ended("before it was used")
-        id_, line = self._protocol.request(method, params)
-        pending = self._pending[id_] = _Pending(heard)
-        self._outgoing.send_nowait(line)
+        pending = self.ask(method, params)
+        pending.heard = heard
         try:
             await pending.answered.wait()
         except BaseException:
@@ -168,17 +191,18 @@ class Client(Link, Delegating):
                 pending.take_back = take_back
                 self._abandoned += 1
             else:
-                self._pending.pop(id_, None)
+                self._pending.pop(pending.id, None)
             raise
-        reply = pending.reply
-        if reply is None:
-            raise self._ended(f"before {method} was answered")
-        if reply.error is not None:
-            raise reply.error
-        if type(reply.result) is not dict:
-            raise ProtocolViolation(f"the server answered {method} with {kind_of(reply.result)}, not an object")
-        result: Mapping[str, Any] = reply.result
-        return result
+        return pending.result()
+
+    def ask(self, method: str, params: Mapping[str, Any]) -> _Pending:
+        """See polling.Asking."""
+        if self._broken is not None:
+            raise self._ended("before it was used")
+        id_, line = self._protocol.request(method, params)
+        pending = self._pending[id_] = _Pending(id_, method, self._ended)
+        self._outgoing.send_nowait(line)
+        return pending
 
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """See Link."""
@@ -195,7 +219,13 @@ class Client(Link, Delegating):
 
     def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
         """See Link."""
-        return Subscription(self._subscriptions, session_id, task_id, from_seq)
+        polling = Polling(self, session_id, task_id, from_seq)
+        streams = self._streams.get(session_id)
+        if streams is False:
+            return polling
+        subscription = Subscription(self._subscriptions, session_id, task_id, from_seq)
+        # A session that was opened elsewhere: what its server can do is not known here.
+        return subscription if streams else Fallback(subscription, polling)
 
     # --- whole jobs: delegation_jobs.Post -----------------------------------------------------------------------
 

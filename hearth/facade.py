@@ -164,7 +164,8 @@ class SessionFace:
     def __init__(self, link: Link, opened: Mapping[str, Any]) -> None:
         self._link = link
         self._session_id: str = member(opened, "session_id", str, "session.open")
-        self._capabilities: tuple[str, ...] = tuple(opened.get("capabilities") or ())
+        flags = opened.get("capabilities")
+        self._capabilities: tuple[str, ...] = tuple(flags) if isinstance(flags, list) else ()  # optional (draft §3.1)
         self.closed = False
 
     def __repr__(self) -> str:
@@ -229,11 +230,11 @@ class SessionFace:
             self._link.tell("task.cancel", {"session_id": self._session_id, "task_id": task.task_id})
             raise
         step = done.steps[0] if done.steps else StepResult(tool, done.status)
-        if step.result is not None:
-            return step.result
+        if step.status == "SUCCESS":
+            return step.result or {}
         if step.error_code is not None:
             raise from_wire({"code": step.error_code, "message": step.error, "data": step.error_data})
-        raise TaskFailed(f"task {task.task_id} {done.status}: {done.error or tool}")
+        raise TaskFailed(f"task {task.task_id} {done.status}: {done.error or step.error or tool}")
 
     async def task(self, task_id: str) -> TaskFace:
         """See hearth.api.Session."""

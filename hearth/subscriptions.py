@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from hearth.errors import MethodNotFound
 from hearth.facade import Following
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ class Subscription(Following):
             if type(last_seq) is int and 1 <= last_seq < self._from_seq:
                 # Nothing that was asked for is there yet; only the last event tells whether there will ever be.
                 await self._subscribe(last_seq)
+        except MethodNotFound:
+            self._all.remove(self)  # and nothing is told to a server that knows no subscriptions
+            raise
         except BaseException:
             self.close()
             raise

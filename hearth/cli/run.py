@@ -89,7 +89,7 @@ async def _run(
         error = _error(done)
         if error is not None:
             return report(options, error)
-        result = done["steps"][0]["result"]
+        result = _step(done).get("result") or {}
         if options.json:
             click.echo(render.compact(result))
         else:
@@ -105,11 +105,17 @@ def _error(done: Mapping[str, Any]) -> HearthError | None:
     """What the task failed with, as the exception it stands for; None if it did not."""
     if done["status"] == "SUCCESS":
         return None
-    step = done["steps"][0] if done.get("steps") else {}
+    step = _step(done)
     for of in (done, step):
         if of.get("error_code") is not None:
             return from_wire({"code": of["error_code"], "message": of.get("error"), "data": of.get("error_data")})
     return TaskFailed(f"the task ended {done['status']}: {done.get('error') or step.get('error') or 'no reason given'}")
+
+
+def _step(done: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is shown of the one step."""
+    step: Mapping[str, Any] = done["steps"][0] if done.get("steps") else {}
+    return step
 
 
 async def _binary(opened: SessionFace, tool: str) -> frozenset[str]:

@@ -37,7 +37,7 @@ def hints(entry: Mapping[str, Any]) -> dict[str, bool]:
     Destructive is what cannot be taken back: risk 3, and risk 2 without rollback. What has no effect has none the
     second time either; of all others only those are idempotent that say so (`idempotent` in the entry).
     """
-    risk, undoable = entry["risk_level"], entry["supports_rollback"]
+    risk, undoable = entry["risk_level"], entry.get("supports_rollback") is True
     return {
         "readOnlyHint": risk == 0,
         "destructiveHint": risk >= 3 or (risk == 2 and not undoable),
@@ -49,7 +49,8 @@ def hints(entry: Mapping[str, Any]) -> dict[str, bool]:
 def in_words(entry: Mapping[str, Any]) -> str:
     """The description, and what a model has to know of risk and rollback before it calls the tool."""
     risk = entry["risk_level"]
-    said = str(entry["description"]).rstrip()
+    undoable = entry.get("supports_rollback") is True
+    said = str(entry.get("description") or entry["name"]).rstrip()
     said = said if said.endswith((".", "!", "?")) else f"{said}."
     level = f"Risk {risk} ({risk_name(risk)})"
     if risk == 0:
@@ -57,5 +58,5 @@ def in_words(entry: Mapping[str, Any]) -> str:
     what = {1: "may change something, which is easily put right", 2: "acts on the real world"}.get(
         risk, "cannot be taken back: a person is asked first"
     )
-    back = f"; within {PLAN} it can be rolled back" if entry["supports_rollback"] else "; there is no rollback"
-    return f"{said} {level}: {what}{back if risk < 3 or entry['supports_rollback'] else ''}."
+    back = f"; within {PLAN} it can be rolled back" if undoable else "; there is no rollback"
+    return f"{said} {level}: {what}{back if risk < 3 or undoable else ''}."

@@ -32,8 +32,9 @@ EVENTS = [
     {"task_id": "T", "seq": 2, "phase": "finish", "ts": "2026-04-19T22:48:01.235Z", "step_index": 0, **NEW},
     {"task_id": "T", "seq": 3, "phase": "task_finish", "ts": "2026-04-19T22:48:01.235Z", "status": "SUCCESS", **NEW},
 ]
+CAPABILITIES = ["CAP_GPIO_RW", "CAP_STREAMING_TASK_EVENTS", "CAP_X"]
 RESULTS: dict[str, Any] = {
-    "session.open": {"session_id": "S", "capabilities": ["CAP_GPIO_RW", "CAP_X"], "protocol_version": "0.9.0", **NEW},
+    "session.open": {"session_id": "S", "capabilities": CAPABILITIES, "protocol_version": "0.9.0", **NEW},
     "session.close": {"ok": True, **NEW},
     "tool.list": {"tools": [TOOL], **NEW},
     "task.submit": {"task_id": "T", "status": "QUEUED", **NEW},

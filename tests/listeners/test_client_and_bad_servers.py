@@ -20,7 +20,8 @@ from hearth.protocol.client import ProtocolViolation
 
 PATIENCE = 20
 SESSION, TASK = "S1", "T1"
-OPENED = {"session_id": SESSION, "capabilities": ["CAP_GPIO_RW", "CAP_FUTURE"], "protocol_version": "0.7.0", "news": 1}
+FLAGS = ["CAP_GPIO_RW", "CAP_STREAMING_TASK_EVENTS", "CAP_FUTURE"]
+OPENED = {"session_id": SESSION, "capabilities": FLAGS, "protocol_version": "0.7.0", "news": 1}
 
 
 @pytest.fixture(autouse=True)

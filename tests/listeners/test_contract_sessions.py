@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 from support.carriers import HERE
+from support.core_only import core_only
 from support.session_contract import SessionContract
 from support.world import World, running
+
+import hearth
 
 
 class ClientFace:
@@ -42,3 +45,22 @@ class TestOverSecureWebSocket(Carried):
 
 class TestOverStdio(Carried):
     kind = "stdio"
+
+
+class TestOverAServerOfTheCoreOnly(SessionContract):
+    """A server without CAP_STREAMING_TASK_EVENTS, which knows the six methods of the core and no other (draft §3)."""
+
+    streams = False
+
+    @pytest.fixture
+    async def face(self, expose, tmp_path):
+        world = World(keep=(31,), close_grace_s=0.2, policy=(HERE,))
+        core = tmp_path / "core.sock"
+        async with (
+            running(world),
+            expose(world.runtime, "unix"),
+            core_only(tmp_path / "unix.sock", core) as requests,
+            hearth.connect(core) as client,
+        ):
+            yield ClientFace(world, client)
+        assert requests.beyond_the_core() == []

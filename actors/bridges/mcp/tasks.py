@@ -67,7 +67,7 @@ async def patience(ask: Ask, params: types.CallToolRequestParams) -> Terms | Non
         return None
     if entry is None:
         return None
-    return Terms(after=SOON if entry["timeout_ms"] >= LONG_MS else EVENTUALLY)
+    return Terms(after=SOON if entry.get("timeout_ms", 0) >= LONG_MS else EVENTUALLY)
 
 
 class TaskParams(types.RequestParams):
