@@ -18,11 +18,12 @@ from hearth.actors.agentcard import AgentCardKeeper, CardSources, card_file
 from hearth.actors.energymeter import EnergyMeter
 from hearth.actors.journal import Journal
 from hearth.actors.ledger import Ledger
+from hearth.actors.roots import check_roots
 from hearth.actors.runtime import RuntimeParts
 from hearth.audit.files import real
 from hearth.audit.settings import AuditSettings
 from hearth.config import Config, HcpConfig, default_state_dir
-from hearth.drivers.boards import Board, load_profile, open_board
+from hearth.drivers.boards import Board, load_profile, open_board, profile_file
 from hearth.drivers.boards.sensors import SENSORS_BUS
 from hearth.drivers.files import FileDriver
 from hearth.drivers.process import ProcessDriver
@@ -30,6 +31,7 @@ from hearth.drivers.system import SystemDriver
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
 from hearth.hcp.capability import CapabilitySet
+from hearth.policy.accounts import unknown_accounts
 from hearth.policy.jobs import JobRules
 from hearth.policy.paths import PathGuard
 from hearth.policy.rules import Match, PolicyEntry, token_digests
@@ -49,12 +51,18 @@ def build_parts(
     board: Board | None = None,
     style: Style | None = None,
     clock: Callable[[], float] = time.time,
+    config_file: Path | None = None,
+    socket: Path | None = None,
 ) -> RuntimeParts:
     """The parts for a configuration. `default_policy` holds where the configuration has no `[[policy]]`.
 
+    `config_file` and `socket` are the daemon's own, which no directory of `[files]` may reach.
+
     Raises ConfigError.
     """
+    profile = None
     if board is None:
+        profile = profile_file(config.board.profile)
         board = open_board(load_profile(config.board.profile), style=style)
     drivers: dict[str, Driver] = {
         **board.drivers,
@@ -68,6 +76,7 @@ def build_parts(
         board, enable=config.tools.enable, disable=config.tools.disable, exec_templates=config.tools.exec
     )
     audit = audit_settings(config)
+    check_roots(config, audit, profile=profile, config_file=config_file, socket=socket)
     journal = Journal(audit, clock=clock)
     registry = ToolRegistry(tools)
     policy = _policy(config) or default_policy
@@ -165,6 +174,8 @@ def _policy(config: Config) -> list[PolicyEntry]:
             )
         except ConfigError as error:
             raise ConfigError(f"[[policy]] number {index + 1}: {error}") from None
+    if unknown := unknown_accounts(entries):
+        raise ConfigError("\n".join(f"[[policy]]: {said}" for said in unknown))
     return entries
 
 

@@ -219,9 +219,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.stdout.write(config.to_toml())
             return
         if options.check:
-            _check(config)
+            _check(config, options.config)
             return
-        _serve(config, voice, no_sandbox=options.no_sandbox)
+        _serve(config, options.config, voice, no_sandbox=options.no_sandbox)
     except ConfigError as error:
         for line in str(error).splitlines():
             voice.say(f"hearthd: {line}")
@@ -252,9 +252,11 @@ def options_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(config: Config) -> None:
+def _check(config: Config, file: Path | None) -> None:
     """Everything that can be checked without touching a device, an address or the running daemon."""
-    parts = build_parts(config, default_policy=default_policy(os.geteuid(), None))
+    socket = config.server.socket or default_socket(os.environ, os.geteuid())
+    policy = default_policy(os.geteuid(), unix.group_id(config.server.socket_group))
+    parts = build_parts(config, default_policy=policy, config_file=file, socket=socket)
     for tool in parts.registry.values():
         check_schema(tool.params_schema, f"tool {tool.name}: params_schema", by_authority=True)
         check_schema(tool.result_schema, f"tool {tool.name}: result_schema", by_authority=True)
@@ -296,7 +298,7 @@ def _allow_descriptors(connections: int) -> None:
             )  # fmt: skip
 
 
-def _serve(config: Config, voice: Voice, *, no_sandbox: bool) -> None:
+def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool) -> None:
     signals = Signals()
     _allow_descriptors(config.limits.max_connections)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
@@ -311,7 +313,8 @@ def _serve(config: Config, voice: Voice, *, no_sandbox: bool) -> None:
         path = Path(listening.getsockname())
         unix.check_directory(path.parent, uid)
     try:
-        parts = build_parts(config, default_policy=default_policy(uid, unix.socket_gid(path)))
+        policy = default_policy(uid, unix.socket_gid(path))
+        parts = build_parts(config, default_policy=policy, config_file=file, socket=path)
         daemon = Daemon(config, parts, signals=signals, voice=voice)
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
         if config.hcp.serve:

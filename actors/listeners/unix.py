@@ -38,7 +38,7 @@ def bind(path: Path, mode: int = 0o660, group: str | None = None, user: int | No
     """
     _prepare_directory(path.parent, user)
     _remove_stale(path)
-    gid = _gid(group)
+    gid = group_id(group)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # The umask is the process's, so this belongs to the start, before there are threads. Narrower first, then as
@@ -77,7 +77,8 @@ def socket_gid(path: Path) -> int:
     return path.stat().st_gid
 
 
-def _gid(group: str | None) -> int | None:
+def group_id(group: str | None) -> int | None:
+    """The number of [server] socket_group. Raises ConfigError where there is no such group."""
     if group is None:
         return None
     try:

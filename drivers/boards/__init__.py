@@ -9,6 +9,7 @@ from hearth.drivers.boards.driver import BoardDriver as BoardDriver, Undriven as
 from hearth.drivers.boards.profile import (
     Profile as Profile,
     load_profile as load_profile,
+    profile_file as profile_file,
     shipped_profiles as shipped_profiles,
 )
 from hearth.drivers.boards.sensors import Sensor as Sensor

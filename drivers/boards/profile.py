@@ -64,14 +64,18 @@ def shipped_profiles() -> list[str]:
     return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
 
 
+def profile_file(name_or_path: str) -> Path | None:
+    """The file of a profile that is given by its path; None for a shipped one."""
+    return Path(name_or_path) if "/" in name_or_path or name_or_path.endswith(".toml") else None
+
+
 def load_profile(name_or_path: str) -> Profile:
     """Read a profile: a shipped one by name, or a TOML file by path (with a "/" in it, or ending in .toml).
 
     Raises ConfigError naming the file, the key path and what is expected there.
     """
-    if "/" in name_or_path or name_or_path.endswith(".toml"):
-        path = Path(name_or_path)
-    else:
+    path = profile_file(name_or_path)
+    if path is None:
         path = _SHIPPED / f"{name_or_path}.toml"
         if name_or_path not in shipped_profiles():
             raise ConfigError(

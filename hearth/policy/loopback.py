@@ -85,13 +85,15 @@ def peer_uid(connected: Connected) -> int:
 def question(source: _End, destination: _End) -> bytes:
     """The netlink message that asks about the TCP socket with this source and destination; nothing is listed."""
     family = socket.AF_INET if source[0].version == 4 else socket.AF_INET6
-    body = b"".join((
-        _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF),
-        _PORTS.pack(source[1], destination[1]),
-        source[0].packed.ljust(16, b"\0"),
-        destination[0].packed.ljust(16, b"\0"),
-        _REST_OF_ID,
-    ))
+    body = b"".join(
+        (
+            _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF),
+            _PORTS.pack(source[1], destination[1]),
+            source[0].packed.ljust(16, b"\0"),
+            destination[0].packed.ljust(16, b"\0"),
+            _REST_OF_ID,
+        )
+    )
     return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _SEQ, 0) + body
 
 

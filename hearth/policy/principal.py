@@ -191,9 +191,7 @@ def from_token(token: str | bytes) -> Principal:
     return Principal("token", token_sha256=hashlib.sha256(raw).hexdigest())
 
 
-def _with_names(
-    kind: Kind, uid: int, gid: int, pid: int | None, groups: frozenset[int], user: str | None
-) -> Principal:
+def _with_names(kind: Kind, uid: int, gid: int, pid: int | None, groups: frozenset[int], user: str | None) -> Principal:
     names = frozenset(name for name in map(_group_name, {gid, *groups}) if name is not None)
     return Principal(kind, uid=uid, gid=gid, pid=pid, user=user, groups=groups, group_names=names)
 

@@ -204,10 +204,11 @@ def test_the_cage_of_the_tests_is_one(tmp_path: Path) -> None:
 @needs_systemd
 def test_hearthd_serves_in_the_cage_of_its_unit(tmp_path: Path, unmeasured: None) -> None:
     state = tmp_path / "state"
-    state.mkdir()
+    files = state / "files"
+    files.mkdir(parents=True)
     running = Hearthd(
         state,
-        f'[files]\nread = ["{state}"]\nwrite = ["{state}"]\n[websocket]\nlisten = "127.0.0.1:0"\n'
+        f'[files]\nread = ["{files}"]\nwrite = ["{files}"]\n[websocket]\nlisten = "127.0.0.1:0"\n'
         f'[http]\nlisten = "127.0.0.1:0"\n',
     )
     try:
@@ -223,7 +224,7 @@ def test_hearthd_serves_in_the_cage_of_its_unit(tmp_path: Path, unmeasured: None
             "i2c.read": {"bus": 1, "addr": "0x48", "reg": 0, "len": 2},
             "uart.exchange": {"port": "uart0", "data": "KklETj8K", "until": "\n", "timeout_ms": 5000},
             "hw.sensor.read": {"sensor": "temperature"},
-            "file.write": {"path": f"{state}/notes.txt", "data": "aGVsbG8K"},
+            "file.write": {"path": f"{files}/notes.txt", "data": "aGVsbG8K"},
             "sys.memory": {},
             "sys.network": {},
             "sys.disk": {},
@@ -231,7 +232,7 @@ def test_hearthd_serves_in_the_cage_of_its_unit(tmp_path: Path, unmeasured: None
         }.items():
             step = peer.run(session, tool, **args)
             assert step["status"] == "SUCCESS", (tool, step)
-        refused = peer.run(session, "file.read", path=f"{state}/nothing.txt")
+        refused = peer.run(session, "file.read", path=f"{files}/nothing.txt")
         assert refused["status"] == "FAILED"
         assert running.stop() == 0
         assert "Traceback" not in running.said

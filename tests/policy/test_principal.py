@@ -234,16 +234,18 @@ def test_a_subject_is_written_as_the_openssl_command_prints_it(tmp_path):
 
 def test_a_certificates_alternative_names_are_told_with_their_kind_in_one_form(tmp_path):
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "arm-7")])
-    names = x509.SubjectAlternativeName([
-        x509.DNSName("ARM-7.local"),
-        x509.IPAddress(ip_address("192.0.2.7")),
-        x509.IPAddress(ip_address("fe80::7")),
-        x509.UniformResourceIdentifier("spiffe://acme/Arm"),
-        x509.RFC822Name("Arm@acme.example"),
-        x509.DirectoryName(name),
-        x509.RegisteredID(x509.ObjectIdentifier("1.2.3")),
-        x509.OtherName(x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3"), b"\x0c\x03arm"),
-    ])
+    names = x509.SubjectAlternativeName(
+        [
+            x509.DNSName("ARM-7.local"),
+            x509.IPAddress(ip_address("192.0.2.7")),
+            x509.IPAddress(ip_address("fe80::7")),
+            x509.UniformResourceIdentifier("spiffe://acme/Arm"),
+            x509.RFC822Name("Arm@acme.example"),
+            x509.DirectoryName(name),
+            x509.RegisteredID(x509.ObjectIdentifier("1.2.3")),
+            x509.OtherName(x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3"), b"\x0c\x03arm"),
+        ]
+    )
     who = from_certificate(certificate(tmp_path / "cert.pem", name, names))
     assert who.cert_subject == "CN=arm-7"
     assert who.cert_sans == {

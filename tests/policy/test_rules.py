@@ -5,6 +5,7 @@ import pytest
 
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy import Grant, Match, PolicyEntry, Principal, Rate, decide, default_policy, idle_patterns
+from hearth.policy.accounts import unknown_accounts
 from hearth.policy.rules import idle_conditions
 from hearth.tools import Tool, ToolRegistry
 
@@ -335,3 +336,21 @@ def test_a_condition_that_nobody_can_meet_is_pointed_out(certificates, tokens, n
         *default_policy(0, 0),
     ]
     assert idle_conditions(entries, certificates=certificates, tokens=tokens) == named
+
+
+def test_a_user_or_group_that_this_machine_does_not_have_is_named_with_the_nearest_and_the_cure():
+    entries = [
+        PolicyEntry(name="a", match=[Match(user="rooot"), Match(user="root"), Match(uid=4_000_000)]),
+        PolicyEntry(name="b", match=Match(group="no-such-group-at-all", gid=4_000_000)),
+        PolicyEntry(name="c", match=Match(user="a\0b")),
+    ]
+    user, group, never = unknown_accounts(entries)
+    assert user == (
+        "policy 'a': match.user: this machine has no user 'rooot'; did you mean 'root'? Else create the user, or give "
+        "its number as uid"
+    )
+    assert group == (
+        "policy 'b': match.group: this machine has no group 'no-such-group-at-all'; create the group, or give its "
+        "number as gid"
+    )
+    assert "no user 'a\\x00b'" in never

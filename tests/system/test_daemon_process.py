@@ -79,10 +79,7 @@ def test_sigterm_a_transaction_that_has_begun_is_never_interrupted(hearthd) -> N
             "subscribe": True,
             "task": {
                 "intent": "write while the daemon is told to end",
-                "steps": [
-                    {"tool": "i2c.write", "args": {"bus": 1, "addr": 0x50, "reg": 0, "data": page}}
-                ]
-                * 20,
+                "steps": [{"tool": "i2c.write", "args": {"bus": 1, "addr": 0x50, "reg": 0, "data": page}}] * 20,
             },
         },
     )
@@ -150,17 +147,20 @@ def test_a_stale_socket_is_replaced(hearthd) -> None:
         ("[tools]\nenable = ['gpio.sett']\n", "gpio.sett"),
         ("[files]\nread = ['/no/such/place']\n", "/no/such/place"),
         ("[[policy]]\nname = 'x'\nmatch = {}\n", "policy"),
+        ("[[policy]]\nname = 'x'\nmatch = { user = 'rooot' }\n", "no user 'rooot'; did you mean 'root'?"),
+        ("[files]\nwrite = ['/tmp', '/']\n", '[files] write[1]: "/" holds'),
     ],
 )
+@pytest.mark.parametrize("how", [["--check"], []], ids=["check", "start"])
 def test_a_configuration_that_cannot_be_used_names_the_place_and_exits_2(
-    tmp_path: Path, content: str, place: str
+    tmp_path: Path, content: str, place: str, how: list[str]
 ) -> None:
     config = tmp_path / "bad.toml"
     text = content if "[server" in content else f'[server]\nsocket = "{tmp_path}/s.sock"\n{content}'
     config.write_text(text + f'\n[audit]\npath = "{tmp_path}/audit.log"\n')
     if "socket_group" in content:
         config.write_text(config.read_text().replace("[server]\n", f'[server]\nsocket = "{tmp_path}/s.sock"\n'))
-    done = daemon("--config", str(config))
+    done = daemon("--config", str(config), *how)
     assert done.returncode == 2, done.stderr
     assert place in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,0 +1,91 @@
+"""The check that no directory of `[files]` reaches what the daemon itself relies on (draft §12.2).
+
+Owns the list of those places: the audit log with all that lies beside it under its name, its key, the socket, the
+configuration, the board's profile, certificates and capability files. A client that could read the signing key or write
+the configuration would stand above every other rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hearth.audit.files import real
+from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hearth.audit.settings import AuditSettings
+    from hearth.config import Config
+
+
+def check_roots(
+    config: Config, audit: AuditSettings, *, profile: Path | None, config_file: Path | None, socket: Path | None
+) -> None:
+    """Refuse roots that hold a place of the daemon's own, or lie in one.
+
+    Directories are compared as the file system knows them, so that neither a link nor a mount of one hides it. Raises
+    ConfigError with a line for each root that is refused.
+    """
+    own = list(_own(config, audit, profile=profile, config_file=config_file, socket=socket))
+    wrong = []
+    for access, roots in (("read", config.files.read), ("write", config.files.write)):
+        for number, root in enumerate(roots):
+            reached = _reached(root, own, real(audit.path))
+            if reached is not None:
+                where = f'[files] {access}[{number}]: "{root}"'
+                wrong.append(f"{where} {reached}; name a directory that has nothing of hearth's in it")
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+
+
+def _own(
+    config: Config, audit: AuditSettings, *, profile: Path | None, config_file: Path | None, socket: Path | None
+) -> Iterator[tuple[str, Path]]:
+    yield "the audit log", real(audit.path)
+    yield "the audit log's key", audit.key
+    if socket is not None:
+        yield "the socket", socket
+    if config_file is not None:
+        yield "the configuration", config_file
+    if profile is not None:
+        yield "the board's profile", profile
+    for name, section in (("tls", config.tls), ("websocket", config.websocket), ("http", config.http)):
+        for key, path in (("key", section.key), ("cert", section.cert), ("client_ca", section.client_ca)):
+            if path is not None:
+                yield f"[{name}] {key}", path
+    for directory in config.hcp.capabilities:
+        yield "capability files", directory
+
+
+def _reached(root: Path, own: list[tuple[str, Path]], log: Path) -> str | None:
+    """What of the daemon's own a root reaches, in words; None for one that reaches nothing, or is not there."""
+    above = _identities(root)
+    if not above or above[0] is None:
+        return None
+    for what, path in own:
+        identities = _identities(path)
+        if above[0] in identities:
+            return f"holds {what} ({path})"
+        if identities[0] is not None and identities[0] in above:
+            return f"lies in {path}, which holds {what}"
+    beside = _identities(log.parent)[0]
+    for place, parent in zip((root.resolve(), *root.resolve().parents), above[1:], strict=False):
+        if parent is not None and parent == beside and place.name.startswith(log.name):
+            return f"lies in {place}, which belongs to the audit log"
+    return None
+
+
+def _identities(path: Path) -> list[tuple[int, int] | None]:
+    """Device and inode of a path and of all directories above it, None for what cannot be asked."""
+    resolved = path.resolve()
+    return [_identity(place) for place in (resolved, *resolved.parents)]
+
+
+def _identity(place: Path) -> tuple[int, int] | None:
+    try:
+        status = place.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
