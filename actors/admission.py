@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Admission:
     """One session's door for tasks."""
 
-    __slots__ = ("_book", "_checks", "_grant", "_principal", "_rates", "_services", "_session_id")
+    __slots__ = ("_book", "_checks", "_deadman", "_grant", "_principal", "_rates", "_services", "_session_id")
 
     def __init__(
         self,
@@ -39,6 +39,8 @@ class Admission:
         book: TaskBook,
         services: TaskServices,
         checks: Checks,
+        *,
+        deadman: bool,
     ) -> None:
         self._session_id = session_id
         self._principal = principal
@@ -47,6 +49,7 @@ class Admission:
         self._book = book
         self._services = services
         self._checks = checks
+        self._deadman = deadman
 
     def accept(
         self, submit: TaskSubmit, looked: Looked, ask: Ask, now: float, on_end: Callable[[TaskActor], None]
@@ -58,7 +61,7 @@ class Admission:
         """
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, looked)
-            asker = Asker(self._session_id, new_id(), self._principal)
+            asker = Asker(self._session_id, new_id(), self._principal, self._deadman)
             try:
                 self._require_room(submit, steps, asker)
             except RpcError:

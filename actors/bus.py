@@ -18,7 +18,7 @@ import trio
 
 from hearth.actors.busfront import BusFront
 from hearth.actors.ledger import Ledger
-from hearth.actors.tickets import StandingTicket, State, Ticket
+from hearth.actors.tickets import StandingTicket, State, Ticket, WentSafe
 from hearth.actors.workers import Worker, close_driver, open_driver, open_worker
 from hearth.errors import DeviceError, HearthError, ResourceBusy, RpcError, TimedOut
 from hearth.groups import sole
@@ -169,14 +169,16 @@ class Bus(BusFront):
         self.transactions += 1
         self._current.append(ticket)
         try:
-            if ticket.drives is not None:
-                self._drive(ticket, ticket.drives)
-            elif type(ticket) is StandingTicket:
+            if type(ticket) is StandingTicket:
                 op = ticket.begin(self._driven.of(ticket.asker.session_id))
+            else:
+                op = self._enter_output(ticket, op)
             if worker is None:
                 value = op(self.driver)
             else:
                 value = await self._watched(worker, ticket, op)
+            if type(value) is WentSafe:
+                value = self._went_safe(ticket, value)
         except RpcError as error:
             self._finish(ticket, error=error)
         except BaseException as error:

@@ -9,17 +9,27 @@ actor's, which is built on this (`bus.py`).
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
-from hearth.actors.outputs import Driven
-from hearth.actors.tickets import Asker, StandingTicket, State, Ticket, TicketQueue
+from hearth.actors.outputs import Driven, has_error
+from hearth.actors.tickets import (
+    Asker,
+    GiveBack,
+    StandingTicket,
+    State,
+    Ticket,
+    TicketQueue,
+    WentSafe,
+    make_safe_instead,
+)
 from hearth.drivers.base import Style
 from hearth.errors import DeviceError, InternalError, ResourceBusy, RpcError, effect_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Mapping
 
     from hearth.actors.ledger import Ledger
     from hearth.drivers.base import Driver
@@ -102,9 +112,9 @@ class BusFront:
         self.transactions += 1
         begun = time.perf_counter()
         try:
-            if ticket.drives is not None:
-                self._drive(ticket, ticket.drives)
-            value = op(self.driver)
+            value = self._enter_output(ticket, op)(self.driver)
+            if type(value) is WentSafe:
+                value = self._went_safe(ticket, value)
         except RpcError as error:
             self._finish(ticket, error=error)
         except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its asker
@@ -167,11 +177,12 @@ class BusFront:
     def make_safe(self, session_id: str, *, alone: bool = False) -> StandingTicket | None:
         """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
 
-        Outputs that another session has driven since are left to that session. Outputs are forgotten only when they are
+        Outputs that another session has set since are left to that session, unless the one that ended has a deadman. Outputs
+        are forgotten only when they are
         safe: until then they are asked for again whenever the bus is opened, and by the next run. Who stops waiting for
         the ticket says so by `alone`; the bus then tells of the outcome itself.
         """
-        if not self._driven.of(session_id):
+        if not self._driven.leave(session_id):
             return None
         waiting = self._queue.standing(session_id)
         if waiting is not None:
@@ -180,7 +191,6 @@ class BusFront:
             return waiting
         asker = Asker(session_id, "", "")
         ticket = StandingTicket(asker, limit=SAFE_STATE_LIMIT, alone=alone)
-        self._driven.owed.add(session_id)
         ticket.asked_at = trio.current_time()
         if self.state == "closed":
             self._finish(ticket, error=self.unavailable(asker))
@@ -222,11 +232,45 @@ class BusFront:
         if self._idle:
             trio.lowlevel.reschedule(self._idle.pop())
 
-    def _drive(self, ticket: Ticket, output: Hashable | Callable[[], Hashable | None]) -> None:
-        """Note the output before the effect: one whose driving failed half-way must still go to its safe state."""
-        driven = output() if callable(output) else output
-        if driven is not None:
-            self._driven.drive(driven, ticket.asker.session_id, insist=ticket.must_run)
+    def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Enter who holds the output that a transaction is about to drive; returns the operation to run.
+
+        Before the effect: an output whose driving fails half-way must still go to its safe state.
+        """
+        back = ticket.gives_back
+        if back is not None:
+            return self._give_back(ticket, back, op)
+        if ticket.drives is not None:
+            output = ticket.drives = ticket.drives() if callable(ticket.drives) else ticket.drives
+            if output is not None:
+                enter = self._driven.borrow if ticket.borrows else self._driven.claim
+                ticket.held_by = enter(output, ticket.asker, insist=ticket.must_run)
+        return op
+
+    def _give_back(self, ticket: Ticket, back: GiveBack, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        output = back.output() if callable(back.output) else back.output
+        if output is None:
+            return op
+        if self._driven.may_give_back(output, back):
+            self._driven.give_back(output, back)
+        else:
+            # Its own until it is safe: should that fail, the end of its session asks again.
+            self._driven.claim(output, ticket.asker, insist=True)
+            op = partial(make_safe_instead, op, back.instead, output)
+        ticket.drives = output
+        return op
+
+    def _went_safe(self, ticket: Ticket, outcome: WentSafe) -> Any:
+        """Put on record that an output went to its safe state instead of back. Raises DeviceError if it did not."""
+        output = ticket.drives
+        if has_error(outcome.reports):
+            text = f"bus {self.bus_id}: output {output} is not safe: {outcome.reports}"
+            raise DeviceError(text, effect="unknown", data={"bus": self.bus_id})
+        self._driven.is_safe([output])
+        if outcome.reports:
+            reason = "the session that held it has ended"
+            self._audit("outputs.safe", bus=self.bus_id, outputs=[output], safe=outcome.reports, reason=reason)
+        return outcome.value
 
     def _crash_error(self, error: BaseException) -> InternalError:
         text = f"the transaction ended in {type(error).__name__}; bus {self.bus_id} is reopened"
@@ -236,7 +280,10 @@ class BusFront:
         ticket.state = State.DONE
         if error is not None:
             data = error.data = dict(error.data or {})
-            data.setdefault("effect", effect_of(error))
+            effect = data.setdefault("effect", effect_of(error))
+            if ticket.gives_back is not None and ticket.drives is not None and effect != "done":
+                # The level that was to be taken back may still be there, and is this session's.
+                self._driven.claim(ticket.drives, ticket.asker, insist=True)
         if type(ticket) is StandingTicket:
             self._driven.settle(ticket.asker.session_id, ticket.outputs, value, error, tell=ticket.alone)
         if error is None:

@@ -116,9 +116,15 @@ class Session:
         self._services = services
         self._inbox: Mailbox[Message] = Mailbox()
         self._book = TaskBook(services.limits.max_tasks, services.limits.history)
-        rates = RateLimits(grant, principal, services.rates)
         self._admission = Admission(
-            self.session_id, principal, grant, rates, self._book, services.tasks, services.checks
+            self.session_id,
+            principal,
+            grant,
+            RateLimits(grant, principal, services.rates),
+            self._book,
+            services.tasks,
+            services.checks,
+            deadman=opening.heartbeat_ms is not None or opening.on_disconnect == "close",
         )
         self._audience = Audience(self._book)
         self._lookups: set[trio.CancelScope] = set()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 import trio
-from attrs import define, frozen
+from attrs import define, field, frozen
 
-from hearth.actors.tickets import Asker, Ticket
+from hearth.actors.tickets import Asker, GiveBack, Ticket
 from hearth.audit.record import timestamp
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
@@ -79,6 +79,8 @@ class StepRun:
     error: RpcError | None = None
     undo: Undo | None = None
     rolled_back: bool | None = None
+    held: dict[Hashable, str] = field(factory=dict)
+    """By output that the step drove: the session that it goes back to if the effect is taken back."""
 
     def outcome(self) -> dict[str, Any]:
         """The members that say how the step stands, for events and task.get."""
@@ -133,6 +135,9 @@ class StepScope:
         *,
         limit_ms: float | None = None,
         drives: Hashable | Callable[[], Hashable | None] | None = None,
+        borrows: bool = False,
+        gives_back: Hashable | Callable[[], Hashable | None] | None = None,
+        instead: Callable[[], None] | None = None,
         must_run: bool = False,
     ) -> Any:
         """See StepContext."""
@@ -152,10 +157,19 @@ class StepScope:
             limit=(step.tool.timeout_ms if limit_ms is None else limit_ms) / 1000,
             priority=PRIORITIES[constraints.priority],
             drives=drives,
+            borrows=borrows,
+            gives_back=None
+            if gives_back is None
+            else GiveBack(gives_back, self._asker.session_id, step.held, borrowed=True, instead=instead),
             must_run=must_run,
         )
         step.bus.request(ticket, no_wait=constraints.on_busy == "fail" and not must_run)
-        return await ticket.get()
+        try:
+            return await ticket.get()
+        finally:
+            if ticket.held_by is not None:
+                # A step may drive an output several times: it goes back to who held it before the first.
+                step.held.setdefault(ticket.drives, ticket.held_by)
 
     def progress(self, data: Mapping[str, Any]) -> None:
         """See StepContext."""

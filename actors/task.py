@@ -18,7 +18,7 @@ import trio
 from hearth.actors.events import EventLog, to_keep
 from hearth.actors.step import StepScope, sayable
 from hearth.actors.supervisor import contain
-from hearth.actors.tickets import Asker, Ticket
+from hearth.actors.tickets import Asker, GiveBack, Ticket
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
 from hearth.groups import sole
@@ -398,11 +398,12 @@ class TaskActor:
             record["undo"] = step.undo.describe
             self._records.append(record)
             await self._commit_shielded()
+            drives = step.undo.drives
             ticket = Ticket(
                 step.undo.op,
                 self.asker,
                 limit=step.tool.timeout_ms / 1000,
-                drives=step.undo.drives,
+                gives_back=None if drives is None else GiveBack(drives, self.asker.session_id, step.held),
                 must_run=True,
             )
             members: dict[str, Any] = {}

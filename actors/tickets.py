@@ -11,6 +11,7 @@ import enum
 from collections import deque
 from functools import partial
 from heapq import heapify, heappop, heappush
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -19,18 +20,48 @@ from hearth.actors.mailbox import Slot
 from hearth.errors import ResourceBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Coroutine, Hashable, Mapping
 
     from hearth.drivers.base import Driver
 
 
 @frozen(eq=False)
 class Asker:
-    """On whose behalf a bus is used: what a colleague who finds it busy may be told, and who owns driven outputs."""
+    """On whose behalf a bus is used: what a colleague who finds it busy may be told, and who owns driven outputs.
+
+    With a `deadman` (a heartbeat, or `on_disconnect: "close"`) the session goes on owning an output that another one
+    sets: the end of either brings it to its safe state.
+    """
 
     session_id: str
     task_id: str
     principal: str
+    deadman: bool = False
+
+
+@frozen(eq=False)
+class GiveBack:
+    """What a transaction that takes an effect back says of the output.
+
+    `output` may be a callable, asked when the turn has come; None then: another transaction takes the effect back.
+    `held` has the sessions that held the outputs of this step before it. With `borrowed` the step has not set the
+    output. Where the former holder has ended, the bus calls `instead` in place of the transaction's own operation, and
+    brings the output to its safe state.
+    """
+
+    output: Hashable | Callable[[], Hashable | None]
+    session_id: str
+    held: Mapping[Hashable, str]
+    borrowed: bool = False
+    instead: Callable[[], None] | None = None
+
+    def held_by(self, output: Hashable) -> str:
+        """Return the session that an output goes back to."""
+        return self.held.get(output, self.session_id)
+
+    def taken_by(self, output: Hashable) -> str:
+        """Return the session that must still be the last to have set an output: a later set has the say."""
+        return self.held_by(output) if self.borrowed else self.session_id
 
 
 class State(enum.Enum):
@@ -49,7 +80,10 @@ class Ticket(Slot[Any]):
         "asked_at",
         "asker",
         "begun_at",
+        "borrows",
         "drives",
+        "gives_back",
+        "held_by",
         "limit",
         "must_run",
         "op",
@@ -67,6 +101,8 @@ class Ticket(Slot[Any]):
         limit: float,
         priority: int = 1,
         drives: Hashable | Callable[[], Hashable | None] | None = None,
+        borrows: bool = False,
+        gives_back: GiveBack | None = None,
         must_run: bool = False,
     ) -> None:
         super().__init__()
@@ -75,6 +111,10 @@ class Ticket(Slot[Any]):
         self.limit = limit
         self.priority = priority
         self.drives = drives
+        self.borrows = borrows
+        self.gives_back = gives_back
+        self.held_by: str | None = None
+        """The session to which the output that this drives goes back, if its effect is taken back."""
         self.must_run = must_run
         self.state = State.QUEUED
         self.order = 0
@@ -122,6 +162,43 @@ class StandingTicket(Ticket):
 
 def _make_safe(outputs: list[Hashable], driver: Driver) -> Any:
     return driver.make_safe(outputs)
+
+
+@frozen(eq=False)
+class WentSafe:
+    """The outcome of `make_safe_instead`: what the driver reports; nothing for an output that the profile keeps."""
+
+    reports: Any
+    value: Any = None
+
+
+def make_safe_instead(
+    op: Callable[[Any], Any], instead: Callable[[], None] | None, output: Hashable, driver: Driver
+) -> Any:
+    """Bring an output to its safe state in place of taking an effect back by `op`; a transaction.
+
+    An output with `hold = "keep"` has no safe state: its level outlives the session that set it, and is restored.
+    """
+    reports = driver.make_safe([output])
+    if iscoroutine(reports):
+        return _make_safe_instead(op, instead, reports, driver)
+    if not reports:
+        return WentSafe(reports, op(driver))
+    if instead is not None:
+        instead()
+    return WentSafe(reports)
+
+
+async def _make_safe_instead(
+    op: Callable[[Any], Any], instead: Callable[[], None] | None, making: Coroutine[Any, Any, Any], driver: Driver
+) -> WentSafe:
+    reports = await making
+    if not reports:
+        value = op(driver)
+        return WentSafe(reports, await value if iscoroutine(value) else value)
+    if instead is not None:
+        instead()
+    return WentSafe(reports)
 
 
 class TicketQueue:

@@ -95,6 +95,9 @@ class StepContext(Protocol):
         *,
         limit_ms: float | None = None,
         drives: Hashable | Callable[[], Hashable | None] | None = None,
+        borrows: bool = False,
+        gives_back: Hashable | Callable[[], Hashable | None] | None = None,
+        instead: Callable[[], None] | None = None,
         must_run: bool = False,
     ) -> Any:
         """Run `op(driver)` as one transaction on the step's bus and return its value.
@@ -103,8 +106,13 @@ class StepContext(Protocol):
         returns its value even if the step was cancelled meanwhile. `limit_ms` (default: the tool's `timeout_ms`) is
         when the bus counts as wedged. `drives` names an output (a GPIO offset) that the bus must bring to its safe
         state when the session ends; a callable is asked for it when the turn has come. `must_run` is for taking a
-        started effect back: it passes the queue's bound and leases. Raises ResourceBusy, DeviceError, or
-        AuditUnavailable.
+        started effect back: it passes the queue's bound and leases.
+
+        A step that takes its own effect back, as a pulse does, says `borrows` when it begins, and names the output in
+        `gives_back` when it ends: the output then stays with the session that held it before. If that session has ended
+        since, the output goes to its safe state: `instead` is called in place of `op`, and the call returns None.
+
+        Raises ResourceBusy, DeviceError, or AuditUnavailable.
         """
         ...
 

@@ -83,7 +83,6 @@ class Chip:
         undo = self._undos.get((offset, former))
         if undo is None:
             back = "an input" if former == "input" else str(former)
-            # The session may have ended by then, and the line be in its safe state: it has to go there again.
             undo = Undo(self.set(offset, former), f"gpio line {offset} of {self.label} back to {back}", offset)
             self._undos[offset, former] = undo
         return undo
@@ -105,6 +104,10 @@ class Chip:
         """Whether the end of this pulse, if it came now, would bring the line back; within a transaction's turn."""
         line = self._pulses.get(pulse.offset)
         return line is not None and line is pulse.line and line.count == 1
+
+    def forget_pulse(self, pulse: Pulse) -> None:
+        """Forget the last pulse on a line, which is in its safe state; within a transaction's turn."""
+        self._pulses.pop(pulse.offset, None)
 
     def end_pulse(self, pulse: Pulse) -> Callable[[GpioDriver], bool]:
         """The transaction that ends a pulse; True if it brought the line back."""

@@ -76,19 +76,20 @@ class _Gpio:
         pulse = Pulse(offset, 1 if args["value"] else 0)
         restored = False
         try:
-            await ctx.transact(chip.begin_pulse(pulse), limit_ms=_LIMIT_MS, drives=offset)
+            await ctx.transact(chip.begin_pulse(pulse), limit_ms=_LIMIT_MS, drives=offset, borrows=True)
             await trio.sleep(duration_ms / 1000)
         finally:
             # Not "if transact returned": one that took longer than its limit raises, and has driven the line.
             if pulse.begun:
                 with trio.CancelScope(shield=True):
-                    restored = await ctx.transact(
+                    ended = await ctx.transact(
                         chip.end_pulse(pulse),
                         limit_ms=_LIMIT_MS,
-                        # Another session may have pulsed the line since, and brought it to its safe state.
-                        drives=lambda: offset if chip.restores(pulse) else None,
+                        gives_back=lambda: offset if chip.restores(pulse) else None,
+                        instead=lambda: chip.forget_pulse(pulse),
                         must_run=True,
                     )
+                    restored = ended is True
         return _echo(args, offset, {"value": pulse.value, "duration_ms": duration_ms, "restored": restored})
 
     async def watch(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
@@ -244,8 +245,8 @@ def gpio_tools(board: Board) -> list[Tool]:
                     "value": schemas.LEVEL,
                     "duration_ms": schemas.integer("as asked for", 1, MAX_PULSE_MS),
                     "restored": schemas.flag(
-                        "true if this pulse brought the line back; false if another pulse still runs and "
-                        "will, or somebody has set the line meanwhile"
+                        "true if this pulse brought the line back; false if another pulse still runs and will, if "
+                        "the line has been set since, or if the session that held it has ended and it is safe"
                     ),
                 },
                 optional=["chip"],

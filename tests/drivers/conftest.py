@@ -59,14 +59,21 @@ class Context:
     paths: object = None
     published: list = field(factory=list)
     drives: list = field(factory=list)
+    borrows: list = field(factory=list)
+    gives_back: list = field(factory=list)
     limits: list = field(factory=list)
     must_runs: int = 0
 
-    async def transact(self, op, *, limit_ms=None, drives=None, must_run=False):
+    async def transact(
+        self, op, *, limit_ms=None, drives=None, borrows=False, gives_back=None, instead=None, must_run=False
+    ):
         self.limits.append(limit_ms)
         drives = drives() if callable(drives) else drives
         if drives is not None:
-            self.drives.append(drives)
+            (self.borrows if borrows else self.drives).append(drives)
+        gives_back = gives_back() if callable(gives_back) else gives_back
+        if gives_back is not None:
+            self.gives_back.append(gives_back)
         self.must_runs += must_run
         async with self.lock:
             return await run(self.driver, op)

@@ -55,10 +55,10 @@ class _Context:
     def __getattr__(self, name):
         return getattr(self._context, name)
 
-    async def transact(self, op, *, limit_ms=None, drives=None, must_run=False):
+    async def transact(self, op, *, must_run=False, **more):
         """See StepContext."""
         op = marked(op, self._mark, "end" if must_run else None)
-        return await self._context.transact(op, limit_ms=limit_ms, drives=drives, must_run=must_run)
+        return await self._context.transact(op, must_run=must_run, **more)
 
 
 def marked(op, mark, role):
