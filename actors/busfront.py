@@ -177,10 +177,10 @@ class BusFront:
     def make_safe(self, session_id: str, *, alone: bool = False) -> StandingTicket | None:
         """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
 
-        Outputs that another session has set since are left to that session, unless the one that ended has a deadman. Outputs
-        are forgotten only when they are
-        safe: until then they are asked for again whenever the bus is opened, and by the next run. Who stops waiting for
-        the ticket says so by `alone`; the bus then tells of the outcome itself.
+        Outputs that another session has set since are left to that session, unless the one that ended has a deadman.
+        Outputs are forgotten only when they are safe: until then they are asked for again whenever the bus is opened,
+        and by the next run. Who stops waiting for the ticket says so by `alone`; the bus then tells of the outcome
+        itself.
         """
         if not self._driven.leave(session_id):
             return None

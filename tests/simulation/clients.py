@@ -48,7 +48,10 @@ def plan(seed, number):
     count = rng.choice([4, 6, 9, 14])
     pace = rng.choice([0.0, 0.004, 0.02, 0.2])
     kinds = rng.choices([*ACTIONS], [*ACTIONS.values()], k=count)
-    return [(rng.random() * pace, kind) for kind in kinds]
+    actions = [(rng.random() * pace, kind) for kind in kinds]
+    # By a chance of its own, so that the rest of the plan is the same with it and without.
+    last = random.Random(f"{seed}/last/c{number}")
+    return [*actions, (last.random() * pace, "share")] if last.random() < 0.2 else actions
 
 
 class Connection:
@@ -410,6 +413,45 @@ class Client:
     async def wait(self) -> None:
         """Say nothing for a while: sessions may fall asleep over it."""
         await trio.sleep(self.rng.choice([0.1, 0.6, 4, 12]))
+
+    async def share(self) -> None:
+        """Set a line in one session and use it in another, end the first, and stay for a while with the other."""
+        rng = self.rng
+        former, self.sessions = self.sessions, []
+        self.open_session()
+        self.open_session()
+        await self.hear(2)
+        if len(self.sessions) < 2 or self.connection is None or self.connection.over:
+            self.sessions = former + self.sessions
+            return
+        one, other = self.sessions[-2:]
+        line, value = rng.choice([(0, 1), (1, 0), (5, 1)])
+        use = rng.choice(
+            [
+                [("gpio.pulse", {"line": line, "value": rng.randint(0, 1), "duration_ms": rng.choice([1, 20])})],
+                [
+                    ("gpio.set", {"line": line, "value": rng.randint(0, 1)}),
+                    ("i2c.read", {"bus": 1, "addr": 0x33, "len": 1}),
+                ],
+                [("gpio.set", {"line": line, "value": value})],
+            ]
+        )
+        self.send(self.request("task.events.subscribe", {"session_id": other}, ("got", other)))
+        for at, (session, steps) in enumerate([(one, [("gpio.set", {"line": line, "value": value})]), (other, use)]):
+            marked = [
+                {"tool": tool, "args": {**args, "mark": f"{self.name}.{at}.{number}"}}
+                for number, (tool, args) in enumerate(steps)
+            ]
+            task = {"intent": self.name, "steps": marked, "constraints": {"rollback_on_failure": True}}
+            self.send(self.request("task.submit", {"session_id": session, "task": task}, ("task", session)))
+            if rng.random() < 0.8:
+                await self.hear(1)
+                await trio.sleep(rng.choice([0.0, 0.05]))
+        if self.connection.over:
+            return
+        self.send(self.request("session.close", {"session_id": one}, ("closed", one)))
+        self.sessions = [other]
+        await trio.sleep(rng.choice([1, 5]))
 
     async def break_session(self) -> None:
         """Use a tool that has a bug in what the session itself asks it."""

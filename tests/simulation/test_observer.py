@@ -31,6 +31,7 @@ TERMS = {
     },
     "tools": {
         "gpio.set": {"risk": 2, "bus": "gpio", "undo": True, "drives": True},
+        "gpio.pulse": {"risk": 2, "bus": "gpio", "undo": False, "drives": True},
         "gpio.get": {"risk": 0, "bus": "gpio", "undo": False, "drives": False},
         "i2c.write": {"risk": 2, "bus": "i2c", "undo": False, "drives": False},
         "file.write": {"risk": 1, "bus": "files", "undo": True, "drives": False},
@@ -40,7 +41,7 @@ TERMS = {
         "alice": {
             "max_risk": 2,
             "ceiling": 3,
-            "tools": ["gpio.set", "gpio.get", "i2c.write", "file.write", "file.delete"],
+            "tools": ["gpio.set", "gpio.pulse", "gpio.get", "i2c.write", "file.write", "file.delete"],
             "rates": {"i2c.write": [2, 1]},
         },
         "bob": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.get"], "rates": {}},
@@ -766,7 +767,7 @@ def silence(how):
     return s.done()
 
 
-@case("outputs that a session drove are safe when it has ended", "left", "the record lies", "left for long")
+@case("outputs that a session drove are safe when it has ended", "left", "the record lies")
 def safe(how):
     s = begun()
     task = s.task("t1", "gpio.set")
@@ -775,9 +776,43 @@ def safe(how):
     if how is None:
         s.whole("gpio", "safe", levels=[(1, 0)])
     s.close(safe=[{"line": 1, "safe": 0}] if how in (None, "the record lies") else None)
-    if how == "left for long":
-        s.now = 20.0
-        s.whole("gpio", "safe", levels=[(1, 0)])
+    s.tell("daemon.told", signal="SIGTERM")
+    s.tell("daemon.ends", error=None)
+    return s.done()
+
+
+@case(
+    "a session that ended owns no level that it set last",
+    "left for long",
+    "after another's pulse",
+    "after another's rollback",
+    "after another's set, with a deadman",
+)
+def owned(how):
+    s = Scribe()
+    s.client()
+    s.session("s1", heartbeat_ms=60_000)
+    s.session("s2")
+    mine = s.task("t1", "gpio.set")
+    s.run(mine, line=1, value=1, levels=[(1, 1)])
+    s.finish(mine)
+    pulses = how in ("after another's pulse", None)
+    other = s.task("t2", "gpio.pulse" if pulses else "gpio.set", session="s2")
+    if how != "left for long":
+        s.step(other, 0, "start")
+        s.whole("gpio", mark=mark(other), line=1, value=1)
+        if pulses:
+            s.whole("gpio", "end", mark=mark(other), line=1, value=1)
+        s.step(other, 0, "finish", status="SUCCESS")
+    if how == "after another's rollback":
+        s.whole("gpio", "undo", mark=mark(other), line=1, value=1)
+    s.finish(other)
+    if how is None:
+        s.whole("gpio", "safe", lines=[1, 2], levels=[(1, 0)])
+    s.close("s1")
+    s.now = 4.0
+    s.whole("gpio", "safe", levels=[(1, 0)])
+    s.close("s2")
     s.tell("daemon.told", signal="SIGTERM")
     s.tell("daemon.ends", error=None)
     return s.done()

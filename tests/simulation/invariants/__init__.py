@@ -40,6 +40,7 @@ ALL = (
     sessions.closed,
     sessions.silence,
     sessions.safe,
+    sessions.owned,
     ends.ends,
     ends.leaks,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .base import SLACK, Broken, invariant
 
 SESSION_INVALID = -32000
@@ -113,33 +115,69 @@ def _too_long(reading, session, record, heartbeat, ttl, judged):
 @invariant("outputs that a session drove are safe when it has ended")
 def safe(reading, judged):
     """Judged at the device: where its bus can be used, a line that the session drove last has its safe level."""
-    yield from _by_record(reading, judged)
-    yield from _at_the_end(reading, judged)
+    driven = _drivers(reading)
+    yield from _by_record(reading, driven, judged)
+    yield from _at_the_end(reading, driven, judged)
+
+
+@invariant("a session that ended owns no level that it set last")
+def owned(reading, judged):
+    """Judged at the device, while the daemon goes on: a pulse and a rollback of others leave a level its setter's."""
+    yield from _in_time(reading, _drivers(reading), judged)
+
+
+class _Level(NamedTuple):
+    """What a line is from an entry on: at which level, who set that, and who else is to find it safe at its end."""
+
+    number: int
+    setter: str | None
+    value: int | None
+    deadmen: frozenset[str]
 
 
 def _drivers(reading):
-    """(bus, line) -> [(entry, session or None for a safe state, level)] of what drove it, in order.
+    """(bus, line) -> the levels of the line, in order.
 
-    Also of who drove it to the level that it had: it is theirs from then on.
+    A level is of the session that set it, or pulsed a line that was nobody's; what the end of a pulse or a rollback
+    restores is of the session that had set it before; a safe level is of none.
     """
-    by_bus = {}
-    driven = {}
-    for one in reading.transactions:
-        by_bus.setdefault(one.bus, []).append(one)
-        if one.outcome == "done" and "line" in one.args and "value" in one.args and one.step is not None:
-            value = None if one.args["value"] == "input" else one.args["value"]
-            told = (one.begun, one.step.task.session, value)
-            driven.setdefault((one.bus, one.args["line"]), []).append(told)
+    driven, undone = {}, {}
+    deadmen = {s.id for s in reading.sessions.values() if s.request is not None and _has_deadman(s.request.params)}
+    levels = {}
     for level in reading.levels:
-        bus, line = level.what["bus"], level.what["line"]
-        for one in reversed(by_bus.get(bus, ())):
-            if one.begun <= level.number <= one.ended:
-                session = None if one.what == "safe" or one.step is None else one.step.task.session
-                driven.setdefault((bus, line), []).append((level.number, session, level.what["value"]))
-                break
-    for levels in driven.values():
-        levels.sort(key=lambda level: level[0])
+        levels.setdefault(level.what["bus"], []).append(level)
+    for one in sorted(reading.transactions, key=lambda one: one.begun):
+        told = [level for level in levels.get(one.bus, ()) if one.begun <= level.number <= one.ended]
+        if one.what == "safe":
+            changed = {level.what["line"]: level.what["value"] for level in told}
+            for line in dict.fromkeys((*one.args.get("lines", ()), *changed)):
+                history = driven.setdefault((one.bus, line), [])
+                value = changed.get(line, history[-1].value if history else None)
+                if one.outcome == "done":
+                    history.append(_Level(one.begun, None, value, frozenset()))
+            continue
+        if "line" not in one.args or "value" not in one.args or one.step is None:
+            continue
+        if one.outcome != "done" and not told:
+            continue
+        history = driven.setdefault((one.bus, one.args["line"]), [])
+        last = history[-1] if history else _Level(0, None, None, frozenset())
+        who = one.step.task.session
+        setter, held = last.setter, last.deadmen
+        if one.outcome != "done":
+            setter = who
+        elif one.what == "undo":
+            setter, held = undone.get(one.step, (who, held))
+        elif one.what != "end" and (one.step.tool != "gpio.pulse" or setter is None):
+            undone[one.step] = (who if setter is None else setter, held)
+            setter, held = who, held | ({who} & deadmen)
+        value = None if one.args["value"] == "input" else one.args["value"]
+        history.append(_Level(one.begun, setter, value, held))
     return driven
+
+
+def _has_deadman(opening):
+    return opening.get("heartbeat_ms") is not None or opening.get("on_disconnect") == "close"
 
 
 def _safe_level(reading, bus, line):
@@ -150,9 +188,8 @@ def _safe_level(reading, bus, line):
     return (None if value == "input" else value), "safe" not in terms or terms.get("hold") == "keep"
 
 
-def _by_record(reading, judged):
+def _by_record(reading, driven, judged):
     """What the closing record says went to its safe state was there when the record was written."""
-    driven = _drivers(reading)
     for session in reading.sessions.values():
         for record in session.closes[:1]:
             if record.late:
@@ -161,38 +198,36 @@ def _by_record(reading, judged):
                 if type(report) is not dict or "error" in report or "line" not in report:
                     continue
                 for (bus, line), levels in driven.items():
-                    before = [level for level in levels if level[0] < record.number]
+                    before = [level for level in levels if level.number < record.number]
                     value, held = _safe_level(reading, bus, line)
                     if (
                         str(line) != str(report["line"])
                         or held
                         or not before
-                        or before[-1][1] not in (None, session.id)
+                        or before[-1].setter not in (None, session.id)
                     ):
                         continue
                     judged()
-                    if before[-1][2] != value:
+                    if before[-1].value != value:
                         expected = f"line {line} of {bus} at {value}, as session {session.id}'s end on record has it"
-                        yield Broken((before[-1][0], record.number), expected, f"it is at {before[-1][2]}")
+                        yield Broken((before[-1].number, record.number), expected, f"it is at {before[-1].value}")
 
 
-def _at_the_end(reading, judged):
+def _at_the_end(reading, driven, judged):
     """When a life has ended well, every line that a session of it drove is safe, unless its bus was lost or held."""
-    driven = _drivers(reading)
     for life in reading.lives:
         if life.killed or life.ended_at is None or life.signals > 1 or life.error is not None:
             continue
         for (bus, line), levels in driven.items():
             value, held = _safe_level(reading, bus, line)
-            mine = [level for level in levels if level[0] < life.ended]
+            mine = [level for level in levels if level.number < life.ended]
             if held or not mine or _lost(reading, bus, life):
                 continue
             judged()
-            number, session, level = mine[-1]
+            number, session, level, _ = mine[-1]
             if level != value and session is not None:
                 expected = f"line {line} of {bus} at {value}: session {session}, which drove it, has ended"
                 yield Broken((number, life.ended), expected, f"it is at {level}")
-    yield from _in_time(reading, driven, judged)
 
 
 def _in_time(reading, driven, judged):
@@ -208,13 +243,17 @@ def _in_time(reading, driven, judged):
             continue
         for (bus, line), levels in driven.items():
             value, held = _safe_level(reading, bus, line)
-            if held or not any(who == session.id for _, who, _ in levels) or _troubled(reading, bus, record.at, due):
+            hers = any(session.id == level.setter or session.id in level.deadmen for level in levels)
+            if held or not hers or _troubled(reading, bus, record.at, due):
                 continue
-            until = [level for level in levels if reading.entries[level[0]].at <= due]
+            until = [level for level in levels if reading.entries[level.number].at <= due]
             judged()
-            if until and until[-1][1] == session.id and until[-1][2] != value:
+            if not until or until[-1].value == value:
+                continue
+            number, setter, level, deadmen = until[-1]
+            if setter == session.id or session.id in deadmen:
                 expected = f"line {line} of {bus} at {value} by {due:.3f} s: session {session.id} has ended"
-                yield Broken((until[-1][0], record.number), expected, f"it is at {until[-1][2]}")
+                yield Broken((number, record.number), expected, f"it is at {level}")
 
 
 def _troubled(reading, bus, since, until):
