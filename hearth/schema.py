@@ -7,12 +7,15 @@ Neither knows tools.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from jsonschema.exceptions import ValidationError
 
 try:
     import jsonschema_rs as _fast
@@ -45,9 +48,7 @@ class Validator:
     def _exact(self) -> Any:
         if self._authority is None:
             # 200 ms to import: paid by the first refusal, not by every start.
-            from jsonschema import Draft202012Validator
-
-            self._authority = Draft202012Validator(self._schema)
+            self._authority = authority(self._schema)
         return self._authority
 
     def explain(self, value: Any) -> tuple[str, str]:
@@ -62,6 +63,31 @@ class Validator:
             return "", "the value does not fit the schema"
         pointer = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in error.absolute_path)
         return pointer, error.message if len(error.message) <= LONGEST_REASON else f"{error.message[:LONGEST_REASON]} …"
+
+
+def authority(schema: Mapping[str, Any]) -> Any:
+    r"""Make jsonschema's validator, with `$` in a pattern as JSON Schema has it: the end, and no line end before it.
+
+    JSON Schema's regular expressions are ECMA-262's; Python's `$` would take "0x48\n" for an address.
+    """
+    from jsonschema import Draft202012Validator, validators
+    from jsonschema.exceptions import ValidationError
+
+    extend: Any = validators.extend
+
+    def pattern(_validator: Any, wanted: str, value: Any, _schema: Any) -> Iterator[ValidationError]:
+        if isinstance(value, str) and not re.search(_ends_at_the_end(wanted), value):
+            yield ValidationError(f"{value!r} does not match {wanted!r}")
+
+    return extend(Draft202012Validator, {"pattern": pattern})(schema)
+
+
+_DOLLAR = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
+
+
+def _ends_at_the_end(pattern: str) -> str:
+    r"""The pattern with Python's `\Z` for each `$` that stands for the end."""
+    return _DOLLAR.sub(lambda found: r"\Z" if found[0] == "$" else found[0], pattern)
 
 
 def check_schema(schema: Mapping[str, Any], where: str, *, by_authority: bool = False) -> None:

@@ -26,6 +26,12 @@ RISK_NAMES = ("safe", "low", "medium", "high")
 DEFAULT_RATES = ("1000/s", "200/s", "200/s", "1/s")
 """By risk level, how often a principal may use a tool where neither the policy nor the tool says."""
 
+CARD_NAMESPACE = "tool."
+"""What a tool's id begins with in the AgentCard, the draft's namespace for executable tools (§2.4.1).
+
+No tool's own name does, so that an id never means another tool.
+"""
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+\Z")
 
 
@@ -134,6 +140,8 @@ def _no_paths(_args: Args) -> Sequence[PathUse]:
 def _check_name(_instance: Any, _attribute: Any, value: str) -> None:
     if not _NAME.match(value):
         raise ConfigError(f"tool name {value!r}: expected dot-separated lower-case segments such as 'gpio.set'")
+    if value.startswith(CARD_NAMESPACE):
+        raise ConfigError(f"tool name {value!r}: {CARD_NAMESPACE!r} begins ids of the AgentCard; choose another family")
 
 
 @frozen(kw_only=True, eq=False)

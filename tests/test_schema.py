@@ -16,10 +16,10 @@ from jsonschema import Draft202012Validator
 
 from hearth import schema as schema_module
 from hearth.errors import ConfigError
-from hearth.schema import LONGEST_REASON, Validator, check_schema
+from hearth.schema import LONGEST_REASON, Validator, authority, check_schema
 
 REGISTRY = generate.registry()
-AUTHORITY = {name: Draft202012Validator(tool.params_schema) for name, tool in REGISTRY.items()}
+AUTHORITY = {name: authority(tool.params_schema) for name, tool in REGISTRY.items()}
 FAST = {name: Validator(tool.params_schema) for name, tool in REGISTRY.items()}
 
 INTEGERS = [-(2**63), -(2**53), -256, -1, 0, 1, 2, 7, 8, 72, 119, 120, 128, 255, 256, 2**31, 2**53, 2**63, 2**64 - 1]
@@ -151,3 +151,10 @@ def test_a_value_too_deep_for_a_recursive_schema_is_refused_in_words() -> None:
 def test_what_is_no_schema_is_refused_with_the_place(by_authority: bool) -> None:
     with pytest.raises(ConfigError, match="tool x: params_schema: not a JSON Schema 2020-12: "):
         check_schema({"type": 3}, "tool x: params_schema", by_authority=by_authority)
+
+
+@pytest.mark.parametrize("pattern", ["^a$", "a$|b", r"^[$]$", r"^\$", r"^[\]$]$", "^(?:a|$)$", ""])
+@pytest.mark.parametrize("value", ["a", "a\n", "$", "$\n", "b\n", "]", "", "\n", "a\n\n"])
+def test_the_end_of_a_pattern_is_the_end_for_both(pattern: str, value: str) -> None:
+    schema = {"type": "string", "pattern": pattern}
+    assert authority(schema).is_valid(value) is Validator(schema).accepts(value)

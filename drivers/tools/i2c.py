@@ -34,8 +34,8 @@ _TIMEOUT_MS = 10_000
 _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
 """As long as a scan, at the most."""
 
-_HEX_TEN_BIT = r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})(?!\n)$"
-_HEX_WORD = r"^0[xX][0-9a-fA-F]{1,4}(?!\n)$"
+_HEX_TEN_BIT = r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})$"
+_HEX_WORD = r"^0[xX][0-9a-fA-F]{1,4}$"
 
 
 def _said(flag: str, value: object) -> Schema:

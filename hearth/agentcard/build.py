@@ -18,7 +18,7 @@ from hearth.hcp.values import HCP_VERSION
 from hearth.mcp.names import mcp_name
 from hearth.mcp.protocol import PROTOCOL_VERSIONS
 from hearth.protocol import PROTOCOL_VERSION
-from hearth.tools import RISK_NAMES
+from hearth.tools import CARD_NAMESPACE, RISK_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from hearth.agentcard.place import Place
     from hearth.config_card import CardConfig
     from hearth.tools import Tool
-
-NAMESPACE = "tool."
-"""Before every tool's name in a capability's id: the draft's namespace for executable tools (§2.4.1)."""
 
 MOST_SENTENCES = 3
 """Of a capability's description (§2.4.2)."""
@@ -102,7 +99,7 @@ def _rank(tool: Tool) -> int:
 
 def _capability(tool: Tool) -> dict[str, Any]:
     sentences = _SENTENCE_END.split(tool.description.strip())
-    capability: dict[str, Any] = {"id": NAMESPACE + tool.name}
+    capability: dict[str, Any] = {"id": CARD_NAMESPACE + tool.name}
     if tool.opt_in:
         # The operator has written into their descriptions and schemas which programs there are: not for anybody.
         sentences = sentences[:1]

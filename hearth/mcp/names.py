@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LONGEST = 64
 """Characters of a name that every client takes, each of A-Z, a-z, 0-9, "_" and "-"."""
 
+LONGEST_SHOWN = 100
+"""Characters of a name that nobody has, in what is said of it."""
+
 PLAN = "hacp_plan"
 CARD_TOOLS = ("agentcard_declare", "agentcard_resolve", "agentcard_validate", "agentcard_list")
 RESERVED = (PLAN, *CARD_TOOLS)
@@ -52,6 +55,14 @@ def mcp_name(name: str) -> str:
     plain = re.sub(r"[^a-z0-9_-]", "-", name.lower().translate(_TO_MCP))
     # "X" because the digits of a digest could happen to be no letters at all.
     return f"{plain[: LONGEST - _DIGITS - 2]}-X{digest}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say behind a name that is not known, with the known name that is most like it, if any is."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name[:LONGEST_SHOWN], known, 1)
+    return f"; did you mean {close[0]}?" if close else ";"
 
 
 def by_mcp_name(names: Iterable[str]) -> dict[str, str]:

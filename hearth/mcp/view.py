@@ -12,6 +12,7 @@ from hearth.mcp.hints import family, hints, in_words, risk_name
 from hearth.mcp.icons import icon
 from hearth.mcp.names import META_TOOL, by_mcp_name, mcp_name
 from hearth.mcp.portable import portable
+from hearth.tools import CARD_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,16 +22,25 @@ class ToolView:
     """What `tool.list` gave, by MCP name and in its order. Raises ConfigError for two tools of one MCP name."""
 
     def __init__(self, manifest: Iterable[Mapping[str, Any]]) -> None:
-        entries = {entry["name"]: entry for entry in manifest}
+        self._by_hacp = entries = {entry["name"]: entry for entry in manifest}
         self._entries = {mcp: entries[name] for mcp, name in by_mcp_name(entries).items()}
         self._definitions: list[dict[str, Any]] | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def hacp(self, mcp_name: str) -> Mapping[str, Any] | None:
-        """The `tool.list` entry that is called by this name over MCP, if there is one."""
-        return self._entries.get(mcp_name)
+    def find(self, name: str) -> Mapping[str, Any] | None:
+        """The `tool.list` entry that a client means: by its MCP name, its HACP name, or its id in the AgentCard.
+
+        No two tools are meant by one name: an MCP name has no dot, and no HACP name of ours begins as an id does.
+        """
+        if "." not in name:
+            return self._entries.get(name)
+        return self._by_hacp.get(name) or self._by_hacp.get(name.removeprefix(CARD_NAMESPACE))
+
+    def names(self) -> list[str]:
+        """Every name that a client may use, but for the ids of the AgentCard."""
+        return [*self._entries, *self._by_hacp]
 
     def definitions(self) -> list[dict[str, Any]]:
         """An MCP Tool object for each, made once; not to be changed."""

@@ -12,6 +12,7 @@ from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
+from hearth.schema import authority
 from hearth.tools import Tool, ToolRegistry
 
 DESIGN = {
@@ -314,5 +315,5 @@ WRONG = [
 )
 def test_both_validators_give_the_right_verdict_on_args(tools, name, args, good):
     schema = tools[name].params_schema
-    assert jsonschema.Draft202012Validator(schema).is_valid(args) is good
+    assert authority(schema).is_valid(args) is good
     assert jsonschema_rs.validator_for(schema).is_valid(args) is good

@@ -13,7 +13,7 @@ from support.waiting import passes, until
 from support.world import World, running
 
 from hearth.errors import CarrierError, DeviceError
-from hearth.mcp.names import META_ERROR, META_TASK
+from hearth.mcp.names import META_ERROR, META_TASK, PLAN
 from hearth.tools import Tool
 
 both_eras = pytest.mark.parametrize("mode", ERAS)
@@ -41,6 +41,40 @@ async def test_a_call_is_a_task_of_one_step_and_its_result_is_structured(autojum
     [submitted] = records(w, event="task.submit")
     assert [step["tool"] for step in submitted["steps"]] == ["bench.set"]
     assert result.meta[META_TASK]["task_id"] == submitted["task_id"]
+
+
+@both_eras
+@pytest.mark.parametrize("name", ["bench_set", "bench.set", "tool.bench.set"])
+async def test_a_tool_is_called_by_each_of_its_names(autojump_clock, w, mode, name):
+    async with mcp_client(house(w), mode) as client:
+        result = await client.call_tool(name, {"line": 4, "value": 1})
+        step = {"tool": name, "args": {"line": 3, "value": 1}}
+        planned = await client.call_tool(PLAN, {"intent": "x", "steps": [step]})
+        assert (w.driver.levels[4], w.driver.levels[3]) == (1, 1)
+    assert not result.is_error
+    assert not planned.is_error
+    assert {step["tool"] for record in records(w, event="task.submit") for step in record["steps"]} == {"bench.set"}
+
+
+@both_eras
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("bench_sett", "bench_set"), ("bench.sett", "bench.set"), ("hacp_plans", "hacp_plan"), ("zzzzzz", None)],
+)
+async def test_an_unknown_tool_is_refused_with_the_nearest_that_there_is(autojump_clock, w, mode, name, near):
+    async with mcp_client(house(w), mode) as client:
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool(name, {})
+    assert caught.value.code == -32602
+    hint = f" did you mean {near}?" if near else ""
+    assert caught.value.message == f"Unknown tool: {name};{hint} tools/list has those there are"
+
+
+async def test_an_unknown_name_that_cannot_be_sent_is_shown_escaped(autojump_clock, w):
+    async with mcp_client(house(w), "legacy") as client:
+        with pytest.raises(MCPError, match=r"bench_\\ud800") as caught:
+            await client.call_tool("bench_\ud800", {})
+    assert caught.value.message.encode("utf-8")
 
 
 @both_eras

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import mcp_types as types
+import orjson
 import pytest
 import trio
+from hypothesis import example, given, strategies as st
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from support.mcp import ERAS, house, mcp_client, memory, text_of
 from support.world import World, running
 
 from hearth.actors.bridges.mcp.clients import Client as HacpClient
-from hearth.actors.bridges.mcp.consent import FORM, KEY, MOST_QUESTIONS, PATIENCE, Questions
+from hearth.actors.bridges.mcp.consent import FORM, KEY, MOST_QUESTIONS, PATIENCE, Questions, _digest, _question
+from hearth.actors.bridges.mcp.jobs import Job, arguments_of
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.api import Step
 from hearth.mcp.names import META_ERROR, PLAN
 from hearth.policy.rules import Match, PolicyEntry
 
@@ -33,15 +39,14 @@ def ran(w):
 class Person:
     """Answers the same each time, and remembers what was asked."""
 
-    def __init__(self, action="accept", *, allow=True, content=None):
+    def __init__(self, action="accept", *, content=None):
         self.asked = []
         self._action = action
-        self._content = {"allow": allow} if content is None else content
+        self._content = content
 
     async def __call__(self, _context, params):
         self.asked.append(params)
-        content = self._content if self._action == "accept" else None
-        return types.ElicitResult(action=self._action, content=content)
+        return types.ElicitResult(action=self._action, content=self._content)
 
 
 @pytest.fixture
@@ -64,16 +69,97 @@ async def test_a_person_is_asked_before_what_is_dangerous_and_it_runs_when_they_
 
 
 @both_eras
+@pytest.mark.parametrize("content", [None, {}, {"remark": ""}], ids=["nothing", "an empty form", "a client's own"])
+async def test_accept_is_a_yes_whatever_the_client_fills_in(autojump_clock, w, mode, content):
+    assert FORM["properties"] == {}, "there is nothing to tick"
+    async with mcp_client(house(w), mode, elicitation_callback=Person(content=content)) as client:
+        result = await client.call_tool("bench_danger", {"tag": "boom"})
+    assert not result.is_error
+    assert ran(w) == ["boom"]
+
+
+@both_eras
+async def test_decline_is_a_no_whatever_the_client_fills_in(autojump_clock, w, mode):
+    async with mcp_client(house(w), mode, elicitation_callback=Person("decline", content={"allow": True})) as client:
+        assert (await client.call_tool("bench_danger", {})).is_error
+    assert not ran(w)
+
+
+NO_HACP = st.sampled_from([2**64, -(2**63) - 1, 10**400, "\ud800", "a\udfffb", math.nan, math.inf])
+"""What a reader of JSON may hand on and HACP takes from nobody."""
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | NO_HACP,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters()), inner, max_size=4),
+    max_leaves=20,
+)
+TEXTS = st.dictionaries(st.text(st.characters(), max_size=5), JSON, max_size=5)
+
+
+@given(TEXTS)
+@example({"n": 2**64})
+@example({"path": "\ud800"})
+@example({"\udfff": 1})
+@example({"deep": [[[{"n": -(2**64)}]]]})
+@example({"n": math.nan})
+@example({"n": 10**5000})
+def test_whatever_json_a_call_has_it_is_refused_with_the_reason_or_can_be_shown(arguments):
+    params = types.CallToolRequestParams.model_construct(name="bench_danger", arguments=arguments)
+    entry = {"name": "bench.danger", "risk_level": 3, "supports_rollback": False}
+    try:
+        taken = arguments_of(params)
+    except MCPError as refused:
+        error = refused
+    else:
+        error = None
+    if error is not None:
+        assert error.code == -32602
+        assert error.data["reason"]
+        return
+    assert orjson.loads(orjson.dumps(taken)) is not None, "it can be submitted"
+    job = Job("bench_danger", "tools/call", (Step("bench.danger", taken),), (entry,))
+    assert len(_digest(job)) == 32
+    question = _question(job, None)
+    assert question is not None
+    question.encode("utf-8")
+    assert len(question.splitlines()) == 3
+
+
+@both_eras
+@pytest.mark.parametrize("name", ["bench_danger", "bench_read"])
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, [2**70]], ids=repr)
+async def test_an_integer_of_65_bits_is_refused_with_the_reason_and_nobody_is_asked(
+    autojump_clock, w, mode, name, value
+):
+    person = Person()
+    async with mcp_client(house(w), mode, elicitation_callback=person) as client:
+        with pytest.raises(MCPError, match="64 bits at most") as caught:
+            await client.call_tool(name, {"extra": value})
+        steps = [{"tool": name, "args": {"extra": value}}]
+        with pytest.raises(MCPError, match="64 bits at most"):
+            await client.call_tool(PLAN, {"intent": "x", "steps": steps})
+    assert caught.value.code == -32602
+    assert not person.asked
+    assert not ran(w)
+
+
+async def test_a_lone_surrogate_is_refused_with_the_reason_and_nobody_is_asked(autojump_clock, w):
+    person = Person()
+    async with mcp_client(house(w), "legacy", elicitation_callback=person) as client:
+        with pytest.raises(MCPError, match="surrogates") as caught:
+            await client.call_tool("bench_danger", {"tag": "\ud800"})
+    assert caught.value.code == -32602
+    assert not person.asked
+    assert not ran(w)
+
+
+@both_eras
 @pytest.mark.parametrize(
     "person",
     [
         Person("decline"),
         Person("cancel"),
-        Person(allow=False),
-        Person(content={}),
-        Person(content={"allow": "true"}),
     ],
-    ids=["declined", "dismissed", "said no", "said nothing", "said a word"],
+    ids=["declined", "dismissed"],
 )
 async def test_without_a_yes_nothing_runs(autojump_clock, w, mode, person):
     async with mcp_client(house(w), mode, elicitation_callback=person) as client:
@@ -217,7 +303,7 @@ class Rounds:
         )
 
 
-YES = types.ElicitResult(action="accept", content={"allow": True})
+YES = types.ElicitResult(action="accept")
 
 
 @pytest.fixture

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
+from attrs import evolve
 from conformance.pages import generate
 from hypothesis import example, given, strategies as st
 
 from hearth.errors import ConfigError
 from hearth.mcp import names
 from hearth.mcp.names import LONGEST, RESERVED, by_mcp_name, mcp_name
+from hearth.mcp.view import ToolView
+from hearth.tools import CARD_NAMESPACE
 
 FITS = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 SEGMENT = st.text("ab_1", min_size=1, max_size=4)
@@ -59,6 +62,27 @@ def test_no_tool_is_called_as_one_of_the_bridges_own(name: str) -> None:
 @example(["x." + "y" * 80, "x." + "y" * 81, "x." + "y" * 62])
 def test_no_two_tools_share_a_name(hacp: list[str]) -> None:
     assert list(by_mcp_name(hacp).values()) == hacp
+
+
+TOOL_NAMES = HACP_NAMES.filter(lambda name: "." in name and not name.startswith(CARD_NAMESPACE))
+
+
+@given(st.lists(TOOL_NAMES, unique=True, min_size=1, max_size=10))
+@example(["a.b", "a_b.c", "a.b_c", "a.tool.b"])
+def test_of_all_the_names_that_tools_are_called_by_none_means_two(hacp: list[str]) -> None:
+    forms = [form for name in hacp for form in (mcp_name(name), name, CARD_NAMESPACE + name)]
+    assert len(set(forms)) == len(forms)
+    view = ToolView({"name": name, "risk_level": 0} for name in hacp)
+    for name in hacp:
+        for form in (mcp_name(name), name, CARD_NAMESPACE + name):
+            assert (view.find(form) or {}).get("name") == name
+
+
+@pytest.mark.parametrize("name", ["tool.x", "tool.gpio.get"])
+def test_a_tool_that_is_named_as_an_id_of_the_card_is_refused(name: str) -> None:
+    shipped = generate.registry()["gpio.get"]
+    with pytest.raises(ConfigError, match="choose another family"):
+        evolve(shipped, name=name)
 
 
 @given(st.lists(HACP_NAMES, unique=True, min_size=2, max_size=10), st.randoms())

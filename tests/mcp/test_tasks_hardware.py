@@ -242,7 +242,7 @@ def allowing(allow):
 
     def answer(request):
         asked.append(request["params"]["message"])
-        return accepted(allow=allow)
+        return accepted() if allow else {"action": "decline"}
 
     return asked, answer
 
@@ -270,7 +270,7 @@ async def test_a_person_is_asked_within_a_task_about_what_is_dangerous(autojump_
 
 async def test_a_person_is_asked_before_there_is_a_task_where_that_is_soon_enough(autojump_clock, w):
     async def person(_ctx, params):
-        return types.ElicitResult(action="accept", content={"allow": True})
+        return types.ElicitResult(action="accept")
 
     extension = TasksClient()
     async with board_client(w, extension, elicitation_callback=person) as client:

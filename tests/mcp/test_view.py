@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from hearth.errors import ConfigError
 from hearth.mcp import names
-from hearth.mcp.names import META_TOOL
+from hearth.mcp.names import META_TOOL, mcp_name
 from hearth.mcp.portable import portable
 from hearth.mcp.view import ToolView
 from hearth.schema import Validator
@@ -70,13 +70,27 @@ def test_the_order_is_that_of_tool_list() -> None:
     assert list(SHOWN) == list(REGISTRY)
 
 
-def test_a_definition_is_found_by_its_mcp_name_and_by_no_other() -> None:
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_tool_is_found_by_its_mcp_name_its_hacp_name_and_its_id_in_the_card(name: str) -> None:
     view = ToolView(MANIFEST)
     assert len(view) == len(MANIFEST)
-    found = view.hacp("gpio_set")
-    assert found is not None
-    assert found["name"] == "gpio.set"
-    assert view.hacp("gpio.set") is None
+    for called in (mcp_name(name), name, f"tool.{name}"):
+        found = view.find(called)
+        assert found is not None
+        assert found["name"] == name
+
+
+@pytest.mark.parametrize("name", ["", "gpio", "gpio-set", "gpio.set.", "tool.gpio_set", "tool.", "tool.tool.gpio.set"])
+def test_a_tool_is_found_by_no_other_name(name: str) -> None:
+    assert ToolView(MANIFEST).find(name) is None
+
+
+def test_a_tool_of_another_server_that_is_named_as_an_id_is_found_by_its_own_name() -> None:
+    """This one refuses such a tool; what another one lists goes by its exact name first."""
+    entries = [{**MANIFEST[0], "name": name} for name in ("gpio.get", "tool.gpio.get")]
+    view = ToolView(entries)
+    assert view.find("tool.gpio.get") == entries[1]
+    assert view.find("gpio.get") == entries[0]
 
 
 def test_definitions_are_made_once() -> None:

@@ -15,7 +15,6 @@ import trio
 
 from hearth.actors.bridges.mcp.consent import Questions
 from hearth.errors import CarrierError, HearthError, RpcError, SessionInvalid, TaskFailed
-from hearth.mcp.names import mcp_name
 from hearth.mcp.view import ToolView
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Client:
     async def board(self) -> str | None:
         """The name of the board, for a person who has several; None where this session may not know it."""
         held = await self._hold_one()
-        if held.board is None and (await self.view()).hacp(mcp_name(BOARD_TOOL)) is not None:
+        if held.board is None and (await self.view()).find(BOARD_TOOL) is not None:
             assert held.session is not None
             try:
                 held.board = str((await held.session.run(BOARD_TOOL)).get("name"))

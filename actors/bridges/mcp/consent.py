@@ -24,7 +24,7 @@ from hearth.mcp.advice import WORLD
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from hearth.actors.bridges.mcp.jobs import Job
     from hearth.actors.bridges.mcp.providers import Ask
@@ -42,20 +42,12 @@ MOST_QUESTIONS: Final = 16
 
 KEY: Final = "consent"
 """The name of the question among a result's input requests."""
-_FIELD: Final = "allow"
 
-FORM: Final[types.ElicitRequestedSchema] = {
-    "type": "object",
-    "properties": {
-        _FIELD: {
-            "type": "boolean",
-            "title": "Allow it, this once",
-            "description": "Yes lets this one call run with exactly these arguments; no refuses it.",
-            "default": False,
-        }
-    },
-    "required": [_FIELD],
-}
+FORM: Final[types.ElicitRequestedSchema] = {"type": "object", "properties": {}}
+"""A form with nothing to fill in: what the person decides is the action, accept or decline.
+
+A box to tick was one decision asked for twice: a person who pressed Accept and left it alone had refused.
+"""
 
 
 class Questions:
@@ -120,7 +112,7 @@ async def _asked(ask: Ask, question: str) -> str | None:
 def _verdict(answer: types.ElicitResult) -> str | None:
     if answer.action == "cancel":
         return "The person who was asked has not decided: the question was dismissed. Do not ask again unless they wish"
-    if answer.action == "accept" and (answer.content or {}).get(_FIELD) is True:
+    if answer.action == "accept":
         return None
     return "The person who was asked does not allow it. Do not try again, and not by another way either"
 
@@ -146,20 +138,23 @@ def _question(job: Job, board: str | None) -> str | None:
     lines = []
     for number, (step, entry) in enumerate(zip(job.steps, job.entries, strict=True), 1):
         risk = entry["risk_level"]
-        args = _shown(step.args)
+        args = json.dumps(step.args, ensure_ascii=False)
         if risk < CONSENT_RISK and len(args) > MOST_HARMLESS:
-            args = f"{args[:MOST_HARMLESS]} … ({len(args)} characters)"
+            args = f"{_clean(args[:MOST_HARMLESS])} … ({len(args)} characters)"
+        elif len(args) > MOST_QUESTION:
+            return None
+        else:
+            args = _clean(args)
         back = "can be rolled back" if entry["supports_rollback"] else "cannot be rolled back"
         what = f"{step.tool} {args}  [risk {risk}, {RISK_NAMES[risk]}; {back}]"
         lines.append(f"{number}. {what}" if job.plan else what)
     where = f" on board {_clean(board[:100])}" if board else ""
     intent = f"\nIts intent, as the program says: {_clean(job.intent[:500])}" if job.plan else ""
-    text = f"A program asks to run this{where}:\n" + "\n".join(lines) + f"{intent}\nAllow it, this once?"
+    text = f"A program asks to run this{where}:\n" + "\n".join(lines) + f"{intent}\n{_ASKED}"
     return text if len(text) <= MOST_QUESTION else None
 
 
-def _shown(args: Mapping[str, Any]) -> str:
-    return _clean(json.dumps(args, ensure_ascii=False))
+_ASKED: Final = "Accept lets it run once, with exactly these arguments. Anything else refuses it."
 
 
 def _clean(text: str) -> str:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
+import orjson
 from attrs import field, frozen
 from mcp.shared.exceptions import MCPError
 
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
 def arguments_of(params: types.CallToolRequestParams) -> dict[str, Any]:
     """The arguments of a call.
 
-    Raises MCPError for those that are not JSON: the SDK reads NaN and Infinity, of which schemas say nothing, and which
-    HACP takes from nobody (design §8); and for those that are nested more deeply than HACP takes them.
+    Raises MCPError for those that HACP takes from nobody, whatever the risk of the call, so that whatever is shown,
+    hashed and submitted later can be: the SDK reads NaN, Infinity, integers of any length and lone surrogates, and
+    nests more deeply.
     """
     arguments = params.arguments or {}
     try:
         require_depth(arguments)
+        orjson.dumps(arguments)
         json.dumps(arguments, allow_nan=False)
     except ParseError as error:
         reason = (error.data or {})["reason"]
+    except orjson.JSONEncodeError as error:
+        reason = f"{error}; integers have 64 bits at most, and text is Unicode without lone surrogates"
     except ValueError:
         reason = "NaN and Infinity are no JSON; give numbers that a double holds"
     else:

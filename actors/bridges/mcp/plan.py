@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from hearth.actors.bridges.mcp.calls import TaskProvider
 from hearth.actors.bridges.mcp.jobs import Job, arguments_of
 from hearth.api import Step
-from hearth.mcp.names import PLAN, mcp_name
+from hearth.mcp.names import PLAN, nearest
 from hearth.mcp.plan import DEFINITION, INPUT
 from hearth.schema import Validator
 
@@ -51,9 +51,10 @@ class Plan(TaskProvider):
 
 
 def _entry(view: ToolView, index: int, name: str) -> Mapping[str, Any]:
-    entry = view.hacp(name) or view.hacp(mcp_name(name))
-    if entry is None or name not in (entry["name"], mcp_name(entry["name"])):
-        raise _wrong(f"/steps/{index}/tool", f"there is no tool {name[:100]!r}; tools/list has those there are")
+    entry = view.find(name)
+    if entry is None:
+        near = nearest(name, view.names())
+        raise _wrong(f"/steps/{index}/tool", f"there is no tool {name[:100]!r}{near} tools/list has those there are")
     return entry
 
 

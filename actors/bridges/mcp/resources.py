@@ -54,7 +54,7 @@ class Resources(Provider):
         view = await ask.client.view()
 
         def may(tool: str) -> bool:
-            return view.hacp(mcp_name(tool)) is not None
+            return view.find(tool) is not None
 
         found = []
         if may("hw.board"):
@@ -83,7 +83,7 @@ class Resources(Provider):
             mime_type=MIME,
             annotations=_annotations(0.5),
         )
-        if view.hacp(mcp_name("hw.sensor.read")) is None:
+        if view.find("hw.sensor.read") is None:
             return (task,)
         sensor = types.ResourceTemplate(
             uri_template=f"{SENSOR}{{name}}",

@@ -24,6 +24,7 @@ from hearth.actors.bridges.mcp.providers import Ask, Method, Outcome, Provider
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.groups import sole
 from hearth.mcp.icons import icon
+from hearth.mcp.names import LONGEST_SHOWN, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -199,11 +200,15 @@ class Offers:
                 outcome = await provider.call(ask, params)
                 if outcome is not None:
                     return outcome
+            tools = [tool for provider in self._providers for tool in await provider.tools(ask)]
         except (RpcError, CarrierError) as error:
             # What a provider has not told itself came before anything was submitted: there is no session to be had.
             return no_session(error)
+        # A lone surrogate cannot be sent.
+        name = params.name[:LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
+        near = nearest(name, [known for tool in tools for known in _names(tool)])
         raise MCPError(
-            code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name[:100]}; tools/list has those there are"
+            code=types.INVALID_PARAMS, message=f"Unknown tool: {name}{near} tools/list has those there are"
         )
 
     # --- resources ----------------------------------------------------------------------------------------------
@@ -284,6 +289,11 @@ class Offers:
 def _signed(result: dict[str, Any]) -> dict[str, Any]:
     """A result with who it comes from, in few words: else the SDK adds all that server/discover has told, each time."""
     return {**result, "_meta": {types.SERVER_INFO_META_KEY: _SIGNATURE, **(result.get("_meta") or {})}}
+
+
+def _names(tool: types.Tool) -> list[str]:
+    """What a tool is called by: its name and, where that is one, its HACP name."""
+    return [tool.name, tool.title] if tool.title and "." in tool.title else [tool.name]
 
 
 def _has(provider: Provider, kind: str) -> bool:

@@ -61,7 +61,7 @@ async def patience(ask: Ask, params: types.CallToolRequestParams) -> Terms | Non
     if params.name == PLAN:
         return Terms(after=SOON)
     try:
-        entry = (await ask.client.view()).hacp(params.name)
+        entry = (await ask.client.view()).find(params.name)
     except HearthError:
         # There is no session to be had; the call itself says that better.
         return None

@@ -9,6 +9,7 @@ import mcp_types as types
 from hearth.actors.bridges.mcp.calls import TaskProvider
 from hearth.actors.bridges.mcp.jobs import Job, arguments_of
 from hearth.api import Step
+from hearth.mcp.names import mcp_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +27,8 @@ class HacpTools(TaskProvider):
 
     async def job(self, ask: Ask, params: types.CallToolRequestParams) -> Job | None:
         """See TaskProvider."""
-        entry = (await ask.client.view()).hacp(params.name)
+        entry = (await ask.client.view()).find(params.name)
         if entry is None:
             return None
         name = entry["name"]
-        return Job(params.name, f"tools/call {name}", (Step(name, arguments_of(params)),), (entry,))
+        return Job(mcp_name(name), f"tools/call {name}", (Step(name, arguments_of(params)),), (entry,))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 import orjson
 import rfc8785
-from jsonschema import Draft202012Validator
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
@@ -38,7 +37,7 @@ from hearth.policy.principal import Principal
 from hearth.policy.rate import PrincipalRates, RateLimits
 from hearth.policy.rules import Match, PolicyEntry, decide
 from hearth.protocol.methods import METHODS
-from hearth.schema import Validator
+from hearth.schema import Validator, authority
 from hearth.tools import ToolRegistry
 
 from ..mutation import json_of, parts
@@ -56,8 +55,8 @@ _GRANT: Any = decide(
     _REGISTRY,
 )
 _MCP_NAMES = frozenset(map(mcp_name, _REGISTRY))
-_AUTHORITY = {name: Draft202012Validator(tool.params_schema) for name, tool in _REGISTRY.items()}
-_PLAN_AUTHORITY = Draft202012Validator(INPUT)
+_AUTHORITY = {name: authority(tool.params_schema) for name, tool in _REGISTRY.items()}
+_PLAN_AUTHORITY = authority(INPUT)
 _BUSES: Any = {name: SimpleNamespace(id=name) for name in (*_BOARD.drivers, "files", "system", "processes", "exec")}
 _CHECKS = Checks(
     _REGISTRY, {name: Validator(tool.params_schema) for name, tool in _REGISTRY.items()}, _BUSES, PathGuard(), 256
