@@ -103,7 +103,7 @@ class Admission:
         """Refuse what is well but cannot be served now: too many tasks, no audit log, a bus known to be busy."""
         self._book.check_room(submit)
         failure = self._services.journal.failure
-        if failure is not None and any(step.tool.risk_level for step in steps):
+        if failure is not None and any(step.risk for step in steps):
             raise AuditUnavailable(data={"reason": failure, "effect": "none"})
         if submit.constraints.on_busy == "fail" and not submit.constraints.dry_run:
             for step in steps:

@@ -56,7 +56,7 @@ class Manifests:
         usable = [
             tool
             for tool in self._registry.values()
-            if tool.name in grant.allowed and tool.risk_level <= grant.max_risk_ceiling
+            if tool.name in grant.allowed and tool.least_risk <= grant.max_risk_ceiling
         ]
         flags = {tool.capability for tool in usable}
         flags.update(self._abilities())

@@ -72,6 +72,8 @@ class StepRun:
     args: Mapping[str, Any]
     args_hash: str
     bus: Bus
+    risk: int
+    """Its effective risk, which every check uses."""
     status: Status | None = None
     started_at: float = 0.0
     latency_ms: float | None = None

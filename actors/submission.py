@@ -1,8 +1,9 @@
 """The checks between a task.submit and an accepted task, in the order the wire promises (design §8; draft §3.4, §12).
 
 Shape has been read before; then, each over all steps before the next: the tool exists, it is allowed, its args fit its
-schema, its risk is within the cap, its paths are within the guard, the rates of the session and of its principal permit
-it. Pure but for the rate buckets. Nothing here touches hardware, so a refused submission has had no effect.
+schema, its effective risk is within the cap, its paths are within the guard, the rates of the session and of its
+principal permit it. Pure but for the rate buckets. Nothing here touches hardware, so a refused submission has had no
+effect.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def check(
     steps = [_resolve(index, spec, checks) for index, spec in enumerate(specs)]
     cap = grant.risk_cap(submit.constraints.max_risk_level)
     for index, step in enumerate(steps):
-        if step.tool.risk_level > cap:
-            raise _denied(index, specs[index], f"max_risk_level={cap} < tool={step.tool.risk_level}")
+        if step.risk > cap:
+            raise _too_risky(index, specs[index], step, cap)
     for index, step in enumerate(steps):
         for use in step.tool.paths(step.args):
             try:
@@ -120,7 +121,7 @@ def _resolve(index: int, spec: StepSpec, checks: Checks) -> StepRun:
         bus_id = tool.bus(spec.args)
     except RpcError as error:
         raise _at_step(error, index, spec.tool) from None
-    return StepRun(tool, spec.args, args_hash(spec.args), checks.buses[bus_id])
+    return StepRun(tool, spec.args, args_hash(spec.args), checks.buses[bus_id], tool.risk_of(spec.args))
 
 
 def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[str, int]:
@@ -139,6 +140,16 @@ def _denied(index: int, spec: StepSpec, reason: str) -> PermissionDenied:
         f"Permission denied: step {index} ({spec.tool}): {reason}",
         data={"step_index": index, "tool": spec.tool, "reason": reason},
     )
+
+
+def _too_risky(index: int, spec: StepSpec, step: StepRun, cap: int) -> PermissionDenied:
+    """The refusal with the draft's reason, and a cure where other args of this tool would be within the cap."""
+    denied = _denied(index, spec, f"max_risk_level={cap} < tool={step.risk}")
+    least = step.tool.least_risk
+    if least <= cap:
+        denied.message += f"; {spec.tool} has risk {least} with other args: its description says with which"
+        denied.data = {**(denied.data or {}), "least_risk": least}
+    return denied
 
 
 def _at_step(error: RpcError, index: int, tool: str) -> RpcError:

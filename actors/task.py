@@ -189,7 +189,7 @@ class TaskActor:
         self._records.append(self._record("task.step.start", index))
         self._events.append(("start", {"step_index": index, "tool": step.tool.name}))
         unrecorded = await self._commit()
-        if unrecorded is not None and step.tool.risk_level > 0:
+        if unrecorded is not None and step.risk > 0:
             self._finish_step(index, error=unrecorded)
             return not self._constraints.abort_on_step_failure
         scope = StepScope(index, step, self.asker, self._constraints, self.log, self._services)
@@ -244,7 +244,7 @@ class TaskActor:
         """Dry run: say what would run, touch nothing."""
         for step in self.steps:
             step.status = "SUCCESS"
-            would = {"dry_run": True, "bus": step.bus.bus_id, "risk_level": step.tool.risk_level}
+            would = {"dry_run": True, "bus": step.bus.bus_id, "risk_level": step.risk}
             step.result = to_keep(would)
 
     async def _take_leases(self) -> None:
@@ -291,7 +291,7 @@ class TaskActor:
             del self._posted[0]
         if self._acknowledge is not None:
             acknowledge, self._acknowledge = self._acknowledge, None
-            if unrecorded is not None and any(step.tool.risk_level for step in self.steps):
+            if unrecorded is not None and any(step.risk for step in self.steps):
                 acknowledge(unrecorded)
                 raise _CannotStart(unrecorded)
             acknowledge(None)
@@ -437,7 +437,7 @@ class TaskActor:
 
 def _too_long(step: StepRun, size: int) -> QueueFull:
     reason = f"the results of one task may have {MOST_RESULT_BYTES} bytes, and this one has {size} more; use more tasks"
-    effect = "done" if step.tool.risk_level else "none"
+    effect = "done" if step.risk else "none"
     return QueueFull(f"Queue full: {reason}", data={"reason": reason, "effect": effect})
 
 

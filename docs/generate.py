@@ -438,7 +438,8 @@ def tools_page() -> str:
         anchor = tool.name.replace(".", "")
         optional = " Opt-in." if tool.opt_in else ""
         lines.append(
-            f"| [`{tool.name}`](#{anchor}) | {tool.risk_level} | {_yes(tool.supports_rollback)} | `{_bus(tool)}` "
+            f"| [`{tool.name}`](#{anchor}) | {tool.risk_level}{_least(tool)} | {_yes(tool.supports_rollback)} "
+            f"| `{_bus(tool)}` "
             f"| {_cell(tool.description.partition('. ')[0].removesuffix('.'), code=True)}.{optional} |"
         )
     for tool in tools.values():
@@ -454,6 +455,10 @@ def _yes(value: object) -> str:
     return "yes" if value else "no"
 
 
+def _least(tool: Tool) -> str:
+    return f", for some args {tool.least_risk}" if tool.least_risk < tool.risk_level else ""
+
+
 def _section(tool: Tool) -> Iterator[str]:
     bus = _bus(tool)
     yield tool.description.replace("<", "&lt;")
@@ -461,7 +466,7 @@ def _section(tool: Tool) -> Iterator[str]:
     yield "| Risk | Rollback | Bus | Timeout | Capability | Default rate |"
     yield "| --- | --- | --- | --- | --- | --- |"
     yield (
-        f"| {tool.risk_level} {RISK_NAMES[tool.risk_level]} | {_yes(tool.supports_rollback)} "
+        f"| {tool.risk_level} {RISK_NAMES[tool.risk_level]}{_least(tool)} | {_yes(tool.supports_rollback)} "
         f"| `{bus}`: {_BUSES[bus.partition(':')[0]]} | {tool.timeout_ms} ms | `{tool.capability}` "
         f"| {tool.rate} |"
     )

@@ -8,12 +8,15 @@ device's registers.
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from attrs import field, frozen
 
 from hearth.drivers.base import Driver
 from hearth.errors import DeviceError, Effect, ResourceBusy
+
+if TYPE_CHECKING:
+    from hearth.drivers.i2c_addresses import Addresses
 
 T = TypeVar("T")
 
@@ -76,6 +79,11 @@ class Scan:
 class I2cDriver(Driver, Protocol):
     """One I2C adapter."""
 
+    @property
+    def addresses(self) -> Addresses:
+        """Which addresses may be used on it: checked before each transfer and each question of a scan."""
+        ...
+
     def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> Outcome[bytes]:
         """Exchange `messages` with the device at `addr` as one transaction; return what was read, joined.
 
@@ -83,14 +91,16 @@ class I2cDriver(Driver, Protocol):
 
         Raises DeviceError: effect "none" when no byte can have been taken but a register's number, else "unknown";
         `data.errno` is the errno's name. TimedOut when the device or the adapter did not answer in time, ResourceBusy
-        when the address belongs to a driver of the kernel's (`data.owner`).
+        when the address belongs to a driver of the kernel's (`data.owner`), PermissionDenied when `addresses` refuses
+        it.
         """
         ...
 
     def scan(self, include: Collection[int] = ()) -> Outcome[Scan]:
-        """Who acknowledges from 0x08 to 0x77, but for addresses at which asking does harm (see `i2c_scan`).
+        """Return who acknowledges from 0x08 to 0x77.
 
-        `include` are addresses to ask nevertheless. Raises what `transfer` raises, but for "nobody there".
+        Not asked are addresses that `addresses` refuses, and, but for those in `include`, addresses at which asking
+        does harm (see `i2c_scan`). Raises what `transfer` raises, but for "nobody there".
         """
         ...
 
@@ -118,8 +128,12 @@ def _size(message: Message) -> int:
     return len(message.data) if isinstance(message, Write) else message.length
 
 
-def check_messages(bus: int, addr: int, messages: Sequence[Message], *, ten_bit: bool) -> None:
-    """Refuse what no adapter could do. Raises DeviceError with effect "none" and errno EINVAL."""
+def check_transfer(bus: int, addr: int, messages: Sequence[Message], addresses: Addresses, *, ten_bit: bool) -> None:
+    """Refuse what the board profile forbids and what no adapter could do.
+
+    Raises PermissionDenied, and DeviceError with effect "none" and errno EINVAL.
+    """
+    addresses.check(bus, addr, ten_bit=ten_bit)
     if not 0 <= addr <= LAST_TEN_BIT or not (ten_bit or addr > 0x7F or FIRST_ADDR <= addr <= LAST_ADDR):
         reason = f"there is no address {addr:#x}: devices have {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, or ten bits"
     elif not 1 <= len(messages) <= MAX_MESSAGES:

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Literal
 from attrs import frozen
 
 from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR
+from hearth.drivers.i2c_addresses import EVERY_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from hearth.drivers.i2c_addresses import Addresses
 
 ADDRESSES = range(FIRST_ADDR, LAST_ADDR + 1)
 
@@ -46,11 +49,18 @@ class Plan:
     skipped: Mapping[int, str]
 
 
-def plan(include: Collection[int] = (), *, quick: bool = True, receive: bool = True) -> Plan:
+def plan(
+    include: Collection[int] = (),
+    *,
+    quick: bool = True,
+    receive: bool = True,
+    addresses: Addresses = EVERY_ADDRESS,
+) -> Plan:
     """What to ask on an adapter that can write quick, that can receive a byte, or both.
 
     An adapter without one of them leaves the addresses out for which it would be needed: the other one is the wrong
-    question there. `include` names addresses to ask nevertheless, with whatever the adapter has.
+    question there. `include` names addresses to ask nevertheless, with whatever the adapter has; those that
+    `addresses` refuses are never asked.
     """
     able: dict[Kind, bool] = {"quick": quick, "receive": receive}
     probes: dict[int, Kind] = {}
@@ -58,7 +68,10 @@ def plan(include: Collection[int] = (), *, quick: bool = True, receive: bool = T
     for addr in ADDRESSES:
         kind: Kind = "receive" if any(addr in part for part in RECEIVE_RANGES) else "quick"
         other: Kind = "quick" if kind == "receive" else "receive"
-        if addr in DANGEROUS and addr not in include:
+        refused = addresses.refusal(addr)
+        if refused is not None:
+            skipped[addr] = refused
+        elif addr in DANGEROUS and addr not in include:
             skipped[addr] = DANGEROUS[addr]
         elif able[kind]:
             probes[addr] = kind

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from hearth.errors import ConfigError
 
@@ -144,6 +144,13 @@ def _check_name(_instance: Any, _attribute: Any, value: str) -> None:
         raise ConfigError(f"tool name {value!r}: {CARD_NAMESPACE!r} begins ids of the AgentCard; choose another family")
 
 
+def _check_least_risk(tool: Tool, _attribute: Any, value: int) -> None:
+    least = tool.risk_level if tool.effective_risk is None else 0
+    if not least <= value <= tool.risk_level:
+        cure = "give effective_risk too" if tool.effective_risk is None else "it is at most risk_level"
+        raise ConfigError(f"tool {tool.name!r}: least_risk is {value!r} and risk_level {tool.risk_level}; {cure}")
+
+
 @frozen(kw_only=True, eq=False)
 class Tool:
     """One named capability (draft §3.3).
@@ -152,6 +159,10 @@ class Tool:
     bus that the board does not have. `default_rate` is "N/s", "N/m" or, for what is usual at its risk
     (DEFAULT_RATES), None. `capability` is the flag that session.open advertises when the session may use this tool.
     `paths` lists what the path guard must see.
+
+    `risk_level` is the greatest risk that a step of this tool can have, whatever its args; `effective_risk` may compute
+    a lower one for given args (docs/decisions/0101). What it returns beyond `risk_level` or below 0 is a bug, and then
+    the declared level holds.
     """
 
     name: str = field(validator=_check_name)
@@ -171,6 +182,21 @@ class Tool:
     """Whether doing it twice with the same args changes nothing more than doing it once; risk 0 need not say so."""
     opt_in: bool = False
     """Registered only when the operator names it under [tools] enable."""
+    effective_risk: Callable[[Args], int] | None = None
+    """The risk of a step with these args, which fit `params_schema`; None: always `risk_level`."""
+    least_risk: int = field(
+        default=Factory(lambda tool: tool.risk_level if tool.effective_risk is None else 0, takes_self=True),
+        validator=_check_least_risk,
+    )
+    """The least that `effective_risk` returns; without one `risk_level`, with one 0 unless it is given."""
+
+    def risk_of(self, args: Args) -> int:
+        """The effective risk of a step with these args, which fit `params_schema`; every check uses it."""
+        if self.effective_risk is None:
+            return self.risk_level
+        risk = self.effective_risk(args)
+        # What is not a level between the two that are declared is a bug in the tool: the declared level is safe.
+        return risk if type(risk) is int and self.least_risk <= risk <= self.risk_level else self.risk_level
 
     @property
     def rate(self) -> str:
@@ -178,7 +204,10 @@ class Tool:
         return self.default_rate or DEFAULT_RATES[self.risk_level]
 
     def to_wire(self) -> dict[str, Json]:
-        """The entry of tool.list (draft §3.3), with result_schema, capability and idempotent as additional fields."""
+        """The entry of tool.list (draft §3.3), with result_schema, capability, idempotent and least_risk besides.
+
+        `least_risk` is there where it is lower than `risk_level`: what the tool's harmless arguments need.
+        """
         wire: dict[str, Json] = {
             "name": self.name,
             "version": self.version,
@@ -192,6 +221,8 @@ class Tool:
         }
         if self.idempotent:
             wire["idempotent"] = True
+        if self.least_risk < self.risk_level:
+            wire["least_risk"] = self.least_risk
         return wire
 
 

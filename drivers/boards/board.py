@@ -220,7 +220,7 @@ def _sim_i2c(spec: I2cSpec, style: Style | None, seed: int) -> Driver:
             devices[device.addr] = Tmp102(SlowTemperature(seed + device.addr, clock))
         else:
             devices[device.addr] = Eeprom(clock, write_cycle_s=device.write_cycle_ms / 1000)
-    return SimI2c(spec.bus, devices, style=mine, speed_hz=spec.speed_hz)
+    return SimI2c(spec.bus, devices, style=mine, speed_hz=spec.speed_hz, addresses=spec.addresses)
 
 
 def _sim_uart(spec: UartSpec, _style: Style | None, _seed: int) -> Driver:
@@ -239,7 +239,12 @@ def _linux_i2c(spec: I2cSpec, _style: Style | None, _seed: int) -> Driver:
     from hearth.drivers.linux.i2c import LinuxI2c
 
     return LinuxI2c(
-        spec.bus, adapter=spec.adapter, timeout_ms=spec.timeout_ms, retries=spec.retries, speed_hz=spec.speed_hz
+        spec.bus,
+        adapter=spec.adapter,
+        timeout_ms=spec.timeout_ms,
+        retries=spec.retries,
+        speed_hz=spec.speed_hz,
+        addresses=spec.addresses,
     )
 
 

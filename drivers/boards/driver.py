@@ -16,7 +16,7 @@ from hearth.drivers.base import BaseDriver, Driver, Style
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.drivers.boards.profile import ChipSpec, Kind, Profile
+    from hearth.drivers.boards.profile import ChipSpec, DeviceSpec, Kind, Profile
     from hearth.drivers.boards.sensors import Sensor
     from hearth.drivers.uart import UartSettings
 
@@ -103,8 +103,10 @@ class BoardDriver(BaseDriver):
                 "id": f"i2c:{spec.bus}",
                 "driven": True,
                 "speed_hz": spec.speed_hz,
+                "scope": spec.scope,
+                "reserved": list(spec.reserved),
                 **_without_kind(self._drivers[f"i2c:{spec.bus}"].describe()),
-                "devices": [_device_json(device.addr, device.kind, device.note) for device in spec.devices],
+                "devices": [_device_json(device) for device in spec.devices],
             }
             for spec in self._profile.i2c
             if f"i2c:{spec.bus}" in self._drivers
@@ -182,6 +184,7 @@ def _without_kind(description: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in description.items() if key not in ("kind", "bus", "devices")}
 
 
-def _device_json(addr: int, kind: str, note: str | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"addr": addr, "hex": f"{addr:#04x}", "kind": kind}
-    return entry if note is None else {**entry, "note": note}
+def _device_json(device: DeviceSpec) -> dict[str, Any]:
+    entry: dict[str, Any] = {"addr": device.addr, "hex": f"{device.addr:#04x}", "kind": device.kind}
+    optional = {"reg_width": device.reg_width, "note": device.note}
+    return entry | {key: value for key, value in optional.items() if value is not None}

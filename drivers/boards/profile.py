@@ -117,10 +117,13 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
     _unique(top, "gpio", "label", [chip.label for chip in profile.chips])
     _unique(top, "i2c", "bus", [spec.bus for spec in profile.i2c])
     _unique(top, "uart", "port", [spec.port for spec in profile.uarts])
-    buses = [spec.bus for spec in profile.i2c]
+    adapters = {spec.bus: spec for spec in profile.i2c}
     for sensor in profile.sensors:
-        if sensor.bus not in buses:
+        if sensor.bus not in adapters:
             top.refuse(f"sensors.{sensor.name}.bus", f"there is no [[i2c]] with bus = {sensor.bus}")
+        refused = adapters[sensor.bus].addresses.refusal(sensor.addr)
+        if refused is not None:
+            top.refuse(f"sensors.{sensor.name}.addr", f"{sensor.addr:#04x} may not be used: {refused}")
     return profile
 
 

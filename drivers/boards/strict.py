@@ -126,6 +126,13 @@ class Table:
             self.refuse(key, f"expected a list of strings, found {shown(value)}")
         return tuple(value)
 
+    def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
+        """A list of integers in a closed range; empty when it is not there."""
+        value = self._take(key, [])
+        if not (isinstance(value, list) and all(type(item) is int and low <= item <= high for item in value)):
+            self.refuse(key, f"expected a list of integers from {low} to {high}, found {shown(value)}")
+        return tuple(value)
+
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
         """A list of pairs of strings; empty when it is not there."""
         value = self._take(key, [])

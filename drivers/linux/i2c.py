@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from hearth.drivers.base import BaseDriver, Style
-from hearth.drivers.i2c import Read, Scan, Write, check_messages, limit_ms, not_open, owned
+from hearth.drivers.i2c import Read, Scan, Write, check_transfer, limit_ms, not_open, owned
+from hearth.drivers.i2c_addresses import EVERY_ADDRESS
 from hearth.drivers.i2c_scan import Kind, plan
 from hearth.drivers.linux.i2c_errors import failed, gone, told
 from hearth.drivers.linux.i2c_node import DEV, SYS, Presence, cannot_open, find_adapter, name_of, owner_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from smbus2 import SMBus
 
     from hearth.drivers.i2c import Message
+    from hearth.drivers.i2c_addresses import Addresses
 
 _I2C_RETRIES, _I2C_TIMEOUT, _I2C_SLAVE = 0x0701, 0x0702, 0x0703
 _TIMEOUT_UNIT_MS = 10
@@ -60,11 +62,13 @@ class LinuxI2c(BaseDriver):
         timeout_ms: int = 1000,
         retries: int = 0,
         speed_hz: int = 100_000,
+        addresses: Addresses = EVERY_ADDRESS,
     ) -> None:
         self.bus = bus
         self.timeout_ms = timeout_ms
         self.retries = retries
         self.speed_hz = speed_hz
+        self.addresses = addresses
         self._adapter = adapter
         self._number = bus
         self._name: str | None = None
@@ -162,7 +166,7 @@ class LinuxI2c(BaseDriver):
     def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> bytes:
         """See `I2cDriver.transfer`."""
         handle = self._ready()
-        check_messages(self.bus, addr, messages, ten_bit=ten_bit)
+        check_transfer(self.bus, addr, messages, self.addresses, ten_bit=ten_bit)
         ten_bit = ten_bit or addr > 0x7F
         if self._functionality & I2C:
             if ten_bit and not self._functionality & TEN_BIT:
@@ -194,7 +198,12 @@ class LinuxI2c(BaseDriver):
     def scan(self, include: Collection[int] = ()) -> Scan:
         """See `I2cDriver.scan`."""
         handle = self._ready()
-        planned = plan(include, quick=bool(self._functionality & QUICK), receive=bool(self._functionality & RECEIVE))
+        planned = plan(
+            include,
+            quick=bool(self._functionality & QUICK),
+            receive=bool(self._functionality & RECEIVE),
+            addresses=self.addresses,
+        )
         found: list[int] = []
         owners: dict[int, str] = {}
         for addr, kind in planned.probes.items():

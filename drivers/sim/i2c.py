@@ -22,12 +22,13 @@ from hearth.drivers.i2c import (
     Read,
     Scan,
     Write,
-    check_messages,
+    check_transfer,
     limit_ms,
     nack,
     not_open,
     owned,
 )
+from hearth.drivers.i2c_addresses import EVERY_ADDRESS, LAST_SEVEN_BIT
 from hearth.drivers.i2c_scan import Kind, plan
 from hearth.drivers.sim.faults import Fault, Faults
 from hearth.errors import TimedOut
@@ -35,13 +36,13 @@ from hearth.errors import TimedOut
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Mapping, Sequence
 
+    from hearth.drivers.i2c_addresses import Addresses
     from hearth.drivers.sim.devices import Clock, Device
 
 T = TypeVar("T")
 
 LOG_LENGTH = 1024
 _BITS_PER_BYTE = 9
-_LAST_SEVEN_BIT = 0x7F
 _PROBES: Mapping[Kind, tuple[Message, ...]] = {"quick": (Write(b""),), "receive": (Read(1),)}
 
 
@@ -89,11 +90,13 @@ class SimI2c(BaseDriver):
         *,
         style: Style = Style.THREAD,
         speed_hz: int = 100_000,
+        addresses: Addresses = EVERY_ADDRESS,
     ) -> None:
         self.style = style
         self.bus = bus
         self.speed_hz = speed_hz
         self.devices = dict(devices)
+        self.addresses = addresses
         self.faults = Faults(style)
         self.owners: dict[int, str] = {}
         """Addresses that a driver of the kernel's has for itself, by its name: none, unless a test says so."""
@@ -137,12 +140,12 @@ class SimI2c(BaseDriver):
     async def _transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool) -> bytes:
         if not self._opened:
             raise not_open(self.bus)
-        check_messages(self.bus, addr, messages, ten_bit=ten_bit)
+        check_transfer(self.bus, addr, messages, self.addresses, ten_bit=ten_bit)
         if addr in self.owners:
             raise owned(self.bus, addr, self.owners[addr])
         # A device answers to addresses of its own width only, also where the number is the same.
-        wide = ten_bit or addr > _LAST_SEVEN_BIT
-        device = self.devices.get(addr) if wide == (addr > _LAST_SEVEN_BIT) else None
+        wide = ten_bit or addr > LAST_SEVEN_BIT
+        device = self.devices.get(addr) if wide == (addr > LAST_SEVEN_BIT) else None
         transaction = Transaction(addr)
         progress = self._begin(addr, messages)
         self.log.append(transaction)
@@ -181,7 +184,7 @@ class SimI2c(BaseDriver):
     async def _scan(self, include: Collection[int]) -> Scan:
         if not self._opened:
             raise not_open(self.bus)
-        planned = plan(include)
+        planned = plan(include, addresses=self.addresses)
         found: list[int] = []
         owners: dict[int, str] = {}
         progress = self._begin(None, _PROBES["quick"])

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hearth.drivers.boards import Board
+    from hearth.drivers.i2c_addresses import Addresses
 
 _TIMEOUT_MS = 10_000
 _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
@@ -123,6 +124,10 @@ def _entries(told: Mapping[int, str], what: str) -> list[dict[str, Any]]:
     return [{"addr": addr, "hex": f"{addr:#04x}", what: text} for addr, text in told.items()]
 
 
+def _addresses(board: Board, bus_id: str) -> Addresses:
+    return cast("I2cDriver", board.drivers[bus_id]).addresses
+
+
 class _Runs:
     """How the tools run on one board."""
 
@@ -182,6 +187,21 @@ def i2c_tools(board: Board) -> list[Tool]:
     def bus_of(args: Args) -> str:
         return board.i2c_bus(args["bus"])
 
+    def device_bus_of(args: Args) -> str:
+        # Asked at submit: an address that the profile refuses is refused there too, before anything runs.
+        bus_id = bus_of(args)
+        _addresses(board, bus_id).check(args["bus"], number(args["addr"]), ten_bit=bool(args.get("ten_bit", False)))
+        return bus_id
+
+    def read_risk(args: Args) -> int:
+        # A register's number of another width than the device's is data to it: an EEPROM with 8-bit numbers writes the
+        # second byte of one with 16. Of a device that nobody has declared that is not known.
+        if "reg" not in args:
+            return 0
+        rules = _addresses(board, bus_of(args))
+        width = rules.reg_width(number(args["addr"]), ten_bit=bool(args.get("ten_bit", False)))
+        return 0 if width == int(args.get("reg_width", 8)) else 2
+
     numbers = [spec.bus for spec in board.profile.i2c if f"i2c:{spec.bus}" in board.drivers]
     which = ", ".join(str(number) for number in numbers) or "none"
     bus = schemas.integer(f"the bus number N of /dev/i2c-N, one of: {which}", 0, 255)
@@ -190,12 +210,14 @@ def i2c_tools(board: Board) -> list[Tool]:
     return [
         Tool(
             name="i2c.read",
-            risk_level=0,
+            risk_level=2,
+            effective_risk=read_risk,
             timeout_ms=_TIMEOUT_MS,
             description=(
                 "Read `len` bytes from an I2C device, starting at register `reg` if one is given, in one "
                 "transaction. The bytes come in the order of the wire, as base64. An address that nobody answers at "
-                "is an error with effect none."
+                "is an error with effect none. Risk 0 without `reg`, or with one of the `reg_width` that hw.i2c.list "
+                "has for the device; any other puts bytes on the wire that the device may take for data, and is risk 2."
             ),
             params_schema={
                 **schemas.args(
@@ -211,7 +233,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             },
             result_schema=schemas.result({"data": schemas.base64_data("what was read", least=1)}),
             capability="CAP_I2C_READ",
-            bus=bus_of,
+            bus=device_bus_of,
             run=runs.read,
         ),
         Tool(
@@ -237,7 +259,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             },
             result_schema=schemas.result({"written": schemas.integer("data bytes written", 1, MAX_LENGTH)}),
             capability="CAP_I2C_RW",
-            bus=bus_of,
+            bus=device_bus_of,
             run=runs.write,
         ),
         Tool(
@@ -277,7 +299,7 @@ def i2c_tools(board: Board) -> list[Tool]:
                 optional=["reads"],
             ),
             capability="CAP_I2C_RW",
-            bus=bus_of,
+            bus=device_bus_of,
             run=runs.transfer,
         ),
         Tool(
@@ -288,7 +310,8 @@ def i2c_tools(board: Board) -> list[Tool]:
             description=(
                 f"Find the addresses from {FIRST_ADDR:#04x} to {LAST_ADDR:#04x} that acknowledge on an I2C bus, asking "
                 "each in the way that is safest there. Those that belong to a driver of the kernel's are not "
-                "touched, nor are those at which asking is known to do harm, unless `include` names them. "
+                "touched, nor are those that the board's profile refuses, nor, unless `include` names them, those at "
+                "which asking is known to do harm. "
                 "hw.i2c.list tells what is known to be there without asking."
             ),
             params_schema=schemas.args(

@@ -182,7 +182,7 @@ def uart_tools(board: Board) -> list[Tool]:
     return [
         Tool(
             name="uart.read",
-            risk_level=0,
+            risk_level=1,
             timeout_ms=MAX_READ_MS + _GRACE_MS,
             description=(
                 "Read from a serial port what has come since the last read, and wait for more if need be. "

@@ -74,14 +74,17 @@ def overview(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def risk(entry: Mapping[str, Any]) -> str:
     """A risk level with its name (draft §3.3, Table 4)."""
-    level = entry["risk_level"]
+    return _level(entry["risk_level"])
+
+
+def _level(level: int) -> str:
     return f"{level} {RISK_NAMES[level]}" if 0 <= level < len(RISK_NAMES) else str(level)
 
 
 def details(entry: Mapping[str, Any]) -> list[str]:
     """Everything a tool declares."""
     facts = {
-        "risk": risk(entry),
+        "risk": risk(entry) + (f", {_level(entry['least_risk'])} for some args" if "least_risk" in entry else ""),
         "version": entry.get("version"),
         "timeout": f"{entry.get('timeout_ms')} ms",
         "rollback": bool(entry.get("supports_rollback")),

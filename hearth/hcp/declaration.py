@@ -20,7 +20,7 @@ from hearth.hcp.planners import OURS
 from hearth.hcp.planning import Fault, PlanError
 from hearth.hcp.schemas import schema_faults
 from hearth.hcp.tables import Table, unsayable
-from hearth.hcp.values import CLASSIFICATIONS, LEAST_RISK, RISKS, read_duration
+from hearth.hcp.values import CLASSIFICATIONS, LEAST_RISK, NEEDED_RISK_LEVEL, RISKS, read_duration
 from hearth.hcp.versions import read_version
 from hearth.schema import Validator
 
@@ -219,16 +219,18 @@ def _less_than(safety: Safety, plan: Plan, registry: ToolRegistry) -> Iterator[F
     tools = [registry[name] for name in sorted(plan.tools)]
     if not tools:
         return
-    riskiest = max(tools, key=lambda tool: tool.risk_level)
-    least = LEAST_RISK[riskiest.risk_level]
+    # What a tool needs at least: a step that its args make riskier than the job is refused when it comes to it.
+    riskiest = max(tools, key=lambda tool: tool.least_risk)
+    least = LEAST_RISK[riskiest.least_risk]
     if safety.risk_floor < least:
         key = "risk_floor" if safety.risk_floor != safety.risk_ceiling else "risk_ceiling"
         yield Fault(
             f"capability.safety.{key}",
             f'expected at least "{least}", since the plan uses {riskiest.name}, which has risk level '
-            f'{riskiest.risk_level}; got "{safety.risk_floor}"',
+            f'{riskiest.least_risk}; got "{safety.risk_floor}"',
         )
-    driving = next(filter(_drives, tools), None)
+    may = NEEDED_RISK_LEVEL[safety.risk_ceiling]
+    driving = next((tool for tool in tools if min(tool.risk_level, may) > 0 and _drives(tool)), None)
     if driving is not None and not safety.involves_physical_resources:
         yield Fault(
             "capability.safety.involves_physical_resources",
@@ -237,4 +239,4 @@ def _less_than(safety: Safety, plan: Plan, registry: ToolRegistry) -> Iterator[F
 
 
 def _drives(tool: Tool) -> bool:
-    return tool.risk_level > 0 and tool.name.partition(".")[0] not in _MACHINE
+    return tool.name.partition(".")[0] not in _MACHINE

@@ -49,7 +49,7 @@ class Allowance:
     tools: frozenset[str]
     """On the entry's allowlist, whatever their risk level."""
     too_risky: frozenset[str]
-    """Tools above the entry's max_risk: a job's tasks ask for no more than that."""
+    """Tools above the entry's max_risk whatever their args: a job's tasks ask for no more than that."""
 
 
 @frozen(kw_only=True)
@@ -85,7 +85,7 @@ def allowance(policy: Iterable[PolicyEntry], principal: Principal, registry: Map
         rules=grant.hcp,
         max_risk=within[-1],
         tools=grant.allowed,
-        too_risky=frozenset(name for name, tool in registry.items() if tool.risk_level > grant.max_risk),
+        too_risky=frozenset(name for name, tool in registry.items() if tool.least_risk > grant.max_risk),
     )
 
 

@@ -85,6 +85,8 @@ def _permission(data: Mapping[str, Any]) -> str:
         why = "It is riskier than this session may be. "
     elif "allowlist" in reason:
         why = "The policy does not let this session use the tool. "
+    elif "addr" in data:
+        why = "The board's profile does not let anybody use this address. "
     elif "path" in data:
         why = "The path is outside what the operator shares ([files] in the configuration). "
     else:

@@ -46,6 +46,11 @@ def hints(entry: Mapping[str, Any]) -> dict[str, bool]:
     }
 
 
+def _least(entry: Mapping[str, Any]) -> str:
+    least = entry.get("least_risk")
+    return "" if least is None else f" at most, and {least} for some arguments"
+
+
 def in_words(entry: Mapping[str, Any]) -> str:
     """The description, and what a model has to know of risk and rollback before it calls the tool."""
     risk = entry["risk_level"]
@@ -55,6 +60,7 @@ def in_words(entry: Mapping[str, Any]) -> str:
     level = f"Risk {risk} ({risk_name(risk)})"
     if risk == 0:
         return f"{said} {level}: only reads."
+    level += _least(entry)
     what = {1: "may change something, which is easily put right", 2: "acts on the real world"}.get(
         risk, "cannot be taken back: a person is asked first"
     )

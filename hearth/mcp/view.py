@@ -63,7 +63,7 @@ class Naming:
         return self._pattern.sub(lambda found: mcp_name(found[1]), text)
 
 
-_DECLARED = ("name", "version", "risk_level", "supports_rollback", "timeout_ms", "capability")
+_DECLARED = ("name", "version", "risk_level", "least_risk", "supports_rollback", "timeout_ms", "capability")
 
 
 def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_a_pattern_narrows_the_list(at_home, pattern, names):
 def test_a_whole_name_shows_everything_the_tool_declares(at_home):
     out = at_home("tools", "i2c.read").out
     assert out.startswith("i2c.read\nRead `len` bytes")
-    assert "risk        0 safe" in out
+    assert "risk        2 medium, 0 safe for some args" in out
     assert "capability  CAP_I2C_READ" in out
     assert "required" in out
     assert '"$schema"' in out

@@ -162,9 +162,11 @@ def test_12_no_tool_above_the_sessions_maximum_is_executed(hearthd, cap: int) ->
     args = {
         "gpio.set": {"line": 1, "value": 1},
         "gpio.pulse": {"line": 1, "value": 1, "duration_ms": 1},
+        "i2c.read": {"bus": 1, "addr": "0x50", "reg": 0xBEEF, "reg_width": 16, "len": 1},
         "i2c.write": {"bus": 1, "addr": "0x50", "reg": 0, "data": "AAAA"},
         "i2c.transfer": {"bus": 1, "addr": "0x48", "write": "AA=="},
         "i2c.scan": {"bus": 1},
+        "uart.read": {"port": "uart0"},
         "uart.write": {"port": "uart0", "data": "AA=="},
         "uart.exchange": {"port": "uart0", "data": "AA=="},
         "uart.control": {"port": "uart0", "rts": True},

@@ -6,8 +6,9 @@ import pytest
 import trio
 
 from hearth.drivers.i2c import LAST_ADDR, MAX_MESSAGES, Read, Write, limit_ms
+from hearth.drivers.i2c_addresses import Addresses
 from hearth.drivers.i2c_scan import DANGEROUS
-from hearth.errors import DeviceError, ResourceBusy
+from hearth.errors import DeviceError, PermissionDenied, ResourceBusy
 
 PATTERN = bytes(n * 7 % 251 for n in range(4096))
 
@@ -197,3 +198,32 @@ async def test_an_adapter_knows_the_limit_of_a_transaction(i2c_bench):
 
 async def test_there_are_no_outputs_to_bring_to_a_safe_state(i2c_bench, transact):
     assert await transact(i2c_bench.driver, lambda d: d.make_safe([1])) == []
+
+
+# --- what the board profile refuses ---------------------------------------------------------------------------------
+
+
+async def test_an_address_that_the_profile_refuses_is_not_touched_whoever_asks(i2c_bench, transact, monkeypatch):
+    driver, addr = i2c_bench.driver, i2c_bench.memory
+    with trio.fail_after(30):
+        await transact(driver, lambda d: d.transfer(addr, [Write(b"\x10a")]))
+        for rules, why in (
+            (Addresses(reserved=frozenset({addr})), "reserves it"),
+            (Addresses({addr + 1: 8}, "declared"), r"no device there \(scope = "),
+        ):
+            monkeypatch.setattr(driver, "addresses", rules)
+            for messages in ([Write(b"\x10b")], [Read(1)], [Write(b"\x10"), Read(1)]):
+                with pytest.raises(PermissionDenied, match=why) as caught:
+                    await transact(driver, lambda d, wanted=messages: d.transfer(addr, wanted))
+                assert (caught.value.data["addr"], caught.value.data["effect"]) == (addr, "none")
+        monkeypatch.setattr(driver, "addresses", Addresses({addr: None}, "declared"))
+        assert await transact(driver, lambda d: d.transfer(addr, [Write(b"\x10"), Read(1)])) == b"a"
+
+
+async def test_a_scan_skips_what_the_profile_refuses_even_if_it_is_named(i2c_bench, transact, monkeypatch):
+    driver, addr = i2c_bench.driver, i2c_bench.memory
+    monkeypatch.setattr(driver, "addresses", Addresses(reserved=frozenset({addr})))
+    with trio.fail_after(30):
+        found = await transact(driver, lambda d: d.scan([addr]))
+    assert addr not in found.found
+    assert "reserves it" in found.skipped[addr]

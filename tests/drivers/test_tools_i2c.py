@@ -152,9 +152,9 @@ async def test_a_refusal_names_the_arg_that_is_wrong(bench):
 
 @pytest.mark.parametrize("tool", ["i2c.read", "i2c.write", "i2c.transfer", "i2c.scan"])
 async def test_a_bus_that_is_not_there_is_refused_before_anything_runs(bench, tool):
-    assert bench.tools[tool].bus({"bus": 1}) == "i2c:1"
+    assert bench.tools[tool].bus({"bus": 1, "addr": 0x50}) == "i2c:1"
     with pytest.raises(InvalidParams, match="it has: 1"):
-        bench.tools[tool].bus({"bus": 7})
+        bench.tools[tool].bus({"bus": 7, "addr": 0x50})
 
 
 async def test_the_limit_of_a_transaction_comes_from_its_length(bench, i2c, make_context, autojump_clock):

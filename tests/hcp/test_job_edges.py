@@ -89,7 +89,7 @@ async def test_a_job_that_waits_notices_that_its_hacp_session_has_ended(look):
 
 async def test_a_step_past_its_limit_is_a_failed_outcome(look):
     async with look() as world, job_sessions(world.runtime)(ALICE, "hcp:test") as session:
-        steps = Steps(session, priority="normal", intent="test", elapsed=lambda: 1.0)
+        steps = Steps(session, priority="normal", intent="test", elapsed=lambda: 1.0, max_risk_level=2)
         outcome = await steps.do(step("wait", tag="never"), 0.05, lambda: pytest.fail("nobody stopped it"))
         assert (outcome.ok, outcome.error_code, outcome.elapsed_s) == (False, -32010, 1.0)
 

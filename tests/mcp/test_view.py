@@ -57,6 +57,7 @@ def test_every_shipped_tool_is_shown_whole(name: str) -> None:
         "name": name,
         "version": tool.version,
         "risk_level": tool.risk_level,
+        **({"least_risk": 0} if name == "i2c.read" else {}),
         "risk": ("safe", "low", "medium", "high")[tool.risk_level],
         "supports_rollback": tool.supports_rollback,
         "timeout_ms": tool.timeout_ms,
@@ -190,6 +191,10 @@ def test_all_four_annotations_are_always_there(name: str) -> None:
         (
             {"risk_level": 2, "supports_rollback": True, "description": "Moves!"},
             "Moves! Risk 2 (medium): acts on the real world; within hacp_plan it can be rolled back.",
+        ),
+        (
+            {"risk_level": 2, "least_risk": 0},
+            "Moves. Risk 2 (medium) at most, and 0 for some arguments: acts on the real world; there is no rollback.",
         ),
         ({"risk_level": 2}, "Moves. Risk 2 (medium): acts on the real world; there is no rollback."),
         ({"risk_level": 3}, "Moves. Risk 3 (high): cannot be taken back: a person is asked first."),

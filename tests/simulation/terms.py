@@ -56,11 +56,12 @@ TOOLS = {
     "gpio.watch": (0, "gpio:sim", None, None, False, False),
     "gpio.set": (2, "gpio:sim", None, None, True, True),
     "gpio.pulse": (2, "gpio:sim", None, None, False, True),
+    # Its effective risk: no order reads at a register.
     "i2c.read": (0, None, "bus", "i2c:", False, False),
     "i2c.write": (2, None, "bus", "i2c:", False, False),
     "i2c.transfer": (2, None, "bus", "i2c:", False, False),
     "i2c.scan": (1, None, "bus", "i2c:", False, False),
-    "uart.read": (0, None, "port", "uart:", False, False),
+    "uart.read": (1, None, "port", "uart:", False, False),
     "uart.write": (2, None, "port", "uart:", False, False),
     "uart.exchange": (2, None, "port", "uart:", False, False),
     "uart.control": (2, None, "port", "uart:", True, True),

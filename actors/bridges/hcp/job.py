@@ -24,7 +24,7 @@ from hearth.actors.supervisor import contain
 from hearth.errors import RpcError
 from hearth.hcp.planning import Do, Fail, Finish, Order, Tell, Wait
 from hearth.hcp.token import TokenError, verify
-from hearth.hcp.values import write_instant
+from hearth.hcp.values import NEEDED_RISK_LEVEL, write_instant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -162,7 +162,14 @@ class Job:
             context=self.submit.context,
             max_steps=self.services.settings.max_steps,
         )
-        self.steps = Steps(session, priority=approval.priority, intent=self.submit.intent, elapsed=self._elapsed)
+        self.steps = Steps(
+            session,
+            priority=approval.priority,
+            intent=self.submit.intent,
+            elapsed=self._elapsed,
+            # Args are computed as the job goes: none of them makes a step riskier than what was approved.
+            max_risk_level=NEEDED_RISK_LEVEL[approval.risk],
+        )
         course = self.course = approval.capability.plan.begin(order)
         outcome = await catch_up(course, self.recorded)
         self.recorded = ()

@@ -41,11 +41,14 @@ class StepsEnded(HearthError):
 class Steps:
     """The steps of one job."""
 
-    def __init__(self, session: Session, *, priority: str, intent: str, elapsed: Callable[[], float]) -> None:
+    def __init__(
+        self, session: Session, *, priority: str, intent: str, elapsed: Callable[[], float], max_risk_level: int
+    ) -> None:
         self._session = session
         self._priority = priority
         self._intent = intent
         self._elapsed = elapsed
+        self._max_risk_level = max_risk_level
         self.begun = 0
         """Steps that were handed in."""
         self.throttled = False
@@ -98,6 +101,7 @@ class Steps:
                         [Step(do.tool, do.args)],
                         max_duration_ms=remaining_ms,
                         priority=self._priority,
+                        max_risk_level=self._max_risk_level,
                     )
                 except RateLimited as error:
                     pause = float((error.data or {}).get("retry_after_ms", 0)) / 1000
