@@ -13,7 +13,7 @@ import trio
 from attrs import define, field, frozen
 
 from hearth.actors.tickets import Asker, GiveBack, Ticket
-from hearth.audit.record import timestamp
+from hearth.audit.record import args_hash, timestamp
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
 
@@ -70,7 +70,6 @@ class StepRun:
 
     tool: Tool
     args: Mapping[str, Any]
-    args_hash: str
     bus: Bus
     risk: int
     """Its effective risk, which every check uses."""
@@ -83,6 +82,14 @@ class StepRun:
     rolled_back: bool | None = None
     held: dict[Hashable, str] = field(factory=dict)
     """By output that the step drove: the session that it goes back to if the effect is taken back."""
+    _args_hash: str | None = None
+
+    @property
+    def args_hash(self) -> str:
+        """What stands for the args in the audit log; computed when it is first recorded, never for a refused step."""
+        if self._args_hash is None:
+            self._args_hash = args_hash(self.args)
+        return self._args_hash
 
     def outcome(self) -> dict[str, Any]:
         """The members that say how the step stands, for events and task.get."""

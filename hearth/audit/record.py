@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import time
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -22,7 +25,23 @@ RESERVED = ("seq", "ts", "prev")
 """The fields that the log alone may set."""
 
 _SCALARS = frozenset((str, int, bool, type(None)))
-_CONTAINERS = frozenset((dict, list))
+_WRITTEN = _SCALARS | {float, dict, list}
+_TEXT = frozenset((str,))
+_LAST_OF_16_BITS = re.compile("[\ue000-\uffff]")
+_BEYOND_16_BITS = re.compile("[\U00010000-\U0010ffff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_AS_UTF16_SORTS = bytes.maketrans(b"\xee\xef\xf0\xf1\xf2\xf3\xf4", b"\xf3\xf4\xee\xef\xf0\xf1\xf2")
+"""First bytes of UTF-8: those of U+E000 to U+FFFF go behind those of what is beyond U+FFFF."""
+_MAGNITUDES = ((1e-6, 1e-5, -6), *((10.0**n, 10.0 ** (n + 1), n) for n in range(16, 21)), (1e21, math.inf, 21))
+"""Where orjson writes otherwise than ECMAScript: from, to, and the exponent that orjson gives. Wholes apart."""
+_ORJSON_IS_KNOWN = orjson.dumps([1.5e-7, 1.5e-6, 1.5e-5, 1e15 + 0.5, 1.5e16, 1e20, 1.5e21]).replace(b"e+", b"e") == (
+    b"[1.5e-7,1.5e-6,0.000015,1000000000000000.5,1.5e16,1e20,1.5e21]"
+)
+"""Whether orjson writes floats in the way that is made up for here; its releases differ by the sign of an exponent."""
+_DEEPEST_WRITTEN = 100
+"""Levels of nesting that orjson is given to write (decision 0095); a document from outside has no more."""
+_MOST_EXAMINED = 1 << 20
+"""Parts past which a value may be one that contains itself."""
 _DEEPEST = 64
 _LONGEST_INT_BITS = 64
 
@@ -101,56 +120,152 @@ def canonical(args: Any) -> bytes:
     counts as the string `<its type>`, one that contains itself as `<circular>`, a key that is no string as
     `<its repr>`: nothing of that comes over the wire.
 
-    A value of strings, small integers, booleans, null, and objects with ASCII keys costs about a microsecond;
-    one with floats or other keys about a microsecond for each of its parts.
+    Time: a few microseconds for the args of a step; for a whole document, some tens of nanoseconds for each byte
+    and at most a microsecond for each value, whatever the values are. Everything that a document can hold takes the
+    first way; `_extended` is for what only a program in this process can pass.
     """
-    if _is_plain(args):
-        try:
-            return orjson.dumps(args, option=orjson.OPT_SORT_KEYS)
-        except orjson.JSONEncodeError:  # an integer beyond 64 bits, a lone surrogate, nested too deep
-            return _extended(args)
-    return _canonical_by_library(args)
-
-
-def _is_plain(args: Any) -> bool:
-    """True for values of which orjson's sorted output is the RFC 8785 form.
-
-    The two differ in floats (orjson writes `1.0`, RFC 8785 `1`) and in the order of keys, where orjson
-    compares UTF-8 and RFC 8785 UTF-16: ASCII keys have the same order in both. Subclasses and other types are
-    left to the library.
-    """
-    stack = [args]
-    while stack:
-        value = stack.pop()
-        kind = type(value)
-        if kind is dict:
-            try:
-                if not "".join(value).isascii():
-                    return False
-            except TypeError:
-                return False
-            parts = value.values()
-        elif kind is list:
-            parts = value
-        elif kind in _SCALARS:
-            continue
-        else:
-            return False
-        kinds = {*map(type, parts)}
-        if not kinds <= _SCALARS:
-            if not kinds - _SCALARS <= _CONTAINERS:
-                return False
-            stack += [part for part in parts if type(part) in _CONTAINERS]
-    return True
-
-
-def _canonical_by_library(args: Any) -> bytes:
-    import rfc8785  # 30 ms, and most steps never need it
-
-    try:
-        return rfc8785.dumps(args)
-    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError):
+    seen = _examine(args)
+    if seen is None:
         return _extended(args)
+    numbers = _ecmascript_forms(seen.floats) if seen.floats else {}
+    try:
+        if not numbers and not seen.keys:
+            return orjson.dumps(args, option=orjson.OPT_SORT_KEYS)
+        ranks = _utf16_ranks(seen.keys) if seen.keys else None
+        return orjson.dumps(_rewritten(args, numbers, ranks), option=orjson.OPT_SORT_KEYS if ranks is None else None)
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits, a lone surrogate
+        return _extended(args)
+
+
+class _Seen(NamedTuple):
+    """What must be looked at before orjson's sorted output is the RFC 8785 form of a value."""
+
+    floats: list[float]
+    """All of them: orjson writes some in another form."""
+    keys: list[str]
+    """All of them, where orjson, which sorts by UTF-8, may not have the order of RFC 8785, which sorts by UTF-16."""
+
+
+def _examine(args: Any) -> _Seen | None:
+    """What a value has that orjson writes otherwise than RFC 8785; None if it has what orjson cannot write at all.
+
+    A value is examined one level at a time, so that its parts cost the interpreter no step each.
+    """
+    floats: list[float] = []
+    keys: list[str] = []
+    left = _MOST_EXAMINED
+    parts = [args]
+    for _ in range(_DEEPEST_WRITTEN + 1):
+        kinds = {*map(type, parts)}
+        if kinds <= _SCALARS:
+            return _Seen(floats, keys if _may_be_disordered(keys) else [])
+        if not kinds <= _WRITTEN:
+            return None
+        if float in kinds:
+            these = [part for part in parts if type(part) is float]
+            if not all(map(math.isfinite, these)):
+                return None
+            floats += these
+        objects = [part for part in parts if type(part) is dict]
+        arrays = [part for part in parts if type(part) is list]
+        names = [*chain.from_iterable(objects)]
+        if not {*map(type, names)} <= _TEXT:
+            return None
+        keys += names
+        parts = [*chain.from_iterable(arrays), *chain.from_iterable(map(dict.values, objects))]
+        left -= len(parts)
+        if left < 0:
+            return None
+    return None
+
+
+def _may_be_disordered(keys: list[str]) -> bool:
+    """True if there are keys for which the order of UTF-16 is not that of UTF-8.
+
+    They differ where a character beyond U+FFFF meets one from U+E000 to U+FFFF.
+    """
+    text = "".join(keys)
+    return not text.isascii() and _LAST_OF_16_BITS.search(text) is not None and _BEYOND_16_BITS.search(text) is not None
+
+
+def _utf16_ranks(keys: list[str]) -> dict[str, str]:
+    """For each key the text that stands for it when keys are sorted. Raises JSONEncodeError for a lone surrogate.
+
+    It is the key's UTF-8 with those first bytes exchanged that UTF-16 has in another order, as text of one byte a
+    character, which Python compares fastest. All keys are encoded in one go: byte FF, which UTF-8 never has, is
+    between them.
+    """
+    if _SURROGATE.search("".join(keys)) is not None:
+        raise orjson.JSONEncodeError("a lone surrogate in a key")
+    joined = "\udcff".join(keys).encode("utf-8", "surrogateescape")
+    return dict(zip(keys, joined.translate(_AS_UTF16_SORTS).decode("latin-1").split("\xff"), strict=True))
+
+
+def _rewritten(value: Any, numbers: Mapping[float, Any], ranks: Mapping[str, str] | None) -> Any:
+    """A copy of a value, with these forms for its floats and with its keys in this order."""
+    kind = type(value)
+    if kind is float:
+        return numbers.get(value, value)
+    if kind is list:
+        return [part if type(part) in _SCALARS else _rewritten(part, numbers, ranks) for part in value]
+    if kind is not dict:
+        return value
+    if ranks is not None and len(value) > 1:
+        value = {key: value[key] for key in sorted(value, key=ranks.__getitem__)}
+    return {key: part if type(part) in _SCALARS else _rewritten(part, numbers, ranks) for key, part in value.items()}
+
+
+def _ecmascript_forms(floats: list[float]) -> dict[float, Any]:
+    """For each finite float that orjson writes otherwise than ECMAScript (RFC 8785 §3.2.2.3), what it writes so.
+
+    Both write the shortest digits that lead back to the float; where they differ is in how, and that goes by its
+    magnitude. So all floats of one magnitude are written by orjson at once, and their texts changed together.
+    """
+    ordered = sorted({*floats})
+    if not _ORJSON_IS_KNOWN:
+        return {number: orjson.Fragment(_ecmascript(number)) for number in ordered}
+    forms: dict[float, Any] = {}
+    for sign in (1, -1):
+        begin = bisect_left(ordered, 0.0)
+        above = ordered[begin:] if sign > 0 else [-number for number in ordered[:begin]]
+        above.sort()
+        for low, high, exponent in _MAGNITUDES:
+            group = above[bisect_left(above, low) : bisect_left(above, high)]
+            if group:
+                texts = _texts(group, exponent, sign)
+                forms |= zip(group if sign > 0 else [-number for number in group], texts, strict=True)
+    forms |= {number: int(number) for number in ordered if number.is_integer() and -1e16 < number < 1e16}
+    return forms
+
+
+def _texts(group: list[float], exponent: int, sign: int) -> Iterator[orjson.Fragment]:
+    """What ECMAScript writes for positive floats of one magnitude, or for their negatives."""
+    text = orjson.dumps(group)[1:-1].replace(b"e+", b"e")
+    minus = b"" if sign > 0 else b"-"
+    if exponent > 20:
+        texts = text.replace(b"e", b"e+").split(b",")
+    else:
+        # What is left are digits; in front of them go the zeros of a fraction, behind them those of a whole number.
+        texts = text.replace(b"e%d" % exponent, b"").replace(b".", b"").split(b",")
+        minus += b"0.".ljust(1 - exponent, b"0") if exponent < 0 else b""
+        texts = [digits.ljust(exponent + 1, b"0") for digits in texts] if exponent > 0 else texts
+    return map(orjson.Fragment, [minus + text for text in texts] if minus else texts)
+
+
+def _ecmascript(value: float) -> bytes:
+    """A finite float as ECMAScript writes it (RFC 8785 §3.2.2.3)."""
+    digits, _, power = repr(value).partition("e")
+    digits = digits.removesuffix(".0")
+    if not power:
+        return b"0" if digits == "-0" else digits.encode()
+    exponent = int(power)
+    if -7 < exponent < 0:
+        sign, digits = ("-", digits[1:]) if digits[0] == "-" else ("", digits)
+        return f"{sign}0.{'0' * (-exponent - 1)}{digits.replace('.', '')}".encode()
+    if 0 <= exponent < 21:
+        whole, _, rest = digits.partition(".")
+        return f"{whole}{rest.ljust(exponent, '0')}".encode()
+    return f"{digits}e{exponent:+d}".encode()
 
 
 class _Raw(bytes):
@@ -226,6 +341,6 @@ def _scalar(value: Any) -> bytes:
         return (str(int(value)) if value.bit_length() <= 1024 else hex(value)).encode()
     if isinstance(value, float):
         if math.isfinite(value):
-            return _canonical_by_library(float(value))
+            return _ecmascript(float(value))
         return b"NaN" if math.isnan(value) else b"Infinity" if value > 0 else b"-Infinity"
     return _string(f"<{type(value).__qualname__}>")

@@ -88,7 +88,7 @@ PLANTED = {
     "card": ("hearth.agentcard.validate._CAPABILITY", re.compile("(?s).*")),
     "hcp": ("hearth.hcp.reading._session_id", lambda document, kind: None),
     "audit": ("hearth.audit.verify._Check._link", lambda check, seq, prev: None),
-    "mcp": ("hearth.actors.submission.args_hash", lambda args: "sha256:" + "0" * 64),
+    "mcp": ("hearth.actors.step.args_hash", lambda args: "sha256:" + "0" * 64),
 }
 """A bug for each target, of the kind that raises nothing."""
 
