@@ -16,7 +16,7 @@ from attrs import field, frozen
 
 from hearth.errors import HearthError
 from hearth.protocol.jsonrpc import is_deeper
-from hearth.schema import LONGEST_REASON, Validator
+from hearth.schema import Validator, escaped as escaped, shortened
 
 try:
     import jsonschema_rs as _fast
@@ -91,7 +91,11 @@ class CallerSchema:
             patterns = f" and {self.patterns} patterns" if self.patterns else ""
             reason = f"{size} bytes are too many to hold against a schema that comes to {self.cost}{patterns}"
             return Misfit("", reason, too_much=True)
-        return _first_error(self._compiled, value)
+        try:
+            self._compiled.validate(value)
+        except _rs.ValidationError as error:
+            return Misfit(_pointer(error), shortened(error.message))
+        return None
 
 
 def read_caller_schema(schema: Mapping[str, Any]) -> CallerSchema:
@@ -114,28 +118,13 @@ def read_caller_schema(schema: Mapping[str, Any]) -> CallerSchema:
     return CallerSchema(total, patterns, _names(schema.get("required")), _compile(schema))
 
 
-def explain(schema: Mapping[str, Any], value: Any) -> Misfit | None:
-    """The first thing wrong with a value by a schema of the operator's; in linear time, however large the value is."""
-    if _rs is None:  # pragma: no cover - a platform without a wheel
-        return Misfit(*Validator(schema).explain(value))
-    return _first_error(_rs.Draft202012Validator(dict(schema)), value)
-
-
-def _first_error(compiled: Any, value: Any) -> Misfit | None:
-    try:
-        compiled.validate(value)
-    except _rs.ValidationError as error:
-        return Misfit(_pointer(error), _shortened(error.message))
-    return None
+def explain(schema: Mapping[str, Any], value: Any) -> Misfit:
+    """What is wrong with a value that a schema of the operator's refuses."""
+    return Misfit(*Validator(schema).explain(value))
 
 
 def _pointer(error: Any) -> str:
     return "".join(f"/{escaped(str(part))}" for part in error.instance_path)
-
-
-def _shortened(message: str) -> str:
-    """It begins with the refused value, which may be a megabyte, and ends with what is wrong with it."""
-    return message if len(message) <= LONGEST_REASON else f"{message[:80]} … {message[80 - LONGEST_REASON :]}"
 
 
 def _compile(schema: Mapping[str, Any]) -> Any:
@@ -143,7 +132,7 @@ def _compile(schema: Mapping[str, Any]) -> Any:
     try:
         return _rs.Draft202012Validator(dict(schema), pattern_options=options, retriever=_fetch_nothing)
     except _rs.ValidationError as error:
-        pointer, message = _pointer(error), _shortened(error.message)
+        pointer, message = _pointer(error), shortened(error.message)
         if message.endswith('is not a "regex"'):
             reason = f"{message} that runs in linear time within {MOST_PATTERN_BYTES // 1024} KiB"
             cure = "Use no look-around and no back-reference, repeat less (maxLength bounds a length), or leave it out"
@@ -279,8 +268,3 @@ def _utf8(text: str) -> int:
 
 def _names(required: Any) -> tuple[str, ...]:
     return tuple(name for name in required if isinstance(name, str)) if isinstance(required, (list, tuple)) else ()
-
-
-def escaped(part: str) -> str:
-    """A member's name within a JSON pointer (RFC 6901)."""
-    return part.replace("~", "~0").replace("/", "~1")

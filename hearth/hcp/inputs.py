@@ -33,8 +33,6 @@ def fill_defaults(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[
 def what_is_wrong(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[str, str]:
     """For inputs that were refused: a sentence that names the place, and the cure."""
     misfit = explain(schema, inputs)
-    if misfit is None:
-        return f"{AT}: does not fit the capability's input_schema", "Give inputs as the capability's input_schema says"
     place = AT
     value: Any = inputs
     wanted: Any = schema

@@ -78,8 +78,8 @@ def conform(outputs: Mapping[str, Any], approval: Approval, submit: TaskSubmit) 
         return Shortfall("internal_error", "outputs_not_json", f"/outputs cannot be written as JSON: {error}")
     capability, expected = approval.capability, submit.expected_output
     if not capability.outputs.accepts(told):
-        misfit = explain(capability.output_schema, told)
-        what = f"/outputs{misfit.pointer}: {misfit.reason}" if misfit else "/outputs do not fit"
+        wrong = explain(capability.output_schema, told)
+        what = f"/outputs{wrong.pointer}: {wrong.reason}"
         said = f"{what}, which is not what {capability.name} {capability.version} declares in its output_schema"
         return Shortfall("internal_error", "outputs_not_as_declared", said)
     missing = [name for name in expected.required_fields if name not in told]

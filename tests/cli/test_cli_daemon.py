@@ -143,7 +143,7 @@ def test_a_refused_run_is_an_error_with_code_and_cure(at_home):
     unknown = at_home("run", "gpio.fly")
     assert (unknown.code, "`hearth tools` lists what there is" in unknown.err) == (1, True)
     wrong = at_home("run", "gpio.set", "line=17")
-    assert (wrong.code, "'value' is a required property" in wrong.err) == (1, True)
+    assert (wrong.code, '"value" is a required property' in wrong.err) == (1, True)
 
 
 def test_a_failed_step_says_what_became_of_the_hardware(at_home):

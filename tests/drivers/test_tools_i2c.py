@@ -145,7 +145,7 @@ async def test_a_refusal_names_the_arg_that_is_wrong(bench):
     assert explain({"bus": 1, "addr": 0x150, "len": 1})[0] == "/addr"
     assert explain({"bus": 1, "addr": 0x50, "reg": 300, "len": 1})[0] == "/reg"
     assert (
-        "'write' is a required"
+        '"write" is a required'
         in Validator(bench.tools["i2c.transfer"].params_schema).explain({"bus": 1, "addr": 0x50})[1]
     )
 

@@ -135,7 +135,7 @@ SCHEMAS = [
     ),
     (
         {**OBJECT, "properties": {"times": {"type": "integer", "default": "3"}}},
-        ".properties.times.default: its own schema refuses it: '3' is not of type 'integer'",
+        '.properties.times.default: its own schema refuses it: "3" is not of type "integer"',
     ),
     (
         {**OBJECT, "properties": {"a": {"$ref": "#/$defs/b", "default": 3}}, "$defs": {"b": {"maximum": 2}}},

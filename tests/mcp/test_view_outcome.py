@@ -240,7 +240,7 @@ async def test_bad_arguments_are_a_protocol_error_with_the_place_and_the_cure(se
     outcome = of_error(await refusal(session, ("gpio.set", {"line": 17, "value": 2})))
     assert outcome == ProtocolError(
         -32602,
-        "Invalid arguments for gpio_set: /value: 2 is not one of [0, 1]. "
+        "Invalid arguments for gpio_set: /value: 2 is not one of 0 or 1. "
         "Correct /value as the tool's inputSchema says; nothing has run.",
         outcome.data if isinstance(outcome, ProtocolError) else None,
     )
@@ -258,14 +258,14 @@ async def test_what_the_board_does_not_have_is_a_protocol_error_too(session) -> 
 async def test_a_missing_argument_is_a_matter_of_the_whole(session) -> None:
     outcome = of_error(await refusal(session, ("gpio.set", {"line": 17})))
     assert isinstance(outcome, ProtocolError)
-    assert outcome.message.startswith("Invalid arguments for gpio_set: 'value' is a required property. Correct the arg")
+    assert outcome.message.startswith('Invalid arguments for gpio_set: "value" is a required property. Correct the arg')
 
 
 async def test_in_a_plan_the_pointer_leads_to_the_step(session) -> None:
     error = await refusal(session, LIGHT, ("gpio.set", {"line": 17, "value": 2}))
     outcome = of_error(error, plan=True)
     assert isinstance(outcome, ProtocolError)
-    assert outcome.message.startswith("Invalid arguments for gpio.set: /steps/1/args/value: 2 is not one of [0, 1].")
+    assert outcome.message.startswith("Invalid arguments for gpio.set: /steps/1/args/value: 2 is not one of 0 or 1.")
     assert outcome.data is not None
     assert outcome.data["path"] == "/steps/1/args/value"
     unknown = of_error(await refusal(session, ("gpio.fly", {})), plan=True)
