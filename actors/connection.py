@@ -20,9 +20,12 @@ from hearth.actors.wireasks import WireAsk, WireLetter
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
 from hearth.protocol.jsonrpc import dump_error
 from hearth.protocol.methods import METHODS, SessionOpen, read_session_id
-from hearth.protocol.server import Answer, Call, Close, HcpDocument, ServerProtocol
+from hearth.protocol.server import Answer, Call, Close, Event, HcpDocument, ServerProtocol
+from hearth.protocol.values import MAX_VALUES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hearth.actors.asks import Desk
     from hearth.actors.session import Session
     from hearth.actors.tally import Tally
@@ -34,6 +37,8 @@ WEIGHTY = frozenset(("task.get", "tool.list", "mcp.tools", "hcp.capabilities", "
 """Methods whose answers may be long: megabytes for a few bytes of request."""
 WEIGHTY_AT_ONCE = 8
 """How many of them may be under way on one connection, so that a client which does not read costs few of them."""
+TURN = 0.002
+"""Seconds of work on what was read at once after which others get their turn: it may be thousands of requests."""
 BATCH_BYTES = 16 << 20
 """Bytes of answers that a batch may hold before further weighty calls in it are refused."""
 
@@ -87,12 +92,15 @@ class Connection:
         max_outstanding: int = 256,
         max_document_bytes: int = 1 << 20,
         max_batch: int = 64,
+        max_values: int = MAX_VALUES,
         tally: Tally | None = None,
     ) -> None:
         self._carrier = carrier
         self._principal = principal
         self._directory = directory
-        self._protocol = ServerProtocol(max_document_bytes=max_document_bytes, max_batch=max_batch)
+        self._protocol = ServerProtocol(
+            max_document_bytes=max_document_bytes, max_batch=max_batch, max_values=max_values
+        )
         self._max_outstanding = max_outstanding
         self._in_flight = 0
         self._batch: object = None
@@ -142,31 +150,39 @@ class Connection:
 
     async def _read(self) -> None:
         protocol, receive = self._protocol, self._carrier.receive
-        parse = protocol.receive_document if self._carrier.whole_documents else protocol.receive
+        parse = protocol.receive_document if self._carrier.whole_documents else protocol.events
         while not protocol.closed:
             try:
                 data = await receive()
                 if data is None:
                     return
-                events = parse(data)
+                events: Iterable[Event] = parse(data)
             except Unreadable as error:
                 events = protocol.unreadable(str(error))
             except PeerGone:
                 return
+            until = trio.current_time() + TURN
             for event in events:
-                if self.outbox.size > HIGH_WATER:
-                    await self.outbox.room()
-                if isinstance(event, Answer):
-                    self._refuse_document(event)
-                elif not isinstance(event, Close):
-                    if self._in_flight >= self._max_outstanding:
-                        await self._fewer_than(self._max_outstanding)
-                    if isinstance(event, HcpDocument):
-                        self._hand_in(event)
-                        continue
-                    if event.method in WEIGHTY:
-                        await self._weighty_turn()
-                    self._dispatch(event)
+                if trio.current_time() > until:
+                    await trio.lowlevel.checkpoint()
+                    until = trio.current_time() + TURN
+                await self._take(event)
+
+    async def _take(self, event: Event) -> None:
+        """Hand on what has been received, once there is room for its answer and few enough are under way."""
+        if self.outbox.size > HIGH_WATER:
+            await self.outbox.room()
+        if isinstance(event, Answer):
+            self._refuse_document(event)
+        elif not isinstance(event, Close):
+            if self._in_flight >= self._max_outstanding:
+                await self._fewer_than(self._max_outstanding)
+            if isinstance(event, HcpDocument):
+                self._hand_in(event)
+                return
+            if event.method in WEIGHTY:
+                await self._weighty_turn()
+            self._dispatch(event)
 
     def _refuse_document(self, answer: Answer) -> None:
         if self._tally is not None:

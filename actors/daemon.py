@@ -143,6 +143,7 @@ class Daemon:
             max_outstanding=limits.max_outstanding,
             max_document_bytes=limits.max_document_bytes,
             max_batch=limits.max_batch,
+            max_values=limits.max_values,
             tally=tally,
         )
         self._connections.add(connection)

@@ -3,7 +3,7 @@
 Shape has been read before; then, each over all steps before the next: the tool exists, it is allowed, its args fit its
 schema, its effective risk is within the cap, its paths are within the guard, the rates of the session and of its
 principal permit it. Pure but for the rate buckets. Nothing here touches hardware, so a refused submission has had no
-effect.
+effect, and nothing here hashes args, which only an accepted one is worth.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from attrs import frozen
 
 from hearth.actors.step import StepRun
-from hearth.audit.record import args_hash
 from hearth.errors import InvalidParams, PermissionDenied, RpcError, ToolNotFound
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _resolve(index: int, spec: StepSpec, checks: Checks) -> StepRun:
         bus_id = tool.bus(spec.args)
     except RpcError as error:
         raise _at_step(error, index, spec.tool) from None
-    return StepRun(tool, spec.args, args_hash(spec.args), checks.buses[bus_id], tool.risk_of(spec.args))
+    return StepRun(tool, spec.args, checks.buses[bus_id], tool.risk_of(spec.args))
 
 
 def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[str, int]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 from attrs import define, field
 
-from hearth.audit.record import args_hash
 from hearth.errors import InvalidParams, QueueFull, TaskNotFound
 
 if TYPE_CHECKING:
@@ -191,8 +190,10 @@ class TaskBook:
 
 
 def digest(submit: TaskSubmit) -> bytes:
-    """What makes two submissions the same: intent, steps and constraints."""
-    parts = [submit.intent, repr(submit.constraints)]
-    for step in submit.steps:
-        parts += [step.tool, args_hash(step.args)]
-    return hashlib.sha256("\0".join(parts).encode()).digest()
+    """What makes two submissions the same: intent, constraints, and the steps with their args as they were written.
+
+    The order of members and the white space between them do not count, but 1 and 1.0 are two (decision 0096).
+    """
+    steps = [(step.tool, step.args) for step in submit.steps]
+    said = (submit.intent, repr(submit.constraints), steps)
+    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).digest()

@@ -152,6 +152,8 @@ class LimitsConfig:
 
     idle_ttl_s: Seconds = 300
     max_document_bytes: Annotated[int, Integer(256)] = 1024 * 1024
+    max_values: Count = 20_000
+    """Values in one document: objects, arrays and what is in them, names of members apart."""
     max_batch: Count = 64
     max_steps: Count = 256
     max_tasks_per_session: Count = 64

@@ -64,6 +64,15 @@ def read_message(document: Any) -> Message:
     )
 
 
+def message_id_of(document: Mapping[str, Any]) -> str | None:
+    """The id of a message of which nothing else is read; None where it is no id."""
+    try:
+        given: str = _member(document, "message_id")
+    except MessageError:
+        return None
+    return given
+
+
 def _member(document: Mapping[str, Any], name: str) -> Any:
     kind = _ENVELOPE[name]
     if name not in document:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from difflib import get_close_matches
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import NOTHING, Factory, field, fields, frozen
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LONGEST_NAME = 60
+_COMPARED = 32
 
 
 @frozen
@@ -184,7 +186,8 @@ def _defaults(made: type) -> Mapping[str, Any]:
 def missing(name: str, kind: Kind[Any], value: Mapping[str, Any], at: str) -> MessageError:
     """What to raise for a required member that is not there."""
     cure = f'add "{name}" to {named(at)}: {kind.expected}, for example {kind.example}'
-    strangers = [key for key in value if type(key) is str and len(key) <= _LONGEST_NAME]
+    # The first few: comparing names takes time, and there may be thousands.
+    strangers = [key for key in islice(value, _COMPARED) if type(key) is str and len(key) <= _LONGEST_NAME]
     if near := get_close_matches(name, strangers, 1, 0.8):
         cure = f'write "{name}" where {named(at)} has {json.dumps(near[0])}'
     return MessageError(f"{at}/{name}", f"expected {kind.expected}, but there is no such member", suggestion=cure)

@@ -9,7 +9,7 @@ travel.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import define
 
@@ -27,6 +27,10 @@ from hearth.protocol.jsonrpc import (
     reply_id_of,
 )
 from hearth.protocol.methods import METHODS
+from hearth.protocol.values import MAX_VALUES, has_more_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @define(slots=True, eq=False)
@@ -80,12 +84,15 @@ class _Batch:
 class ServerProtocol:
     """One connection. `receive` and the two answering methods never raise for anything a peer can send."""
 
-    __slots__ = ("_framer", "_max_batch", "_max_document_bytes", "_outstanding", "closed")
+    __slots__ = ("_framer", "_max_batch", "_max_document_bytes", "_max_values", "_outstanding", "closed")
 
-    def __init__(self, *, max_document_bytes: int = 1 << 20, max_batch: int = 64) -> None:
+    def __init__(
+        self, *, max_document_bytes: int = 1 << 20, max_batch: int = 64, max_values: int = MAX_VALUES
+    ) -> None:
         self._framer = LineFramer(max_document_bytes)
         self._max_document_bytes = max_document_bytes
         self._max_batch = max_batch
+        self._max_values = max_values
         self._outstanding: set[Id] = set()
         self.closed = False
 
@@ -96,56 +103,59 @@ class ServerProtocol:
 
     def receive(self, data: bytes) -> list[Event]:
         """Take received bytes; return what they ask for, in order. After a Close all further bytes are ignored."""
+        return list(self.events(data))
+
+    def events(self, data: bytes) -> Iterator[Event]:
+        """As `receive`, one after the other: each document is read when what came before it has been taken.
+
+        Thousands may come at once, and whoever takes them can let others run between two. All are to be taken before
+        more is received.
+        """
         if self.closed:
-            return []
-        events: list[Event] = []
+            return
         try:
             documents = self._framer.feed(data)
         except DocumentTooLong as error:
             for document in error.documents:
-                self._document(document, events)
-            self._too_long(error, events)
-            return events
+                yield from self._document(document)
+            yield from self._too_long(error)
+            return
         for document in documents:
-            self._document(document, events)
-        return events
+            yield from self._document(document)
 
     def receive_document(self, document: bytes) -> list[Event]:
         """Take one whole document from a carrier that frames by itself (draft §2.2); after a Close, nothing."""
-        events: list[Event] = []
         if self.closed:
-            return events
+            return []
         if len(document) > self._max_document_bytes:
-            self._too_long(DocumentTooLong(self._max_document_bytes, []), events)
-        else:
-            self._document(document, events)
-        return events
+            return self._too_long(DocumentTooLong(self._max_document_bytes, []))
+        return self._document(document)
 
     def unreadable(self, reason: str) -> list[Event]:
         """What to answer when such a carrier was sent something that is no document at all."""
         return [] if self.closed else [Answer(dump_error(None, ParseError(data={"reason": reason})))]
 
-    def _too_long(self, error: DocumentTooLong, events: list[Event]) -> None:
-        data = {"reason": str(error), "max_document_bytes": error.limit}
-        events.append(Answer(dump_error(None, InvalidRequest("Invalid Request: document too long", data=data))))
-        events.append(Close("a document was too long"))
+    def _too_long(self, error: DocumentTooLong) -> list[Event]:
         self.closed = True
+        data = {"reason": str(error), "max_document_bytes": error.limit}
+        refusal = InvalidRequest("Invalid Request: document too long", data=data)
+        return [Answer(dump_error(None, refusal)), Close("a document was too long")]
 
-    def _document(self, document: bytes, events: list[Event]) -> None:
+    def _document(self, document: bytes) -> list[Event]:
+        if has_more_values(document, self._max_values):
+            reason = f"a document holds at most {self._max_values} values, this one has more"
+            data = {"reason": reason, "max_values": self._max_values}
+            return [Answer(dump_error(None, InvalidRequest("Invalid Request: too many values", data=data)))]
         try:
             value = load(document)
         except ParseError as error:
-            events.append(Answer(dump_error(None, error)))
-            return
+            return [Answer(dump_error(None, error))]
         if type(value) is list:
-            self._batch(value, events)
-            return
+            return self._batch(value)
         if type(value) is dict and "hcp_version" in value:
-            events.append(HcpDocument(value))
-            return
+            return [HcpDocument(value)]
         event = self._request(value, None)
-        if event is not None:
-            events.append(event)
+        return [] if event is None else [event]
 
     def _request(self, value: Any, batch: _Batch | None) -> Call | Answer | None:
         """A call, or the answer to what cannot become one; None for a notification that cannot."""
@@ -174,12 +184,11 @@ class ServerProtocol:
             batch.ids.append(id_)
         return Answer(dump_error(id_, error))
 
-    def _batch(self, values: list[Any], events: list[Event]) -> None:
+    def _batch(self, values: list[Any]) -> list[Event]:
         if not values or len(values) > self._max_batch:
             reason = f"a batch holds 1 to {self._max_batch} requests, not {len(values)}"
             refusal = InvalidRequest(data={"reason": reason, "max_batch": self._max_batch})
-            events.append(Answer(dump_error(None, refusal)))
-            return
+            return [Answer(dump_error(None, refusal))]
         batch = _Batch()
         calls: list[Event] = []
         for value in values:
@@ -189,9 +198,9 @@ class ServerProtocol:
             elif event is not None:
                 calls.append(event)
                 batch.open += event.id is not None
-        events.extend(calls)
         if not batch.open and batch.lines:
-            events.append(Answer(self._joined(batch)))
+            calls.append(Answer(self._joined(batch)))
+        return calls
 
     def result(self, call: Call, result: Any) -> bytes | None:
         """The bytes that answer a call, or None: a notification, or a batch that waits for others.

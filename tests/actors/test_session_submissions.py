@@ -10,6 +10,7 @@ import trio.testing
 from support.waiting import until
 from support.world import ALICE, BOB, OPEN
 
+from hearth.actors import step as step_module
 from hearth.errors import (
     AuditUnavailable,
     InvalidParams,
@@ -126,6 +127,26 @@ async def test_every_refusal_names_its_step_and_reason_and_is_on_record(make_wor
             assert rejected[0]["principal"] == ALICE.key
             assert world.journal.of("task.submit") == []
     assert world.observer.of("begin") == []
+
+
+@pytest.mark.parametrize("fault", [fault for fault in CODES if fault not in ("session", "shape")])
+async def test_nothing_is_hashed_of_a_submission_that_is_refused(make_world, monkeypatch, fault):
+    hashed = []
+    monkeypatch.setattr(step_module, "args_hash", lambda args: hashed.append(args) or "sha256:0")
+    with trio.fail_after(10):
+        async with make_world(policy=[NARROW], max_tasks_per_session=2) as world:
+            client = world.connect()
+            session = await client.open()
+            submitter = Submitter(world, client, session)
+            if fault in ("rate", "capacity"):
+                await submitter.error_of(fault)
+            before = len(hashed)
+            steps = [STEPS["good"]] if fault == "capacity" else [STEPS["good"], STEPS[fault]]
+            answer = await client.ask("task.submit", session.submission(steps, key="k"))
+            assert answer["error"]["code"] == CODES[fault]
+            assert len(hashed) == before
+    if fault not in ("rate", "capacity"):
+        assert hashed == []
 
 
 async def test_a_task_has_at_most_so_many_steps(make_world):
@@ -275,6 +296,20 @@ async def test_the_order_of_members_does_not_make_another_task(world):
         first = await session.submit(("set", {"line": 1, "value": 1}), key="k")
         again = await session.submit(("set", {"value": 1, "line": 1}), key="k")
         assert again["task_id"] == first["task_id"]
+
+
+async def test_a_repeat_is_told_by_what_was_written_without_hashing_each_steps_args(world, monkeypatch):
+    with trio.fail_after(10):
+        session = await world.connect().open()
+        first = await session.start(("set", {"line": 1, "value": 1}), ("read", {"tag": "é"}), key="k")
+        await session.wait(first)
+        monkeypatch.setattr(step_module, "args_hash", None)
+        again = await session.submit(("set", {"value": 1, "line": 1}), ("read", {"tag": "é"}), key="k")
+        assert again["task_id"] == first
+        for line in (1.0, True, "1", 2):
+            with pytest.raises(InvalidParams) as refused:
+                await session.submit(("set", {"value": 1, "line": line}), ("read", {"tag": "é"}), key="k")
+            assert refused.value.data["task_id"] == first
 
 
 async def test_a_key_belongs_to_its_session(world):

@@ -170,6 +170,8 @@ design 8: batch | decided | array in, one array line out; empty → -32600; more
 design 8: framing | decided | LF; CRLF, blank lines and surrounding white space accepted; one reply is one line
 design 8: too long a line | decided | more than `max_document_bytes` (1 MiB): error -32600, reason in `data`, then
     the connection closes
+design 8: values in one document | decided | at most 20,000 (`max_values`); more → -32600. No document may hold the
+    event loop for more than 20 ms
 design 8: WebSocket | decided | a text message is one document; two in one, white space alone, a binary message:
     -32700, the connection goes on; more than `max_document_bytes`, in however many fragments: closed with 1009
 design 8: what is not JSON | decided | invalid UTF-8, NaN, numbers beyond a double, lone surrogates, nesting past

@@ -98,6 +98,18 @@ def test_too_long_a_line_is_refused_with_the_reason_and_ends_the_connection(daem
     assert "result" in daemon.peer().call("session.open"), "and nobody else noticed"
 
 
+@pytest.mark.spec("design 8: values in one document")
+def test_a_document_of_too_many_values_is_refused_and_the_connection_goes_on(peer) -> None:
+    head, tail = b'{"jsonrpc":"2.0","id":1,"method":"session.open","params":{"x":[', b"]}}"
+    # The document, its members, params' one member, and the items.
+    assert "result" in peer.ask(head + b",".join([b"0"] * (20_000 - 6)) + tail)
+    refused = peer.ask(head + b",".join([b"0"] * (20_001 - 6)) + tail)
+    assert (refused["id"], refused["error"]["code"]) == (None, -32600)
+    assert refused["error"]["data"]["max_values"] == 20_000
+    assert refused["error"]["data"]["reason"]
+    assert "result" in peer.call("session.open")
+
+
 @pytest.mark.spec("design 8: what is not JSON")
 @pytest.mark.parametrize(
     "value",

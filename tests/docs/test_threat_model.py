@@ -52,6 +52,7 @@ def bound(row: str) -> list[float]:
         ),
         ("A request", [LIMITS.max_document_bytes / MIB]),
         ("Requests of one connection under way", [LIMITS.max_outstanding, connection.WEIGHTY_AT_ONCE]),
+        ("The values in a document", [LIMITS.max_values]),
         ("A batch", [LIMITS.max_batch, connection.BATCH_BYTES / MIB]),
         ("What waits to be sent to one connection", [outbox.HIGH_WATER / MIB]),
         ("The time a peer may read nothing", [LIMITS.send_timeout_s]),
@@ -86,7 +87,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 25
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 26
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -9,6 +9,7 @@ import trio
 from support.hcp import Caller, capability, hcp_world, reading, step
 from support.world import ALICE, BOB
 
+from hearth.actors.bridges.hcp import desk
 from hearth.policy.rules import Match, PolicyEntry
 
 GATED = reading(step("read", "first", tag="first", gate="g"))
@@ -248,6 +249,34 @@ async def test_who_matches_no_policy_entry_is_not_authorized_and_not_remembered(
         assert not world.records("hcp.submit")
         answer = await world.caller(BOB).ask("hcp.sessions", {})
         assert answer["error"]["code"] == -32003
+
+
+@pytest.mark.parametrize("type_", ["task_submit", "abort", "event", "task_completed", "none", ["task_submit"]])
+async def test_what_comes_from_a_principal_without_a_policy_entry_is_not_looked_at(look, monkeypatch, type_):
+    def looked(*_):
+        raise AssertionError("somebody has looked at the message")
+
+    monkeypatch.setattr(desk, "read_message", looked)
+    monkeypatch.setattr(desk, "args_hash", looked)
+    policy = (PolicyEntry(name="alice", match=Match(uid=ALICE.uid)),)
+    async with look(policy=policy) as world:
+        document = {**Caller.submission(), "type": type_, "session_id": "s"}
+        refused = await world.caller(BOB).rejected(document)
+        assert (refused["reason_code"], refused["in_reply_to"]) == ("unauthorized", document["message_id"])
+        other = world.caller(BOB)
+        await other.send({**document, "message_id": ["x"]})
+        await other.until(lambda: other.messages)
+        assert other.messages[0]["payload"]["reason_code"] == "unauthorized"
+        assert "in_reply_to" not in other.messages[0]["payload"]
+
+
+async def test_the_payload_of_a_message_that_no_caller_sends_is_not_read(look, monkeypatch):
+    monkeypatch.setattr(desk, "read_message", None)
+    async with look() as world:
+        document = {**Caller.submission(), "type": "task_completed", "session_id": "s", "payload": {"artifacts": [1]}}
+        refused = await world.caller().rejected(document)
+        assert refused["reason_code"] == "invalid_message"
+        assert "task_completed is a callee's to send" in refused["reason_message"]
 
 
 async def test_without_a_desk_an_hcp_message_is_no_request(look):

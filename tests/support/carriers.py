@@ -179,6 +179,7 @@ class Exposed:
             max_outstanding=limits.max_outstanding,
             max_document_bytes=limits.max_document_bytes,
             max_batch=limits.max_batch,
+            max_values=limits.max_values,
         )
         self.connections.add(connection)
         try:

@@ -256,6 +256,7 @@ class World:
             max_outstanding=limits.max_outstanding,
             max_document_bytes=limits.max_document_bytes,
             max_batch=limits.max_batch,
+            max_values=limits.max_values,
             tally=self.journal.tally,
         )
         carrier.connection = connection

@@ -36,7 +36,7 @@ from hearth.audit.record import args_hash
 from hearth.errors import InternalError, ShuttingDown
 from hearth.hcp.gate import allowance
 from hearth.hcp.messages import Abort, TaskSubmit
-from hearth.hcp.reading import MessageError, dump, message as message_of, read_message
+from hearth.hcp.reading import TYPES, MessageError, dump, message as message_of, message_id_of, read_message
 from hearth.hcp.rejection import Rejection
 from hearth.hcp.token import TokenError
 from hearth.policy.rate import Rate, TokenBucket
@@ -47,10 +47,13 @@ if TYPE_CHECKING:
     from hearth.actors.asks import Ask, Letter, Reading
     from hearth.actors.bridges.hcp.job import Job
     from hearth.actors.bridges.hcp.services import Services
+    from hearth.hcp.gate import Allowance
     from hearth.hcp.messages import Message
     from hearth.hcp.rejection import ReasonCode
     from hearth.policy.principal import Principal
 
+NOT_FOR_CALLERS: Final = frozenset(TYPES) - {"task_submit", "abort"}
+"""Messages that only a callee sends; their payloads are not read here."""
 REFUSALS: Final = Rate(30, 60)
 """How often a principal's messages that cannot be acted upon are put on record: 30 at once, then one in two seconds."""
 MOST_REFUSED: Final = 1000
@@ -83,26 +86,37 @@ class HcpDesk:
     # --- messages -----------------------------------------------------------------------------------------------
 
     def receive(self, principal: Principal, letter: Letter) -> None:
-        """See asks.Desk."""
+        """See asks.Desk. The policy first: what comes from a principal that no entry matches is not looked at."""
+        document = letter.document
+        allowed = allowance(self.services.policy, principal, self.services.registry)
+        if allowed is None:
+            # Not remembered either: who may do nothing here shall not fill the book.
+            self._refuse(principal, letter, no_policy(), message_id_of(document))
+            return
+        kind = document.get("type")
+        if type(kind) is str and kind in NOT_FOR_CALLERS:
+            self._refuse(principal, letter, not_for_callers(kind), message_id_of(document))
+            return
         try:
-            message = read_message(letter.document)
+            message = read_message(document)
         except MessageError as error:
             reason = f"{error.pointer}: {error.reason}" if error.pointer else error.reason
             rejection = Rejection(cast("ReasonCode", error.code), reason, suggestion=error.suggestion)
             self._refuse(principal, letter, rejection, error.message_id)
             return
         if isinstance(message.payload, TaskSubmit):
-            self._submit(principal, letter, message, message.payload)
-        elif isinstance(message.payload, Abort):
+            self._submit(principal, allowed, letter, message, message.payload)
+        else:
+            assert isinstance(message.payload, Abort)
             self._start(
                 f"HCP abort of {principal.key}",
                 partial(self._abort, principal, letter, message, message.payload),
                 lambda error: self._refuse(principal, letter, crashed(error), message.message_id),
             )
-        else:
-            self._refuse(principal, letter, not_for_callers(message.type), message.message_id)
 
-    def _submit(self, principal: Principal, letter: Letter, message: Message, submit: TaskSubmit) -> None:
+    def _submit(
+        self, principal: Principal, allowed: Allowance, letter: Letter, message: Message, submit: TaskSubmit
+    ) -> None:
         if self.closing:
             self._refuse(principal, letter, shutting_down(), message.message_id)
             return
@@ -110,12 +124,6 @@ class HcpDesk:
         key = principal.key, message.message_id
         submission = self._underway.get(key)
         if submission is None:
-            services = self.services
-            allowed = allowance(services.policy, principal, services.registry)
-            if allowed is None:
-                # Not remembered either: who may do nothing here shall not fill the book.
-                self._refuse(principal, letter, no_policy(), message.message_id)
-                return
             submission = Submission(self, principal, allowed, message.message_id, submit, digest, [letter])
             self._underway[key] = submission
             self._nursery.start_soon(self._attend, submission)

@@ -1,0 +1,31 @@
+"""Counts the values of a JSON document before it is parsed, so that nothing is built of one that has too many.
+
+Values are objects, arrays, strings, numbers, true, false and null, at every level, the document itself included; the
+names of members are not counted. All work here is done by a few passes of C over the bytes.
+"""
+
+from __future__ import annotations
+
+MAX_VALUES = 20_000
+"""The default of [limits] max_values. With all of them a document takes a few milliseconds at each place that looks at
+every value: parsing, the schema, the hash of args."""
+_WHITE = b" \t\r\n"
+
+
+def has_more_values(document: bytes, most: int) -> bool:
+    """True when a JSON document holds more than `most` values. For bytes that are no JSON either may be returned."""
+    # A value follows a comma or an opening bracket. Those within strings make this too large, never too small.
+    if 1 + _marks(document) <= most:
+        return False
+    if b"\\" in document:
+        # An escaped backslash first, because what is behind it is not escaped.
+        document = document.replace(rb"\\", b"").replace(rb"\"", b"")
+    # Each string is a value or the name of one. Past this bound it need not be split into as many pieces.
+    if document.count(b'"') > 4 * most:
+        return True
+    bare = b"0".join(document.split(b'"')[::2]).translate(None, _WHITE)
+    return 1 + _marks(bare) - bare.count(b"[]") - bare.count(b"{}") > most
+
+
+def _marks(document: bytes) -> int:
+    return document.count(b",") + document.count(b"[") + document.count(b"{")
