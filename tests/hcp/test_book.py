@@ -389,6 +389,29 @@ async def test_a_flood_of_rejections_is_bounded_before_anything_expires(place):
     assert look(place, "SELECT count(*) FROM answers") == [(10,)]
 
 
+async def test_rejections_of_many_principals_are_bounded_together_and_whoever_has_most_gives_way_first(place):
+    async with running(Book(place, limits=Limits(refusals=40, all_refusals=50))) as book:
+        await refuse(book, 0, principal=BEN)
+        for number in range(255):
+            await refuse(book, number, principal=f"uid:{number % 2}")
+    assert look(place, "SELECT count(*) FROM answers") == [(50,)]
+    assert look(place, f"SELECT count(*) FROM answers WHERE principal = {BEN!r}") == [(1,)]
+    async with running(Book(place, limits=Limits(refusals=40, all_refusals=50))) as book:
+        for number in range(256):
+            await refuse(book, 0, principal=f"another:{number}")
+    assert look(place, "SELECT count(*) FROM answers") == [(50,)]
+
+
+async def test_a_flood_of_rejections_makes_no_accepted_message_new(place):
+    async with running(Book(place, limits=Limits(refusals=2, all_refusals=3, answers=1))) as book:
+        await ended(book, 1)
+        await begin(book, 2)
+        for number in range(256):
+            await refuse(book, number, principal=(ANN, BEN)[number % 2])
+        assert await known(book, "message", (1, 2)) == [1, 2]
+    assert look(place, "SELECT count(*) FROM answers WHERE session_id IS NULL") == [(3,)]
+
+
 async def test_what_is_forgotten_makes_the_file_shorter_and_is_not_left_in_it(place):
     async with running(clocked(place)) as book:
         await begin(book)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from hearth.hcp.values import State
 
 _PRUNE_EVERY: Final = 256
-"""After how many answers of a principal its oldest are looked for: rejections cost a caller nothing."""
+"""After how many rejections the oldest are looked for: they cost a caller nothing."""
 
 
 class _Held:
@@ -72,8 +71,8 @@ class Book:
         self._limits = Limits() if limits is None else limits
         self._clock = clock
         self._held: dict[tuple[str, str], _Held] = {}
-        self._answered: defaultdict[str, int] = defaultdict(int)
-        """Answers by principal."""
+        self._refused = 0
+        """Rejections of this run, whoever's message it was."""
         self._ended: dict[str, float] = {}
         """When sessions of this run ended, by a clock that nobody sets."""
 
@@ -164,9 +163,9 @@ class Book:
         told = [orjson.dumps(outcome) for outcome in outcomes]
         await self._clerk.write(book_rows.put_answer, message, line, session, told, self._clock())
         self._held.pop(key, None)
-        self._answered[principal] += 1
-        if not self._answered[principal] % _PRUNE_EVERY:
-            self._clerk.write_later(book_keeping.forget_answers, principal, self._limits)
+        self._refused += session is None
+        if session is None and not self._refused % _PRUNE_EVERY:
+            self._clerk.write_later(book_keeping.forget_refusals, self._limits)
 
     async def release(self, principal: str, message_id: str) -> None:
         """Let go of a message without an answer: if it comes again, it is new."""

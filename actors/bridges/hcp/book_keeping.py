@@ -61,22 +61,33 @@ def forget_old(book: sqlite3.Connection, before: float, spared: Collection[str],
         " OR session_id NOT IN (SELECT session_id FROM sessions))",
         (before,),
     )
-    for (principal,) in book.execute("SELECT DISTINCT principal FROM answers").fetchall():
-        forget_answers(book, principal, limits)
+    forget_refusals(book, limits)
+    _forget_oldest(
+        book,
+        "session_id IS NOT NULL AND session_id NOT IN (SELECT session_id FROM sessions)",
+        limits.answers,
+    )
     return [session_id for _, session_id in gone]
 
 
-def forget_answers(book: sqlite3.Connection, principal: str, limits: Limits) -> None:
-    """Keep a principal's newest rejections, and the newest acceptances of those whose sessions are forgotten."""
-    for which, most in (
-        ("session_id IS NULL", limits.refusals),
-        ("session_id IS NOT NULL AND session_id NOT IN (SELECT session_id FROM sessions)", limits.answers),
-    ):
-        book.execute(
-            f"DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE principal = ? AND {which}"
-            " ORDER BY answered_at DESC, rowid DESC LIMIT -1 OFFSET ?)",
-            (principal, most),
-        )
+def forget_refusals(book: sqlite3.Connection, limits: Limits) -> None:
+    """Keep the newest rejections of each principal, and of all; those who have most give way first.
+
+    Acceptances are counted apart: no flood of rejections makes a job run twice.
+    """
+    _forget_oldest(book, "session_id IS NULL", limits.refusals, limits.all_refusals)
+
+
+def _forget_oldest(book: sqlite3.Connection, which: str, most: int, most_in_all: int = -1) -> None:
+    """Keep of those answers the newest of each principal; of all, those that are nearest to their principal's newest."""
+    book.execute(
+        "WITH placed AS (SELECT rowid AS no, answered_at, row_number() OVER"
+        f" (PARTITION BY principal ORDER BY answered_at DESC, rowid DESC) AS place FROM answers WHERE {which})"
+        " DELETE FROM answers WHERE rowid IN (SELECT no FROM placed WHERE place > :most"
+        " UNION ALL SELECT * FROM (SELECT no FROM placed WHERE :in_all >= 0 AND place <= :most"
+        " ORDER BY place, answered_at DESC, no DESC LIMIT -1 OFFSET max(:in_all, 0)))",
+        {"most": most, "in_all": most_in_all},
+    )
 
 
 def give_back(book: sqlite3.Connection) -> None:

@@ -95,6 +95,8 @@ class Limits:
     """Ended sessions of one principal."""
     refusals: int = 1000
     """Remembered rejections of one principal; a message whose rejection is forgotten is judged again."""
+    all_refusals: int = 5000
+    """Remembered rejections of all principals together."""
     answers: int = 10_000
     """Remembered acceptances of one principal whose sessions are kept no longer."""
     all_bytes: int = 256 << 20
