@@ -96,6 +96,14 @@ class Board:
         offset = lines[label].get(name_or_offset)
         return offset if offset is not None else self._refuse_line(label, name_or_offset)
 
+    def line_name(self, given: int | str, chip: str | None = None) -> int | str:
+        """The one spelling of a line: its name, however it was given; what no chip here has comes back as it is."""
+        spec = next(iter(self.chips.values()), None) if chip is None else self.chips.get(chip)
+        if spec is None:
+            return given
+        known = spec.aliases.get(given, given) if isinstance(given, str) else given
+        return next((line.name for line in spec.lines if known in (line.offset, line.name)), given)
+
     def _refuse_line(self, label: str, name_or_offset: int | str) -> NoReturn:
         spec = self.chips[label]
         offset = spec.aliases.get(str(name_or_offset))

@@ -16,6 +16,7 @@ from hearth.hcp.expected import check_expected
 from hearth.hcp.inputs import AT, fill_defaults, what_is_wrong
 from hearth.hcp.rejection import ReasonCode as ReasonCode, Rejection as Rejection, listed, one_of, quoted
 from hearth.hcp.risk import above, assess_risk, how_to_lower, lower, named_in, why
+from hearth.hcp.spelling import as_given, respelled
 from hearth.hcp.values import CLASSIFICATIONS, NEEDED_RISK_LEVEL, RISKS, write_duration
 from hearth.hcp.versions import GRAMMAR, how_to_accept, satisfies
 from hearth.policy.rules import decide
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hearth.hcp.capability import Capability
     from hearth.hcp.messages import TaskSubmit
     from hearth.hcp.risk import Assessment
+    from hearth.hcp.spelling import LineName
     from hearth.hcp.values import Classification, Priority, Risk
     from hearth.policy.jobs import JobRules
     from hearth.policy.principal import Principal
@@ -58,7 +60,7 @@ class Approval:
 
     capability: Capability
     inputs: Mapping[str, Any]
-    """Valid, with defaults filled in."""
+    """Valid, with defaults filled in, and each line in its one spelling."""
     risk: Risk
     classification: Classification
     max_duration: timedelta
@@ -106,12 +108,16 @@ def assess(
     allowed: Allowance | None,
     *,
     default_classification: Classification = "T1",
+    line_name: LineName = as_given,
 ) -> Approval:
-    """Whether this task may run, and within what. Raises Rejection with the first reason why not."""
+    """Whether this task may run, and within what. Raises Rejection with the first reason why not.
+
+    `line_name` is the board's: the one spelling of a line, in which all that follows sees it (`spelling`).
+    """
     allowed = _check_caller(submit, allowed)
     capability = _find(submit, capabilities, allowed)
     _check_version(submit, capability)
-    inputs = _check_inputs(submit, capability)
+    inputs = _check_inputs(submit, capability, line_name)
     assessment = assess_risk(capability.safety, inputs)
     _check_envelope(capability, inputs, assessment)
     _check_risk(capability, assessment, allowed)
@@ -181,12 +187,21 @@ def _check_version(submit: TaskSubmit, capability: Capability) -> None:
         raise Rejection("version_mismatch", reason, suggestion=how_to_accept(capability.version))
 
 
-def _check_inputs(submit: TaskSubmit, capability: Capability) -> Mapping[str, Any]:
-    inputs = fill_defaults(capability.input_schema, submit.inputs)
+def _check_inputs(submit: TaskSubmit, capability: Capability, line_name: LineName) -> Mapping[str, Any]:
+    schema = capability.input_schema
+    given = fill_defaults(schema, submit.inputs)
+    _check_fit(capability, given)
+    inputs: Mapping[str, Any] = respelled(schema, given, line_name)
+    if inputs != given:
+        # Items that were different as they were spelt may be the same one.
+        _check_fit(capability, inputs)
+    return inputs
+
+
+def _check_fit(capability: Capability, inputs: Mapping[str, Any]) -> None:
     if not capability.inputs.accepts(inputs):
         reason, cure = what_is_wrong(capability.input_schema, inputs)
         raise Rejection("invalid_input", reason, suggestion=cure)
-    return inputs
 
 
 # --- safety ---------------------------------------------------------------------------------------------------------

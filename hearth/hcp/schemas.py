@@ -13,11 +13,10 @@ from typing import Any
 from hearth.config_toml import show
 from hearth.errors import ConfigError
 from hearth.hcp.planning import Fault
+from hearth.hcp.spelling import DATA, misplaced
 from hearth.hcp.tables import join
 from hearth.schema import Validator, check_schema
 
-_DATA = frozenset({"const", "default", "enum", "examples"})
-"""Keywords whose value is data: what looks like a reference there is none."""
 _REFERENCES = ("$ref", "$dynamicRef")
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -28,6 +27,8 @@ def schema_faults(schema: Mapping[str, Any], key: str) -> Iterator[Fault]:
         there = f"; got {show(schema['type'])}" if "type" in schema else ""
         yield Fault(join(key, "type"), f'expected type = "object": inputs and outputs are objects{there}')
         return
+    for place in misplaced(schema, key):
+        yield Fault(place, "is looked at only where `properties` and `items` alone lead to it; move it there")
     elsewhere = list(_elsewhere(schema, key))
     yield from elsewhere
     if elsewhere:
@@ -59,7 +60,7 @@ def _elsewhere(value: object, path: str) -> Iterator[Fault]:
             yield Fault(at, f"leads out of the file, and nothing is fetched: {show(member)}; put it under $defs")
         elif name == "$schema" and isinstance(member, str) and member.rstrip("#") != _DRAFT:
             yield Fault(at, f"only JSON Schema 2020-12 is known, not {show(member)}; take it out")
-        elif name not in _DATA:
+        elif name not in DATA:
             yield from _elsewhere(member, at)
 
 

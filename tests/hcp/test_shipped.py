@@ -206,7 +206,7 @@ async def test_a_wire_that_is_there_passes_and_its_line_is_low_again_afterwards(
     assert (result["passed"], result["wires"], result["failed"]) == (True, 1, 0)
     assert result["lines"] == [
         {
-            "out": 17, "in": "GPIO27", "passed": True, "driven": True, "seen_by": ["GPIO27"], "unexpected": [],
+            "out": "GPIO17", "in": "GPIO27", "passed": True, "driven": True, "seen_by": ["GPIO27"], "unexpected": [],
             "high_before": [], "error": None,
         }
     ]  # fmt: skip
@@ -252,17 +252,35 @@ async def test_one_output_that_two_inputs_see_is_two_wires_that_pass(tmp_path: P
 
 @pytest.mark.parametrize(
     ("wires", "parameter"),
-    [([(17, 27), (27, 4)], "inputs_that_are_also_outputs"), ([(17, 27), (5, 27)], "inputs_of_two_outputs")],
-    ids=["an output that is also to be read", "two outputs on one input, a short circuit"],
+    [
+        ([(17, 27), (27, 4)], "inputs_that_are_also_outputs"),
+        ([(17, 27), (5, 27)], "inputs_of_two_outputs"),
+        ([(17, 27), ("GPIO27", 4)], "inputs_that_are_also_outputs"),
+        ([(17, 27), (5, "GPIO27")], "inputs_of_two_outputs"),
+        ([(17, "BUTTON"), (5, 4.0)], "inputs_of_two_outputs"),
+        ([("LED", 27), (5, 17)], "inputs_that_are_also_outputs"),
+    ],
+    ids=[
+        "an output that is also to be read", "two outputs on one input, a short circuit",
+        "that output by its name", "that input by its name", "that input by an alias", "that output by an alias",
+    ],
 )
 async def test_what_would_drive_a_line_against_another_is_refused_before_anything_moves(
-    tmp_path: Path, wires: list[tuple[int, int]], parameter: str
+    tmp_path: Path, wires: list[tuple[int | str, int | str]], parameter: str
 ) -> None:
     asked = {"wires": [{"out": out, "in": into} for out, into in wires]}
     async with house(tmp_path) as runtime:
         with pytest.raises(JobRejected, match=parameter) as refused:
             await runtime.delegate(SELF_TEST, "not like this", asked)
     assert (refused.value.reason_code, refused.value.assessed_risk) == ("safety_violation", "R4")
+
+
+async def test_one_wire_by_two_spellings_is_one_wire(tmp_path: Path) -> None:
+    wires = [{"out": 17, "in": 27}, {"out": "LED", "in": "GPIO27"}]
+    async with house(tmp_path) as runtime:
+        with pytest.raises(JobRejected, match="/payload/inputs/wires") as refused:
+            await runtime.delegate(SELF_TEST, "twice", {"wires": wires})
+    assert refused.value.reason_code == "invalid_input"
 
 
 async def test_a_self_test_is_accepted_as_r4_and_its_safety_envelope_is_told(tmp_path: Path) -> None:

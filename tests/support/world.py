@@ -202,7 +202,7 @@ class World:
         self.journal = MemoryJournal(self.observer, durability=durability)
         self.limits = evolve(LimitsConfig(), **limits)
         self.parts = RuntimeParts(
-            board=SimpleNamespace(name="bench"),
+            board=SimpleNamespace(name="bench", line_name=lambda line, chip: line),
             drivers=self.drivers,
             registry=ToolRegistry([*BenchTools(self).all(), *extra_tools]),
             policy=policy,

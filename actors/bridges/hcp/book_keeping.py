@@ -79,7 +79,7 @@ def forget_refusals(book: sqlite3.Connection, limits: Limits) -> None:
 
 
 def _forget_oldest(book: sqlite3.Connection, which: str, most: int, most_in_all: int = -1) -> None:
-    """Keep of those answers the newest of each principal; of all, those that are nearest to their principal's newest."""
+    """Keep of those answers the newest of each principal; of all, those nearest to their principal's newest."""
     book.execute(
         "WITH placed AS (SELECT rowid AS no, answered_at, row_number() OVER"
         f" (PARTITION BY principal ORDER BY answered_at DESC, rowid DESC) AS place FROM answers WHERE {which})"

@@ -73,6 +73,7 @@ async def keep_house(
         book=book,
         store=furniture.store,
         open_session=open_session,
+        line_name=parts.board.line_name,
         clock=parts.clock,
         idle_ttl_s=parts.limits.idle_ttl_s,
         draw=draw if drawer is None else partial(draw, start=partial(by, drawer)),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hearth.api import Session
     from hearth.config_hcp import HcpConfig
     from hearth.hcp.capability import Capability
+    from hearth.hcp.spelling import LineName
     from hearth.policy.principal import Principal
     from hearth.policy.rules import PolicyEntry
     from hearth.tools import ToolRegistry
@@ -45,6 +46,8 @@ class Services:
     book: Book
     store: ArtifactStore
     open_session: OpenSession
+    line_name: LineName
+    """The board's one spelling of a line."""
     clock: Callable[[], float]
     """Epoch seconds."""
     idle_ttl_s: float

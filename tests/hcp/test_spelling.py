@@ -1,0 +1,114 @@
+"""Things that inputs name have one spelling before a gate compares them, wherever a schema marks them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hearth.drivers.boards import load_profile, open_board
+from hearth.drivers.boards.profile import parse_profile
+from hearth.drivers.tools import build_tools
+from hearth.hcp.schemas import schema_faults
+from hearth.hcp.spelling import misplaced, respelled
+from hearth.schema import Validator
+
+BOARD = {
+    "name": "two",
+    "description": "two chips",
+    "gpio": [
+        {"label": "first", "driver": "sim", "names": ["A", "B", "C"], "alias": {"PIN1": "B", "7": "C"}},
+        {"label": "second", "driver": "sim", "names": ["X", "A"], "alias": {"PIN1": "X"}},
+    ],
+    "i2c": [{"bus": 1, "driver": "sim"}],
+}
+LINE = {"type": ["integer", "string"], "format": "gpio-line"}
+ADDRESS = {"type": ["integer", "string"], "format": "i2c-address"}
+
+
+@pytest.fixture(scope="module")
+def board():
+    return open_board(parse_profile(BOARD, "test"))
+
+
+@pytest.mark.parametrize(
+    ("given", "chip", "name"),
+    [
+        (1, None, "B"), (1.0, None, "B"), ("B", None, "B"), ("PIN1", None, "B"), ("PIN1", "first", "B"),
+        ("PIN1", "second", "X"), (0, "second", "X"), (1, "second", "A"), ("7", None, "C"),
+        (7, None, 7), ("b", None, "b"), ("1", None, "1"), ("A", "third", "A"),
+    ],
+)  # fmt: skip
+def test_a_line_has_one_name_however_it_is_given(board, given, chip, name):
+    assert board.line_name(given, chip) == name
+    if name not in (7, "b", "1") and chip != "third":
+        assert board.line(chip, given) == board.line(chip, name), "and it is the line that a tool takes it for"
+
+
+def test_marks_are_followed_through_properties_and_items(board):
+    schema = {
+        "type": "object",
+        "properties": {
+            "one": LINE,
+            "many": {"type": "array", "items": {"type": "array", "items": LINE}},
+            "pair": {"type": "object", "properties": {"chip": {"type": "string"}, "line": LINE, "free": {}}},
+            "addr": ADDRESS,
+            "text": {"type": "string"},
+            "anything": True,
+        },
+    }
+    inputs = {
+        "one": 1,
+        "many": [["PIN1", 1], [], ["A"]],
+        "pair": {"chip": "second", "line": 0, "free": 0, "more": 1},
+        "addr": "0x048",
+        "text": "PIN1",
+        "anything": "PIN1",
+        "stranger": 1,
+    }
+    assert respelled(schema, inputs, board.line_name) == {
+        **inputs,
+        "one": "B",
+        "many": [["B", "B"], [], ["A"]],
+        "pair": {"chip": "second", "line": "X", "free": 0, "more": 1},
+        "addr": 0x48,
+    }
+    assert inputs["one"] == 1, "what was given stays as it is"
+
+
+@pytest.mark.parametrize(("given", "number"), [("0x48", 72), ("0X0048", 72), (72, 72), ("72", "72"), ("0x", "0x")])
+def test_an_i2c_address_has_one_spelling(given, number):
+    assert respelled(ADDRESS, given, lambda line, _chip: line) == number
+
+
+def test_a_mark_that_would_never_be_looked_at_is_a_fault_of_the_file():
+    schema = {
+        "type": "object",
+        "properties": {"a": {"anyOf": [LINE, {"type": "null"}]}, "b": LINE, "c": {"type": "array", "items": LINE}},
+        "$defs": {"line": LINE},
+        "default": {"format": "gpio-line"},
+    }
+    places = ["key.properties.a.anyOf[0].format", 'key."$defs".line.format']
+    assert list(misplaced(schema, "key")) == places
+    assert [fault.key for fault in schema_faults(schema, "key")] == places
+
+
+def test_a_marked_schema_is_a_schema_to_the_validator():
+    validator = Validator({"type": "object", "properties": {"line": LINE}})
+    assert validator.accepts({"line": "GPIO27"})
+    assert validator.accepts({"line": 27})
+    assert not validator.accepts({"line": None})
+
+
+@pytest.mark.parametrize(
+    ("name", "spellings"),
+    [
+        ("gpio.set", [{"line": 17, "value": 1}, {"line": "GPIO17", "value": 1, "chip": "sim"}]),
+        ("gpio.get", [{"line": "LED"}, {"line": 17.0, "chip": "sim"}]),
+        ("i2c.read", [{"bus": 1, "addr": 72, "len": 1}, {"bus": 1.0, "addr": "0x48", "len": 1}]),
+    ],
+)
+def test_a_lease_and_a_queue_see_one_bus_however_it_is_spelt(name, spellings):
+    tools = {
+        tool.name: tool
+        for tool in build_tools(open_board(load_profile("sim")), enable=(), disable=(), exec_templates={})
+    }
+    assert len({tools[name].bus(args) for args in spellings}) == 1
