@@ -67,7 +67,8 @@ function showState({ state, attempt, retryInMs = 0, reason = "" }) {
     byId("waiting-title").textContent = wasOpen ? "The link is lost." : "No connection.";
     byId("elsewhere").hidden = wasOpen;
     byId("waiting-hint").textContent = wasOpen
-      ? "Events that come meanwhile are not lost."
+      ? "While the daemon runs it keeps what happens, and sends it when the link is back. If it has ended, the session and its " +
+        "events have ended with it, and its audit log tells what was done."
       : `Is hearthd at ${client?.url}, is the token its own, and is ${location.origin} in its [websocket] origins?`;
     if (attempt === 1) {
       log.note(wasOpen ? `link lost: ${reason}` : `no connection: ${reason}`);
@@ -75,7 +76,7 @@ function showState({ state, attempt, retryInMs = 0, reason = "" }) {
     }
   }
   if (state === "open") {
-    const again = session ? "connected again; what was missed is being sent" : "connected again";
+    const again = session ? "connected again; asking for what was missed" : "connected again";
     log.note(wasOpen ? again : `connected to ${client?.url}`);
     say(wasOpen ? "Connected again." : "Connected.");
     wasOpen = true;
@@ -143,7 +144,7 @@ function lost() {
   showGone(
     "The session is gone.",
     "The daemon does not know it any more: it was started anew, or the session was idle for too long. Its tasks have ended, " +
-      "and the outputs it drove are in their safe state.",
+      "and the outputs it drove are in their safe state. Events that had not arrived will not come; the audit log has the steps.",
   );
 }
 

@@ -1,5 +1,8 @@
 /**
- * The list of events: all that came, in the order it came, and what the page itself has to say about its link.
+ * The list of events, in the order in which they happened, and what the page itself has to say about its link.
+ *
+ * After a reload the events come task by task, so an event goes before those that happened later. What the page says has
+ * the browser's time, which may be another than the daemon's: it stays where it was said.
  */
 
 import { eventWords } from "./words.js";
@@ -33,6 +36,8 @@ export class Log {
       span("phase", event.phase === "task_finish" ? "end" : event.phase),
       span("more", eventWords(event, this.#tools.get(step) ?? "")),
     ]);
+    entry.dataset.at = event.ts;
+    this.#place(entry);
     entry.dataset.task = event.task_id;
     entry.dataset.seq = String(event.seq);
     entry.title = `event ${event.seq} of ${event.task_id}`;
@@ -68,6 +73,19 @@ export class Log {
     while (this.#element.childElementCount > KEPT) this.#element.firstElementChild?.remove();
     this.#show();
     return entry;
+  }
+
+  /** Move a new entry before the events that happened later. @param {HTMLElement} entry */
+  #place(entry) {
+    const at = Date.parse(String(entry.dataset.at));
+    let later = null;
+    for (let other = entry.previousElementSibling; other; other = other.previousElementSibling) {
+      const when = /** @type {HTMLElement} */ (other).dataset.at;
+      if (when === undefined) continue;
+      if (Date.parse(when) <= at) break;
+      later = other;
+    }
+    later?.before(entry);
   }
 
   #show() {

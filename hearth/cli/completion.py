@@ -10,13 +10,13 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    r"""Print the completion script for SHELL.
+    """Print the completion script for SHELL.
 
     \b
     bash:  eval "$(hearth completion bash)"          in ~/.bashrc
     zsh:   eval "$(hearth completion zsh)"           in ~/.zshrc, after compinit
     fish:  hearth completion fish > ~/.config/fish/completions/hearth.fish
-    """
+    """  # noqa: D301  click keeps lines as they are behind the character, not behind a backslash and a b
     from click.shell_completion import get_completion_class
 
     from hearth.cli.main import cli

@@ -115,7 +115,7 @@ async def _ask_daemon(options: Options) -> list[Check]:
             process = confinement.look_at(options.address)
             return [first, *board_checks(board), *confinement.daemon_checks(sandbox, process)]
     except CarrierError as error:
-        cure = "where it is a service: `systemctl status hearthd`; if it listens elsewhere: --to or HEARTH_ADDRESS"
+        cure = "where it is a service: `systemctl status hearth`; if it listens elsewhere: --to or HEARTH_ADDRESS"
         return [Check("WARN" if options.named_by == "default" else "FAIL", DAEMON, str(error), cure)]
     except RpcError as error:
         cure = "the daemon's [[policy]] entries say who may do what"

@@ -335,7 +335,7 @@ def test_without_a_daemon_and_without_a_name_it_warns_and_exits_with_0(cli):
     answer = cli("doctor")
     assert answer.code == 0
     assert "WARN  daemon" in answer.out
-    assert "systemctl status hearthd" in answer.out
+    assert "`systemctl status hearth`" in answer.out
 
 
 @pytest.mark.parametrize("how", ["option", "environment", "config"])

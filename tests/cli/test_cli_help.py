@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -38,6 +39,32 @@ def test_help_imports_nothing_heavy(args):
 def test_help_imports_no_command():
     loaded = loaded_by("--help")
     assert not {place.partition(":")[0] for place, _ in COMMANDS.values()} & loaded
+
+
+def every_command():
+    """The words of each command and group, `hearth` itself first."""
+    found = [[]]
+    for words in found:
+        command = cli
+        for word in words:
+            command = command.get_command(click.Context(command), word)
+        if isinstance(command, click.Group):
+            found += [[*words, name] for name in command.list_commands(click.Context(command))]
+    return found
+
+
+@pytest.mark.parametrize("words", every_command(), ids=" ".join)
+def test_help_shows_no_mark_that_is_meant_for_the_formatter(words):
+    answer = CliRunner().invoke(cli, [*words, "--help"])
+    assert answer.exit_code == 0
+    assert "\b" not in answer.output
+    assert "\\b" not in answer.output
+
+
+def test_the_help_of_completion_has_a_line_for_each_shell():
+    lines = CliRunner().invoke(cli, ["completion", "--help"]).output.splitlines()
+    for shell in ("bash", "zsh", "fish"):
+        assert len([line for line in lines if line.lstrip().startswith(f"{shell}:")]) == 1
 
 
 def test_completion_needs_no_trio():

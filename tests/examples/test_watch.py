@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,11 +168,16 @@ async def test_when_the_daemon_was_started_anew_the_page_says_that_the_session_i
 
     site.kill_daemon()
     await tab.until(f"{shown('#waiting')}.includes('The link is lost.')")
+    hint = await tab.evaluate(shown("#waiting-hint"))
+    assert "If it has ended, the session and its events have ended with it" in hint
+    assert "not lost" not in await tab.evaluate(shown("#waiting"))
     await picture(tab, "link-lost")
     assert await tab.evaluate(f"document.querySelector('#run').disabled && !!{shown(f'{PLAN} header button')}")
     await site.says("(runs again)")
     await tab.until(f"{shown('#gone')}.includes('The session is gone.')")
     assert await tab.evaluate("document.querySelector('#gone').getAttribute('role')") == "alert"
+    gone = await tab.evaluate(shown("#gone"))
+    assert "Events that had not arrived will not come; the audit log has the steps." in gone
     await tab.until(f"{shown('#link')} === 'Connected'")
     assert not await tab.evaluate(shown("#waiting"))
     assert await tab.evaluate(f"document.querySelector('{PLAN}').dataset.status") == "GONE"
@@ -249,9 +255,19 @@ async def test_a_reload_finds_the_session_its_tasks_and_their_events_again(brows
     await tab.until("document.querySelectorAll('#tasks .task[data-status=SUCCESS]').length === 2")
     for found in (await sequence(tab)).values():
         assert found == list(range(1, len(found) + 1))
-    # What had ended is found again, too.
+    # What had ended is found again, too, in the order in which it happened, and not task by task.
     await tab.command("Page.reload")
     await tab.until("document.querySelectorAll('#tasks .task[data-status=SUCCESS]').length === 2")
+    await tab.until("document.querySelectorAll('#log .entry[data-seq]').length === 26")
+    entries = await tab.evaluate(
+        "[...document.querySelectorAll('#log .entry[data-seq]')]"
+        ".map(e => [e.querySelector('time').dateTime, e.dataset.task])"
+    )
+    times, tasks = zip(*entries, strict=True)
+    assert list(times) == sorted(times)
+    assert len([task for task, next_ in pairwise(tasks) if task != next_]) > 2, "the two tasks ran side by side"
+    for found in (await sequence(tab)).values():
+        assert found == list(range(1, len(found) + 1))
     assert tab.errors == []
 
 

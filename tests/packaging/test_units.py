@@ -41,6 +41,22 @@ def lines(path: Path) -> list[list[str]]:
     return [line.split() for line in path.read_text("utf-8").splitlines() if line and not line.startswith("#")]
 
 
+def test_every_unit_of_ours_that_a_text_names_is_one_that_is_shipped() -> None:
+    shipped = {name for path in (PACKAGING / "systemd").iterdir() for name in (path.name, path.stem)}
+    texts = [path for part in ("hearth", "actors", "drivers", "docs", "packaging") for path in (ROOT / part).rglob("*")]
+    command = re.compile(r"systemctl ((?:--?\S+ |[a-z-]+ )+[a-z.@-]+(?: hearth[\w.]*)*)")
+    named = {
+        (path.name, unit)
+        for path in [*texts, ROOT / "README.md"]
+        if path.is_file() and path.suffix in (".py", ".md", ".toml", ".service", ".socket", "")
+        for words in command.findall(path.read_text("utf-8"))
+        for unit in words.split()
+        if unit.startswith("hearth")
+    }
+    assert len(named) > 4
+    assert {unit for _, unit in named} <= shipped, named
+
+
 # --- by the tools' own word -----------------------------------------------------------------------------------------
 
 
