@@ -5,13 +5,15 @@ The checks themselves are `submission`'s; when a task runs, and who hears of it,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hearth.actors.submission import check
 from hearth.actors.task import TaskActor
 from hearth.actors.tickets import Asker
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.ids import new_id
+from hearth.policy.buckets import too_often
+from hearth.policy.rate import Rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from hearth.policy.rate import RateLimits
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import TaskSubmit
+
+
+REHEARSALS: Final = Rate(1000, 10)
+"""How often one principal may have a task rehearsed (`dry_run`)."""
 
 
 class Admission:
@@ -64,6 +70,8 @@ class Admission:
             asker = Asker(self._session_id, new_id(), self._principal, self._deadman)
             try:
                 self._require_room(submit, steps, asker)
+                if submit.constraints.dry_run:
+                    self._require_rehearsal(now)
             except RpcError:
                 self._rates.put_back(tokens, now)
                 raise
@@ -103,7 +111,7 @@ class Admission:
         """Refuse what is well but cannot be served now: too many tasks, no audit log, a bus known to be busy."""
         self._book.check_room(submit)
         failure = self._services.journal.failure
-        if failure is not None and any(step.risk for step in steps):
+        if failure is not None and any(step.guarded for step in steps):
             raise AuditUnavailable(data={"reason": failure, "effect": "none"})
         if submit.constraints.on_busy == "fail" and not submit.constraints.dry_run:
             for step in steps:
@@ -111,8 +119,16 @@ class Admission:
                 if busy is not None:
                     raise busy
 
+    def _require_rehearsal(self, now: float) -> None:
+        """Refuse a dry run that comes too soon: it uses up no tool's rate, and is two records in the log."""
+        wait = self._services.rehearsals.take(self._principal, now)
+        if wait:
+            raise too_often("dry runs", REHEARSALS, wait)
+
     def _record_rejection(self, submit: TaskSubmit, error: RpcError) -> None:
-        """A refusal is on record too; nobody waits for it, since nothing was done."""
+        """A refusal is on record too, or counted; nobody waits for it, since nothing was done."""
+        if not self._services.refusals.admit("task.reject", self._principal, error.code):
+            return
         record: dict[str, Any] = {
             "event": "task.reject",
             "session_id": self._session_id,
@@ -121,4 +137,4 @@ class Admission:
             "error_code": error.code,
             "reason": error.message[:256],
         }
-        self._services.journal.post(record)
+        self._services.journal.post(record, minor=True)

@@ -1,61 +1,120 @@
 """Records that the audit log could not take: kept in their order, in bounded memory, until it can.
 
-It knows no log and no time. Past either bound the oldest go, and are counted, because what happened last matters most.
+There are two classes, each with bounds of its own: what tells of effects, safe states and disclosures, and what is
+`minor`, because nothing was changed or disclosed. However many minor records come, they displace none of the others.
+Past a bound the oldest of the class go, and are counted, because what happened last matters most. It knows no log and
+no time.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
+from heapq import merge
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.audit.record import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from hearth.audit.log import Stamped
 
 MOST_KEPT: Final = 10_000
-"""How many records are kept in memory while the log cannot be written; beyond that the oldest are dropped."""
-MOST_KEPT_BYTES: Final = 16 * 1024 * 1024
+"""How many records of each class are kept in memory while the log cannot be written; beyond that the oldest go."""
+MOST_KEPT_BYTES: Final = 8 * 1024 * 1024
 """The same in bytes, as lines of the log: a caller may make its records long."""
 
 
-class Backlog:
-    """The kept records, oldest first; `dropped` counts those that had to go since it was last told."""
+class _Class:
+    """The kept records of one class, oldest first, each with its number; `dropped` counts those that had to go."""
 
-    __slots__ = ("_bytes", "_kept", "dropped")
+    __slots__ = ("dropped", "kept", "size")
 
     def __init__(self) -> None:
-        self._kept: deque[Stamped] = deque()
-        self._bytes = 0
+        self.kept: deque[tuple[int, Stamped]] = deque()
+        self.size = 0
         self.dropped = 0
 
+    def keep(self, number: int, stamped: Stamped) -> None:
+        self.kept.append((number, stamped))
+        self.size += _weight(stamped)
+        while len(self.kept) > MOST_KEPT or self.size > MOST_KEPT_BYTES:
+            self.release()
+            self.dropped += 1
+
+    def release(self) -> None:
+        self.size -= _weight(self.kept.popleft()[1])
+
+
+class Backlog:
+    """The kept records of both classes, in the order in which they came."""
+
+    __slots__ = ("_major", "_minor", "_number")
+
+    def __init__(self) -> None:
+        self._major, self._minor = _Class(), _Class()
+        self._number = 0
+
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._major.kept) + len(self._minor.kept)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the kept records would take in the log."""
+        return self._major.size + self._minor.size
+
+    @property
+    def dropped(self) -> int:
+        """How many had to go since that was last told."""
+        return self._major.dropped + self._minor.dropped
+
+    @property
+    def has_major(self) -> bool:
+        """Whether any is kept that is not minor."""
+        return bool(self._major.kept)
 
     @property
     def lost(self) -> int:
         """How many records would never be written if the process ended now."""
-        return len(self._kept) + self.dropped
+        return len(self) + self.dropped
 
-    def keep(self, at: float, record: Mapping[str, Any]) -> None:
+    def account(self, *, all_of_them: bool = False) -> dict[str, Any]:
+        """What a record says of those that had to go, by class; with `all_of_them` of those that are still kept too."""
+        counts = {
+            name: one.dropped + (len(one.kept) if all_of_them else 0)
+            for name, one in (("effects", self._major), ("reads", self._minor))
+        }
+        total = sum(counts.values())
+        return {"dropped": total, **({"lost": counts} if total else {})}
+
+    def told(self) -> None:
+        """Those that had to go are on record."""
+        self._major.dropped = self._minor.dropped = 0
+
+    def keep(self, at: float, record: Mapping[str, Any], *, minor: bool = False) -> None:
         """Keep a record, marked as late."""
-        self._kept.append((at, {**record, "late": True}))
-        self._bytes += _weight(self._kept[-1])
-        while len(self._kept) > MOST_KEPT or self._bytes > MOST_KEPT_BYTES:
-            self.release(1)
-            self.dropped += 1
+        self._number += 1
+        (self._minor if minor else self._major).keep(self._number, (at, {**record, "late": True}))
 
-    def oldest(self, most: int) -> list[Stamped]:
-        """Up to `most` records, oldest first; they stay."""
-        return list(itertools.islice(self._kept, most))
+    def oldest(self, most: int, *, major: bool = False) -> list[Stamped]:
+        """Up to `most` records, oldest first; they stay. With `major` none that is minor."""
+        in_order: Iterable[tuple[int, Stamped]] = self._major.kept
+        if not major:
+            in_order = merge(self._major.kept, self._minor.kept, key=_number)
+        return [stamped for _, stamped in itertools.islice(in_order, most)]
 
-    def release(self, written: int) -> None:
-        """Let go of the `written` oldest."""
+    def release(self, written: int, *, major: bool = False) -> None:
+        """Let go of the `written` oldest, as `oldest` gives them."""
         for _ in range(written):
-            self._bytes -= _weight(self._kept.popleft())
+            first = self._major
+            if not major and self._minor.kept and not (first.kept and first.kept[0][0] < self._minor.kept[0][0]):
+                first = self._minor
+            first.release()
+
+
+def _number(kept: tuple[int, Stamped]) -> int:
+    return kept[0]
 
 
 def _weight(stamped: Stamped) -> int:

@@ -153,6 +153,8 @@ def audit_settings(config: Config) -> AuditSettings:
         durability=audit.durability,
         rotate_bytes=audit.rotate_bytes,
         checkpoint_every=audit.checkpoint_every,
+        checkpoint_interval_s=audit.checkpoint_interval_s,
+        reserve_bytes=audit.reserve_bytes,
         key=audit.key or Path(f"{path}.key"),
     )
 

@@ -281,7 +281,7 @@ async def open_runtime(
     config = config or Config()
     if config.audit.path is None:
         directory = Path(tempfile.mkdtemp(prefix=f"hearth-{os.getpid()}-"))
-        config = evolve(config, audit=evolve(config.audit, path=directory / "audit.log"))
+        config = evolve(config, audit=evolve(config.audit, path=directory / "audit.log", reserve_bytes=0))
     if isinstance(board, str):
         config = evolve(config, board=evolve(config.board, profile=board))
     parts = build_parts(

@@ -9,17 +9,21 @@ When the log cannot be written, receipts fail and the records are kept, as many 
 written later, in their order, behind an `audit.resume` record and with `"late": true`: a record that tells of
 a step whose start was refused is the truth about an attempt, and what has happened stays told. A receipt that
 failed stays failed.
+
+When the disk is full, the log's reserve is spent on the kept records that are not minor, behind an `audit.reserve`
+record: how what runs comes to its end is on the disk, whatever happens next. Their receipts fail all the same, so that
+nothing new begins. The log can be written again once the reserve has been made anew. A journal that ends before that
+writes an `audit.gap` record, which says how many records were lost.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import trio
 
@@ -34,6 +38,8 @@ from hearth.audit.writer import LogFailed
 from hearth.errors import AuditUnavailable, ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from hearth.audit.chain import Head
     from hearth.audit.disk import Disk
 
@@ -63,7 +69,13 @@ class Receipt(Slot[None]):
     __slots__ = ()
 
 
-_Post = tuple[float, tuple[Mapping[str, Any], ...], Receipt | None]
+class _Post(NamedTuple):
+    """Records and when they were reported; `minor` as `Journal.post` has it."""
+
+    at: float
+    records: tuple[Mapping[str, Any], ...]
+    receipt: Receipt | None
+    minor: bool = False
 
 
 class Journal:
@@ -96,6 +108,8 @@ class Journal:
         self._backlog = Backlog()
         self._failure: str | None = None
         self._failed_at = 0.0
+        self._full = False
+        """Whether it cannot be written for want of room."""
         self._told: str | None = None
         self._key_trouble: str | None = None
         self._key_retry_at = 0
@@ -117,10 +131,11 @@ class Journal:
             self.post(record)
         return found.notes()
 
-    def post(self, *records: Mapping[str, Any]) -> Receipt:
+    def post(self, *records: Mapping[str, Any], minor: bool = False) -> Receipt:
         """Report records, each with `event` and the event's fields; never waits, never raises.
 
-        They are sealed next to each other and in the order of the posts; they must not be changed afterwards.
+        They are sealed next to each other and in the order of the posts; they must not be changed afterwards. `minor`
+        ones tell of nothing that was changed or disclosed: while the log cannot be written they displace no others.
         """
         receipt = Receipt()
         count = self.tally.record
@@ -131,24 +146,24 @@ class Journal:
             return receipt
         at = self._clock()
         if self._in_place and not self._queued and self._failure is None:
-            self._write_now(at, records, receipt)
+            self._write_now(_Post(at, records, receipt, minor), receipt)
             return receipt
         if self._relaxed and self._failure is None:
             receipt.fill(None)
         self._queued += 1
         self._underway += len(records)
-        self._mailbox.post((at, records, receipt))
+        self._mailbox.post(_Post(at, records, receipt, minor))
         return receipt
 
-    def _write_now(self, at: float, records: tuple[Mapping[str, Any], ...], receipt: Receipt) -> None:
+    def _write_now(self, post: _Post, receipt: Receipt) -> None:
         """With durability "os" a record is where it has to be as soon as the kernel has it: nobody needs to wait.
 
         What the log cannot take, or wants besides (a key), is the actor's business.
         """
         try:
-            self._log.append([(at, record) for record in records], at)
+            self._log.append([(post.at, record) for record in post.records], post.at)
         except LogFailed as failed:
-            self._fail([(at, records, receipt)], failed)
+            self._fail([post], failed)
             self._wake()
             return
         except Exception as bug:  # noqa: BLE001  the actor must end on it, not whoever happened to post
@@ -178,9 +193,15 @@ class Journal:
             await trio.sleep_forever()
         receipt = Receipt()
         self._queued += 1
-        self._mailbox.post((self._clock(), (), receipt))
+        self._mailbox.post(_Post(self._clock(), (), receipt))
         with contextlib.suppress(AuditUnavailable):
             await receipt.get()
+
+    def checkpoint(self) -> None:
+        """Have what no checkpoint covers signed soon; does nothing if there is no such record."""
+        if self._log.is_open and self._log.unsigned:
+            self._log.checkpoint_due = True
+            self._wake()
 
     @property
     def settings(self) -> AuditSettings:
@@ -195,7 +216,7 @@ class Journal:
     @property
     def warning(self) -> str | None:
         """What is wrong although records are written: no rotation, unsigned checkpoints, a log somebody removed."""
-        return self._log.warning or self._key_trouble
+        return self._log.warning or self._key_trouble or self._log.reserve.trouble
 
     @property
     def lag(self) -> int:
@@ -221,6 +242,7 @@ class Journal:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._serve, guard, nursery.cancel_scope)
+                nursery.start_soon(self._sign_regularly)
                 task_status.started()
                 try:
                     await trio.sleep_forever()
@@ -265,7 +287,7 @@ class Journal:
         self._wake()
 
     def _wake(self) -> None:
-        self._mailbox.post((0.0, (), None))
+        self._mailbox.post(_Post(0.0, (), None))
 
     async def _serve(self, guard: trio.CancelScope, outer: trio.CancelScope) -> None:
         """The loop, out of reach of cancellation from outside; `guard` ends it if the last commits take too long."""
@@ -284,6 +306,12 @@ class Journal:
             self._refuse(self._mailbox.drain(), self._failure)
         outer.cancel()
 
+    async def _sign_regularly(self) -> None:
+        """Let no record stay unsigned for longer than the operator said."""
+        while True:
+            await trio.sleep(self._settings.checkpoint_interval_s)
+            self.checkpoint()
+
     async def _next(self) -> list[_Post]:
         """What has been posted; nothing, after a while, if a log that fails has to be tried again."""
         if self._failure is None:
@@ -300,19 +328,22 @@ class Journal:
             await self._commit([])
         while posts := self._mailbox.drain():
             await self._commit(posts)
+        if self._failure is not None and (self._backlog.lost or self._log.reserve.spent):
+            await self._write_gap()
 
     # --- commits
 
     async def _commit(self, posts: list[_Post]) -> None:
         """Write the records of `posts` and answer their receipts, whatever happens."""
-        self._queued -= sum(receipt is not None for _, _, receipt in posts)
-        records = [(at, record) for at, group, _ in posts for record in group]
+        self._queued -= sum(post.receipt is not None for post in posts)
+        records = [(post.at, record) for post in posts for record in post.records]
         try:
             if self._failure is not None:
                 await self._resume()
             await self._append(records)
         except LogFailed as failed:
             self._fail(posts, failed)
+            await self._spend_reserve()
         except BaseException:
             self._refuse(posts, f"audit log {self._log.path}: {_ENDED}")
             raise
@@ -320,23 +351,22 @@ class Journal:
             self._failure = None
             if self._log.warning is not self._told:
                 self._tell()
-            for _, _, receipt in posts:
-                if receipt is not None and not receipt.filled:
-                    receipt.fill(None)
+            for post in posts:
+                if post.receipt is not None and not post.receipt.filled:
+                    post.receipt.fill(None)
         finally:
-            self._underway -= sum(len(group) for _, group, _ in posts)
+            self._underway -= sum(len(post.records) for post in posts)
 
-    async def _append(self, records: list[Stamped]) -> None:
+    async def _append(self, records: list[Stamped], *, spend: bool = False) -> None:
         now = records[-1][0] if records else self._clock()
+        append = partial(self._log.append, records, now, spend=spend)
         if not self._sync:
-            self._log.append(records, now)
+            append()
             return
         if self._hung:
             raise LogFailed(f"audit log {self._log.path}: {_SILENT}")
         try:
-            await trio.to_thread.run_sync(
-                self._log.append, records, now, abandon_on_cancel=True, limiter=self._limiter
-            )
+            await trio.to_thread.run_sync(append, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:  # it took too long on the way out: the log is left to the thread
             self._hung = True
             self._failure = f"audit log {self._log.path}: {_SILENT}"
@@ -349,7 +379,7 @@ class Journal:
             "reason": self._failure,
             "since": timestamp(self._failed_at),
             "kept": len(self._backlog),
-            "dropped": self._backlog.dropped,
+            **self._backlog.account(),
         }
         first: list[Stamped] = [(self._clock(), resume)]
         size = _PROBE
@@ -359,7 +389,8 @@ class Journal:
                 await self._append(first + chunk)
             except LogFailed as failed:
                 self._forget(failed.written, first)
-                raise LogFailed(failed.reason) from failed  # none of the records that are new is written
+                # None of the records that are new is written.
+                raise LogFailed(failed.reason, full=failed.full) from failed
             self._forget(len(first) + len(chunk), first)
             first, size = [], _CHUNK
             await trio.lowlevel.checkpoint()
@@ -369,8 +400,36 @@ class Journal:
     def _forget(self, written: int, first: list[Stamped]) -> None:
         """Let go of what has been written at last: the resume record, if it was in `first`, and kept ones."""
         if first and written:
-            self._backlog.dropped = 0
+            self._backlog.told()
         self._backlog.release(max(0, written - len(first)))
+
+    async def _spend_reserve(self) -> None:
+        """Write what is kept and not minor into the room of the reserve, if that is what is missing."""
+        backlog, reserve = self._backlog, self._log.reserve
+        if not (self._full and backlog.has_major and (reserve.held or reserve.spent)):
+            return
+        said = {"event": "audit.reserve", "reason": self._failure, "since": timestamp(self._failed_at)}
+        first: list[Stamped] = [] if reserve.spent else [(self._clock(), said)]
+        try:
+            while chunk := backlog.oldest(_CHUNK, major=True):
+                await self._append(first + chunk, spend=True)
+                backlog.release(len(chunk), major=True)
+                first = []
+        except LogFailed as failed:
+            backlog.release(max(0, failed.written - len(first)), major=True)
+
+    async def _write_gap(self) -> None:
+        """Say, in the last record of a log that cannot be written, how many never came to it."""
+        if not (self._full and (self._log.reserve.held or self._log.reserve.spent)):
+            return
+        said = {
+            "event": "audit.gap",
+            "reason": self._failure,
+            "since": timestamp(self._failed_at),
+            **self._backlog.account(all_of_them=True),
+        }
+        with contextlib.suppress(LogFailed):
+            await self._append([(self._clock(), said)], spend=True)
 
     def _fail(self, posts: list[_Post], failed: LogFailed) -> None:
         """Answer the posts that were written whole, refuse the others, and keep their records for later."""
@@ -378,13 +437,13 @@ class Journal:
             self.failures += 1
             self._failed_at = self._clock()
             log.error("%s; until it can be written nothing with an effect is done", failed.reason)
-        self._failure = failed.reason
+        self._failure, self._full = failed.reason, failed.full
         written = failed.written
-        for at, group, receipt in posts:
+        for at, group, receipt, minor in posts:
             missing = group[written:]
             written = max(0, written - len(group))
             for record in missing:
-                self._backlog.keep(at, record)
+                self._backlog.keep(at, record, minor=minor)
             if receipt is not None and not receipt.filled:
                 if missing:
                     receipt.fail(_unavailable(failed.reason))
@@ -397,7 +456,8 @@ class Journal:
         log.warning("%s", self._told)
 
     def _refuse(self, posts: list[_Post], reason: str | None) -> None:
-        for _, _, receipt in posts:
+        for post in posts:
+            receipt = post.receipt
             if receipt is not None and not receipt.filled:
                 receipt.fail(_unavailable(reason or f"audit log {self._log.path}: closed"))
 
@@ -414,7 +474,7 @@ class Journal:
         """Read or make the key in a thread, where its library is imported too, and let the checkpoint be written."""
         self._key_loading = True
         try:
-            self._log.signer = await _in_time(functools.partial(keys.load_or_create, self._settings.key))
+            self._log.signer = await _in_time(partial(keys.load_or_create, self._settings.key))
             self._key_trouble = None
         except (OSError, ConfigError) as error:
             self._key_trouble = f"audit checkpoints are not signed: {str(error) or _SILENT}"

@@ -18,12 +18,14 @@ import trio
 from attrs import field, frozen
 
 from hearth._version import __version__
+from hearth.actors.admission import REHEARSALS
 from hearth.actors.alarms import Alarms
 from hearth.actors.asks import NUDGE, Ask, End
 from hearth.actors.bus import Bus
 from hearth.actors.buses import disown_outputs, settle_buses, start_buses
 from hearth.actors.ledger import Ledger
 from hearth.actors.manifests import Manifests
+from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.submission import Checks
@@ -32,7 +34,8 @@ from hearth.config_hcp import HcpConfig
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.hcp.capability import CapabilitySet
 from hearth.mcp.protocol import endpoints
-from hearth.policy.rate import Rate, TokenBucket
+from hearth.policy.buckets import Buckets, too_often
+from hearth.policy.rate import Rate
 from hearth.policy.rules import Grant, PolicyEntry, decide
 from hearth.schema import Validator, check_schema
 
@@ -51,14 +54,6 @@ if TYPE_CHECKING:
     from hearth.tools import ToolRegistry
 
 log = logging.getLogger("hearth.runtime")
-
-REJECTIONS = Rate(10, 60)
-"""How often the refusals of one principal are put on record: ten at once, then one in six seconds."""
-MOST_REJECTED = 1000
-"""Principals and addresses whose refusals are counted."""
-ALL_STRANGERS = Rate(60, 60)
-"""How often the refusals of peers that could not prove who they are are put on record, wherever they come from."""
-
 
 @frozen(kw_only=True, eq=False)
 class RuntimeParts:
@@ -109,8 +104,10 @@ class Runtime:
         self._sessions: dict[str, Session] = {}
         self._per_principal: dict[str, int] = {}
         self._grants: dict[str, Grant] = {}
-        self._rejections: dict[str, TokenBucket] = {}
-        self._strangers = TokenBucket(ALL_STRANGERS)
+        self.refusals = Refusals(parts.journal, Rate.parse(parts.limits.reject_rate), parts.clock)
+        """Which refusals are recorded one by one."""
+        self._session_rate = Rate.parse(parts.limits.session_rate)
+        self._openings = Buckets(self._session_rate)
         self.listeners: list[str] = []
         """Where clients may connect, as health tells it."""
         self.desk: Desk | None = None
@@ -133,7 +130,15 @@ class Runtime:
             check_schema(tool.result_schema, f"tool {tool.name}: result_schema")
             validators[tool.name] = Validator(tool.params_schema)
         self._services = SessionServices(
-            tasks=TaskServices(parts.journal, self.buses, parts.paths, parts.clock, self.health),
+            tasks=TaskServices(
+                parts.journal,
+                self.buses,
+                parts.paths,
+                parts.clock,
+                self.health,
+                self.refusals,
+                Buckets(REHEARSALS),
+            ),
             checks=Checks(parts.registry, validators, self.buses, parts.paths, limits.max_steps),
             limits=SessionLimits(
                 limits.idle_ttl_s, limits.close_grace_s, limits.max_tasks_per_session, limits.task_history
@@ -153,13 +158,14 @@ class Runtime:
     def open_session(self, principal: Principal, opening: SessionOpen, ask: Ask) -> Session:
         """Start a session for a principal; it answers `ask` once its opening is on record.
 
-        Raises PermissionDenied (no policy entry matches), QueueFull (too many sessions), ShuttingDown.
+        Raises PermissionDenied (no policy entry matches), QueueFull (too many sessions), RateLimited (opened too
+        often), ShuttingDown.
         """
         if self.closing or self._nursery is None:
             raise ShuttingDown
         grant = decide(self.parts.policy, principal, self.parts.registry)
         if grant is None:
-            if self._worth_recording(principal.key):
+            if self.refusals.admit("session.reject", principal.key, PermissionDenied.code):
                 self.audit("session.reject", principal=principal.key, reason="no policy entry matches")
             raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
         # One grant for all sessions of a policy entry: it is the largest thing an idle session would hold.
@@ -168,6 +174,9 @@ class Runtime:
         most = self.parts.limits.max_sessions_per_principal
         if count >= most:
             raise QueueFull(f"Queue full: {count} sessions are open", data={"max_sessions_per_principal": most})
+        wait = self._openings.take(principal.key, trio.current_time())
+        if wait:
+            raise too_often("sessions", self._session_rate, wait)
         session = Session(principal.key, grant, opening, self._services)
         self._sessions[session.session_id] = session
         self._per_principal[principal.key] = count + 1
@@ -177,15 +186,9 @@ class Runtime:
 
     def refused(self, carrier: str, peer: str, reason: str) -> None:
         """Record that a peer could not prove who it is (an address, and why)."""
-        if self._worth_recording(f"{carrier} {peer}") and not self._strangers.take(trio.current_time()):
+        if self.refusals.admit_stranger("auth.reject", carrier, peer):
             log.info("%s: refused %s: %s", carrier, peer, reason)
             self.audit("auth.reject", carrier=carrier, peer=peer, reason=reason)
-
-    def _worth_recording(self, who: str) -> bool:
-        """Whether a refusal is recorded: not without end, since who is refused is not to fill the disk."""
-        if len(self._rejections) >= MOST_REJECTED:
-            self._rejections.clear()
-        return not self._rejections.setdefault(who, TokenBucket(REJECTIONS)).take(trio.current_time())
 
     async def _run_session(self, session: Session, ask: Ask) -> None:
         try:
@@ -308,7 +311,9 @@ class Runtime:
                     await start_buses(self.buses, outer, self.audit)
                     confined = {} if self.parts.sandbox is None else {"sandbox": self.parts.sandbox}
                     self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses), **confined)
+                    journal.checkpoint()
                     outer.start_soon(self._alarms.run)
+                    outer.start_soon(self.refusals.run)
                     if self.parts.energy is not None:
                         outer.start_soon(self.parts.energy.run)
                     house.shield = True
@@ -319,7 +324,9 @@ class Runtime:
                     self._nursery = None
                     await settle_buses(self.buses)
                     self.parts.ledger.flush()
+                    self.refusals.flush()
                     self.audit("daemon.stop")
+                    journal.checkpoint()
                     await journal.aclose()
                     outer.cancel_scope.cancel()
         finally:

@@ -99,6 +99,7 @@ class Session:
         "_opening",
         "_services",
         "_silence",
+        "_unrecorded",
         "_winding_up",
         "end_recorded",
         "made_safe",
@@ -135,6 +136,7 @@ class Session:
         """Why it takes no more requests, from when it does not."""
         self._nursery: trio.Nursery | None = None
         self._winding_up = False
+        self._unrecorded = False
         self.end_recorded = False
         """True once the record of the end has been handed to the journal."""
         self.made_safe: list[Any] = []
@@ -157,7 +159,12 @@ class Session:
         self._handling = opener
         try:
             try:
-                await self._record("session.open", client_name=self._opening.client_name, policy=self._grant.policy)
+                self._unrecorded = not await self._record(
+                    "session.open",
+                    minor=self._services.tasks.journal.failure is not None,
+                    client_name=self._opening.client_name,
+                    policy=self._grant.policy,
+                )
             except trio.Cancelled:
                 self._handling = None
                 opener.error(ShuttingDown())
@@ -347,7 +354,11 @@ class Session:
         yielding = len(self._book.all_live())
         safe = await self._make_safe(until)
         self.end_recorded = True
-        await self._record("session.close", reason=self.reason, yielding=yielding or None, safe=safe or None)
+        # Of a session that began while the log could not be written, only outputs are more than reads.
+        minor = self._unrecorded and not safe
+        await self._record(
+            "session.close", minor=minor, reason=self.reason, yielding=yielding or None, safe=safe or None
+        )
         closers, self._closers = self._closers, []
         for ask in closers:
             ask.result({"ok": True, "yielding": yielding} if yielding else {"ok": True})
@@ -360,8 +371,8 @@ class Session:
         buses = self._services.checks.buses.values()
         return await make_safe(buses, self.session_id, until, alone=self.end_recorded)
 
-    async def _record(self, event: str, **members: Any) -> None:
-        """Write a record about the session; reads go on when the log cannot be written, so a failure is not raised."""
+    async def _record(self, event: str, *, minor: bool, **members: Any) -> bool:
+        """Write a record about the session; False if it could not be written, which keeps nobody from reading."""
         record: Mapping[str, Any] = {
             "event": event,
             "session_id": self.session_id,
@@ -369,6 +380,7 @@ class Session:
             **{name: value for name, value in members.items() if value is not None},
         }
         try:
-            await self._services.tasks.journal.post(record).get()
+            await self._services.tasks.journal.post(record, minor=minor).get()
         except AuditUnavailable:
-            return
+            return False
+        return True

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from hearth.actors.bus import Bus
     from hearth.actors.events import EventLog
+    from hearth.actors.refusals import Refusals
     from hearth.actors.tally import Tally
     from hearth.api import Status
     from hearth.errors import RpcError
+    from hearth.policy.buckets import Buckets
     from hearth.tools import PathGuard, Tool, Undo
 
 
@@ -38,8 +40,11 @@ class Receipt(Protocol):
 class AuditTrail(Protocol):
     """The journal's face to those who write to it."""
 
-    def post(self, *records: Mapping[str, Any]) -> Receipt:
-        """Hand over records, to be written together and in this order."""
+    def post(self, *records: Mapping[str, Any], minor: bool = False) -> Receipt:
+        """Hand over records, to be written together and in this order.
+
+        `minor` ones tell of nothing that was changed or disclosed: they never displace others.
+        """
         ...
 
     @property
@@ -62,6 +67,10 @@ class TaskServices:
     paths: PathGuard
     clock: Callable[[], float]
     health: Callable[[], Mapping[str, Any]]
+    refusals: Refusals
+    """Which refusals are recorded one by one."""
+    rehearsals: Buckets
+    """How often each principal may have a task rehearsed."""
 
 
 @define(slots=True, eq=False)
@@ -90,6 +99,11 @@ class StepRun:
         if self._args_hash is None:
             self._args_hash = args_hash(self.args)
         return self._args_hash
+
+    @property
+    def guarded(self) -> bool:
+        """True if it must not run unless its start is on record: it changes, discloses or consumes something."""
+        return self.risk > 0 or self.tool.discloses
 
     def outcome(self) -> dict[str, Any]:
         """The members that say how the step stands, for events and task.get."""

@@ -54,6 +54,7 @@ class TaskActor:
         "_events",
         "_leases",
         "_mark",
+        "_minor",
         "_on_end",
         "_patience",
         "_posted",
@@ -107,6 +108,7 @@ class TaskActor:
         self._started_at = now
         self._mark = now
         """When the last thing ended that the task did: the next step's time begins there."""
+        self._minor = not any(step.guarded for step in steps)
         self._result_bytes = 0
         self._patience = LAST_WORDS
         self._records: list[Mapping[str, Any]] = []
@@ -189,9 +191,10 @@ class TaskActor:
         self._records.append(self._record("task.step.start", index))
         self._events.append(("start", {"step_index": index, "tool": step.tool.name}))
         unrecorded = await self._commit()
-        if unrecorded is not None and step.risk > 0:
+        if unrecorded is not None and step.guarded:
             self._finish_step(index, error=unrecorded)
-            return not self._constraints.abort_on_step_failure
+            # Whatever the task says of failures: each further attempt would only be one more record to keep.
+            return False
         scope = StepScope(index, step, self.asker, self._constraints, self.log, self._services)
         try:
             value = await step.tool.run(scope, step.args)
@@ -280,7 +283,7 @@ class TaskActor:
         """
         if self._records:
             records, self._records = self._records, []
-            self._posted.append(self._services.journal.post(*records))
+            self._posted.append(self._services.journal.post(*records, minor=self._minor))
         unrecorded = None
         while self._posted:
             try:
@@ -291,7 +294,7 @@ class TaskActor:
             del self._posted[0]
         if self._acknowledge is not None:
             acknowledge, self._acknowledge = self._acknowledge, None
-            if unrecorded is not None and any(step.risk for step in self.steps):
+            if unrecorded is not None and not self._minor:
                 acknowledge(unrecorded)
                 raise _CannotStart(unrecorded)
             acknowledge(None)

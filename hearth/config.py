@@ -110,6 +110,9 @@ class AuditConfig:
     durability: Annotated[Literal["os", "fsync", "relaxed"], Choice("os", "fsync", "relaxed")] = "os"
     rotate_bytes: Annotated[int, Integer(1024)] = 64 * 1024 * 1024
     checkpoint_every: Count = 1000
+    checkpoint_interval_s: Seconds = 3600
+    reserve_bytes: Annotated[int, Integer(0, 2**30)] = 1024 * 1024
+    """Room that is kept free for the last records of what runs when the disk is full; 0: none."""
     key: Annotated[Path | None, AbsolutePath()] = None
 
 
@@ -158,6 +161,10 @@ class LimitsConfig:
     max_steps: Count = 256
     max_tasks_per_session: Count = 64
     max_sessions_per_principal: Count = 64
+    session_rate: Annotated[str, _RATE] = "1000/10s"
+    """How often one principal may open a session: each is two records in the audit log."""
+    reject_rate: Annotated[str, _RATE] = "60/m"
+    """How often the refusals of one principal go on record one by one; the others are counted there."""
     max_connections: Count = 1024
     max_outstanding: Count = 256
     bus_queue: Count = 128

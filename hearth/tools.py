@@ -180,6 +180,11 @@ class Tool:
     paths: Callable[[Args], Sequence[PathUse]] = _no_paths
     idempotent: bool = False
     """Whether doing it twice with the same args changes nothing more than doing it once; risk 0 need not say so."""
+    discloses: bool = False
+    """Whether it reads what must not be read unrecorded: files, processes, addresses, bytes that are then gone.
+
+    It is refused, as what changes something is, while the audit log cannot be written.
+    """
     opt_in: bool = False
     """Registered only when the operator names it under [tools] enable."""
     effective_risk: Callable[[Args], int] | None = None

@@ -64,6 +64,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
             bus=any_path,
             run=_list,
             paths=_reads,
+            discloses=True,
         ),
         Tool(
             name="file.stat",
@@ -85,6 +86,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
             bus=any_path,
             run=_stat,
             paths=_reads,
+            discloses=True,
         ),
         Tool(
             name="file.read",
@@ -113,6 +115,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
             bus=any_path,
             run=_read,
             paths=_reads,
+            discloses=True,
         ),
         Tool(
             name="file.write",

@@ -62,6 +62,7 @@ def _list_tool(bus: str) -> Tool:
     return Tool(
         name="proc.list",
         risk_level=0,
+        discloses=True,
         timeout_ms=5000,
         description=(
             "List running processes, the greatest users first: of CPU time since their start (not at the moment), or "

@@ -224,6 +224,7 @@ def _tool(bus: str, name: str, description: str, read: Callable[[Any], Mapping[s
         capability="CAP_SYS_READ",
         bus=lambda _args: bus,
         run=_run(read),
+        discloses=name == "sys.network",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,42 @@ class Disk:
     write = staticmethod(os.write)
     sync = staticmethod(os.fdatasync)
     truncate = staticmethod(os.ftruncate)
+
+    def allocate(self, path: Path, size: int, /) -> None:
+        """Have `size` bytes of room in a file of one's own, which may be there; if not all can be had, there is none.
+
+        Raises OSError.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(path, flags, 0o600)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            os.ftruncate(fd, size)
+            _take_room(fd, size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, 0)
+            raise
+        finally:
+            os.close(fd)
+
+    def free(self, path: Path, /) -> None:
+        """Give the room of such a file up, if it is there. Raises OSError."""
+        path.unlink(missing_ok=True)
+
+
+def _take_room(fd: int, size: int) -> None:
+    """Take `size` bytes of the disk for a file: by fallocate(2), or by writing zeros where there is no such thing."""
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        zeros = bytes(min(size, 1 << 16))
+        written = 0
+        while written < size:
+            written += os.pwrite(fd, zeros[: size - written], written)
 
 
 def sync_directory(path: Path) -> None:
@@ -53,8 +90,8 @@ class FaultyDisk(Disk):
     `write_error`, `sync_error` and `truncate_error` are raised by every call until they are set to None
     again. While `gate` is clear a sync does not return: close it with `gate.clear()`, open it with
     `gate.set()`. A write that is larger than the room is a short write, as on a real disk; the next one is
-    ENOSPC. `writes` counts calls that wrote something, `syncs` those that returned; `syncing` is set once a
-    sync has begun.
+    ENOSPC. What is allocated takes of the room, and gives it back when it is freed. `writes` counts calls that wrote
+    something, `syncs` those that returned; `syncing` is set once a sync has begun.
     """
 
     def __init__(self, room: int | None = None) -> None:
@@ -62,6 +99,8 @@ class FaultyDisk(Disk):
         self.write_error: OSError | None = None
         self.sync_error: OSError | None = None
         self.truncate_error: OSError | None = None
+        self.allocated: dict[Path, int] = {}
+        """Bytes by file."""
         self.gate = threading.Event()
         self.gate.set()
         self.syncing = threading.Event()
@@ -88,6 +127,23 @@ class FaultyDisk(Disk):
             raise self.sync_error
         os.fdatasync(fd)
         self.syncs += 1
+
+    def allocate(self, path: Path, size: int, /) -> None:
+        """Take the room, all of it or none."""
+        wanted = size - self.allocated.get(path, 0)
+        if self.room is not None:
+            if wanted > self.room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.room -= wanted
+        super().allocate(path, size)
+        self.allocated[path] = size
+
+    def free(self, path: Path, /) -> None:
+        """Give the room back."""
+        super().free(path)
+        if self.room is not None:
+            self.room += self.allocated.get(path, 0)
+        self.allocated.pop(path, None)
 
     def truncate(self, fd: int, size: int, /) -> None:
         """Cut the file, which gives no room back."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHUNK = 256 * 1024
 
 _ROTATED = re.compile(r"\.([0-9]{12,})\Z")
-_ASIDE = re.compile(r"\.(?:(?:torn|found)-[^/]+|next|key|key\.[0-9]+\.new|pub|outputs|hcp)\Z")
+_ASIDE = re.compile(r"\.(?:(?:torn|found)-[^/]+|next|reserve|key|key\.[0-9]+\.new|pub|outputs|hcp)\Z")
 _FIRST_SEQ = re.compile(rb'\{"seq":([0-9]{1,18}),')
 
 

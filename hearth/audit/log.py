@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from hearth.audit import keys
@@ -18,6 +19,7 @@ from hearth.audit.disk import Disk, sync_directory, sync_names
 from hearth.audit.files import real, rotated_files, rotated_name
 from hearth.audit.record import Record, timestamp
 from hearth.audit.recovery import Recovery, recover
+from hearth.audit.reserve import Reserve
 from hearth.audit.writer import LogFailed, Writer
 from hearth.errors import ConfigError
 
@@ -53,7 +55,9 @@ class AuditLog:
         self.warning: str | None = None
         self.head: Head = (0, GENESIS)
         self._sync = settings.durability == "fsync"
-        self._writer = Writer(self.path, sync=self._sync, disk=disk or Disk())
+        disk = disk or Disk()
+        self._writer = Writer(self.path, sync=self._sync, disk=disk)
+        self.reserve = Reserve(self.path.with_name(self.path.name + ".reserve"), settings.reserve_bytes, disk)
         self._signed_at = 0
         self._opening: Record | None = None
         self._rotate_at = settings.rotate_bytes
@@ -91,6 +95,8 @@ class AuditLog:
             raise
         self._writer.adopt(fd, found.size, found.head, found.first_seq)
         self.head = found.head
+        with suppress(OSError):  # it says so itself; a log without a reserve is still a log
+            self.reserve.make()
         self._watched_at = now
         if not found.size and found.head[0]:
             self._open_with("recovered", rotated_files(self.path)[-1].name, None)
@@ -146,11 +152,17 @@ class AuditLog:
 
     # --- writing
 
-    def append(self, records: Sequence[Stamped], now: float) -> None:
+    @property
+    def unsigned(self) -> bool:
+        """True if there are records that no checkpoint covers."""
+        return self.head[0] > self._signed_at
+
+    def append(self, records: Sequence[Stamped], now: float, *, spend: bool = False) -> None:
         """Seal and write `records`; with durability "fsync" return when they are on the disk.
 
         Checkpoints and rotation happen on the way. An empty sequence writes what the log itself has outstanding, at
-        `now`. Raises LogFailed; the records after the first `written` are then not in the log, and may be given again.
+        `now`. `spend` gives up the reserve for them; later records are not taken before it is there again. Raises
+        LogFailed; the records after the first `written` are then not in the log, and may be given again.
         """
         writer = self._writer
         chain, every = writer.chain, self._settings.checkpoint_every
@@ -158,6 +170,7 @@ class AuditLog:
         lines: list[bytes] = []
         size = 0
         try:
+            self._settle_reserve(spend=spend)
             self._prepare(at)
             for at, record in records:
                 if writer.size + size >= self._rotate_at:
@@ -189,6 +202,16 @@ class AuditLog:
             raise
         finally:
             self.head = chain.head
+
+    def _settle_reserve(self, *, spend: bool) -> None:
+        self._writer.kept = 0
+        try:
+            if spend:
+                self.reserve.spend()
+            elif self.reserve.spent:
+                self.reserve.make()
+        except OSError as error:
+            raise self._writer.failed(error) from error
 
     def _prepare(self, at: float) -> None:
         """Before the first record of a batch: the file must be there, end in a whole record, and have its opening."""

@@ -35,13 +35,16 @@ class AuditSettings:
     """The `[audit]` table of hearth.toml, with its defaults filled in.
 
     A file that has reached `rotate_bytes` is followed by a new one; a checkpoint follows every record whose
-    number is a multiple of `checkpoint_every`. `key` is the daemon's Ed25519 key; it is made when the first
-    checkpoint is due, and its public half lies beside it as `<key>.pub`. Raises ConfigError for a value that
-    cannot work.
+    number is a multiple of `checkpoint_every`, and no record stays without one for longer than
+    `checkpoint_interval_s`. `reserve_bytes` of the disk are kept for the end of what runs when it is full. `key`
+    is the daemon's Ed25519 key; it is made when the first checkpoint is due, and its public half lies beside it as
+    `<key>.pub`. Raises ConfigError for a value that cannot work.
     """
 
     path: Path
     durability: Durability = field(default="os", validator=_known)
     rotate_bytes: int = field(default=64 * 1024 * 1024, validator=_at_least(1024))
     checkpoint_every: int = field(default=1000, validator=_at_least(1))
+    checkpoint_interval_s: float = 3600
+    reserve_bytes: int = field(default=1024 * 1024, validator=_at_least(0))
     key: Path

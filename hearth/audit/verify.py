@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -23,7 +24,7 @@ from hearth.audit.chain import GENESIS, Head
 from hearth.audit.files import backward, first_seq, head_of, is_aside, parse, real, rotated_files, rotated_seq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hearth.audit.record import Record
 
@@ -54,6 +55,12 @@ class Report:
     checkpoints: int
     signed_to: int
     first_bad: Bad | None = None
+    unsigned: int = 0
+    """Records at the end that no checkpoint follows: chained only, so that cutting them off would not show."""
+    lost: Mapping[str, int] = field(factory=dict)
+    """Records that by the log's own account never came to it, because it could not be written: by class."""
+    uncounted: int = 0
+    """How often a run ended while the log's disk was full and could not say how many records were lost."""
 
     @property
     def ok(self) -> bool:
@@ -174,6 +181,7 @@ def _plain(value: object) -> str:
 
 
 _LONGEST_SHOWN = 120
+_OF_THE_DISK = frozenset(("audit.reserve", "audit.resume", "audit.gap", "daemon.start"))
 
 
 @define
@@ -188,6 +196,11 @@ class _Check:
     records: int = 0
     checkpoints: int = 0
     signed_to: int = 0
+    unsigned: int = 0
+    lost: Counter[str] = field(factory=Counter)
+    uncounted: int = 0
+    full: bool = False
+    """Whether the disk was full, by the record read last that says something of it."""
     line: int = 0
     files: list[Path] = field(factory=list)
 
@@ -221,16 +234,29 @@ class _Check:
             return "not a JSON object"
         seq, prev = record.get("seq"), record.get("prev")
         reason = self._link(seq, prev)
-        if reason is None and record.get("event") == "audit.checkpoint":
+        event = record.get("event")
+        self.unsigned += 1
+        if reason is None and event == "audit.checkpoint":
             reason = self._checkpoint(record)
         if reason is not None:
             return reason
+        if event in _OF_THE_DISK:
+            self._note(record)
         self.seq = seq
         self.prev = "sha256:" + sha256(line[:-1]).hexdigest()
         self.records += 1
         if self.known is not None and seq == self.known[0] and self.prev != self.known[1]:
             return f"record {seq} has the hash {self.prev}, and not {self.known[1]} as noted before"
         return None
+
+    def _note(self, record: dict[str, Any]) -> None:
+        """Take down what a record says of a log that could not be written."""
+        event, lost = record["event"], record.get("lost")
+        if event == "daemon.start":
+            self.uncounted += self.full
+        self.full = event == "audit.reserve"
+        if event in ("audit.resume", "audit.gap") and isinstance(lost, dict):
+            self.lost.update({name: count for name, count in lost.items() if type(count) is int and count > 0})
 
     def _link(self, seq: Any, prev: Any) -> str | None:
         if type(seq) is not int or seq < 1:
@@ -262,6 +288,7 @@ class _Check:
                 return f"checkpoint signature by {key} is wrong"
             self.signed_to = before["seq"]
         self.checkpoints += 1
+        self.unsigned = 0
         return None
 
     def _end(self) -> Bad | None:
@@ -283,4 +310,7 @@ class _Check:
             checkpoints=self.checkpoints,
             signed_to=self.signed_to,
             first_bad=bad,
+            unsigned=self.unsigned,
+            lost=dict(self.lost),
+            uncounted=self.uncounted + self.full,
         )

@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 
 
 class LogFailed(HearthError):
-    """Not all records could be written. The first `written` of them are; the log holds none of the others."""
+    """Not all records could be written. The first `written` of them are; the log holds none of the others.
 
-    def __init__(self, reason: str, written: int = 0) -> None:
+    `full` is True if that was for want of room.
+    """
+
+    def __init__(self, reason: str, written: int = 0, *, full: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.written = written
+        self.full = full
 
 
 class Writer:
@@ -122,7 +126,7 @@ class Writer:
 
     def failed(self, error: OSError) -> LogFailed:
         """The exception to raise for a system call that failed."""
-        return LogFailed(f"audit log {self.path}: {error.strerror}")
+        return LogFailed(f"audit log {self.path}: {error.strerror}", full=error.errno in (errno.ENOSPC, errno.EDQUOT))
 
     def _keep_whole(self, lines: Sequence[bytes], written: int) -> None:
         """After a write that ended early: keep the lines it finished, cut off the rest."""

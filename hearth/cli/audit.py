@@ -137,6 +137,9 @@ def report_json(report: Report) -> dict[str, Any]:
         "first_seq": report.first_seq,
         "checkpoints": report.checkpoints,
         "signed_to": report.signed_to,
+        "unsigned": report.unsigned,
+        "lost": dict(report.lost),
+        "uncounted": report.uncounted,
         "first_bad": None if bad is None else {"file": str(bad.file), "line": bad.line, "reason": bad.reason},
     }
 
@@ -164,6 +167,15 @@ def _report_lines(report: Report, *, signed: bool) -> Iterator[str]:
         yield f"     signed up to record {report.signed_to}, by {report.checkpoints} checkpoints"
     elif report.checkpoints:
         yield f"     {report.checkpoints} checkpoints, whose signatures --key would check"
+    if report.unsigned:
+        records = "record is" if report.unsigned == 1 else "records are"
+        yield f"     the last {report.unsigned} {records} not covered by a signature yet"
+    if report.lost:
+        lost = ", ".join(f"{count} of {name}" for name, count in sorted(report.lost.items()))
+        yield f"GAP  records that could not be written and were lost: {lost}; see audit.resume and audit.gap"
+    if report.uncounted:
+        runs = "run" if report.uncounted == 1 else "runs"
+        yield f"GAP  {report.uncounted} {runs} ended while the disk was full; how many records were lost is not known"
 
 
 def _print(record: Mapping[str, Any], options: Options) -> None:

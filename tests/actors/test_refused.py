@@ -6,7 +6,7 @@ import pytest
 import trio.testing
 from support.world import World, running
 
-from hearth.actors import runtime
+from hearth.policy.buckets import MOST_NAMES
 
 
 @pytest.fixture
@@ -36,6 +36,6 @@ async def test_one_address_cannot_fill_the_log_nor_keep_another_out_of_it(world)
 
 
 async def test_many_addresses_cannot_fill_the_log_either(world) -> None:
-    for number in range(3 * runtime.MOST_REJECTED):
+    for number in range(3 * MOST_NAMES):
         world.runtime.refused("ws", f"192.0.{number // 256}.{number % 256}", "unknown token")
     assert len(await recorded(world)) == 60

@@ -480,20 +480,21 @@ async def test_a_submission_whose_record_fails_while_its_session_is_torn_down_is
     assert world.observer.of("begin") == []
 
 
-async def test_a_step_whose_start_cannot_be_recorded_fails_if_it_has_an_effect_and_runs_if_it_reads(world):
+async def test_a_step_whose_start_cannot_be_recorded_runs_if_it_reads_and_else_fails_and_ends_its_task(world):
     with trio.fail_after(10):
         session = await world.connect().open()
         task_id = await session.start(
             ("wait", {"tag": "go"}),
-            ("set", {"line": 1, "value": 1, "tag": "never"}),
             ("read", {"tag": "read"}),
+            ("set", {"line": 1, "value": 1, "tag": "never"}),
+            ("read", {"tag": "never either"}),
             abort_on_step_failure=False,
         )
         world.journal.fail("disk full")
         world.event("go").set()
         done = await session.wait(task_id)
-        assert [step["status"] for step in done["steps"]] == ["SUCCESS", "FAILED", "SUCCESS"]
-        assert done["steps"][1]["error_code"] == AuditUnavailable.code
+        assert [step["status"] for step in done["steps"]] == ["SUCCESS", "SUCCESS", "FAILED", "CANCELLED"]
+        assert done["steps"][2]["error_code"] == AuditUnavailable.code
         assert done["status"] == "FAILED"
     assert world.observer.labels("begin") == ["read"]
 

@@ -21,7 +21,8 @@ class Bench:
         self.now = NOON
 
     def settings(self, **changes):
-        return AuditSettings(**{"path": self.path, "key": self.key, "checkpoint_every": 10**9, **changes})
+        quiet = {"path": self.path, "key": self.key, "checkpoint_every": 10**9, "reserve_bytes": 0}
+        return AuditSettings(**{**quiet, **changes})
 
     def log(self, *, signed=False, disk=None, **changes):
         log = AuditLog(self.settings(**changes), disk=disk)

@@ -88,6 +88,8 @@ SPECIAL = {
     ("PolicyConfig", "max_risk_ceiling"): st.none() | st.integers(2, 3),
     ("HcpConfig", "max_artifact_bytes"): st.integers(1, 2**20),
     ("HcpConfig", "max_artifacts_bytes"): st.integers(2**20, 2**53),
+    ("LimitsConfig", "session_rate"): RATES,
+    ("LimitsConfig", "reject_rate"): RATES,
     ("ServerConfig", "socket"): st.none() | PATHS,
     ("ExecTemplate", "env"): st.dictionaries(ENV_NAMES, st.just("") | TEXT, max_size=2),
 }
@@ -339,7 +341,7 @@ def test_a_secret_is_not_shown():
 def test_the_audit_defaults_are_those_of_the_audit_log():
     ours = AuditConfig()
     settings = AuditSettings(path=Path("/a"), key=Path("/k"))
-    for name in ("durability", "rotate_bytes", "checkpoint_every"):
+    for name in ("durability", "rotate_bytes", "checkpoint_every", "checkpoint_interval_s", "reserve_bytes"):
         assert getattr(ours, name) == getattr(settings, name)
 
 

@@ -8,14 +8,16 @@ import pytest
 from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
-from hearth.actors import backlog, connection, outbox, runtime
+from hearth.actors import admission, backlog, connection, outbox, refusals
 from hearth.actors.bridges.http import framing, visit
 from hearth.actors.listeners import accepting, tcp, websocket, websocket_meter as meter, websocket_wire
 from hearth.config import Config
+from hearth.policy.rate import Rate
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
 LIMITS, WEBSOCKET, HCP = Config().limits, Config().websocket, Config().hcp
+SESSIONS = Rate.parse(LIMITS.session_rate)
 MIB, KIB = 1 << 20, 1 << 10
 
 
@@ -75,9 +77,12 @@ def bound(row: str) -> list[float]:
         ("Tasks", [LIMITS.max_tasks_per_session, LIMITS.max_steps, LIMITS.task_history]),
         ("A bus's queue", [LIMITS.bus_queue]),
         ("Records that cannot be written", [backlog.MOST_KEPT, backlog.MOST_KEPT_BYTES / MIB]),
+        ("Sessions and whole jobs that one principal begins", [SESSIONS.count, SESSIONS.period_s]),
+        ("Dry runs of one principal", [admission.REHEARSALS.count, admission.REHEARSALS.period_s]),
+        ("Records of refusals of one principal, of each kind", [Rate.parse(LIMITS.reject_rate).count]),
         (
             "Records of peers that could not prove who they are",
-            [runtime.REJECTIONS.count, 6, runtime.ALL_STRANGERS.count],
+            [refusals.STRANGERS.count, 6, refusals.ALL_STRANGERS.count],
         ),
     ],
 )
@@ -87,7 +92,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 26
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 29
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -237,7 +237,9 @@ async def test_refusals_do_not_fill_the_log(look):
         for _ in range(100):
             await caller.send({**Caller.submission(), "payload": 1})
         await caller.until(lambda: len(caller.messages) == 100)
-        assert len(world.records("hcp.reject")) < 40
+        assert len(world.records("hcp.reject")) == 60
+    (rest,) = world.records("audit.refusals")
+    assert (rest["of"], rest["count"], rest["codes"]) == ("hcp.reject", 40, {"invalid_message": 40})
 
 
 async def test_who_matches_no_policy_entry_is_not_authorized_and_not_remembered(look):

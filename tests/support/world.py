@@ -181,6 +181,7 @@ class BenchTools:
             tool("progress", self.progress),
             tool("unsayable", self.unsayable),
             tool("danger", self.read, 3, default_rate="100/s"),
+            tool("secret", self.read, discloses=True),
             tool("limited", self.read, default_rate="2/m"),
             tool("rates", self.read, 1, default_rate="1/m"),
             tool("file", self.read, params_schema=path, paths=lambda args: [PathUse(args["path"], "read")]),

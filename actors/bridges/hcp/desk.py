@@ -39,7 +39,6 @@ from hearth.hcp.messages import Abort, TaskSubmit
 from hearth.hcp.reading import TYPES, MessageError, dump, message as message_of, message_id_of, read_message
 from hearth.hcp.rejection import Rejection
 from hearth.hcp.token import TokenError
-from hearth.policy.rate import Rate, TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -54,10 +53,6 @@ if TYPE_CHECKING:
 
 NOT_FOR_CALLERS: Final = frozenset(TYPES) - {"task_submit", "abort"}
 """Messages that only a callee sends; their payloads are not read here."""
-REFUSALS: Final = Rate(30, 60)
-"""How often a principal's messages that cannot be acted upon are put on record: 30 at once, then one in two seconds."""
-MOST_REFUSED: Final = 1000
-"""Principals whose refusals are counted."""
 LAST_WORDS: Final = 2.0
 """Seconds that jobs may still take to say how they ended, once their HACP sessions have been ended for them."""
 EXPIRY_S: Final = 60.0
@@ -72,7 +67,7 @@ class HcpDesk:
     def __init__(self, services: Services, nursery: trio.Nursery) -> None:
         self.services = services
         self.approvals = Approvals(services.settings.approval_timeout_s)
-        self.rooms = Rooms(services.settings.max_jobs, services.settings.max_jobs_per_principal)
+        self.rooms = Rooms(services.settings.max_jobs, services.settings.max_jobs_per_principal, services.rate)
         self.jobs: dict[str, Job] = {}
         """The jobs that are running, or coming to their end, by session."""
         self.closing = False
@@ -80,7 +75,6 @@ class HcpDesk:
         self._methods = Methods(self)
         self._underway: dict[tuple[str, str], Submission] = {}
         self._ended: WeakValueDictionary[str, Story] = WeakValueDictionary()
-        self._refusals: dict[str, TokenBucket] = {}
         self._one_over = trio.Event()
 
     # --- messages -----------------------------------------------------------------------------------------------
@@ -159,9 +153,9 @@ class HcpDesk:
         # The story tells the rest; of a session that has ended it has told everything already.
         letter.done()
         if job is not None:
-            self.services.audit(
-                "hcp.abort", hcp_session=session_id, principal=principal.key, reason=(abort.reason or "")[:256] or None
-            )
+            if self.services.refusals.admit("hcp.abort", principal.key, None):
+                reason = (abort.reason or "")[:256] or None
+                self.services.audit("hcp.abort", hcp_session=session_id, principal=principal.key, reason=reason)
             patience = trio.current_time() + self.services.settings.abort_timeout_s
             job.stop(Cut(message=abort.reason or "aborted by the caller", until=patience))
 
@@ -174,7 +168,7 @@ class HcpDesk:
 
     def _refuse(self, principal: Principal, letter: Letter, rejection: Rejection, message_id: str | None) -> None:
         """Answer what is no task_submit that has got as far as the gate."""
-        if self.worth_recording(principal.key):
+        if self.services.refusals.admit("hcp.reject", principal.key, rejection.reason_code):
             self.services.audit(
                 "hcp.reject",
                 principal=principal.key,
@@ -184,12 +178,6 @@ class HcpDesk:
             )
         payload = rejection.payload(message_id)
         letter.answer(dump(message_of(payload, session_id=None, now=self.services.clock())))
-
-    def worth_recording(self, principal: str) -> bool:
-        """Whether another refusal of this principal's goes on record: who is refused is not to fill the disk."""
-        if len(self._refusals) >= MOST_REFUSED:
-            self._refusals.clear()
-        return not self._refusals.setdefault(principal, TokenBucket(REFUSALS)).take(trio.current_time())
 
     # --- methods ------------------------------------------------------------------------------------------------
 

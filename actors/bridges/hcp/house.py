@@ -17,6 +17,7 @@ from hearth.actors.bridges.hcp.drawing import by, draw
 from hearth.actors.bridges.hcp.recovery import recover
 from hearth.actors.bridges.hcp.services import Services
 from hearth.actors.bridges.hcp.store import ArtifactStore
+from hearth.policy.rate import Rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,8 @@ async def keep_house(
         line_name=parts.board.line_name,
         clock=parts.clock,
         idle_ttl_s=parts.limits.idle_ttl_s,
+        refusals=runtime.refusals,
+        rate=Rate.parse(parts.limits.session_rate),
         draw=draw if drawer is None else partial(draw, start=partial(by, drawer)),
     )
     try:

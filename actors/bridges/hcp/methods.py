@@ -9,12 +9,16 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import trio
+
 from hearth.actors.bridges.hcp.artifact_uri import parse_uri
 from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import NoSuchArtifact, StoreError
 from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid
 from hearth.hcp.gate import allowance, may_submit
 from hearth.hcp.values import write_instant
+from hearth.policy.buckets import Buckets, too_often
 from hearth.protocol.hcp_methods import (
     HcpArtifact,
     HcpAttach,
@@ -58,6 +62,7 @@ class Methods:
 
     def __init__(self, house: House) -> None:
         self._house = house
+        self._reads = Buckets(house.services.rate)
 
     async def answer(self, principal: Principal, ask: Ask, reader: Reading) -> None:
         """Execute one, and answer it."""
@@ -117,22 +122,26 @@ class Methods:
             row = await services.book.session(session_id)
             if row is None or not self._may_read(principal, allowed, row):
                 raise _no_artifact()
+            on_record = row.data_classification != "T1"
+            if on_record and (wait := self._reads.take(principal.key, trio.current_time())):
+                raise too_often("reads of artifacts", services.rate, wait)
             found = await services.store.read(params.uri, params.offset, params.length)
         except NoSuchArtifact:
             raise _no_artifact() from None
         except ValueError as error:
             raise InvalidParams(data={"path": "/uri", "reason": str(error)}) from None
         artifact = found.artifact
-        if row.data_classification != "T1":
-            services.audit(
-                "hcp.artifact.read",
-                hcp_session=session_id,
-                principal=principal.key,
-                uri=artifact.uri,
-                offset=found.offset,
-                size=len(found.data),
-                data_classification=row.data_classification,
-            )
+        if on_record:
+            read = {
+                "hcp_session": session_id,
+                "principal": principal.key,
+                "uri": artifact.uri,
+                "offset": found.offset,
+                "size": len(found.data),
+                "data_classification": row.data_classification,
+            }
+            # It discloses something: unless that is on record, it is refused.
+            await services.journal.post(record("hcp.artifact.read", read)).get()
         return {
             "name": artifact.name,
             "type": artifact.type,

@@ -9,12 +9,16 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import trio
+
 from hearth.hcp.rejection import Rejection
+from hearth.policy.buckets import Buckets, too_often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hearth.hcp.capability import Capability
+    from hearth.policy.rate import Rate
 
 _CURE = "submit it again, with the same message_id, when one of them has ended"
 
@@ -22,9 +26,11 @@ _CURE = "submit it again, with the same message_id, when one of them has ended"
 class Rooms:
     """The places, and who has them."""
 
-    def __init__(self, max_jobs: int, max_per_principal: int) -> None:
+    def __init__(self, max_jobs: int, max_per_principal: int, rate: Rate) -> None:
         self._max_jobs = max_jobs
         self._max_per_principal = max_per_principal
+        self._rate = rate
+        self._begun = Buckets(rate)
         self._by_principal: Counter[str] = Counter()
         self._by_capability: Counter[str] = Counter()
 
@@ -35,6 +41,9 @@ class Rooms:
             raise _full(f"{count} jobs of this principal are under way, and more are not taken")
         if (count := self._by_principal.total()) >= self._max_jobs:
             raise _full(f"{count} jobs are under way, and more are not taken")
+        if wait := self._begun.take(principal, trio.current_time()):
+            # Each is on record from here on, however soon it ends.
+            raise _full(too_often("jobs", self._rate, wait).message)
         with _counted(self._by_principal, principal):
             yield
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.book import Book
     from hearth.actors.bridges.hcp.store import ArtifactStore
     from hearth.actors.journal import Journal
+    from hearth.actors.refusals import Refusals
     from hearth.api import Session
     from hearth.config_hcp import HcpConfig
     from hearth.hcp.capability import Capability
     from hearth.hcp.spelling import LineName
     from hearth.policy.principal import Principal
+    from hearth.policy.rate import Rate
     from hearth.policy.rules import PolicyEntry
     from hearth.tools import ToolRegistry
 
@@ -54,6 +56,10 @@ class Services:
     """How long a HACP session lives that nobody names."""
     draw: Callable[[Mapping[str, Any]], Awaitable[bytes]]
     """A plot's request to its PNG, in a child process; raises DrawingError."""
+    refusals: Refusals
+    """Which refusals are recorded one by one."""
+    rate: Rate
+    """How often one principal may begin a job, and how often read an artifact whose reading is on record."""
 
     @property
     def abort_timeout(self) -> timedelta:

@@ -62,10 +62,6 @@ class House(Protocol):
         """True once no more jobs are taken."""
         ...
 
-    def worth_recording(self, principal: str) -> bool:
-        """Whether another refusal of this principal's goes on record."""
-        ...
-
     async def story(self, session_id: str) -> Story | None:
         """A session's messages, running or ended; None where they are kept no longer."""
         ...
@@ -261,13 +257,14 @@ class Submission:
     # --- answers ------------------------------------------------------------------------------------------------
 
     async def _reject(self, rejection: Rejection) -> None:
-        if not self._on_record and self.house.worth_recording(self.principal.key):
+        services = self.house.services
+        if not self._on_record and services.refusals.admit("hcp.reject", self.principal.key, rejection.reason_code):
             self._audit("hcp.submit", payload_hash=self.digest)
             self._on_record = True
         if self._on_record:
             self._audit("hcp.reject", reason_code=rejection.reason_code, reason=rejection.message[:256])
         line = self._refusal(rejection)
-        book = self.house.services.book
+        book = services.book
         if self._claimed:
             self._claimed = False
             try:

@@ -1,0 +1,118 @@
+"""How often refusals are put on record: one by one up to a rate for each principal, above it by their number.
+
+A refused request costs its caller nothing, so that a record for each would let any caller fill the disk. Above the
+rate, and while the log cannot be written, refusals are counted, by code. The counts become one `audit.refusals` record
+for each principal and event once in `INTERVAL_S`, and at the end of the runtime: every refusal is accounted for. A
+daemon that is killed loses the counts of the last interval.
+
+Peers that could not prove who they are share one count for each carrier, because an attacker chooses its addresses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import trio
+from attrs import Factory, define
+
+from hearth.audit.record import timestamp
+from hearth.policy.buckets import MOST_NAMES, Buckets
+from hearth.policy.rate import Rate, TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hearth.actors.step import AuditTrail
+
+INTERVAL_S: Final = 60.0
+"""Seconds between two records of what was counted."""
+STRANGERS: Final = Rate(10, 60)
+"""How often the refusals of one address are recorded one by one: ten at once, then one in six seconds."""
+ALL_STRANGERS: Final = Rate(60, 60)
+"""The same for all addresses together."""
+
+
+class _Key(NamedTuple):
+    """What is counted together: the event, and the principal or the carrier (None: all others)."""
+
+    event: str
+    field: str
+    who: str | None
+
+
+@define
+class _Count:
+    since: float
+    count: int = 0
+    codes: Counter[str] = Factory(Counter)
+
+
+class Refusals:
+    """The refusals of one runtime. `rate` is for each principal and event; `clock` gives epoch seconds."""
+
+    def __init__(self, journal: AuditTrail, rate: Rate, clock: Callable[[], float]) -> None:
+        self._journal = journal
+        self._rate = rate
+        self._clock = clock
+        self._buckets: dict[str, Buckets] = {}
+        self._addresses = Buckets(STRANGERS)
+        self._strangers = TokenBucket(ALL_STRANGERS)
+        self._counts: dict[_Key, _Count] = {}
+        self._counted = trio.Event()
+
+    def admit(self, event: str, principal: str, code: object) -> bool:
+        """Whether a refusal of this principal's is recorded by itself; if not, it has been counted. HOT: floods."""
+        if self._journal.failure is None:
+            buckets = self._buckets.get(event)
+            if buckets is None:
+                buckets = self._buckets[event] = Buckets(self._rate)
+            if not buckets.take(principal, trio.current_time()):
+                return True
+        self._count(_Key(event, "principal", principal), code)
+        return False
+
+    def admit_stranger(self, event: str, carrier: str, peer: str) -> bool:
+        """The same for a peer that could not prove who it is."""
+        now = trio.current_time()
+        if (
+            self._journal.failure is None
+            and not self._addresses.take(f"{carrier} {peer}", now)
+            and not self._strangers.take(now)
+        ):
+            return True
+        self._count(_Key(event, "carrier", carrier), None)
+        return False
+
+    def _count(self, key: _Key, code: object) -> None:
+        found = self._counts.get(key)
+        if found is None:
+            if len(self._counts) >= MOST_NAMES:
+                key = key._replace(who=None)
+            found = self._counts.setdefault(key, _Count(self._clock()))
+            self._counted.set()
+        found.count += 1
+        if code is not None:
+            found.codes[str(code)] += 1
+
+    def flush(self) -> None:
+        """Record what has been counted."""
+        counts, self._counts = self._counts, {}
+        for key, found in counts.items():
+            record: dict[str, Any] = {"event": "audit.refusals", "of": key.event}
+            if key.who is not None:
+                record[key.field] = key.who
+            record["count"] = found.count
+            record["since"] = timestamp(found.since)
+            if found.codes:
+                record["codes"] = dict(found.codes)
+            self._journal.post(record)
+
+    async def run(self) -> None:
+        """Record, from time to time, what has been counted; while the log cannot be written it is counted on."""
+        while True:
+            await self._counted.wait()
+            await trio.sleep(INTERVAL_S)
+            if self._journal.failure is None:
+                self._counted = trio.Event()
+                self.flush()
