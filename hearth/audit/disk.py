@@ -27,14 +27,19 @@ class Disk:
     def allocate(self, path: Path, size: int, /) -> None:
         """Have `size` bytes of room in a file of one's own, which may be there; if not all can be had, there is none.
 
-        Raises OSError.
+        At least as much stays free for everybody else. Raises OSError.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(path, flags, 0o600)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             os.ftruncate(fd, size)
+            if status.st_blocks * 512 < size:
+                disk = os.fstatvfs(fd)
+                if disk.f_bavail * disk.f_frsize < 2 * size:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             _take_room(fd, size)
         except OSError:
             with contextlib.suppress(OSError):
@@ -129,10 +134,10 @@ class FaultyDisk(Disk):
         self.syncs += 1
 
     def allocate(self, path: Path, size: int, /) -> None:
-        """Take the room, all of it or none."""
+        """Take the room, all of it or none, and no more than half of what there is."""
         wanted = size - self.allocated.get(path, 0)
         if self.room is not None:
-            if wanted > self.room:
+            if wanted and self.room < 2 * size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.room -= wanted
         super().allocate(path, size)

@@ -105,7 +105,7 @@ async def test_when_the_disk_is_full_the_reserve_is_given_up_for_the_end_of_what
         assert not desk.reserve.exists()
         await refused(journal.post(finish(4)))
         await seen(lambda: ("task.finish", 4) in desk.told())
-        desk.disk.room = RESERVE - 1
+        desk.disk.room = 2 * RESERVE - 1
         await refused(journal.post(finish(5)))
         await seen(lambda: ("task.finish", 5) in desk.told())
         assert not desk.reserve.exists(), "there is not yet room for it"
@@ -161,7 +161,7 @@ async def test_the_reserve_of_the_run_before_is_taken_over_on_a_disk_that_is_ful
 
 
 async def test_without_room_for_a_reserve_the_log_is_written_and_health_warns(desk):
-    desk.disk.room = RESERVE - 1
+    desk.disk.room = 2 * RESERVE - 1
     async with Running(desk.journal()) as journal:
         assert "audit.log.reserve: cannot be kept: No space left" in journal.warning
         await journal.write(finish(1))
