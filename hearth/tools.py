@@ -181,7 +181,7 @@ class Tool:
     idempotent: bool = False
     """Whether doing it twice with the same args changes nothing more than doing it once; risk 0 need not say so."""
     discloses: bool = False
-    """Whether it reads what must not be read unrecorded: files, processes, addresses, bytes that are then gone.
+    """Whether it reads what must not be read unrecorded: files, processes, addresses, what is then gone for others.
 
     It is refused, as what changes something is, while the audit log cannot be written.
     """
