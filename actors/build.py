@@ -67,8 +67,12 @@ def build_parts(
     drivers: dict[str, Driver] = {
         **board.drivers,
         "files": FileDriver(),
-        "system": SystemDriver(),
-        "processes": ProcessDriver(show_argv=config.tools.proc_argv, signal_executables=config.tools.signal),
+        "system": SystemDriver(show_addresses="addresses" in config.tools.disclose),
+        "processes": ProcessDriver(
+            show_argv=config.tools.proc_argv,
+            show_users="users" in config.tools.disclose,
+            signal_executables=config.tools.signal,
+        ),
         # A bus of its own: a program that runs for minutes must not hold up a list of processes.
         "exec": ProcessDriver(),
     }

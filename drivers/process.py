@@ -50,7 +50,8 @@ class ProcessDriver(BaseDriver):
     """Lists, runs and signals processes. Every method blocks at most as long as it says.
 
     `signal_executables` are programs whose processes may be signalled beside those that `execute` started;
-    `show_argv` lists command lines, which often carry secrets (draft §13); `clock` gives seconds, monotonic.
+    `show_argv` lists command lines, which often carry secrets, `show_users` the names of users (draft §13);
+    `clock` gives seconds, monotonic.
     """
 
     width = 2
@@ -59,10 +60,12 @@ class ProcessDriver(BaseDriver):
         self,
         *,
         show_argv: bool = False,
+        show_users: bool = False,
         signal_executables: Sequence[Path] = (),
         proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._show_users = show_users
         self._show_argv, self._signal_executables = show_argv, tuple(signal_executables)
         self._proc, self._clock = proc, clock
         self._ticks_per_s, self._page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -77,11 +80,16 @@ class ProcessDriver(BaseDriver):
         """The processes that this user may see, the biggest first (by pid: the lowest).
 
         `name` keeps those whose name contains it, `user` those of one user. At most `limit` rows, never more
-        than MAX_LISTED. Raises DeviceError with effect "none" when /proc cannot be read.
+        than MAX_LISTED. Raises DeviceError with effect "none" when /proc cannot be read, and PermissionDenied for
+        `user` where users are not shown: who matches would tell the name.
         """
+        if user is not None and not self._show_users:
+            cure = 'leave `user` out, or let the operator add [tools] disclose = ["users"]'
+            reason = f"user names are not shown here; {cure}"
+            raise PermissionDenied(f"Permission denied: {reason}", data={"reason": reason, "effect": "none"})
         users: dict[int, str] = {}
         rows = list(self._rows(users))
-        found = [row for row in rows if (name or "") in row["name"] and user in (None, row["user"])]
+        found = [row for row in rows if (name or "") in row["name"] and user in (None, row.get("user"))]
         keys: dict[str, Callable[[dict[str, Any]], Any]] = {
             "cpu": lambda row: (-row["cpu_s"], row["pid"]),
             "memory": lambda row: (-row["rss_bytes"], row["pid"]),
@@ -105,13 +113,13 @@ class ProcessDriver(BaseDriver):
             if stat is None or uid is None:
                 continue  # it ended while we were looking
             comm, fields = stat
-            if uid not in users:
+            if self._show_users and uid not in users:
                 users[uid] = _user_name(uid)
             yield {
                 "pid": pid,
                 "ppid": int(fields[1]),
                 "name": comm,
-                "user": users[uid],
+                **({"user": users[uid]} if self._show_users else {}),
                 "state": _STATES.get(fields[0], fields[0]),
                 "cpu_s": (int(fields[11]) + int(fields[12])) / self._ticks_per_s,
                 "rss_bytes": int(fields[21]) * self._page,

@@ -37,8 +37,8 @@ class SystemDriver(BaseDriver):
     """Reads the machine. Sizes are in bytes, times in seconds, temperatures in °C, frequencies in MHz.
 
     `root` is where proc and sys are looked for; `clock` (seconds, monotonic) times the window of CPU usage;
-    `statvfs` asks a file system for its sizes. Methods raise DeviceError with effect "none" when /proc cannot
-    be read.
+    `statvfs` asks a file system for its sizes; `show_addresses` lists hardware and IP addresses
+    (draft §13). Methods raise DeviceError with effect "none" when /proc cannot be read.
     """
 
     width = 2
@@ -49,7 +49,9 @@ class SystemDriver(BaseDriver):
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
+        show_addresses: bool = False,
     ) -> None:
+        self._show_addresses = show_addresses
         self._proc, self._sys = root / "proc", root / "sys"
         self._clock, self._statvfs = clock, statvfs
         self._lock = threading.Lock()  # the bus runs two transactions at once, and both may ask for CPU usage
@@ -218,12 +220,15 @@ class SystemDriver(BaseDriver):
             return sources.NO_SPACE
 
     def network(self) -> dict[str, Any]:
-        """Interfaces with their addresses, and their counters since they came up."""
+        """Interfaces, their addresses where those are shown, and their counters since they came up."""
         try:
             found = sources.interfaces()
         except OSError as error:
             raise DeviceError(f"the network interfaces cannot be listed: {error}", effect="none") from error
-        return {"interfaces": found[:MAX_ROWS], "truncated": len(found) > MAX_ROWS}
+        shown = found[:MAX_ROWS]
+        if not self._show_addresses:
+            shown = [{key: value for key, value in row.items() if key not in ("mac", "addresses")} for row in shown]
+        return {"interfaces": shown, "truncated": len(found) > MAX_ROWS}
 
     def uptime(self) -> dict[str, Any]:
         """How long the machine has been up, and when it was booted by its own clock."""

@@ -136,6 +136,8 @@ class ToolsConfig:
     """Executables whose processes proc.signal may signal, beside those that proc.exec started."""
     proc_argv: Annotated[bool, Flag()] = False
     """Whether proc.list shows command lines: they often carry secrets (draft §13)."""
+    disclose: Annotated[tuple[str, ...], ListOf(Choice("addresses", "users"))] = ()
+    """What tools may tell of people and places: hardware and IP addresses in sys.network, user names in proc.list."""
 
     def __attrs_post_init__(self) -> None:
         for name in self.exec:

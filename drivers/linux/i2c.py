@@ -21,11 +21,20 @@ from hearth.drivers.i2c import Read, Scan, Write, check_transfer, limit_ms, not_
 from hearth.drivers.i2c_addresses import EVERY_ADDRESS
 from hearth.drivers.i2c_scan import Kind, plan
 from hearth.drivers.linux.i2c_errors import failed, gone, told
-from hearth.drivers.linux.i2c_node import DEV, SYS, Presence, cannot_open, find_adapter, name_of, owner_of
+from hearth.drivers.linux.i2c_node import (
+    DEV,
+    SYS,
+    Presence,
+    cannot_open,
+    claim_node,
+    find_adapter,
+    name_of,
+    owner_of,
+)
 from hearth.drivers.linux.i2c_smbus import I2C, QUICK, RECEIVE, TEN_BIT, able, call_for, functions_of
 from hearth.drivers.linux.shared import shared_device
 from hearth.drivers.wakeup import Departure
-from hearth.errors import DeviceError
+from hearth.errors import DeviceError, ResourceBusy
 from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
@@ -80,7 +89,11 @@ class LinuxI2c(BaseDriver):
     # --- opening and closing -------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the adapter. Raises DeviceError with effect "none": not there, no permission, not an adapter."""
+        """Open the adapter, for this hearthd alone.
+
+        Raises DeviceError with effect "none" (not there, no permission, not an adapter), and ResourceBusy where another
+        hearthd has it.
+        """
         from smbus2 import SMBus
 
         self._departure.forget()
@@ -89,6 +102,8 @@ class LinuxI2c(BaseDriver):
             self._number = find_adapter(self.bus, self._adapter)
             handle.open(self._path)  # not by its constructor, which would leave a node that is no adapter open
             assert handle.fd is not None
+            # Before anything is set: the kernel's timeout is the adapter's, and so the other one's too.
+            claim_node(handle.fd, self.bus, self._path)
             # The driver's steps are coarse; rounding down could make it 0, which is no time at all.
             ioctl(handle.fd, _I2C_TIMEOUT, -(-self.timeout_ms // _TIMEOUT_UNIT_MS))
             ioctl(handle.fd, _I2C_RETRIES, self.retries)
@@ -96,6 +111,9 @@ class LinuxI2c(BaseDriver):
         except OSError as error:
             handle.close()
             raise cannot_open(self.bus, self._path, error) from None
+        except ResourceBusy:
+            handle.close()
+            raise
         self._name = name_of(self._number)
         self.shares = shared_device(SYS / f"class/i2c-dev/i2c-{self._number}")
         self._functionality = int(handle.funcs)

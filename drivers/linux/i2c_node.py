@@ -1,4 +1,4 @@
-"""Finding an I2C adapter's node, why it cannot be opened, who owns its addresses, and noticing that it has gone.
+"""Finding an I2C adapter's node, taking it for one hearthd, who owns its addresses, and noticing that it has gone.
 
 Owns what /sys and /dev say about adapters, and the descriptor on which an adapter's removal arrives. It refuses to
 exchange a byte.
@@ -15,11 +15,15 @@ import errno
 import grp
 import os
 from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 
+from attrs import asdict
+
+from hearth.drivers.linux.holders import holders
 from hearth.drivers.linux.i2c_errors import name_of as errno_name
 from hearth.drivers.linux.owners import kept_by_sandbox
-from hearth.errors import DeviceError
+from hearth.errors import DeviceError, ResourceBusy
 
 SYS = Path("/sys")
 DEV = Path("/dev")
@@ -89,6 +93,31 @@ def cannot_open(bus: int, path: str, error: OSError) -> DeviceError:
         reason = f"{path} cannot be opened: {error.strerror}"
     data = {"bus": bus, "path": path, "errno": errno_name(error)}
     return DeviceError(f"i2c bus {bus}: {reason}", effect="none", data=data)
+
+
+def claim_node(fd: int, bus: int, path: str) -> None:
+    """Take the lock by which one hearthd keeps an adapter from the others; closing the descriptor gives it back.
+
+    The kernel's drivers and programs that take no such lock are not kept out. Raises ResourceBusy naming who has the
+    adapter open, and OSError.
+    """
+    try:
+        flock(fd, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        found = holders(path)
+        found = [holder for holder in found if holder.pid != os.getpid()] or found
+        who = ", ".join(map(str, found)) or "another process that this one may not see"
+        cure = "stop that one, or take the adapter out of one of the two board profiles"
+        raise ResourceBusy(
+            f"i2c bus {bus}: {path} is in use by another hearthd ({who}), and only one may use an adapter; {cure}",
+            data={
+                "bus": bus,
+                "path": path,
+                "errno": "EBUSY",
+                "effect": "none",
+                "holders": [asdict(holder) for holder in found],
+            },
+        ) from None
 
 
 def _who_may(path: str) -> str:

@@ -53,10 +53,13 @@ def _list_tool(bus: str) -> Tool:
         "pid": _PID,
         "ppid": {"type": "integer", "minimum": 0, "description": "process id of the parent; 0 if it has none"},
         "name": {"type": "string", "description": "as the kernel keeps it: mostly cut to 15 characters"},
-        "user": {"type": "string", "description": "user name, or the number of a user without one"},
         "state": {"type": "string", "description": '"running", "sleeping", "disk-sleep", "stopped", "zombie", …'},
         "cpu_s": {"type": "number", "minimum": 0, "description": "CPU time used since its start, in seconds"},
         "rss_bytes": {"type": "integer", "minimum": 0, "description": "main memory it occupies, in bytes"},
+    }
+    user = {
+        "type": "string",
+        "description": "user name, or the number of a user without one; only where the operator discloses users",
     }
     argv = schemas.listed("command line, cut to 4096 bytes; only where the operator shows it", {"type": "string"})
     return Tool(
@@ -73,14 +76,14 @@ def _list_tool(bus: str) -> Tool:
                 "sort": {"enum": ["cpu", "memory", "pid"], "default": "cpu"},
                 "limit": schemas.integer("most processes to return", 1, MAX_LISTED, default=50),
                 "name": schemas.text("only processes whose name contains this"),
-                "user": schemas.text("only processes of this user"),
+                "user": schemas.text("only processes of this user; refused where the operator does not disclose users"),
             }
         ),
         result_schema=schemas.result(
             {
                 "processes": schemas.listed(
                     "in the order asked for",
-                    {"type": "object", "properties": {**row, "argv": argv}, "required": list(row)},
+                    {"type": "object", "properties": {**row, "user": user, "argv": argv}, "required": list(row)},
                 ),
                 "total": {"type": "integer", "minimum": 0, "description": "all processes that hearth may see"},
                 "matched": {"type": "integer", "minimum": 0, "description": "those that `name` and `user` leave"},

@@ -13,7 +13,7 @@ from hearth.drivers.tools import schemas
 from hearth.tools import Args, Run, StepContext, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.drivers.tools.schemas import Schema
 
@@ -172,20 +172,21 @@ def system_tools(bus: str = "system") -> list[Tool]:
         _tool(
             bus,
             "sys.network",
-            "Network interfaces: state, addresses, and the bytes and packets they have carried. For a rate, call "
-            "twice and divide the difference by the time between.",
+            "Network interfaces: state, and the bytes and packets they have carried. For a rate, call twice and divide "
+            "the difference by the time between. Addresses are there only where the operator discloses them.",
             lambda driver: driver.network(),
             interfaces=schemas.listed(
                 "by name",
                 _row(
+                    optional=("mac", "addresses"),
                     name={"type": "string", "description": 'such as "eth0"'},
                     up=schemas.flag("true if it is up and has a carrier"),
                     loopback=schemas.flag("true for an interface that leads nowhere else"),
                     mtu=_or_null(_COUNT, "largest packet, in bytes"),
                     speed_mbit=_or_null(_COUNT, "in Mbit/s; null if it does not tell (down, virtual, wireless)"),
-                    mac=_or_null({"type": "string"}, "hardware address"),
+                    mac=_or_null({"type": "string"}, "hardware address; only where the operator discloses addresses"),
                     addresses=schemas.listed(
-                        "IP addresses",
+                        "IP addresses; only where the operator discloses them",
                         _row(
                             family={"enum": ["ipv4", "ipv6"]},
                             address={"type": "string"},
@@ -236,9 +237,10 @@ def _run(read: Callable[[Any], Mapping[str, Any]]) -> Run:
     return run
 
 
-def _row(**properties: Schema) -> Schema:
-    """An object of which every property is there."""
-    return {"type": "object", "properties": properties, "required": list(properties)}
+def _row(*, optional: Sequence[str] = (), **properties: Schema) -> Schema:
+    """An object of which every property is there, but for the optional ones."""
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def _number() -> Schema:

@@ -355,6 +355,19 @@ PERSONAL = (
 )
 
 
+@pytest.mark.spec("13", "SHOULD", PERSONAL)
+@pytest.mark.parametrize("disclosed", [[], ["addresses"], ["users"], ["addresses", "users"]])
+def test_13_addresses_and_user_names_are_told_only_where_the_operator_opts_in(hearthd, disclosed: list[str]) -> None:
+    peer = hearthd(f"[tools]\ndisclose = {json.dumps(disclosed)}").peer()
+    session = peer.open()
+    (loopback,) = [one for one in peer.value(session, "sys.network")["interfaces"] if one["name"] == "lo"]
+    assert ("addresses" in loopback, "mac" in loopback) == ("addresses" in disclosed,) * 2
+    processes = peer.value(session, "proc.list", limit=3)["processes"]
+    assert [("user" in entry) for entry in processes] == ["users" in disclosed] * 3
+    asked = peer.run(session, ("proc.list", {"user": "root"}))
+    assert [step.get("error_code") for step in asked["steps"]] == [None if "users" in disclosed else -32003]
+
+
 @pytest.mark.spec("13", "MUST", PERSONAL)
 @pytest.mark.spec("13", "SHOULD", PERSONAL)
 def test_13_what_may_be_personal_is_shown_only_where_the_operator_opts_in(hearthd) -> None:
@@ -371,6 +384,7 @@ def test_13_what_may_be_personal_is_shown_only_where_the_operator_opts_in(hearth
                 (ours,) = [entry for entry in found if entry["pid"] == process.pid]
                 assert ("argv" in ours) is shown
                 assert (marker in json.dumps(found)) is shown
+                assert not [entry for entry in found if "user" in entry]
         finally:
             assert process.stdin is not None
             process.stdin.write(b"\n")

@@ -12,9 +12,9 @@ from hearth.drivers.i2c import Read, Write
 from hearth.drivers.linux import i2c_node
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.i2c_errors import failed, gone, name_of
-from hearth.drivers.linux.i2c_node import Presence, adapters, find_adapter, owner_of
+from hearth.drivers.linux.i2c_node import Presence, adapters, claim_node, find_adapter, owner_of
 from hearth.drivers.linux.i2c_smbus import CALLS, call_for
-from hearth.errors import DeviceError, TimedOut
+from hearth.errors import DeviceError, ResourceBusy, TimedOut
 
 WRITE, READ, REGISTER, QUERY = [Write(b"\x00\x01")], [Read(2)], [Write(b"\x00"), Read(2)], [Write(b"abc"), Read(2)]
 LISTS = {"write": WRITE, "read": READ, "register": REGISTER, "query": QUERY}
@@ -204,3 +204,17 @@ def test_a_longer_timeout_and_retries_make_a_longer_limit():
     assert LinuxI2c(1, timeout_ms=5000).limit_ms(READ) > LinuxI2c(1).limit_ms(READ) + 3999
     assert LinuxI2c(1, retries=1).limit_ms(READ) > LinuxI2c(1).limit_ms(READ) + 999
     assert LinuxI2c(1, speed_hz=10_000).limit_ms([Read(4096)]) > LinuxI2c(1).limit_ms([Read(4096)]) * 3
+
+
+def test_an_adapter_that_another_hearthd_has_is_refused_with_who_has_it_and_the_cure(tmp_path):
+    node = tmp_path / "i2c-7"
+    node.touch()
+    with node.open() as first, node.open() as second:
+        claim_node(first.fileno(), 7, str(node))
+        with pytest.raises(ResourceBusy) as caught:
+            claim_node(second.fileno(), 7, str(node))
+        assert caught.value.message.startswith(f"i2c bus 7: {node} is in use by another hearthd (")
+        assert "; stop that one, or take the adapter out of one of the two board profiles" in caught.value.message
+        assert (caught.value.data["errno"], caught.value.data["effect"]) == ("EBUSY", "none")
+        first.close()
+        claim_node(second.fileno(), 7, str(node))

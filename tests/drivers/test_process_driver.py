@@ -65,7 +65,7 @@ def proc(tmp_path):
 
 def test_a_process_is_told_with_its_owner_state_cpu_time_and_memory(proc):
     proc(77, "tmux: (server) x", ppid=5, state="D", uid=0, ticks=150, pages=3)
-    (row,) = ProcessDriver(proc=proc.root).processes()["processes"]
+    (row,) = ProcessDriver(proc=proc.root, show_users=True).processes()["processes"]
     assert row == {
         "pid": 77,
         "ppid": 5,
@@ -99,12 +99,22 @@ def test_no_limit_lifts_the_bound(proc):
     assert len(ProcessDriver(proc=proc.root).processes(limit=10**6)["processes"]) == MAX_LISTED
 
 
+def test_users_are_not_told_nor_can_they_be_guessed_unless_they_are_disclosed(proc):
+    proc(1, "robotd")
+    driver = ProcessDriver(proc=proc.root)
+    (row,) = driver.processes(name="robot")["processes"]
+    assert "user" not in row
+    for user in ("root", "nobody"):
+        with pytest.raises(PermissionDenied, match=r"disclose = \["):
+            driver.processes(user=user)
+
+
 def test_names_and_users_narrow_the_list(proc):
     nobody = 4_000_000_000
     proc(1, "robotd")
     proc(2, "robot-arm", uid=nobody)
     proc(3, "shell", uid=nobody)
-    driver = ProcessDriver(proc=proc.root)
+    driver = ProcessDriver(proc=proc.root, show_users=True)
     found = driver.processes(name="robot", user=str(nobody))
     assert [row["pid"] for row in found["processes"]] == [2]
     assert (found["total"], found["matched"], found["truncated"]) == (3, 1, False)

@@ -112,12 +112,13 @@ async def test_the_processes_of_this_machine_are_listed_as_declared():
     result = await run("proc.list", {"sort": "pid", "limit": 2.0})
     assert len(result["processes"]) == min(2, result["total"])
     jsonschema.Draft202012Validator(closed(tool("proc.list").result_schema)).validate(
-        await run("proc.list", {}, Step(show_argv=True))
+        await run("proc.list", {}, Step(show_argv=True, show_users=True))
     )
 
 
 async def test_the_list_can_be_narrowed():
-    result = await run("proc.list", {"name": "no process has this", "user": "nobody", "sort": "memory"})
+    asked = {"name": "no process has this", "user": "nobody", "sort": "memory"}
+    result = await run("proc.list", asked, Step(show_users=True))
     assert (result["matched"], result["processes"]) == (0, [])
 
 

@@ -496,7 +496,7 @@ def test_an_interface_tells_its_addresses_state_and_counters(monkeypatch):
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
     counters = {"eth0": Count(2, 1, 4, 3, 5, 6, 7, 8)}
     monkeypatch.setattr(psutil, "net_io_counters", lambda *, pernic, nowrap: counters if pernic and not nowrap else {})
-    eth0, lo, wlan0 = SystemDriver().network()["interfaces"]
+    eth0, lo, wlan0 = SystemDriver(show_addresses=True).network()["interfaces"]
     assert eth0 == {
         "name": "eth0",
         "up": True,
