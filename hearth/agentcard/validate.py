@@ -158,7 +158,9 @@ _ENDPOINT_CURE = "say how to reach the agent: an object with protocol and url"
 def _inconsistent(protocol: str, text: str, found: uri.Uri) -> tuple[str, str] | None:
     """How a URL contradicts its protocol, and the cure; grpc and mcp, for which no form is given, it cannot."""
     if protocol in {"http", "https"}:
-        if not text.lower().startswith(f"{protocol}://"):
+        # HTTP over TLS is HTTP: only https asks for its own scheme (§2.5.2), and the reference's minimal card has both.
+        fitting = ("http://", "https://") if protocol == "http" else ("https://",)
+        if not text.lower().startswith(fitting):
             other = f', or declare the protocol "{found.scheme}"' if found.scheme in {"http", "https"} else ""
             return f"does not begin with {protocol}://, as its protocol says", f"begin it with {protocol}://{other}"
         if not found.host:

@@ -12,6 +12,7 @@ from support.cards import EXAMPLE, GOOD, LARGEST, SMALLEST, card, with_capabilit
 
 from hearth.agentcard.findings import MAX_FINDINGS
 from hearth.agentcard.validate import LANDAUER_J, read_card, validate
+from hearth.dial.card import Fetched, examine
 
 
 def only(document):
@@ -269,7 +270,8 @@ def test_a_schema_that_is_too_deep_or_too_large_to_be_looked_at_is_refused_in_bo
 @pytest.mark.spec("card 5", "MUST", "5. endpoint.protocol MUST be one of: http, https, grpc, stdio, mcp.")
 def test_a_protocol_is_one_of_five():
     for protocol, url in (
-        ("http", "http://a/"), ("https", "https://a"), ("grpc", "dns:///a:50051"), ("grpc", "https://a"),
+        ("http", "http://a/"), ("http", "https://a"), ("http", "HTTPS://a/b"), ("https", "https://a"),
+        ("grpc", "dns:///a:50051"), ("grpc", "https://a"),
         ("stdio", "stdio:a"), ("stdio", "file:///usr/bin/a"), ("mcp", "mcp://a/b"), ("mcp", "https://a/mcp"),
     ):  # fmt: skip
         assert validate(with_endpoint(protocol, url)) == []
@@ -299,7 +301,7 @@ def test_a_url_is_a_uri(url):
 @pytest.mark.parametrize(
     ("protocol", "url"),
     [
-        ("https", "http://a"), ("http", "https://a"), ("https", "mcp://a"), ("https", "https:a"), ("http", "http:/a"),
+        ("https", "http://a"), ("http", "httpss://a"), ("https", "mcp://a"), ("https", "https:a"), ("http", "http:/a"),
         ("https", "https://"), ("https", "https:///path"), ("https", "https://:443/"), ("stdio", "https://a"),
         ("stdio", "WSS://a"),
     ],
@@ -307,6 +309,20 @@ def test_a_url_is_a_uri(url):
 def test_a_url_that_contradicts_its_protocol_is_refused(protocol, url):
     finding = only(with_endpoint(protocol, url))
     assert (finding.pointer, finding.rule) == ("/endpoint/url", "§2.5.2")
+
+
+def test_the_references_minimal_card_has_http_over_tls_and_is_accepted_when_it_is_validated_and_when_it_is_fetched():
+    minimal = {
+        "agent_id": "01HZQK3P8EMXR9V7T5N2W4J6C0",
+        "name": "minimal",
+        "version": "1.0.0",
+        "capabilities": [{"id": "tool.x"}],
+        "endpoint": {"protocol": "http", "url": "https://agents.example.com/"},
+    }
+    assert validate(minimal) == []
+    url = "https://agents.example.com/.well-known/agentcard"
+    fetched = Fetched(url=url, body=json.dumps(minimal).encode(), max_age=None)
+    assert examine(fetched) == minimal
 
 
 def test_a_scheme_is_compared_without_case():

@@ -67,7 +67,8 @@ def top(card, is_schema=META.is_valid):
     assert protocol in ("http", "https", "grpc", "stdio", "mcp")  # rule 5
     assert URI.is_valid(url)  # rule 6
     if protocol in ("http", "https"):
-        assert re.match(f"{protocol}://(?:[^/?#@]*@)?[^/?#:]", url, re.IGNORECASE)
+        scheme = "https?" if protocol == "http" else "https"
+        assert re.match(f"{scheme}://(?:[^/?#@]*@)?[^/?#:]", url, re.IGNORECASE)
     if protocol == "stdio":
         assert url.lower().split(":")[0] not in ("http", "https", "ws", "wss", "ftp", "grpc", "grpcs")
     auth = get(endpoint, "auth", dict)
