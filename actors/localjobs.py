@@ -7,13 +7,14 @@ What understands them is imported with the first job.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from hearth.actors.localasks import LocalAsk, LocalLetter
 from hearth.actors.outbox import Outbox
-from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError
+from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
 from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.methods import METHODS
 
@@ -67,6 +68,11 @@ class LocalJobs:
         self._desk().call(self._principal, ask, self._outbox)
         answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await ask.slot.get()))
         return answer
+
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """See Post."""
+        with suppress(RpcError):
+            self._desk().call(self._principal, LocalAsk(METHODS[method](params)), self._outbox)
 
     def settled(self) -> None:
         """See Post. Nobody waits for it: with the runtime its jobs end."""

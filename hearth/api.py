@@ -253,7 +253,10 @@ class Delegation(Protocol):
         ...
 
     async def wait(self) -> JobResult:
-        """Wait until the job has ended; does not raise for one that failed. Raises CarrierError as `events` does."""
+        """Wait until the job has ended; does not raise for one that failed. Raises CarrierError as `events` does.
+
+        A callee that has said how the job ended and does not close its session is waited for no longer than 5 s.
+        """
         ...
 
     async def abort(self, reason: str | None = None) -> State:

@@ -53,7 +53,7 @@ class Delegating(ABC):
         references, notes and, to go on from a checkpoint of a job that failed, `last_checkpoint`.
 
         Whoever names a `message_id` may ask again with the same one, from another connection too: the job is done once,
-        and all are answered with it. Without one, a caller that is cancelled before the answer has its job aborted.
+        and all are answered with it. Without one, a caller that is cancelled before the answer has its job withdrawn.
 
         Raises JobRejected, with the reason and a suggestion; MessageError for an argument that HCP does not have; and
         CarrierError.
@@ -99,8 +99,19 @@ class Delegating(ABC):
         return await self._list("hcp.capabilities", "capabilities")
 
     async def jobs(self) -> list[dict[str, Any]]:
-        """This principal's jobs that are still remembered, the newest first."""
+        """This principal's jobs that are still remembered, the newest first; before them those that wait for approval.
+
+        One that waits has no `session_id` yet: its `state` is PENDING, and `withdraw` takes its `message_id`.
+        """
         return await self._list("hcp.sessions", "sessions")
+
+    async def withdraw(self, message_id: str, reason: str | None = None) -> None:
+        """Take back a job of this principal's that has not been accepted, such as one that waits for an approval.
+
+        Whoever submitted it gets JobRejected ("withdrawn"). Raises InvalidParams where none of this `message_id` waits;
+        one that was accepted is ended with `abort`.
+        """
+        await self.delegations().post.call("hcp.withdraw", {"message_id": message_id, "reason": reason})
 
     async def pending_approvals(self) -> list[dict[str, Any]]:
         """The jobs that wait for a person's approval. Raises PermissionDenied for who may not give it."""

@@ -160,9 +160,8 @@ class DelegationFace:
 
     async def wait(self) -> JobResult:
         """See hearth.api.Delegation."""
-        job = self._job
-        await job.until(lambda: job.ended, f"before {job.session_id} had")
-        return _result(job)
+        await self._job.end()
+        return _result(self._job)
 
     async def abort(self, reason: str | None = None) -> State:
         """See hearth.api.Delegation."""

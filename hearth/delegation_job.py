@@ -6,6 +6,7 @@ router (`hearth.delegation_jobs`) sends for it.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from hearth.hcp.values import State
     from hearth.protocol.client import ProtocolViolation
 
+log = logging.getLogger("hearth.delegation")
+
+CLOSING_PATIENCE = 5.0
+"""Seconds that a reader waits for session_closed, and a caller for an outcome, once the session is known to be over."""
 MESSAGES_KEPT = 4096
 """Messages that wait for a reader; one that falls behind further has the rest sent again when it gets there."""
 _TELLS_STATE = {"session_created": "state", "state_changed": "to_state", "session_closed": "final_state"}
@@ -56,6 +61,8 @@ class Job:
         """What hcp.attach was answered with, if it was asked for."""
         self.broken: ProtocolViolation | None = None
         """Set when its outcome has come and could not be read."""
+        self.over_at: float | None = None
+        """When it became known that the session is over: by its outcome, or by a state that it does not leave."""
         self._router = router
         self._order = InOrder(from_sequence, catching_up=catching_up)
         self._readers: WeakSet[Messages] = WeakSet()
@@ -98,6 +105,8 @@ class Job:
                 self.state = state  # type: ignore[assignment]  # of a newer callee too
             if closes(message):
                 self.closed = payload
+        if self.over_at is None and (self.ended or self.state in ENDED):
+            self.over_at = trio.current_time()
 
     def wake(self) -> None:
         """Let everybody look again."""
@@ -112,6 +121,16 @@ class Job:
             raise self.broken
         if self._router.ended is not None:
             raise self._router.ended(doing)
+
+    async def end(self) -> None:
+        """Wait until its outcome is known, or it is over and its callee sends none in time. Raises as `check`."""
+        doing = f"before {self.session_id} had"
+        await self.until(lambda: self.ended or self.over_at is not None, doing)
+        if not self.ended and self.over_at is not None:
+            with trio.move_on_at(self.over_at + CLOSING_PATIENCE) as waiting:
+                await self.until(lambda: self.ended, doing)
+            if waiting.cancelled_caught:
+                log.warning("HCP session %s: it ended %s, and no outcome has come", self.session_id, self.state)
 
     async def until(self, happened: Callable[[], bool], doing: str) -> None:
         """Wait until something is so. Raises as `check`."""
@@ -145,19 +164,24 @@ class Job:
 class Messages:
     """A job's messages, for one reader: each once and in order, however often and from wherever they are sent."""
 
-    __slots__ = ("__weakref__", "_changed", "_job", "_live", "_order", "_over", "_ready")
+    __slots__ = ("__weakref__", "_changed", "_heard_at", "_job", "_live", "_order", "_over", "_ready")
 
     def __init__(self, job: Job, from_sequence: int, *, live: bool) -> None:
         self._job = job
         self._order = InOrder(from_sequence)
         self._ready: deque[Message] = deque()
+        self._heard_at = float("-inf")
+        """When the newest message came."""
         self._live = live
         """False while what comes is left to be sent again: before the first look, and behind too many unread."""
         self._over = False
         self._changed = trio.Event()
 
     async def next(self) -> Message | None:
-        """The next message, or None after session_closed. Cancelling this loses none."""
+        """The next message, or None after session_closed. Cancelling this loses none.
+
+        A callee that sends no session_closed after an outcome is waited for as long as `CLOSING_PATIENCE`.
+        """
         while not self._ready:
             if self._over:
                 return None
@@ -165,8 +189,16 @@ class Messages:
             if not self._live:
                 await self.catch_up()
                 continue
-            await self._changed.wait()
+            with trio.move_on_at(self._closing_by()) as waiting:
+                await self._changed.wait()
+            if waiting.cancelled_caught:
+                log.warning("HCP session %s: it is over, and no session_closed has come", self._job.session_id)
+                self._over = True
         return self._ready.popleft()
+
+    def _closing_by(self) -> float:
+        over_at = self._job.over_at
+        return float("inf") if over_at is None else max(over_at, self._heard_at) + CLOSING_PATIENCE
 
     async def catch_up(self) -> None:
         """Have what comes next sent from now on. Raises SessionInvalid."""
@@ -183,6 +215,7 @@ class Messages:
         """A message has come."""
         if not self._live:
             return
+        self._heard_at = trio.current_time()
         if len(self._ready) >= MESSAGES_KEPT:
             self._live = False
             return

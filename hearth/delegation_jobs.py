@@ -44,6 +44,9 @@ class Post(Protocol):
         """Call a method that needs no session. Raises the RpcError it is answered with, or CarrierError."""
         ...
 
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Call a method that needs no session, without waiting and without learning what comes of it."""
+
     def settled(self) -> None:
         """A submission whose caller has gone is answered by now: `Delegations.abandoned` has changed."""
 
@@ -90,7 +93,8 @@ class Delegations:
     async def submit(self, submit: Message, *, keep: bool) -> tuple[Job, Messages]:
         """Hand a task_submit over and wait for its answer. Raises JobRejected, or what the connection ended with.
 
-        If its caller is cancelled meanwhile the job is aborted as soon as it is accepted, unless it is one to `keep`.
+        If its caller is cancelled meanwhile, the job is withdrawn, or aborted if it is accepted all the same, unless it
+        is one to `keep`.
         """
         submission = Submission()
         self.send(submit)
@@ -103,6 +107,7 @@ class Delegations:
             else:
                 submission.abandoned = True
                 self.abandoned += 1
+                self.post.tell("hcp.withdraw", {"message_id": submit.message_id, "reason": "its caller has gone"})
             raise
         if submission.error is not None:
             raise submission.error
@@ -141,6 +146,8 @@ class Delegations:
                 del self._refusals[abort.message_id]
             # One that has ended meanwhile is none that could be aborted; how it ended is told.
             if refusal.answer is not None and not job.ended:
+                if refusal.answer.final_state is not None:
+                    return refusal.answer.final_state
                 raise _rejection(refusal.answer)
         return job.state
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from hearth.hcp.messages import Event, TaskAccepted
+from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed
 
 if TYPE_CHECKING:
     from hearth.hcp.messages import Message
@@ -28,7 +28,7 @@ def closes(message: Message) -> bool:
 class InOrder:
     """Take messages as they come; get those whose turn it is."""
 
-    __slots__ = ("_early", "_seen", "catching_up", "last_processed_sequence")
+    __slots__ = ("_early", "_ended", "_seen", "catching_up", "last_processed_sequence")
 
     def __init__(self, from_sequence: int = 1, *, catching_up: bool = False) -> None:
         self.last_processed_sequence = max(from_sequence, 1) - 1
@@ -37,6 +37,8 @@ class InOrder:
         self._early: dict[int, Message] = {}
         self._seen: set[str] = set()
         """The ids of the messages that have no sequence: an acceptance, an outcome."""
+        self._ended = False
+        """True once an outcome has come: there is one, whatever a callee sends after it."""
 
     def take(self, message: Message) -> list[Message]:
         """A message has come; return what is due now, oldest first."""
@@ -44,6 +46,10 @@ class InOrder:
         if not isinstance(event, Event):
             if message.message_id in self._seen or (self.catching_up and not isinstance(event, TaskAccepted)):
                 return []
+            if isinstance(event, TaskCompleted | TaskFailed):
+                if self._ended:
+                    return []
+                self._ended = True
             self._seen.add(message.message_id)
             return [message]
         if event.sequence <= self.last_processed_sequence or event.sequence in self._early:

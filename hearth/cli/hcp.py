@@ -111,7 +111,10 @@ def _given(name: str, schema: Mapping[str, Any], required: Sequence[str]) -> str
 @hcp.command()
 @standard
 def jobs(options: Options) -> int:
-    """List your jobs that the daemon still remembers, the newest first."""
+    """List your jobs that the daemon still remembers, the newest first; before them those that wait for an approval.
+
+    One that waits has no session yet: its message id stands there, and `hearth hcp abort` takes it.
+    """
 
     async def work() -> int:
         async with connected(options) as client:

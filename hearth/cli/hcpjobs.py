@@ -17,7 +17,7 @@ import trio
 
 from hearth.cli import hcpview, render
 from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, standard
-from hearth.errors import HearthError, JobRejected
+from hearth.errors import HearthError, JobRejected, RpcError
 from hearth.groups import unwrapped
 from hearth.hcp.messages import Event
 from hearth.hcp.reading import MessageError, read_submission, write_message
@@ -84,9 +84,6 @@ async def _submit(options: Options, document: Any, message_id: str | None, *, li
         except MessageError as error:
             # All else of the file has been read before.
             raise click.UsageError(f"--message-id: {_cured(error)}") from None
-        except trio.Cancelled:
-            click.echo("note: it was not accepted yet; `hearth hcp jobs` shows whether it was after all", err=True)
-            raise
         if detach:
             click.echo(render.compact({"session_id": job.session_id}) if options.json else job.session_id)
             return DONE
@@ -102,12 +99,24 @@ async def _handed_over(client: Client, document: Any, message_id: str | None) ->
 
     async def tell() -> None:
         await trio.sleep(SILENCE)
-        click.echo("note: no answer yet: it may wait for a person's approval (`hearth hcp pending`)", err=True)
+        waiting: list[dict[str, Any]] = []
+        click.echo("note: no answer yet", err=True)
+        with suppress(RpcError):
+            waiting = [each for each in await client.jobs() if each.get("session_id") is None]
+        for each in waiting:
+            name = render.clean(str(each.get("message_id")))
+            click.echo(f"note: {name} {hcpview.waits(each)}; `hearth hcp abort {name}` withdraws it", err=True)
 
     async with unwrapped() as body, trio.open_nursery() as nursery:
         nursery.start_soon(tell)
         async with body.watched():
-            job = await client.hand_over(document, message_id=message_id)
+            try:
+                job = await client.hand_over(document, message_id=message_id)
+            except trio.Cancelled:
+                kept = message_id is not None or "message_id" in document
+                then = "; `hearth hcp jobs` shows whether it still waits" if kept else ", and is withdrawn"
+                click.echo(f"note: it was not accepted yet{then}", err=True)
+                raise
         nursery.cancel_scope.cancel()
     return job
 
@@ -150,10 +159,18 @@ def abort(options: Options, session: str, reason: str | None) -> int:
     """Have the job of SESSION end, and print ABORTING, or how it has ended already.
 
     No step of it begins any more; one that has begun on a bus finishes. `hearth hcp watch` waits for the end.
+
+    A job that waits for an approval has no session yet: with its message id, as `hearth hcp jobs` shows it, it is
+    withdrawn, and REJECTED is printed.
     """
 
     async def work() -> int:
         async with connected(options) as client:
+            if any(each["session_id"] is None and each["message_id"] == session for each in await client.jobs()):
+                await client.withdraw(session, reason)
+                shown = {"message_id": session, "state": "REJECTED"}
+                click.echo(render.compact(shown) if options.json else hcpview.state("REJECTED"))
+                return DONE
             job = await client.attach_job(session)
             try:
                 state = await job.abort(reason)

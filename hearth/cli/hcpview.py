@@ -248,16 +248,23 @@ def job_rows(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The cells under `JOBS`."""
     return [
         (
-            _text(entry, "session_id"),
+            # A job that waits for its acceptance has no session yet; its message is what it can be withdrawn by.
+            _text(entry, "session_id") or _text(entry, "message_id"),
             _text(entry, "state"),
             f"{_text(entry, 'capability')} {_text(entry, 'capability_version')}",
             _text(entry, "risk_level"),
             _text(entry, "data_classification"),
-            _text(entry, "created_at"),
+            waits(entry) or _text(entry, "created_at"),
             _text(entry, "intent"),
         )
         for entry in entries
     ]
+
+
+def waits(entry: Mapping[str, Any]) -> str:
+    """What a job waits for that is not accepted yet, and how long; empty for any other."""
+    what = _text(entry, "waits_for")
+    return what and f"waits for {what} until {_text(entry, 'expires_at')}"
 
 
 def approval_rows(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime, timedelta
 
-    from hearth.hcp.values import Classification, ErrorCode, EventType, Priority, Risk
+    from hearth.hcp.values import Classification, ErrorCode, EventType, Priority, Risk, State
 
 Json: TypeAlias = Any
 Object: TypeAlias = "Mapping[str, Json]"
@@ -87,13 +87,17 @@ class TaskAccepted:
 
 @frozen(kw_only=True)
 class TaskRejected:
-    """L3, TaskRejected Response; also what answers a message that cannot be read or acted upon."""
+    """L3, TaskRejected Response; also what answers a message that cannot be read or acted upon.
+
+    `final_state` is ours: how the session has ended that an abort came too late for.
+    """
 
     reason_code: str
     reason_message: str
     assessed_risk_level: Risk | None = None
     suggestion: str | None = None
     in_reply_to: str | None = None
+    final_state: State | None = None
 
 
 @frozen(kw_only=True)

@@ -140,7 +140,12 @@ PAYLOADS: Mapping[MessageType, Table[Any]] = {
     "task_rejected": Table(
         TaskRejected,
         {"reason_code": _NAME, "reason_message": _SENTENCE},
-        {"assessed_risk_level": _RISK, "suggestion": _SENTENCE, "in_reply_to": _ID},
+        {
+            "assessed_risk_level": _RISK,
+            "suggestion": _SENTENCE,
+            "in_reply_to": _ID,
+            "final_state": Choice(get_args(State)),
+        },
     ),
     "event": Table(
         Event,

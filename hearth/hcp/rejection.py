@@ -13,7 +13,7 @@ from hearth.hcp.messages import TaskRejected
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hearth.hcp.values import Risk
+    from hearth.hcp.values import Risk, State
 
 ReasonCode: TypeAlias = Literal[
     # L3's own
@@ -22,7 +22,7 @@ ReasonCode: TypeAlias = Literal[
     "unknown_capability", "version_mismatch", "safety_violation", "classification_too_high",
     # what is found before it or after it
     "invalid_message", "unsupported_version", "unknown_session", "message_id_reused", "approval_denied",
-    "approval_timeout", "resource_unavailable", "shutting_down", "internal_error",
+    "approval_timeout", "withdrawn", "session_ended", "resource_unavailable", "shutting_down", "internal_error",
 ]  # fmt: skip
 """Why a message was rejected: every `reason_code` that this daemon sends."""
 
@@ -36,12 +36,19 @@ class Rejection(HearthError):
     """A message that is not acted upon: what task_rejected says, apart from what it answers."""
 
     def __init__(
-        self, reason_code: ReasonCode, message: str, *, suggestion: str | None = None, risk: Risk | None = None
+        self,
+        reason_code: ReasonCode,
+        message: str,
+        *,
+        suggestion: str | None = None,
+        risk: Risk | None = None,
+        final_state: State | None = None,
     ) -> None:
         self.reason_code: ReasonCode = reason_code
         self.message = _clipped(message)
         self.suggestion = None if suggestion is None else _clipped(suggestion)
         self.risk: Risk | None = risk
+        self.final_state: State | None = final_state
         super().__init__(f"{reason_code}: {self.message}")
 
     def payload(self, in_reply_to: str | None) -> TaskRejected:
@@ -52,6 +59,7 @@ class Rejection(HearthError):
             assessed_risk_level=self.risk,
             suggestion=self.suggestion,
             in_reply_to=in_reply_to,
+            final_state=self.final_state,
         )
 
 

@@ -60,7 +60,15 @@ class HcpDecide:
     reason: str | None
 
 
-HcpParams: TypeAlias = HcpCapabilities | HcpSessions | HcpAttach | HcpArtifact | HcpPending | HcpDecide
+@frozen
+class HcpWithdraw:
+    """hcp.withdraw: take back a job of one's own that waits for its acceptance."""
+
+    message_id: str
+    reason: str | None
+
+
+HcpParams: TypeAlias = HcpCapabilities | HcpSessions | HcpAttach | HcpArtifact | HcpPending | HcpDecide | HcpWithdraw
 
 _CAPABILITIES, _SESSIONS, _PENDING = HcpCapabilities(), HcpSessions(), HcpPending()
 
@@ -91,5 +99,8 @@ HCP_METHODS: Mapping[str, Callable[[Mapping[str, Any]], HcpParams]] = {
     "hcp.artifact": _artifact,
     "hcp.pending": lambda _params: _PENDING,
     "hcp.decide": _decide,
+    "hcp.withdraw": lambda params: HcpWithdraw(
+        read_text(params, "message_id"), read_optional_text(params, "reason")
+    ),
 }
 """Method name -> reader of its params object."""

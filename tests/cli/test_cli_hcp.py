@@ -339,6 +339,24 @@ def test_a_person_decides_about_a_job_of_somebody_else(at_home, boss, file, hear
     assert boss("hcp", "pending").out == "there is none\n"
 
 
+def test_a_job_that_waits_for_approval_is_listed_and_withdrawn_by_its_caller(at_home, boss, file, hearth_process):
+    with hearth_process("hcp", "submit", str(file(job(loud=True))), "--message-id", "taken-back") as process:
+        waiting(boss)
+        shown = at_home("hcp", "jobs").out
+        for said in ("taken-back", "PENDING", "line-check 1.2.0", "waits for approval until"):
+            assert said in shown
+        assert any("`hearth hcp abort taken-back` withdraws it" in line for line in process.stderr)
+        ended = at_home("hcp", "abort", "taken-back", "--reason", "no longer wanted")
+        assert (ended.code, ended.out.strip()) == (0, "REJECTED")
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "no longer wanted" in err
+    assert "withdrawn" in err
+    assert boss("hcp", "pending").out == "there is none\n"
+    again = at_home("hcp", "abort", "taken-back", "--json")
+    assert again.code == 1
+
+
 def test_who_may_not_approve_is_told_what_says_so(at_home):
     answer = at_home("hcp", "pending")
     assert answer.code == 1
@@ -371,3 +389,14 @@ def test_ctrl_c_before_the_answer_says_where_to_look(boss, file, hearth_process)
     assert process.returncode == 130
     assert "`hearth hcp jobs`" in err
     assert boss("hcp", "deny", asked["approval_id"]).code == 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_answer_withdraws_a_job_that_nobody_else_knows_of(boss, file, hearth_process):
+    with hearth_process("hcp", "submit", str(file(job(loud=True)))) as process:
+        waiting(boss)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "is withdrawn" in err
+    assert boss("hcp", "pending").out == "there is none\n"

@@ -29,7 +29,8 @@ def guarded(tmp_path):
     script = reading(step("read", tag="done"))
 
     def world(*capabilities, **more):
-        return hcp_world(tmp_path / "hcp", capability("heat", script, safety=GUARDED), policy=POLICY, **more)
+        heat = capability("heat", script, safety=GUARDED)
+        return hcp_world(tmp_path / "hcp", heat, *capabilities, policy=POLICY, **more)
 
     return world
 
@@ -40,6 +41,76 @@ async def asked(approver, count=1):
     while len(pending) < count:
         pending = (await approver.call("hcp.pending"))["approvals"]
     return pending
+
+
+async def test_a_job_that_waits_for_approval_is_shown_to_its_caller_and_to_nobody_else(guarded):
+    async with guarded() as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        document = Caller.submission("heat")
+        await alice.send(document)
+        (asked_about,) = await asked(bob)
+        (shown,) = (await alice.call("hcp.sessions"))["sessions"]
+        assert (shown["session_id"], shown["message_id"]) == (None, document["message_id"])
+        assert (shown["state"], shown["waits_for"]) == ("PENDING", "approval")
+        assert (shown["capability"], shown["risk_level"], shown["intent"]) == ("heat", "R3", "look at the bench")
+        assert (shown["approval_id"], shown["expires_at"]) == (asked_about["approval_id"], asked_about["expires_at"])
+        assert (await bob.call("hcp.sessions"))["sessions"] == []
+        await bob.call("hcp.decide", approval_id=shown["approval_id"], approve=True)
+        answer = await alice.until_replied(document)
+        await alice.closed(answer["session_id"])
+        (shown,) = (await alice.call("hcp.sessions"))["sessions"]
+        assert (shown["session_id"], shown["state"]) == (answer["session_id"], "COMPLETED")
+
+
+async def test_a_job_that_waits_for_approval_can_be_withdrawn_by_its_caller_and_by_nobody_else(guarded):
+    async with guarded() as world:
+        alice, other, bob = world.caller(ALICE), world.caller(ALICE), world.caller(BOB)
+        document = Caller.submission("heat")
+        await alice.send(document)
+        await asked(bob)
+        params = {"message_id": document["message_id"], "reason": "it is late"}
+        refused = await bob.ask("hcp.withdraw", params)
+        assert (refused["error"]["code"], refused["error"]["data"]["path"]) == (-32602, "/message_id")
+        assert len(await asked(bob)) == 1
+        answer = await other.call("hcp.withdraw", **params)
+        assert answer == {"message_id": document["message_id"], "state": "REJECTED"}
+        told = await alice.until_replied(document)
+        assert (told["type"], told["payload"]["reason_code"]) == ("task_rejected", "withdrawn")
+        assert "it is late" in told["payload"]["reason_message"]
+        assert (await bob.call("hcp.pending"))["approvals"] == []
+        assert (await alice.call("hcp.sessions"))["sessions"] == []
+        assert (await alice.ask("hcp.withdraw", params))["error"]["code"] == -32602
+        assert (await alice.reply(document))["payload"]["reason_code"] == "withdrawn", "and it is not asked about again"
+        assert (await bob.call("hcp.pending"))["approvals"] == []
+        assert world.observer.labels("begin") == []
+        assert [one["reason_code"] for one in world.records("hcp.reject")] == ["withdrawn"]
+
+
+async def test_what_was_decided_before_it_was_withdrawn_is_not_done_either(guarded):
+    async with guarded() as world:
+        alice, bob = world.caller(ALICE), world.caller(BOB)
+        document = Caller.submission("heat")
+        await alice.send(document)
+        (shown,) = await asked(bob)
+        # In one turn: the submission has not looked at the decision yet.
+        world.desk.approvals.decide(shown["approval_id"], approved=True, by=BOB.key, reason=None)
+        assert world.desk.withdraw(ALICE, document["message_id"], None)
+        assert world.desk.withdraw(ALICE, document["message_id"], "once more")
+        told = await alice.until_replied(document)
+        assert told["payload"]["reason_code"] == "withdrawn"
+        assert world.observer.labels("begin") == []
+
+
+async def test_a_job_that_was_accepted_is_not_withdrawn(guarded):
+    async with guarded(capability("look", reading(step("read", gate="g")))) as world:
+        alice = world.caller(ALICE)
+        document = Caller.submission("look")
+        session_id = (await alice.reply(document))["session_id"]
+        await world.gate("g").reached()
+        refused = await alice.ask("hcp.withdraw", {"message_id": document["message_id"]})
+        assert "abort" in refused["error"]["data"]["reason"]
+        world.gate("g").open()
+        await alice.outcome(session_id)
 
 
 @pytest.mark.spec(

@@ -246,6 +246,9 @@ async def test_a_job_whose_caller_has_gone_is_aborted_as_soon_as_it_is_accepted(
                 submit = await callee.hears("task_submit")
                 gone.cancel()
         assert callee.messages("abort") == []
+        while not (withdrawn := callee.asked("hcp.withdraw")):
+            await trio.lowlevel.checkpoint()
+        assert withdrawn == [{"message_id": submit["message_id"], "reason": "its caller has gone"}]
         await callee.accept(submit)
         abort = await callee.hears("abort")
         assert (abort["session_id"], abort["payload"]["session_token"]) == (SESSION, "token-of-the-session")
@@ -561,6 +564,59 @@ async def test_the_refusal_of_an_abort_that_came_too_late_is_how_the_job_ended(e
         async with trio.open_nursery() as nursery:
             nursery.start_soon(refuse)
             assert await job.abort() == "COMPLETED"
+
+
+@pytest.mark.parametrize("final_state", ["COMPLETED", "ABORTED"])
+async def test_an_abort_that_is_answered_with_how_the_job_has_ended_returns_that(ends, final_state):
+    client, callee = ends
+    async with delegated(client, callee) as job:
+
+        async def answer():
+            await callee.reject(await callee.hears("abort"), "session_ended", final_state=final_state)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            assert await job.abort() == final_state
+
+
+# --- a callee that leaves its session open --------------------------------------------------------------------------
+
+
+async def test_a_callee_that_never_closes_its_session_keeps_no_reader(ends, monkeypatch, caplog):
+    monkeypatch.setattr(delegation_job, "CLOSING_PATIENCE", 0.05)
+    client, callee = ends
+    async with delegated(client, callee) as job:
+        await callee.event(1)
+        await callee.tell(DONE)
+        with trio.fail_after(10):
+            assert await collected(job.events()) == [1]
+            assert (await job.wait()).outputs == {"mean": 21.5}
+            assert await job.abort() == "COMPLETED"
+    assert "no session_closed has come" in caplog.text
+
+
+@pytest.mark.parametrize("state", ["ABORTED", "FAILED"])
+async def test_a_callee_that_ends_in_a_state_and_tells_no_outcome_keeps_no_caller(ends, monkeypatch, caplog, state):
+    monkeypatch.setattr(delegation_job, "CLOSING_PATIENCE", 0.05)
+    client, callee = ends
+    async with delegated(client, callee) as job:
+        await callee.event(1, "state_changed", from_state="ABORTING", to_state=state)
+        with trio.fail_after(10):
+            assert await collected(job.events()) == [1]
+            assert (await job.wait()).state == state
+    assert "no outcome has come" in caplog.text
+
+
+async def test_an_outcome_is_told_once_however_often_a_callee_sends_one(ends):
+    client, callee = ends
+    async with delegated(client, callee) as job:
+        await callee.tell(DONE)
+        await callee.tell(TaskFailed(error_code="internal_error", error_message="after all"))
+        await callee.close(1)
+        with trio.fail_after(10):
+            kinds = [message.type async for message in job.messages()]
+        assert kinds == ["task_accepted", "task_completed", "event"]
+        assert (await job.wait()).completed
 
 
 # --- connections that end -------------------------------------------------------------------------------------------

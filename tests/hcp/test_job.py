@@ -155,14 +155,18 @@ async def test_anothers_session_is_not_told_apart_from_none(look):
         assert other == none
 
 
-async def test_an_abort_of_a_session_that_has_ended_changes_nothing(look):
+async def test_an_abort_of_a_session_that_has_ended_is_answered_with_how_and_changes_nothing(look):
     async with look() as world:
         caller = world.caller()
         session_id = await caller.accepted()
         story = await caller.closed(session_id)
-        await caller.send(Caller.abortion(session_id))
-        assert "sessions" in await caller.call("hcp.sessions")
+        for _ in range(2):
+            refused = await caller.rejected(Caller.abortion(session_id))
+            assert (refused["reason_code"], refused["final_state"]) == ("session_ended", "COMPLETED")
+            assert session_id in refused["reason_message"]
         assert await caller.closed(session_id) == story
+        bob = await world.caller(BOB).rejected(Caller.abortion(session_id))
+        assert (bob["reason_code"], "final_state" in bob) == ("unknown_session", False)
         assert world.carriers[0].connection._in_flight == 0
 
 

@@ -24,6 +24,7 @@ MINIMAL = {
     "hcp.attach": {"session_id": "s"},
     "hcp.artifact": {"uri": "hcp://s/artifacts/f"},
     "hcp.decide": {"approval_id": "a"},
+    "hcp.withdraw": {"message_id": "m"},
 }
 NAMES = {"length": "len"}
 """Attribute -> the param it is read from, where they differ."""

@@ -14,6 +14,7 @@ from hearth.protocol.hcp_methods import (
     HcpDecide,
     HcpPending,
     HcpSessions,
+    HcpWithdraw,
 )
 from hearth.protocol.server import Close, HcpDocument
 
@@ -128,6 +129,8 @@ def test_nested_too_deep_it_is_a_parse_error():
         ("hcp.artifact", {"uri": "hcp://s/artifacts/f"}, HcpArtifact("hcp://s/artifacts/f", 0, MOST_READ)),
         ("hcp.artifact", {"uri": "u", "offset": 9, "len": 1}, HcpArtifact("u", 9, 1)),
         ("hcp.decide", {"approval_id": "a"}, HcpDecide("a", approve=False, reason=None)),
+        ("hcp.withdraw", {"message_id": "m"}, HcpWithdraw("m", None)),
+        ("hcp.withdraw", {"message_id": "m", "reason": "r"}, HcpWithdraw("m", "r")),
         ("hcp.decide", {"approval_id": "a", "approve": True, "reason": "r"}, HcpDecide("a", approve=True, reason="r")),
     ],
 )
@@ -147,6 +150,7 @@ def test_the_methods_take_their_params_and_no_session(method, params, read):
         ("hcp.artifact", {"uri": "u", "len": MOST_READ + 1}, "/len"),
         ("hcp.artifact", {"uri": "u", "offset": True}, "/offset"),
         ("hcp.decide", {"approve": True}, "/approval_id"),
+        ("hcp.withdraw", {}, "/message_id"),
         ("hcp.decide", {"approval_id": "a", "approve": "yes"}, "/approve"),
         ("hcp.decide", {"approval_id": "a", "reason": "x" * 257}, "/reason"),
     ],

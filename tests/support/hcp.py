@@ -263,8 +263,14 @@ class Caller(RawClient):
         return [one for one in self.messages if one["payload"].get("in_reply_to") == message_id]
 
     async def reply(self, document):
-        """Send a message; return its answer."""
+        """Send a message; return its answer, which it may have had before."""
+        had = len(self.replies(document["message_id"]))
         await self.send(document)
+        await self.until(lambda: len(self.replies(document["message_id"])) > had)
+        return self.replies(document["message_id"])[had]
+
+    async def until_replied(self, document):
+        """Wait for the answer to a message that was sent; return it."""
         await self.until(lambda: self.replies(document["message_id"]))
         return self.replies(document["message_id"])[0]
 

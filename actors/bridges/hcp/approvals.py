@@ -110,6 +110,11 @@ class Approvals:
             for waiting in self._open.values()
         ]
 
+    def waiting(self, principal: str) -> list[dict[str, Any]]:
+        """The open questions about a principal's own jobs, the newest first, as hcp.sessions shows them."""
+        newest_first = reversed(self._open.values())
+        return [_entry_of(waiting) for waiting in newest_first if waiting.question.principal == principal]
+
     def decide(self, approval_id: str, *, approved: bool, by: str, reason: str | None) -> None:
         """Answer a question. Raises InvalidParams where there is no such one, PermissionDenied for one's own."""
         waiting = self._open.get(approval_id)
@@ -126,3 +131,22 @@ class Approvals:
         self._closed = True
         for waiting in self._open.values():
             waiting.decided.set()
+
+
+def _entry_of(waiting: _Open) -> dict[str, Any]:
+    """A job that has no session yet, with the members of one that has."""
+    question, since = waiting.question, write_instant(waiting.submitted_at)
+    about = ("capability", "capability_version", "caller_id", "intent", "risk_level", "data_classification")
+    return {
+        "session_id": None,
+        "message_id": question.message_id,
+        "state": "PENDING",
+        **{name: question.about[name] for name in about},
+        "created_at": since,
+        "updated_at": since,
+        "last_sequence": 0,
+        "checkpoints": 0,
+        "waits_for": "approval",
+        "approval_id": waiting.approval_id,
+        "expires_at": write_instant(waiting.expires_at),
+    }

@@ -23,6 +23,7 @@ from hearth.actors.bridges.hcp.refusals import (
     no_policy,
     not_for_callers,
     reused,
+    session_ended,
     shutting_down,
     unknown_session,
     wrong_token,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hearth.actors.asks import Ask, Letter, Reading
+    from hearth.actors.bridges.hcp.book_rows import SessionRow
     from hearth.actors.bridges.hcp.job import Job
     from hearth.actors.bridges.hcp.services import Services
     from hearth.hcp.gate import Allowance
@@ -139,10 +141,12 @@ class HcpDesk:
         session_id = message.session_id or ""
         job = self.jobs.get(session_id)
         try:
-            owner = job.row.principal if job is not None else await self._owner(session_id)
-            if owner != principal.key:
+            row = job.row if job is not None else await self._row(session_id)
+            if row is None or row.principal != principal.key:
                 raise unknown_session(session_id)
-            if job is not None and abort.session_token is not None:
+            if job is None:
+                raise session_ended(session_id, row.state)
+            if abort.session_token is not None:
                 job.check(abort.session_token)
         except TokenError as error:
             self._refuse(principal, letter, wrong_token(str(error)), message.message_id)
@@ -150,21 +154,19 @@ class HcpDesk:
         except Rejection as rejection:
             self._refuse(principal, letter, rejection, message.message_id)
             return
-        # The story tells the rest; of a session that has ended it has told everything already.
+        # The story tells the rest.
         letter.done()
-        if job is not None:
-            if self.services.refusals.admit("hcp.abort", principal.key, None):
-                reason = (abort.reason or "")[:256] or None
-                self.services.audit("hcp.abort", hcp_session=session_id, principal=principal.key, reason=reason)
-            patience = trio.current_time() + self.services.settings.abort_timeout_s
-            job.stop(Cut(message=abort.reason or "aborted by the caller", until=patience))
+        if self.services.refusals.admit("hcp.abort", principal.key, None):
+            reason = (abort.reason or "")[:256] or None
+            self.services.audit("hcp.abort", hcp_session=session_id, principal=principal.key, reason=reason)
+        patience = trio.current_time() + self.services.settings.abort_timeout_s
+        job.stop(Cut(message=abort.reason or "aborted by the caller", until=patience))
 
-    async def _owner(self, session_id: str) -> str | None:
+    async def _row(self, session_id: str) -> SessionRow | None:
         try:
-            row = await self.services.book.session(session_id)
+            return await self.services.book.session(session_id)
         except BookError as error:
             raise Rejection("resource_unavailable", str(error), suggestion="try again later") from None
-        return None if row is None else row.principal
 
     def _refuse(self, principal: Principal, letter: Letter, rejection: Rejection, message_id: str | None) -> None:
         """Answer what is no task_submit that has got as far as the gate."""
@@ -190,6 +192,11 @@ class HcpDesk:
             partial(self._methods.answer, principal, ask, reader),
             lambda _error: ask.error(InternalError()),
         )
+
+    def withdraw(self, principal: Principal, message_id: str, reason: str | None) -> bool:
+        """Take back a task_submit of this principal's that has not been accepted; False where none is under way."""
+        submission = self._underway.get((principal.key, message_id))
+        return submission is not None and submission.withdraw(reason)
 
     async def story(self, session_id: str) -> Story | None:
         """A session's messages, running or ended; None where they are kept no longer. Raises BookError."""

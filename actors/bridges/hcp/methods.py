@@ -26,6 +26,7 @@ from hearth.protocol.hcp_methods import (
     HcpDecide,
     HcpPending,
     HcpSessions,
+    HcpWithdraw,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class House(Protocol):
     services: Services
     approvals: Approvals
     jobs: dict[str, Job]
+
+    def withdraw(self, principal: Principal, message_id: str, reason: str | None) -> bool:
+        """Take back a task_submit of this principal's that has not been accepted; False where none is under way."""
+        ...
 
     async def story(self, session_id: str) -> Story | None:
         """A session's messages."""
@@ -81,6 +86,8 @@ class Methods:
                 ask.result(self._pending(principal, allowed))
             elif isinstance(params, HcpDecide):
                 ask.result(self._decide(principal, allowed, params))
+            elif isinstance(params, HcpWithdraw):
+                ask.result(self._withdraw(principal, params))
         except RpcError as error:
             ask.error(error)
         except (BookError, StoreError) as error:
@@ -103,7 +110,8 @@ class Methods:
 
     async def _sessions(self, principal: Principal) -> dict[str, Any]:
         rows = await self._house.services.book.sessions(principal.key, MOST_SESSIONS)
-        return {"sessions": [entry_of(row) for row in rows]}
+        waiting = self._house.approvals.waiting(principal.key)
+        return {"sessions": [*waiting, *(entry_of(row) for row in rows)]}
 
     async def _attach(self, principal: Principal, ask: Ask, params: HcpAttach, reader: Reading) -> None:
         row = await self._house.services.book.session(params.session_id)
@@ -155,6 +163,12 @@ class Methods:
         if row.principal == principal.key:
             return True
         return row.data_classification in SHARED and allowed.rules.allows(row.capability)
+
+    def _withdraw(self, principal: Principal, params: HcpWithdraw) -> dict[str, Any]:
+        if not self._house.withdraw(principal, params.message_id, params.reason):
+            reason = "no task_submit of yours with this message_id waits; one that was accepted is ended by abort"
+            raise InvalidParams(data={"path": "/message_id", "reason": reason})
+        return {"message_id": params.message_id, "state": "REJECTED"}
 
     # --- approvals ----------------------------------------------------------------------------------------------
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from hearth.errors import ShuttingDown
 from hearth.hcp.reading import dump, message
 from hearth.hcp.rejection import Rejection
+from hearth.hcp.states import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hearth.errors import RpcError
     from hearth.hcp.rejection import ReasonCode
+    from hearth.hcp.values import Risk, State
 
 
 def no_policy() -> Rejection:
@@ -37,6 +39,21 @@ def unknown_session(session_id: str) -> Rejection:
     """A session that is not there, or is another's: the two are not told apart."""
     reason = f"there is no session {session_id[:200]!r} of yours"
     return Rejection("unknown_session", reason, suggestion="take the session_id that came with task_accepted")
+
+
+def withdrawn(why: str | None, risk: Risk) -> Rejection:
+    """A submission that its caller took back before it was accepted."""
+    reason = "its caller withdrew it" + (f": {why}" if why else "")
+    return Rejection("withdrawn", reason, suggestion="submit it again under a new message_id", risk=risk)
+
+
+def session_ended(session_id: str, state: State) -> Rejection:
+    """An abort of a session that has ended: nothing is left to stop."""
+    cure = "`hcp.attach` sends the session's messages again, its outcome among them"
+    if state not in TERMINAL:
+        # Its end could not be written down: the daemon's next start will say FAILED.
+        return Rejection("session_ended", f"session {session_id} runs no more", suggestion=cure)
+    return Rejection("session_ended", f"session {session_id} has ended {state}", suggestion=cure, final_state=state)
 
 
 def not_for_callers(type_: str) -> Rejection:

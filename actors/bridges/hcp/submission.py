@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import trio
 from attrs import define, field
 
 from hearth.actors.bridges.hcp.account import Account
@@ -17,7 +18,7 @@ from hearth.actors.bridges.hcp.book import BookError
 from hearth.actors.bridges.hcp.book_rows import SessionRow
 from hearth.actors.bridges.hcp.ending import Ending
 from hearth.actors.bridges.hcp.job import Job
-from hearth.actors.bridges.hcp.refusals import crashed, no_hacp_session, reused, shutting_down
+from hearth.actors.bridges.hcp.refusals import crashed, no_hacp_session, reused, shutting_down, withdrawn
 from hearth.actors.bridges.hcp.resuming import Resumption, resumption
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.story import Story
@@ -82,6 +83,12 @@ class Submission:
     """Not answered yet."""
     session_id: str | None = None
     """Once there is one."""
+    _waiting: trio.CancelScope = field(factory=trio.CancelScope)
+    """In which a person is waited for."""
+    _taken_back: bool = False
+    _why: str | None = None
+    _starting: bool = False
+    """True once it can no longer be withdrawn: what comes next is its acceptance, or a refusal."""
     _claimed: bool = False
     _on_record: bool = False
     """Whether the audit log has it: what goes no further than the gate is there only as often as refusals are."""
@@ -93,6 +100,15 @@ class Submission:
         finally:
             if self.letters:
                 self._answer(self._refusal(shutting_down()))
+
+    def withdraw(self, why: str | None) -> bool:
+        """Its caller takes it back, unless it is being accepted already; returns whether it does."""
+        if self._starting:
+            return False
+        if not self._taken_back:
+            self._taken_back, self._why = True, why
+            self._waiting.cancel()
+        return True
 
     def _crashed(self, error: BaseException) -> None:
         self._answer(self._refusal(crashed(error)))
@@ -140,7 +156,11 @@ class Submission:
             self._audit("hcp.submit", payload_hash=self.digest)
             self._on_record = True
             if approval.needs_approval:
-                await self._have_approved(approval)
+                with self._waiting:
+                    await self._have_approved(approval)
+            if self._taken_back:
+                raise withdrawn(self._why, approval.risk)
+            self._starting = True
             with rooms.use(approval.capability):
                 await self._start(approval, goes_on)
 
