@@ -245,14 +245,17 @@ class Bus(BusFront):
         )
         self._refuse_queued()
 
-async def make_safe(buses: Iterable[Bus], session_id: str, until: float, *, alone: bool) -> list[Any]:
+async def make_safe(
+    buses: Iterable[Bus], session_id: str, until: float, *, alone: bool, hands_over: bool
+) -> list[Any]:
     """Bring the outputs that a session drove, on all buses, to their safe state; returns what was done, for the record.
 
     Waits no longer than `until` for a bus that does not come free, or whose device is not there: its turn then comes
     when it does, and the bus tells of it. With `alone` the buses tell in any case.
     """
     done: list[Any] = []
-    tickets = [ticket for bus in buses if (ticket := bus.make_safe(session_id, alone=alone)) is not None]
+    asked = (bus.make_safe(session_id, alone=alone, hands_over=hands_over) for bus in buses)
+    tickets = [ticket for ticket in asked if ticket is not None]
     with trio.move_on_at(until):
         for ticket in tickets:
             await ticket.wait()

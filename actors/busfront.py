@@ -174,15 +174,18 @@ class BusFront:
         self._queue.release(lease)
         self._wake()
 
-    def make_safe(self, session_id: str, *, alone: bool = False) -> StandingTicket | None:
+    def make_safe(
+        self, session_id: str, *, alone: bool = False, hands_over: bool = False
+    ) -> StandingTicket | None:
         """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
 
-        Outputs that another session has set since are left to that session, unless the one that ended has a deadman.
+        Outputs that another session has set since are left to that session, unless the one that ended has a deadman and
+        does not end in good order (`hands_over`).
         Outputs are forgotten only when they are safe: until then they are asked for again whenever the bus is opened,
         and by the next run. Who stops waiting for the ticket says so by `alone`; the bus then tells of the outcome
         itself.
         """
-        if not self._driven.leave(session_id):
+        if not self._driven.leave(session_id, hands_over=hands_over):
             return None
         waiting = self._queue.standing(session_id)
         if waiting is not None:

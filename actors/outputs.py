@@ -14,7 +14,8 @@ set. The last one set the level that is there now.
   session is still in the list. If it has left the list, the level to restore belongs to no live session, and the output
   goes to its safe state instead. If another session has set the output since, its set has the say: nothing is done.
 - When a session ends, the outputs that it set last go to their safe state, and with a deadman also those that other
-  sessions have set since: a controller that dies leaves a robot that stops. A safe output has no holders.
+  sessions have set since: a controller that dies leaves a robot that stops. A safe output has no holders. A session
+  may end in good order and hand those others over.
 
 So no ended session is the last holder of a level, except of one that the device refused to make safe: `_ended` has it.
 """
@@ -113,11 +114,14 @@ class Driven:
 
     # --- safe states ----------------------------------------------------------------------------------------------
 
-    def leave(self, session_id: str) -> bool:
-        """Note that a session has ended; True if it owes a safe state. Other outputs are left to who set them since."""
+    def leave(self, session_id: str, *, hands_over: bool = False) -> bool:
+        """Note that a session has ended; True if it owes a safe state. Other outputs are left to who set them since.
+
+        One that `hands_over` has ended in good order, and its deadman with it.
+        """
         owes = False
         for holders in self._holders.values():
-            if _answers_for(session_id, holders):
+            if holders[-1].session_id == session_id or (not hands_over and _answers_for(session_id, holders)):
                 owes = True
             else:
                 holders[:] = [holder for holder in holders if holder.session_id != session_id]

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from hearth.protocol.methods import SessionOpen
 
 
+CLOSED = "closed by the client"
+"""Why a session ended that its client has closed in good order, for its record."""
 TURN = 0.002
 """Seconds of work on what has come together after which others get their turn: 256 large requests may take seconds."""
 
@@ -228,7 +230,7 @@ class Session:
         elif isinstance(message, PathsLooked):
             self._handle(message.ask, message.looked)
         elif isinstance(message.params, SessionClose):
-            self.reason = "closed by the client"
+            self.reason = CLOSED
             self._closers.append(message)
         else:
             self._silence.heard_at = trio.current_time()
@@ -369,7 +371,9 @@ class Session:
         Once the end is on record, what becomes of them is for their buses to tell.
         """
         buses = self._services.checks.buses.values()
-        return await make_safe(buses, self.session_id, until, alone=self.end_recorded)
+        # A heartbeat is asked for where the end of the session, of whatever kind, has to stop something.
+        hands_over = self.reason == CLOSED and self._opening.heartbeat_ms is None
+        return await make_safe(buses, self.session_id, until, alone=self.end_recorded, hands_over=hands_over)
 
     async def _record(self, event: str, *, minor: bool, **members: Any) -> bool:
         """Write a record about the session; False if it could not be written, which keeps nobody from reading."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Asker:
     """On whose behalf a bus is used: what a colleague who finds it busy may be told, and who owns driven outputs.
 
-    With a `deadman` (a heartbeat, or `on_disconnect: "close"`) the session goes on owning an output that another one
+    With a `deadman` (a heartbeat, or `on_disconnect: "close"`) the session goes on holding an output that another one
     sets: the end of either brings it to its safe state.
     """
 

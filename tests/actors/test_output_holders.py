@@ -352,6 +352,16 @@ async def test_an_output_that_was_set_since_is_left_to_the_session_that_set_it(b
     assert await bench.end(A) == [{"line": 1, "safe": 0}]
 
 
+async def test_a_session_that_ends_in_good_order_hands_over_what_others_have_set_since(bench):
+    deadman = Asker("c", "task of c", "me", deadman=True)
+    for hands_over, levels in ((True, {1: 2, 2: 0}), (False, {1: 0, 2: 0})):
+        await bench.do(1, deadman, drives=1)
+        await bench.do(1, deadman, drives=2, line=2)
+        await bench.do(2, B, drives=1)
+        await bench.bus.make_safe("c", hands_over=hands_over).get()
+        assert bench.driver.levels == levels
+
+
 @pytest.mark.parametrize("bench", [Style.THREAD, Style.ASYNC], indirect=True)
 async def test_a_holder_that_ends_while_its_output_is_given_back_makes_it_safe(bench):
     await bench.do(1, A, drives=1)

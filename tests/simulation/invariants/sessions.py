@@ -142,7 +142,7 @@ def _drivers(reading):
     restores is of the session that had set it before; a safe level is of none.
     """
     driven, undone = {}, {}
-    deadmen = {s.id for s in reading.sessions.values() if s.request is not None and _has_deadman(s.request.params)}
+    deadmen = {session.id for session in reading.sessions.values() if _has_deadman(session)}
     levels = {}
     for level in reading.levels:
         levels.setdefault(level.what["bus"], []).append(level)
@@ -176,8 +176,10 @@ def _drivers(reading):
     return driven
 
 
-def _has_deadman(opening):
-    return opening.get("heartbeat_ms") is not None or opening.get("on_disconnect") == "close"
+def _has_deadman(session):
+    opening = {} if session.request is None else session.request.params
+    closed = session.closes[0].fields.get("reason") == "closed by the client" if session.closes else False
+    return opening.get("heartbeat_ms") is not None or (opening.get("on_disconnect") == "close" and not closed)
 
 
 def _safe_level(reading, bus, line):
