@@ -53,7 +53,58 @@ _AT_REST = (
     "and a policy that allows it says that the disk is fit."
 )
 
+_UNRECORDED = (
+    "While the log cannot be written, only reads of risk 0 that disclose nothing go on. Their records, and those of "
+    "sessions, are kept in memory: at most 10,000 or 8 MiB of each class. Beyond that the oldest are dropped and "
+    "counted."
+)
+_OTHER_CODE = (
+    "One difference: a step whose tool is not registered is answered with RPC_TOOL_NOT_FOUND, which Table 7 has for "
+    "it, and not with RPC_INVALID_PARAMS."
+)
+
 NOT_DONE = {
+    _find("1.1", "REQUIRED", "A conformant server"): f"{_OTHER_CODE} See section 3.4.",
+    _find("3.3", "is", "0 | safe"): (
+        "No tool of risk 0 is made to change anything, but hearth cannot know a device: one may clear a status "
+        "register when it is read, and every read takes the bus's time."
+    ),
+    _find("3.4", "is", "If any step fails validation"): f"No step is executed, whatever it is. {_OTHER_CODE}",
+    _find("7", "MUST", "Every accepted task.submit"): _UNRECORDED,
+    _find("12", "MUST", "file.* and any tool that accepts a path"): (
+        "Of all tools that are shipped. A vendor's tool is guarded if it declares its paths, and a program of "
+        "`proc.exec` if its template says which parameter is one."
+    ),
+    _find("12", "MUST", "A conformant server MUST: Path-guard every"): (
+        "Of all tools that are shipped; of a vendor's, as far as they declare their paths."
+    ),
+    _find("12", "MUST", "A conformant server MUST: Audit every"): _UNRECORDED,
+    _find("13", "is", "The audit log records the full sequence"): _UNRECORDED,
+    _find("13", "is", "Standard log retention"): (
+        "Access and minimization are hearthd's. Retention is the operator's: hearthd rotates its log, and deletes no "
+        "file of it."
+    ),
+    _find("13", "MUST", "Implementations that expose"): (
+        "What is known to be personal (addresses, user names, command lines) is left out of its tools, which are of "
+        "risk 0, unless the operator opts in. What a sensor, a serial device or a shared file delivers hearth cannot "
+        "know: the operator decides by the board, `[files]` and the policy."
+    ),
+    _find("card 1.1", "MUST", "An AgentCard produced by a LangChain"): (
+        "Proved for cards as the draft has them, its own examples among them. No software of LangChain or AutoGen "
+        "takes part in a test."
+    ),
+    _find("card 2.4.1", "is", "The capabilities[].id is designed"): (
+        "Over MCP a tool is called by its card's id as it is. OpenAI's function names take no dots: for that there is "
+        "the tag `mcp:NAME`, whose name both take."
+    ),
+    _find("card 2.4.2", "SHOULD", "The description SHOULD be one"): (
+        "One to three sentences, of what it does. What it accepts and returns is in the schemas, and not in each "
+        "description."
+    ),
+    _find("card 2.4.3", "SHOULD", "When provided"): (
+        "An object with `properties`, as `parameters` wants it. OpenAI's strict mode, in which every property is "
+        "required and no other allowed, asks for more than they say."
+    ),
     _find("3", "MAY", "attest.*"): "Not in this release: the draft leaves its mechanisms to future revisions (§11).",
     _find("9", "MAY", "Servers MAY support multiple majors"): "There is only one major so far.",
     _find("card 6.1", "SHOULD", "An implementor SHOULD use WIMSE or OAuth"): (
@@ -120,24 +171,37 @@ NOTES = {
     _find("2.2", "MAY", "Alternative framings"): (
         "WebSocket frames, negotiated by the subprotocol `hacp.v0`. Content-Length headers are not spoken."
     ),
-    _find("3.4", "is", "If any step fails validation"): (
-        "A tool that is not registered is answered with RPC_TOOL_NOT_FOUND, which Table 7 has for it; every other step "
-        "that is not valid with RPC_INVALID_PARAMS."
-    ),
     _find("5", "MAY", "While a session is active"): (
         "At one time at most `[limits] max_tasks_per_session` that have not ended."
     ),
     _find("10.1", "is", "Default path"): "systemd's RUNTIME_DIRECTORY, where it is set, comes first.",
+    _find("12", "SHOULD", "A conformant server SHOULD: Run as an unprivileged user"): (
+        "The packaged units do, and `[sandbox] user` makes a daemon that was started as root another user; without it "
+        "such a daemon stays root, with three of root's capabilities left."
+    ),
+    _find("12", "SHOULD", "A conformant server SHOULD: Apply rate limits"): (
+        "And per principal and tool over all its sessions. Every tool has a default rate, by its risk."
+    ),
+    _find("12", "SHOULD", "A conformant server SHOULD: Apply per-tool timeouts"): (
+        "The step fails at its time. A transaction that has begun finishes (§3.6), and its bus takes no other until "
+        "then."
+    ),
+    _find("12", "SHOULD", "A conformant server SHOULD: Drop privileges"): (
+        "As far as the kernel has it: what could not be put in force is named in daemon.start and by `hearth doctor`."
+    ),
     _find("12", "MUST", "Operators deploying HACP over network"): (
         "Equivalent, over TLS: a bearer token on a WebSocket. `[websocket] plaintext = true` is the operator's word "
         "that TLS ends in a proxy in front."
+    ),
+    _find("13", "SHOULD", "Operators SHOULD treat audit logs"): (
+        "Of the operator. hearthd lets nobody but its user and group read the log, and writes neither args nor results."
     ),
     _find("card 2.3", "MUST", "MUST conform to Semantic Versioning"): (
         "By the expression of section 5, which takes a little more than semver.org: see decision 0064."
     ),
     _find("card 2.5.2", "MUST", "The URI MUST be consistent"): (
-        "http and https by their scheme and a host; stdio by a scheme that leads over no network. The draft gives no "
-        "form for grpc and mcp."
+        "https by its scheme and a host, http by http or https and a host; stdio by a scheme that leads over no "
+        "network. The draft gives no form for grpc and mcp."
     ),
     _find("card 8.5", "SHOULD", "Agents SHOULD serve AgentCards exclusively over TLS"): (
         "Plain http is for this machine alone, or behind a proxy that ends TLS, by `[http] plaintext = true`."

@@ -63,7 +63,8 @@ class Naming:
         return self._pattern.sub(lambda found: mcp_name(found[1]), text)
 
 
-_DECLARED = ("name", "version", "risk_level", "least_risk", "supports_rollback", "timeout_ms", "capability")
+_TOLD_ELSEWHERE = frozenset(("description", "params_schema", "result_schema"))
+"""Members of an entry that have a place of their own in an MCP Tool. All others, unknown ones too, go along (§3.3)."""
 
 
 def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
     }
     if "result_schema" in entry:
         made["outputSchema"] = portable(entry["result_schema"], named)
-    told = {member: entry[member] for member in _DECLARED if member in entry}
+    told = {member: value for member, value in entry.items() if member not in _TOLD_ELSEWHERE}
     return {
         **made,
         "annotations": hints(entry),

@@ -47,6 +47,7 @@ async def test_a_read_that_would_write_is_refused_in_a_session_that_may_only_loo
     assert caught.value.message.endswith("i2c.read has risk 0 with other args: its description says with which")
 
 
+@pytest.mark.spec("3.3", "is", "0 | safe | Pure read; no side effects")
 async def test_a_read_at_a_register_of_the_declared_width_is_risk_0(tmp_path):
     async with runtime(tmp_path) as opened, opened.open_session() as session:
         assert len((await session.run("i2c.read", **THERMOMETER))["data"]) == 4
@@ -78,6 +79,7 @@ async def test_a_register_that_no_declaration_vouches_for_is_risk_2(tmp_path, ar
         assert (await rehearsal.wait()).steps[0].result["risk_level"] == 2
 
 
+@pytest.mark.spec("3.3", "is", "0 | safe | Pure read; no side effects")
 async def test_what_waits_at_a_serial_port_is_not_for_sessions_of_risk_0(tmp_path):
     async with runtime(tmp_path) as opened, opened.open_session() as session:
         with pytest.raises(PermissionDenied):

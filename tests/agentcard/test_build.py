@@ -29,6 +29,12 @@ def by_id(card):
     return {capability["id"]: capability for capability in card["capabilities"]}
 
 
+@pytest.mark.spec(
+    "card 1.1",
+    "is",
+    "AgentCard is a pure data schema. It describes what an agent can do and how to reach it; it does not specify how "
+    "the agent processes requests.",
+)
 def test_the_card_of_every_shipped_tool_is_valid_and_survives_json(tools):
     card = built(tools)
     assert validate(card) == []
@@ -50,6 +56,12 @@ def test_what_moves_the_world_comes_before_the_board_and_that_before_files_and_p
     assert built(list(reversed(tools)))["capabilities"][0]["id"] == "tool.uart.control", "within a rank the registry's"
 
 
+@pytest.mark.spec(
+    "card 2.4.2",
+    "is",
+    "A human-readable description of the capability for use in LLM prompts, API documentation, and agent discovery "
+    "UIs.",
+)
 @pytest.mark.spec("card 2.4.2", "SHOULD", "Implementations SHOULD provide this field.")
 @pytest.mark.spec(
     "card 2.4.2",
@@ -70,6 +82,11 @@ def test_every_description_is_one_to_three_sentences_of_the_tools_own(tools):
     )
 
 
+@pytest.mark.spec(
+    "card 2.4.3",
+    "is",
+    "Optional JSON Schema objects describing the expected input parameters and output structure of the capability.",
+)
 @pytest.mark.spec(
     "card 2.4.3",
     "SHOULD",

@@ -28,6 +28,7 @@ def only(document):
     "MUST",
     "An AgentCard produced by a LangChain tool MUST be interpretable by an AutoGen registry and vice versa.",
 )
+@pytest.mark.spec("card 1.1", "is", "The format imposes no dependency on any specific agent framework.")
 @pytest.mark.spec(
     "card 2",
     "OPTIONAL",
@@ -426,6 +427,11 @@ def test_a_goal_has_an_id_and_perhaps_a_priority_from_0_to_1():
         assert (finding.pointer, finding.rule) == (f"/goal_subscriptions/1{where}", "§2.8")
 
 
+@pytest.mark.spec(
+    "card 1.1",
+    "is",
+    "The metadata object provides a namespaced extension point for framework- and application- specific annotations.",
+)
 @pytest.mark.spec("card 1.1", "MAY", "New fields MAY be added to future versions of AgentCard.")
 @pytest.mark.spec("card 1.1", "MUST", "Readers MUST ignore unknown fields.")
 @pytest.mark.spec(

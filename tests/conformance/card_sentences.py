@@ -13,9 +13,14 @@ CARD = read(
 # 1 Introduction
 card 1.1 | MUST | An AgentCard produced by a LangChain tool MUST be interpretable by an AutoGen registry and vice
     versa.
+card 1.1 | is | The format imposes no dependency on any specific agent framework.
+card 1.1 | is | AgentCard is a pure data schema. It describes what an agent can do and how to reach it; it does not
+    specify how the agent processes requests.
 card 1.1 | MUST | Agent identities MUST be globally unique without requiring a central registration authority.
 card 1.1 | MAY | New fields MAY be added to future versions of AgentCard.
 card 1.1 | MUST | Readers MUST ignore unknown fields.
+card 1.1 | is | The metadata object provides a namespaced extension point for framework- and application- specific
+    annotations.
 
 # 2 The AgentCard data model
 card 2 | REQUIRED | The fields agent_id, name, version, capabilities, and endpoint are REQUIRED.
@@ -43,9 +48,15 @@ card 2.4.1 | MAY | Subsequent characters MAY be lowercase letters, digits, dots,
 card 2.4.1 | SHOULD | Implementations SHOULD use the conventional namespaces above.
 card 2.4.1 | MAY | Private or experimental namespaces MAY use a reverse-domain prefix (e.g.,
     com.example.custom_capability).
+card 2.4.1 | is | The capabilities[].id is designed to be compatible with the name field of an OpenAI-style function
+    schema and the name field of an MCP tool definition, enabling zero-conversion interoperability.
+card 2.4.2 | is | A human-readable description of the capability for use in LLM prompts, API documentation, and agent
+    discovery UIs.
 card 2.4.2 | SHOULD | Implementations SHOULD provide this field.
 card 2.4.2 | SHOULD | The description SHOULD be one to three sentences that describe what the capability does, what
     inputs it accepts, and what it returns.
+card 2.4.3 | is | Optional JSON Schema objects describing the expected input parameters and output structure of the
+    capability.
 card 2.4.3 | MUST | When provided, these schemas MUST conform to JSON Schema [JSON-SCHEMA] and SHOULD be compatible with
     the parameters object in OpenAI function-calling format.
 card 2.4.3 | SHOULD | When provided, these schemas MUST conform to JSON Schema [JSON-SCHEMA] and SHOULD be compatible
@@ -119,6 +130,8 @@ card 6.1 | SHOULD | An implementor SHOULD use WIMSE or OAuth for authentication 
     advertisement.
 card 6.2 | MAY | The two are orthogonal: an MCP server MAY publish an AgentCard; an AgentCard MAY reference an MCP
     endpoint.
+card 6.2 | is | The capabilities[].id dot-namespace convention in AgentCard is intentionally compatible with MCP tool
+    name fields to minimise conversion overhead.
 card 6.3 | SHOULD | Implementors requiring cryptographic agent identity SHOULD embed a DID reference in the AgentCard
     metadata field and sign the AgentCard using the DID's verification method.
 card 6.4 | MAY | AgentCard and OpenAPI are complementary; an AgentCard MAY reference a full OpenAPI document via the

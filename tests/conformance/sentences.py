@@ -16,7 +16,12 @@ from conformance.reading import Sentence as Sentence, read
 DRAFT = read(
     """
 # 1 Introduction
+1.1 | is | Tool: A single named capability registered at server startup. A tool has a name, a risk level, a JSON Schema
+    for its arguments, and a validate/execute pair on the server side.
+1.1 | is | Task: An intent plus an ordered list of steps. Each step invokes a single tool.
 1.1 | is | A task has exactly one identifier and one terminal status.
+1.1 | is | Session: An authenticated context between an agent and a server, identified by a server-generated session
+    identifier.
 1.1 | REQUIRED | A conformant server is one that implements the methods marked "Required" in Section 3 and obeys the
     framing, error, and lifecycle rules in Section 2 and Section 5.
 1.1 | REQUIRED | A conformant client is one that issues only well-formed requests per Section 2, honors the
@@ -61,7 +66,13 @@ DRAFT = read(
 3.1 | is | Authentication is transport-bound (see Section 10).
 3.2 | is | Result: { "ok": true }
 3.2 | MUST | Closing a session MUST cancel any tasks still owned by it.
+3.3 | is | Result: { "tools": [ { "name": "gpio.set", "version": 1, "risk_level": 2, "timeout_ms": 1000,
+    "supports_rollback": true, "description": "Set a GPIO line to 0 or 1.", "params_schema": { "type": "object" } } ] }
 3.3 | is | risk_level is one of:
+3.3 | is | 0 | safe | Pure read; no side effects
+3.3 | is | 1 | low | Local mutation, easily reversible
+3.3 | is | 2 | medium | Physical actuation or cross-process effect
+3.3 | is | 3 | high | Irreversible, destructive, or safety-critical
 3.3 | MUST | Clients MUST treat unknown additional tool fields as opaque and preserve them when forwarding.
 3.4 | is | Steps run sequentially within a task.
 3.4 | MAY | Two tasks in the same session MAY run concurrently if the server supports it.
@@ -108,6 +119,7 @@ DRAFT = read(
     hash of the previous record in the next record) to provide tamper evidence.
 
 # 8 Streaming extension
+8 | is | The polling pattern (task.submit followed by repeated task.get) is sufficient but verbose.
 8 | MAY | A server MAY advertise the CAP_STREAMING_TASK_EVENTS capability in session.open.
 8 | MAY | If present, clients MAY call:
 8 | is | The server then sends one or more notifications (JSON-RPC objects with no id):
@@ -148,12 +160,19 @@ DRAFT = read(
 12 | MUST | Operators that need shell access MUST opt in explicitly and MUST flag such tools as risk_level: 3.
 12 | MUST | Operators deploying HACP over network transports MUST apply mutual TLS or an equivalent authentication
     mechanism, as the JSON-RPC envelope itself carries no confidentiality or integrity protection.
+12 | is | The default Unix Domain Socket transport relies on filesystem permissions for authentication.
 12 | SHOULD | Operators SHOULD store audit logs on append-only media or use cryptographic chaining (Section 7) to
     detect tampering after the fact.
+12 | is | A malicious or compromised agent that gains a HACP session is limited by the configured tool allowlist, risk
+    cap, and path guard.
 
 # 13 Privacy considerations
+13 | is | The audit log records the full sequence of operations performed on behalf of an agent, including a hash of
+    arguments.
 13 | SHOULD | Operators SHOULD treat audit logs as sensitive: they may incidentally correlate hardware events with
     user activity (for example, motion sensor reads taken at specific times).
+13 | is | Standard log retention, access control, and minimization practices apply.
+13 | is | HACP itself does not transmit personally identifiable information as part of the protocol envelope.
 13 | MUST | Implementations that expose tools returning personal data (for example, a microphone capture tool) MUST
     classify those tools at an appropriate risk_level and SHOULD require explicit operator opt-in.
 13 | SHOULD | Implementations that expose tools returning personal data (for example, a microphone capture tool)

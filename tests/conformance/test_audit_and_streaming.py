@@ -33,6 +33,12 @@ NOBODY = ("i2c.read", {"bus": 1, "addr": "0x23", "len": 1})
     "Every accepted task.submit, every step start, every step finish, and every session.open and session.close MUST "
     "generate an audit event.",
 )
+@pytest.mark.spec(
+    "13",
+    "is",
+    "The audit log records the full sequence of operations performed on behalf of an agent, including a hash of "
+    "arguments.",
+)
 def test_7_sessions_tasks_and_steps_are_all_on_record_in_the_order_they_happened(peer, daemon) -> None:
     session = peer.open()
     task_id = peer.submit(session, ("gpio.set", {"line": 1, "value": 1}), NOBODY, READ)
@@ -73,6 +79,7 @@ def test_7_the_log_is_only_ever_appended_to(peer, session, daemon) -> None:
     assert int(flags[1], 8) & os.O_APPEND, "the kernel, too, lets it write at the end only"
 
 
+@pytest.mark.spec("13", "is", "Standard log retention, access control, and minimization practices apply.")
 @pytest.mark.spec("7", "SHOULD", "Audit logs SHOULD be append-only and rotation-friendly (newline-delimited JSON).")
 def test_7_rotated_files_are_whole_lines_and_one_chain(hearthd) -> None:
     running = hearthd(audit="rotate_bytes = 4096\ncheckpoint_every = 20")
@@ -197,6 +204,9 @@ PERMISSIONS = (
 )
 
 
+@pytest.mark.spec(
+    "12", "is", "The default Unix Domain Socket transport relies on filesystem permissions for authentication."
+)
 @pytest.mark.spec("10.1", "is", PERMISSIONS)
 def test_10_1_the_socket_is_0660_and_has_the_group_it_is_given(hearthd) -> None:
     ours = {*os.getgroups(), os.getegid()} if os.geteuid() else {entry.gr_gid for entry in grp.getgrall()}

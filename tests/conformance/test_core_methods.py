@@ -121,7 +121,24 @@ def test_3_2_closing_a_session_cancels_the_tasks_it_still_owns(peer, daemon) -> 
 # --- 3.3 ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec(
+    "1.1",
+    "is",
+    "Tool: A single named capability registered at server startup. A tool has a name, a risk level, a JSON Schema for "
+    "its arguments, and a validate/execute pair on the server side.",
+)
+@pytest.mark.spec(
+    "3.3",
+    "is",
+    'Result: { "tools": [ { "name": "gpio.set", "version": 1, "risk_level": 2, "timeout_ms": 1000, '
+    '"supports_rollback": true, "description": "Set a GPIO line to 0 or 1.", "params_schema": { "type": "object" } } '
+    "] }",
+)
 @pytest.mark.spec("3.3", "is", "risk_level is one of:")
+@pytest.mark.spec("3.3", "is", "0 | safe | Pure read; no side effects")
+@pytest.mark.spec("3.3", "is", "1 | low | Local mutation, easily reversible")
+@pytest.mark.spec("3.3", "is", "2 | medium | Physical actuation or cross-process effect")
+@pytest.mark.spec("3.3", "is", "3 | high | Irreversible, destructive, or safety-critical")
 def test_3_3_tools_have_the_drafts_fields_and_a_risk_level_from_0_to_3(peer, session) -> None:
     tools = peer.result("tool.list", {"session_id": session})["tools"]
     for tool in tools:

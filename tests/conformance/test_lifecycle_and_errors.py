@@ -22,6 +22,7 @@ TERMINAL = {"SUCCESS", "FAILED", "CANCELLED"}
 # --- 1.1 ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("1.1", "is", "Task: An intent plus an ordered list of steps. Each step invokes a single tool.")
 @pytest.mark.spec("1.1", "is", "A task has exactly one identifier and one terminal status.")
 def test_1_1_every_task_ends_once_and_stays_as_it_ended(peer, session, daemon) -> None:
     good, bad = peer.submit(session, READ, subscribe=True), peer.submit(session, NOBODY, subscribe=True)

@@ -70,6 +70,12 @@ def test_12_a_tool_that_does_not_exist_cannot_be_enabled(tmp_path: Path) -> None
     "MUST",
     "The set of registered tools is fixed per process; agents cannot install new tools at runtime over HACP.",
 )
+@pytest.mark.spec(
+    "12",
+    "is",
+    "A malicious or compromised agent that gains a HACP session is limited by the configured tool allowlist, risk cap, "
+    "and path guard.",
+)
 def test_12_no_method_and_no_argument_adds_a_tool(peer, session) -> None:
     before = tools_of(peer, session)
     for method in ("tool.register", "tool.install", "tool.add", "tool.list.set", "tools.install", "rpc.discover"):
@@ -88,6 +94,12 @@ def test_12_no_method_and_no_argument_adds_a_tool(peer, session) -> None:
     "MUST",
     "file.* and any tool that accepts a path MUST consult a configured read/write allowlist; reject with "
     "RPC_PERMISSION_DENIED on miss.",
+)
+@pytest.mark.spec(
+    "12",
+    "is",
+    "A malicious or compromised agent that gains a HACP session is limited by the configured tool allowlist, risk cap, "
+    "and path guard.",
 )
 def test_12_every_tool_that_accepts_a_path_refuses_one_outside_the_allowlist(peer, session, daemon) -> None:
     inside = daemon.directory / "files" / "inside"
@@ -155,6 +167,12 @@ def test_12_a_program_that_takes_a_path_is_held_to_the_same_list(hearthd, tmp_pa
     "12", "MUST NOT", "A session MUST NOT execute a tool whose risk_level exceeds the session's configured maximum."
 )
 @pytest.mark.parametrize("cap", [0, 1, 2])
+@pytest.mark.spec(
+    "12",
+    "is",
+    "A malicious or compromised agent that gains a HACP session is limited by the configured tool allowlist, risk cap, "
+    "and path guard.",
+)
 def test_12_no_tool_above_the_sessions_maximum_is_executed(hearthd, cap: int) -> None:
     running = hearthd(f'[tools]\nenable = ["proc.signal"]\n{ANY}max_risk = {cap}')
     peer = running.peer()
@@ -332,6 +350,7 @@ def test_12_a_program_that_the_operator_opted_into_has_risk_3(hearthd) -> None:
     "Operators SHOULD treat audit logs as sensitive: they may incidentally correlate hardware events with user "
     "activity (for example, motion sensor reads taken at specific times).",
 )
+@pytest.mark.spec("13", "is", "Standard log retention, access control, and minimization practices apply.")
 def test_13_the_log_is_not_for_everybody_and_holds_neither_arguments_nor_results(hearthd, tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     running = hearthd(f'[files]\nread = ["{tmp_path}/w"]\nwrite = ["{tmp_path}/w"]')

@@ -52,6 +52,11 @@ def test_2_1_a_request_has_these_members_and_what_has_not_is_refused(peer, docum
     assert peer.ask(document)["error"]["code"] == code
 
 
+@pytest.mark.spec(
+    "13",
+    "is",
+    "HACP itself does not transmit personally identifiable information as part of the protocol envelope.",
+)
 @pytest.mark.spec("2.1", "is", "Every response is either a result:")
 def test_2_1_a_result_has_exactly_the_members_of_one(peer) -> None:
     answer = peer.ask(request("7"))
@@ -175,6 +180,12 @@ def test_2_3_null_is_a_notification_and_gets_no_response(peer) -> None:
     assert peer.is_silent()
 
 
+@pytest.mark.spec(
+    "1.1",
+    "is",
+    "Session: An authenticated context between an agent and a server, identified by a server-generated session "
+    "identifier.",
+)
 @pytest.mark.spec("2.3", "is", "session_id — opaque server-generated string returned by session.open.")
 @pytest.mark.spec("2.3", "MUST", "MUST be at most 64 bytes drawn from [0-9a-zA-Z_-].")
 def test_2_3_a_session_id_is_the_servers_own_and_of_at_most_64_of_these_bytes(peer) -> None:

@@ -65,6 +65,8 @@ def names(*args, **kwargs):
     return [tool.name for tool in build_tools(*args, **kwargs)]
 
 
+@pytest.mark.spec("3.3", "is", "1 | low | Local mutation, easily reversible")
+@pytest.mark.spec("3.3", "is", "2 | medium | Physical actuation or cross-process effect")
 def test_the_default_set_is_the_designs_in_its_order_with_its_risks(board):
     tools = build_tools(board)
     assert {tool.name: tool.risk_level for tool in tools} == DESIGN
@@ -72,6 +74,7 @@ def test_the_default_set_is_the_designs_in_its_order_with_its_risks(board):
     assert len(ToolRegistry(tools)) == len(DESIGN)
 
 
+@pytest.mark.spec("3.3", "is", "3 | high | Irreversible, destructive, or safety-critical")
 def test_opt_in_tools_are_there_only_when_they_are_named_and_are_of_the_highest_risk(board):
     offered = build_tools(board, enable=["proc.exec"], exec_templates={"date": ["/bin/date"]})
     assert [(tool.name, tool.risk_level) for tool in offered if tool.opt_in] == [("proc.exec", 3)]

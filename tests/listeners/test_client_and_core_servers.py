@@ -35,6 +35,10 @@ def shape(events):
 # --- events from task.get -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec(
+    "8", "is", "The polling pattern (task.submit followed by repeated task.get) is sufficient but verbose."
+)
+@pytest.mark.spec("8", "MAY", "If present, clients MAY call:")
 @pytest.mark.parametrize("follow", [False, True])
 async def test_events_and_the_result_come_from_a_server_that_sends_none(server, follow):
     async with hearth.connect(server.path) as client, client.open_session() as session:
@@ -254,6 +258,12 @@ VARIATIONS = [
 ]
 
 
+@pytest.mark.spec(
+    "1.1",
+    "REQUIRED",
+    "A conformant client is one that issues only well-formed requests per Section 2, honors the lifecycle in "
+    "Section 5, and treats unknown optional fields as defined in Section 2.5.",
+)
 @pytest.mark.parametrize("reply", VARIATIONS, ids=lambda reply: reply.__name__.replace("_", " "))
 async def test_a_server_may_leave_out_or_add_what_the_draft_leaves_open(tmp_path, reply):
     async with (

@@ -43,6 +43,18 @@ async def test_a_call_is_a_task_of_one_step_and_its_result_is_structured(autojum
     assert result.meta[META_TASK]["task_id"] == submitted["task_id"]
 
 
+@pytest.mark.spec(
+    "card 2.4.1",
+    "is",
+    "The capabilities[].id is designed to be compatible with the name field of an OpenAI-style function schema and the "
+    "name field of an MCP tool definition, enabling zero-conversion interoperability.",
+)
+@pytest.mark.spec(
+    "card 6.2",
+    "is",
+    "The capabilities[].id dot-namespace convention in AgentCard is intentionally compatible with MCP tool name fields "
+    "to minimise conversion overhead.",
+)
 @both_eras
 @pytest.mark.parametrize("name", ["bench_set", "bench.set", "tool.bench.set"])
 async def test_a_tool_is_called_by_each_of_its_names(autojump_clock, w, mode, name):

@@ -58,6 +58,7 @@ def test_every_shipped_tool_is_shown_whole(name: str) -> None:
         "version": tool.version,
         "risk_level": tool.risk_level,
         **({"least_risk": 0} if name == "i2c.read" else {}),
+        **({"idempotent": True} if tool.idempotent else {}),
         "risk": ("safe", "low", "medium", "high")[tool.risk_level],
         "supports_rollback": tool.supports_rollback,
         "timeout_ms": tool.timeout_ms,
@@ -65,6 +66,15 @@ def test_every_shipped_tool_is_shown_whole(name: str) -> None:
     }
     model = mcp_types.Tool.model_validate(definition)
     assert model.model_dump(by_alias=True, exclude_unset=True, mode="json") == definition
+
+
+@pytest.mark.spec(
+    "3.3", "MUST", "Clients MUST treat unknown additional tool fields as opaque and preserve them when forwarding."
+)
+def test_members_that_no_release_of_ours_knows_are_forwarded_as_they_are() -> None:
+    new = {"x-vendor": {"certified": ["a", {"b": None}], "max_current_ma": 16.5}, "unit": None}
+    told = shown(**new)["_meta"][META_TOOL]
+    assert {name: told[name] for name in new} == new
 
 
 def test_the_order_is_that_of_tool_list() -> None:
