@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hearth.actors.memory_budget import FEED_BYTES
 from hearth.actors.submission import check
-from hearth.actors.task import TaskActor
+from hearth.actors.task import TaskActor, cost_of
 from hearth.actors.tickets import Asker
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.ids import new_id
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hearth.actors.asks import Ask
+    from hearth.actors.memory_budget import Account
     from hearth.actors.step import StepRun, TaskServices
     from hearth.actors.submission import Checks, Looked
     from hearth.actors.taskbook import TaskBook
@@ -34,7 +36,17 @@ REHEARSALS: Final = Rate(1000, 10)
 class Admission:
     """One session's door for tasks."""
 
-    __slots__ = ("_book", "_checks", "_deadman", "_grant", "_principal", "_rates", "_services", "_session_id")
+    __slots__ = (
+        "_account",
+        "_book",
+        "_checks",
+        "_deadman",
+        "_grant",
+        "_principal",
+        "_rates",
+        "_services",
+        "_session_id",
+    )
 
     def __init__(
         self,
@@ -45,9 +57,11 @@ class Admission:
         book: TaskBook,
         services: TaskServices,
         checks: Checks,
+        account: Account,
         *,
         deadman: bool,
     ) -> None:
+        self._account = account
         self._session_id = session_id
         self._principal = principal
         self._grant = grant
@@ -58,18 +72,25 @@ class Admission:
         self._deadman = deadman
 
     def accept(
-        self, submit: TaskSubmit, looked: Looked, ask: Ask, now: float, on_end: Callable[[TaskActor], None]
+        self,
+        submit: TaskSubmit,
+        looked: Looked,
+        ask: Ask,
+        now: float,
+        on_end: Callable[[TaskActor], None],
+        followers: int,
     ) -> TaskActor:
         """A task that is in the book and ready to run; it answers `ask` when its submission is on record.
 
-        `now` is the present, and not when the submission came: its paths may have been looked up for long. Raises
-        RpcError for one that is refused, which is then on record, and NotLooked.
+        So many `followers` will follow it, whoever asks. `now` is the present, and not when the submission came: its
+        paths may have been looked up for long. Raises RpcError for one that is refused, which is then on record, and
+        NotLooked.
         """
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, looked)
             asker = Asker(self._session_id, new_id(), self._principal, self._deadman)
             try:
-                self._require_room(submit, steps, asker)
+                self._require_room(submit, steps, asker, followers)
                 if submit.constraints.dry_run:
                     self._require_rehearsal(now)
             except RpcError:
@@ -97,6 +118,7 @@ class Admission:
             steps,
             submit.constraints,
             self._services,
+            account=self._account,
             now=now,
             acknowledge=acknowledge,
             on_end=on_end,
@@ -107,9 +129,9 @@ class Admission:
             self._rates.put_back(tokens, now)
         return task
 
-    def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], asker: Asker) -> None:
-        """Refuse what is well but cannot be served now: too many tasks, no audit log, a bus known to be busy."""
-        self._book.check_room(submit)
+    def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], asker: Asker, followers: int) -> None:
+        """Refuse what is well but cannot be served now: no room for it, no audit log, a bus known to be busy."""
+        self._book.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
         failure = self._services.journal.failure
         if failure is not None and any(step.guarded for step in steps):
             raise AuditUnavailable(data={"reason": failure, "effect": "none"})

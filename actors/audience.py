@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hearth.actors.memory_budget import FEED_BYTES
 from hearth.errors import PermissionDenied
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.asks import Ask, Follower
     from hearth.actors.events import EventLog, History
+    from hearth.actors.memory_budget import Account
     from hearth.actors.taskbook import TaskBook
     from hearth.protocol.methods import EventsSubscribe, EventsUnsubscribe
 
@@ -22,11 +24,16 @@ if TYPE_CHECKING:
 class Audience:
     """One session's followers."""
 
-    __slots__ = ("_book", "_followers")
+    __slots__ = ("_account", "_book", "_followers")
 
-    def __init__(self, book: TaskBook) -> None:
+    def __init__(self, book: TaskBook, account: Account) -> None:
+        self._account = account
         self._book = book
         self._followers: list[Follower] = []
+
+    def __len__(self) -> int:
+        """How many follow the whole session."""
+        return len(self._followers)
 
     @property
     def listening(self) -> bool:
@@ -50,19 +57,22 @@ class Audience:
         self._followers = [other for other in self._followers if other is not follower]
 
     def subscribe(self, ask: Ask, params: EventsSubscribe) -> None:
-        """Answer first, then send from the history on. Raises TaskNotFound, PermissionDenied."""
+        """Answer first, then send from the history on. Raises TaskNotFound, PermissionDenied, QueueFull."""
         follower = ask.follower
         if follower is None:
             raise PermissionDenied("this carrier takes no notifications")
         if params.task_id is not None:
             log = self._book.log_of(params.task_id)
+            self._account.require(FEED_BYTES)
             ask.result({"ok": True, "task_id": params.task_id, "last_seq": log.last_seq})
             follower.follow(log, params.from_seq)
             return
+        logs = list(self._book.logs())
+        self._account.require(FEED_BYTES * (1 + len(logs)))
         ask.result({"ok": True})
         self._followers = [other for other in self._followers if other is not follower and not other.gone]
         self._followers.append(follower)
-        for log in self._book.logs():
+        for log in logs:
             follower.follow(log, 1)
 
     def unsubscribe(self, ask: Ask, params: EventsUnsubscribe) -> None:

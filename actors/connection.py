@@ -15,6 +15,7 @@ import trio
 
 from hearth.actors.asks import Ask, Gone
 from hearth.actors.carrier import Carrier, PeerGone, Unreadable
+from hearth.actors.memory_budget import CONNECTION_BYTES, SMALL, unlimited
 from hearth.actors.outbox import HIGH_WATER, Outbox
 from hearth.actors.wireasks import WireAsk, WireLetter
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hearth.actors.asks import Desk
+    from hearth.actors.memory_budget import Account
     from hearth.actors.session import Session
     from hearth.actors.tally import Tally
     from hearth.policy.principal import Principal
@@ -67,6 +69,7 @@ class Connection:
     """One connection; `run` it until it ends."""
 
     __slots__ = (
+        "_account",
         "_batch",
         "_carrier",
         "_directory",
@@ -74,6 +77,7 @@ class Connection:
         "_max_outstanding",
         "_opened",
         "_opening",
+        "_partial",
         "_principal",
         "_protocol",
         "_settled",
@@ -94,7 +98,9 @@ class Connection:
         max_batch: int = 64,
         max_values: int = MAX_VALUES,
         tally: Tally | None = None,
+        account: Account | None = None,
     ) -> None:
+        self._account = unlimited() if account is None else account
         self._carrier = carrier
         self._principal = principal
         self._directory = directory
@@ -110,12 +116,15 @@ class Connection:
         self._opened: list[Session] = []
         self._opening: dict[Call, Session] = {}
         self._untold: list[Session] = []
-        self.outbox = Outbox()
+        self._partial = 0
+        """Bytes of a document that has not come whole, as far as they are charged."""
+        self.outbox = Outbox(self._account)
 
     # --- the actor ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Serve until the peer has gone or its stream cannot be trusted; the carrier is closed in any case."""
+        self._account.add(CONNECTION_BYTES)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, nursery.cancel_scope)
@@ -126,6 +135,8 @@ class Connection:
         finally:
             followed = self.outbox.follows
             self.outbox.abandon()
+            self._account.release(CONNECTION_BYTES + self._partial)
+            self._partial = 0
             untold = {*self._opening.values(), *self._untold}
             for session in self._opened:
                 session.post(Gone(self.outbox, session in untold, followed))
@@ -167,11 +178,16 @@ class Connection:
                     await trio.lowlevel.checkpoint()
                     until = trio.current_time() + TURN
                 await self._take(event)
+            try:
+                self._hold_partial(protocol.partial_bytes)
+            except QueueFull as error:
+                # The rest of the document could not be told from what follows it.
+                self.outbox.push(dump_error(None, error))
+                return
 
     async def _take(self, event: Event) -> None:
         """Hand on what has been received, once there is room for its answer and few enough are under way."""
-        if self.outbox.size > HIGH_WATER:
-            await self.outbox.room()
+        await self._turn()
         if isinstance(event, Answer):
             self._refuse_document(event)
         elif not isinstance(event, Close):
@@ -183,6 +199,25 @@ class Connection:
             if event.method in WEIGHTY:
                 await self._weighty_turn()
             self._dispatch(event)
+
+    async def _turn(self) -> None:
+        """Wait until another document may be looked at: while its principal has no memory left, few at a time."""
+        if self.outbox.size > HIGH_WATER:
+            await self.outbox.room(HIGH_WATER)
+        if self._account.full:
+            await self._fewer_than(WEIGHTY_AT_ONCE)
+            await self.outbox.room(0)
+
+    def _hold_partial(self, size: int) -> None:
+        """Charge what is held of a document that has not come whole. Raises QueueFull."""
+        grown, self._partial = size - self._partial, size
+        if grown <= 0:
+            self._account.release(-grown)
+        elif size <= SMALL or self._account.fits(grown):
+            self._account.add(grown)
+        else:
+            self._partial -= grown
+            raise self._account.refusal(grown)
 
     def _refuse_document(self, answer: Answer) -> None:
         if self._tally is not None:
@@ -199,7 +234,7 @@ class Connection:
         while self._weighty >= WEIGHTY_AT_ONCE:
             await self._one_settled()
         if self.outbox.size > HIGH_WATER:
-            await self.outbox.room()
+            await self.outbox.room(HIGH_WATER)
         self._weighty += 1
 
     async def _one_settled(self) -> None:
@@ -215,6 +250,10 @@ class Connection:
             self._batch = call.batch
             self.outbox.hold()
         try:
+            weight, call.weight = call.weight, 0
+            call.weight = self._charged(weight)
+            if call.method in WEIGHTY and self._account.full:
+                raise self._account.refusal(SMALL)
             if call.method == "session.open":
                 self._open(call)
                 return
@@ -230,13 +269,26 @@ class Connection:
         except RpcError as error:
             self.refuse(call, error)
 
+    def _charged(self, weight: int) -> int:
+        """Charge a request until it is answered; one that makes no difference is always let in. Raises QueueFull."""
+        if weight > SMALL:
+            self._account.charge(weight)
+        else:
+            self._account.add(weight)
+        return weight
+
     def _hand_in(self, event: HcpDocument) -> None:
         """Hand an HCP message to the desk, which answers in its own time."""
         self._in_flight += 1
         if self._directory.desk is None:
-            self.settle(dump_error(None, InvalidRequest(data={"reason": _NO_DESK})))
-        else:
-            self._directory.desk.receive(self._principal, WireLetter(self, event.value))
+            self.settle(dump_error(None, InvalidRequest(data={"reason": _NO_DESK})), 0)
+            return
+        try:
+            weight = self._charged(event.weight)
+        except QueueFull as error:
+            self.settle(dump_error(None, error), 0)
+            return
+        self._directory.desk.receive(self._principal, WireLetter(self, event.value, weight))
 
     def _open(self, call: Call) -> None:
         opening = METHODS[call.method](call.params)
@@ -273,13 +325,19 @@ class Connection:
             self._weighty -= 1
         elif call.method == "session.open" and (session := self._opening.pop(call, None)) is not None:
             self._untold.append(session)
-        self.settle(line)
+        if (batch := call.batch) is not None and call.id is not None:
+            # Its answers wait for each other.
+            kept, batch.kept = batch.kept, 0 if line is not None else sum(map(len, batch.lines))
+            self._account.release(kept)
+            self._account.add(batch.kept)
+        self.settle(line, call.weight)
         if line is not None and call.batch is not None and not self.outbox.gone:
             self.outbox.unhold()
 
-    def settle(self, line: bytes | None) -> None:
-        """One that was under way no longer is; send its answer, if it has one."""
+    def settle(self, line: bytes | None, weight: int) -> None:
+        """One that was under way no longer is, nor what it weighed; send its answer, if it has one."""
         self._in_flight -= 1
+        self._account.release(weight)
         if line is not None and not self.outbox.gone:
             self.outbox.push(line)
         if self._settled is not None:

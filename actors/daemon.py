@@ -145,6 +145,7 @@ class Daemon:
             max_batch=limits.max_batch,
             max_values=limits.max_values,
             tally=tally,
+            account=runtime.memory.for_principal(principal.key),
         )
         self._connections.add(connection)
         try:

@@ -3,8 +3,8 @@
 The task publishes; a reader keeps the number of the next event it wants and pulls. So a reader that is slow costs
 nothing and delays nobody, one that comes late starts at the beginning, and nothing can be lost between the two: there
 is only the one history. `start`, `finish` and `task_finish` are kept for as long as the task is; of `progress` only
-the newest few are, which is how progress coalesces for a reader that falls behind. This module does not know
-connections.
+the newest few are, which is how progress coalesces for a reader that falls behind. A history is kept as the lines that
+are sent, so that a thousand who are sent a long event share one copy of it. This module does not know connections.
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 import trio
 
+from hearth.actors.memory_budget import Retained
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hearth.actors.memory_budget import Account
     from hearth.actors.tally import Tally
 
 PROGRESS_KEPT = 64
 """How many progress events a history holds: enough for a burst between two wake-ups of a healthy reader."""
+PROGRESS_BYTES = 64 << 10
+"""Bytes of progress events that a history holds, but for the newest, which it holds however long it is."""
 
 _HEAD = b'{"jsonrpc":"2.0","method":"task.event","params":'
 _TAIL = b"}\n"
+_OVERHEAD = 160
+"""Bytes of an entry in a history beside its line: the tuple, the number, the head of the bytes object, the list."""
 
 
 def to_keep(value: Any) -> bytes:
@@ -72,17 +79,40 @@ class History(Protocol):
     def detach(self, reader: Reader) -> None:
         """Poke `reader` no more."""
 
+    def hold(self) -> None:
+        """Somebody has yet to send of it: from now on it stays charged to its principal."""
+
+    def let_go(self) -> None:
+        """It has been sent, or will not be; owed once for each `hold`."""
+
     def lines(self, from_seq: int, most: int) -> tuple[list[bytes], int]:
         """Up to `most` documents numbered `from_seq` or higher, each a line, and the number to read from next."""
         ...
 
 
-class EventLog:
-    """The history of one task, as the JSON of each event's `params`, numbered from 1."""
+class EventLog(Retained):
+    """The history of one task, as the notification of each event, numbered from 1.
 
-    __slots__ = ("_kept", "_progress", "_readers", "ended", "last_seq", "tally", "task_id", "was_followed")
+    It is charged to `account` for as long as the task book keeps it or somebody has yet to be sent of it; `reserved`
+    bytes are charged for it already.
+    """
 
-    def __init__(self, task_id: str, tally: Tally | None = None) -> None:
+    __slots__ = (
+        "_kept",
+        "_progress",
+        "_progress_bytes",
+        "_readers",
+        "ended",
+        "last_seq",
+        "tally",
+        "task_id",
+        "was_followed",
+    )
+
+    def __init__(
+        self, task_id: str, tally: Tally | None = None, account: Account | None = None, reserved: int = 0
+    ) -> None:
+        super().__init__(account, reserved)
         self.task_id = task_id
         self.tally = tally
         """Where events are counted, if they are."""
@@ -92,22 +122,24 @@ class EventLog:
         """True if somebody was following when the history ended."""
         self._kept: list[tuple[int, bytes]] = []
         self._progress: deque[tuple[int, bytes]] | None = None
+        self._progress_bytes = 0
         self._readers: dict[Reader, None] = {}
 
     def publish(self, phase: str, ts: str, members: Mapping[str, Any]) -> None:
         """Add an event and tell the readers. After `task_finish` the history has ended."""
         seq = self.last_seq + 1
-        entry = (seq, to_keep({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members}))
+        params = orjson.dumps({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members})
+        entry = (seq, _HEAD + params + _TAIL)
         # Only now: what is not JSON has raised, and must leave no hole in the numbers.
         self.last_seq = seq
         if self.tally is not None:
             self.tally.events[phase] += 1
+        size = len(entry[1]) + _OVERHEAD
         if phase == "progress":
-            if self._progress is None:
-                self._progress = deque(maxlen=PROGRESS_KEPT)
-            self._progress.append(entry)
+            self._keep_progress(entry, size)
         else:
             self._kept.append(entry)
+            self.grow(size)
             self.ended = phase == "task_finish"
         for reader in self._readers:
             if not reader.gone:
@@ -115,6 +147,18 @@ class EventLog:
         if self.ended:
             self.was_followed = self.followed
             self._readers = {}
+            self.settle()
+
+    def _keep_progress(self, entry: tuple[int, bytes], size: int) -> None:
+        progress = self._progress
+        if progress is None:
+            progress = self._progress = deque()
+        before = self._progress_bytes
+        while progress and (len(progress) >= PROGRESS_KEPT or self._progress_bytes + size > PROGRESS_BYTES):
+            self._progress_bytes -= len(progress.popleft()[1]) + _OVERHEAD
+        progress.append(entry)
+        self._progress_bytes += size
+        self.grow(self._progress_bytes - before)
 
     def attach(self, reader: Reader) -> None:
         """From now on poke `reader`, beginning with once at its next chance for what is there already."""
@@ -135,22 +179,22 @@ class EventLog:
 
     def read(self, from_seq: int, most: int = 64) -> tuple[list[bytes], int]:
         """Up to `most` events numbered `from_seq` or higher, in order, and the number to read from next."""
+        found, after = self.lines(from_seq, most)
+        return [line[len(_HEAD) : -len(_TAIL)] for line in found], after
+
+    def lines(self, from_seq: int, most: int) -> tuple[list[bytes], int]:
+        """See History: the notifications of these events."""
         kept = self._kept
         if self._progress is None:
             # No progress events: event n is at n - 1.
             start = max(from_seq, 1) - 1
-            found = [params for _, params in kept[start : start + most]]
+            found = [line for _, line in kept[start : start + most]]
             return found, start + 1 + len(found)
         merged = kept[bisect_left(kept, (from_seq,)) :][:most]
         merged += [entry for entry in self._progress if entry[0] >= from_seq]
         merged.sort()
         del merged[most:]
-        return [params for _, params in merged], (merged[-1][0] + 1 if merged else from_seq)
-
-    def lines(self, from_seq: int, most: int) -> tuple[list[bytes], int]:
-        """See History: the notifications of `read`'s events."""
-        found, after = self.read(from_seq, most)
-        return [_HEAD + params + _TAIL for params in found], after
+        return [line for _, line in merged], (merged[-1][0] + 1 if merged else from_seq)
 
 
 class EventReader:

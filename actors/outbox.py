@@ -3,7 +3,8 @@
 Everything leaves in the order it became due: an answer as the bytes it is, a history as a `Feed` that is read only
 when its turn comes. So a client that reads slowly costs the few bytes of a cursor per task it follows, and its
 progress events coalesce by themselves. The outbox has one writer, which takes whatever is ready at once; it does
-no I/O.
+no I/O. Answers are charged to the principal until they are sent, and histories for as long as a feed has yet to read
+of them, whoever else has forgotten them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from hearth.actors.memory_budget import ANSWER_BYTES, FEED_BYTES, unlimited
+
 if TYPE_CHECKING:
     from hearth.actors.events import History
+    from hearth.actors.memory_budget import Account
 
 CHUNK = 1 << 16
 """Bytes to send at once, as a goal."""
@@ -32,7 +36,7 @@ class Feed:
 
     def __init__(self, outbox: Outbox, log: History, from_seq: int) -> None:
         self._outbox = outbox
-        self._log = log
+        self._log: History | None = log
         self._next = from_seq
         self.queued = False
         self.dropped = False
@@ -48,31 +52,64 @@ class Feed:
         if not self.queued:
             self._outbox.queue_feed(self)
 
-    def take(self) -> tuple[list[bytes], bool]:
-        """The next events as lines, and whether there are more by now."""
+    def due(self) -> tuple[list[bytes], int]:
+        """The next events as lines, and the number to go on from once they are taken."""
+        assert self._log is not None, "it has been dropped"
         most = MOST_EVENTS
         found, after = self._log.lines(self._next, most)
         while most > 1 and sum(map(len, found)) > CHUNK:
             # Rarely: events with results of many bytes. What is not taken now costs nothing until it is.
             most //= 4
             found, after = self._log.lines(self._next, most)
-        if (tally := self._log.tally) is not None:
+        return found, after
+
+    def taken(self, found: list[bytes], after: int) -> bool:
+        """These will be sent; returns whether there are more by now, and then it is to stay in the queue."""
+        log = self._log
+        assert log is not None, "it has been dropped"
+        if (tally := log.tally) is not None:
             tally.sent += len(found)
             # The numbers have no holes but where progress events have given way.
             tally.skipped += after - self._next - len(found)
         self._next = after
-        more = self._next <= self._log.last_seq
-        if self._log.ended and not more:
-            self._outbox.finished(self._log)
-        return found, more
+        self.queued = self._next <= log.last_seq
+        if log.ended and not self.queued:
+            self._outbox.finished(log)
+        return self.queued
+
+    def drop(self) -> None:
+        """Send no more, and let the history go also where this stands in the queue yet."""
+        self.dropped = True
+        self._log = None
 
 
 class Outbox:
     """The sending side of a connection. Implements `session.Follower`."""
 
-    __slots__ = ("_dropped", "_feeds", "_held", "_holds", "_items", "_room", "_writer", "closing", "gone", "size")
+    __slots__ = (
+        "_account",
+        "_charged",
+        "_dropped",
+        "_feeds",
+        "_finished",
+        "_held",
+        "_holds",
+        "_items",
+        "_room",
+        "_sending",
+        "_writer",
+        "closing",
+        "gone",
+        "size",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, account: Account | None = None) -> None:
+        self._account = unlimited() if account is None else account
+        self._charged = 0
+        self._sending = 0
+        """Bytes that the writer has taken and not yet sent."""
+        self._finished: list[History] = []
+        """Histories whose end the writer has taken."""
         self._items: deque[bytes | Feed] = deque()
         self._feeds: dict[History, Feed] = {}
         self._dropped = 0
@@ -89,16 +126,25 @@ class Outbox:
 
     def push(self, data: bytes) -> None:
         """An answer is due."""
+        if self.gone:
+            return
         self._items.append(data)
         self.size += len(data)
+        self._charge(len(data) + ANSWER_BYTES)
         self._wake()
 
     def follow(self, log: History, from_seq: int) -> None:
         """Send a history from `from_seq` on; one that is followed already starts again from there."""
+        if self.gone:
+            # It would be held for ever.
+            return
         old = self._feeds.pop(log, None)
         if old is not None:
             log.detach(old)
             self._drop(old)
+        else:
+            log.hold()
+            self._charge(FEED_BYTES)
         feed = self._feeds[log] = Feed(self, log, from_seq)
         log.attach(feed)
 
@@ -108,6 +154,7 @@ class Outbox:
         if feed is not None:
             log.detach(feed)
             self._drop(feed)
+            self._let_go(log)
 
     @property
     def follows(self) -> frozenset[History]:
@@ -116,10 +163,22 @@ class Outbox:
 
     def finished(self, log: History) -> None:
         """A history has been sent to its end: the subscription ends by itself (draft §8)."""
-        self._feeds.pop(log, None)
+        if self._feeds.pop(log, None) is not None:
+            self._finished.append(log)
+
+    def _let_go(self, log: History) -> None:
+        log.let_go()
+        self._charge(-FEED_BYTES)
+
+    def _charge(self, size: int) -> None:
+        self._charged += size
+        if size > 0:
+            self._account.add(size)
+        else:
+            self._account.release(-size)
 
     def _drop(self, feed: Feed) -> None:
-        feed.dropped = True
+        feed.drop()
         if not feed.queued:
             return
         self._dropped += 1
@@ -155,6 +214,8 @@ class Outbox:
     async def batch(self) -> list[bytes]:
         """Wait until something is due; return the documents of one send. An empty list: closing, and all is sent."""
         while True:
+            if self._sending:
+                self._sent()
             while not self._items:
                 if self.closing:
                     return []
@@ -165,30 +226,51 @@ class Outbox:
                 return parts
 
     def _take(self) -> list[bytes]:
-        """What is due, up to some CHUNK; nothing, where histories have nothing new for who follows them."""
+        """What is due, up to some CHUNK; nothing, where histories have nothing new for who follows them.
+
+        Whatever is much longer is taken alone: then it is sent as it is, and the carrier makes no copy of it.
+        """
         parts: list[bytes] = []
         size = 0
         items = self._items
         while items and size < CHUNK:
             item = items.popleft()
             if isinstance(item, Feed):
-                item.queued = False
                 if item.dropped:
                     self._dropped -= 1
                     continue
-                lines, more = item.take()
-                if more:
-                    item.queued = True
+                lines, after = item.due()
+                length = sum(map(len, lines))
+                if parts and size + length > 2 * CHUNK:
+                    items.appendleft(item)
+                    break
+                if item.taken(lines, after):
                     items.append(item)
                 parts += lines
-                size += sum(map(len, lines))
+                if length <= CHUNK:
+                    # The copy that is sent; a longer one is the history's own.
+                    self._charge(length)
+                    self._sending += length
             else:
+                length = len(item)
+                if parts and size + length > 2 * CHUNK:
+                    items.appendleft(item)
+                    break
                 parts.append(item)
-                size += len(item)
-                self.size -= len(item)
-        if self._room is not None and self.size <= HIGH_WATER:
+                self.size -= length
+                self._sending += length + ANSWER_BYTES
+            size += length
+        if self._room is not None:
             self._room.set()
         return parts
+
+    def _sent(self) -> None:
+        """What was taken has been sent: whoever asks for more says so."""
+        self._charge(-self._sending)
+        self._sending = 0
+        for log in self._finished:
+            self._let_go(log)
+        self._finished.clear()
 
     def _abort_wait(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
         self._writer = None
@@ -199,9 +281,9 @@ class Outbox:
             trio.lowlevel.reschedule(self._writer)
             self._writer = None
 
-    async def room(self) -> None:
-        """Wait until fewer than HIGH_WATER bytes of answers wait: the reader's back-pressure."""
-        while self.size > HIGH_WATER:
+    async def room(self, most: int) -> None:
+        """Wait until no more than `most` bytes of answers wait: the reader's back-pressure."""
+        while self.size > most:
             self._room = trio.Event()
             await self._room.wait()
         self._room = None
@@ -216,6 +298,11 @@ class Outbox:
         self.gone = self.closing = True
         for log, feed in self._feeds.items():
             log.detach(feed)
+        for log in (*self._feeds, *self._finished):
+            log.let_go()
+        self._charge(-self._charged)
+        self._sending = 0
+        self._finished.clear()
         self._feeds.clear()
         self._items.clear()
         self._held.clear()

@@ -25,6 +25,7 @@ from hearth.actors.bus import Bus
 from hearth.actors.buses import disown_outputs, settle_buses, start_buses
 from hearth.actors.ledger import Ledger
 from hearth.actors.manifests import Manifests
+from hearth.actors.memory_budget import MemoryBudget
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
@@ -120,6 +121,8 @@ class Runtime:
         self._over = trio.Event()
         self._alarms = Alarms(self._nudge)
         limits = parts.limits
+        self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
+        """What is kept for each principal."""
         self.buses = {
             bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit, ledger=parts.ledger)
             for bus_id, driver in parts.drivers.items()
@@ -177,7 +180,8 @@ class Runtime:
         wait = self._openings.take(principal.key, trio.current_time())
         if wait:
             raise too_often("sessions", self._session_rate, wait)
-        session = Session(principal.key, grant, opening, self._services)
+        account = self.memory.for_principal(principal.key)
+        session = Session(principal.key, grant, opening, self._services, account)
         self._sessions[session.session_id] = session
         self._per_principal[principal.key] = count + 1
         self._running += 1
@@ -262,7 +266,14 @@ class Runtime:
         ledger = self.parts.ledger
         ledger.flush()
         ok = failure is None and ledger.failure is None and all(bus.state == "ready" for bus in self.buses.values())
-        health = {"ok": ok, "version": __version__, "sessions": len(self._sessions), "audit": audit, "buses": buses}
+        health = {
+            "ok": ok,
+            "version": __version__,
+            "sessions": len(self._sessions),
+            "memory": {"retained_bytes": self.memory.used, "max_retained_total_bytes": self.memory.total},
+            "audit": audit,
+            "buses": buses,
+        }
         if self.listeners:
             health["listeners"] = self.listeners
         if self.parts.sandbox is not None:

@@ -20,6 +20,7 @@ from hearth.actors.asks import NUDGE, End, Gone, Nudge, PathsLooked, refuse
 from hearth.actors.audience import Audience
 from hearth.actors.bus import make_safe
 from hearth.actors.mailbox import Mailbox
+from hearth.actors.memory_budget import SESSION_BYTES, text_bytes
 from hearth.actors.silence import Silence
 from hearth.actors.submission import NotLooked, look_in_thread
 from hearth.actors.taskbook import TaskBook
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.asks import Ask, Follower, Message, Notice
     from hearth.actors.manifests import Manifests
+    from hearth.actors.memory_budget import Account
     from hearth.actors.step import TaskServices
     from hearth.actors.submission import Checks, Looked
     from hearth.actors.task import TaskActor
@@ -88,9 +90,11 @@ class Session:
     """One session. Others know its `session_id`, its owner's `principal`, and `post`."""
 
     __slots__ = (
+        "_account",
         "_admission",
         "_audience",
         "_book",
+        "_charged",
         "_closers",
         "_grant",
         "_handling",
@@ -110,7 +114,15 @@ class Session:
         "session_id",
     )
 
-    def __init__(self, principal: str, grant: Grant, opening: SessionOpen, services: SessionServices) -> None:
+    def __init__(
+        self, principal: str, grant: Grant, opening: SessionOpen, services: SessionServices, account: Account
+    ) -> None:
+        """Raises QueueFull."""
+        self._account = account
+        self._charged = SESSION_BYTES + text_bytes(
+            opening.client_name, opening.client_version, opening.protocol_version
+        )
+        account.charge(self._charged)
         self.session_id = new_id()
         self.principal = principal
         self._grant = grant
@@ -118,7 +130,7 @@ class Session:
         self._opener: Follower | None = None
         self._services = services
         self._inbox: Mailbox[Message] = Mailbox()
-        self._book = TaskBook(services.limits.max_tasks, services.limits.history)
+        self._book = TaskBook(services.limits.max_tasks, services.limits.history, account)
         self._admission = Admission(
             self.session_id,
             principal,
@@ -127,9 +139,10 @@ class Session:
             self._book,
             services.tasks,
             services.checks,
+            account,
             deadman=opening.heartbeat_ms is not None or opening.on_disconnect == "close",
         )
-        self._audience = Audience(self._book)
+        self._audience = Audience(self._book, account)
         self._lookups: set[trio.CancelScope] = set()
         self._silence = Silence(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
         self._handling: Ask | None = None
@@ -181,6 +194,8 @@ class Session:
                 await self._wind_up()
         finally:
             self._services.forget(self)
+            self._book.close()
+            self._account.release(self._charged)
             if self._handling is not None:
                 self._handling.error(InternalError())
             for message in (*self._closers, *self._inbox.drain()):
@@ -254,7 +269,6 @@ class Session:
     def _handle(self, ask: Ask, looked: Looked) -> None:
         """Execute one request; what a request does wrong is answered, never raised."""
         self._handling = ask
-        self._book.sweep()
         params = ask.params
         try:
             if isinstance(params, TaskSubmit):
@@ -290,7 +304,9 @@ class Session:
             return
         assert self._nursery is not None
         try:
-            task = self._admission.accept(submit, looked, ask, trio.current_time(), self._task_ended)
+            task = self._admission.accept(
+                submit, looked, ask, trio.current_time(), self._task_ended, len(self._audience)
+            )
         except NotLooked as question:
             self._nursery.start_soon(self._look_up, ask, submit, question)
             return
@@ -348,11 +364,9 @@ class Session:
         for task in self._book.all_live():
             task.cancel("shutting down" if self.reason == "shutting down" else "session closed")
         with trio.move_on_at(until):
-            self._book.sweep()
             while self._book.all_live():
                 for message in await self._inbox.batch():
                     refuse(message, SessionInvalid())
-                self._book.sweep()
         yielding = len(self._book.all_live())
         safe = await self._make_safe(until)
         self.end_recorded = True

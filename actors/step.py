@@ -78,7 +78,8 @@ class StepRun:
     """One step, from accepted to done."""
 
     tool: Tool
-    args: Mapping[str, Any]
+    args: bytes
+    """As JSON, and dropped when it begins: an accepted step may wait for long, and its value takes many times that."""
     bus: Bus
     risk: int
     """Its effective risk, which every check uses."""
@@ -97,7 +98,7 @@ class StepRun:
     def args_hash(self) -> str:
         """What stands for the args in the audit log; computed when it is first recorded, never for a refused step."""
         if self._args_hash is None:
-            self._args_hash = args_hash(self.args)
+            self._args_hash = args_hash(orjson.loads(self.args))
         return self._args_hash
 
     @property

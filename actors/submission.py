@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import frozen
 
+from hearth.actors.events import to_keep
 from hearth.actors.step import StepRun
 from hearth.errors import InvalidParams, PermissionDenied, RpcError, ToolNotFound
 
@@ -75,22 +76,23 @@ def check(
         if step.risk > cap:
             raise _too_risky(index, specs[index], step, cap)
     for index, step in enumerate(steps):
-        for use in step.tool.paths(step.args):
+        for use in step.tool.paths(specs[index].args):
             try:
-                _look(use, steps, checks.paths, looked)
+                _look(use, submit, steps, checks.paths, looked)
             except PermissionDenied as error:
                 raise _at_step(error, index, step.tool.name) from None
     return steps, _take_tokens(steps, rates, now)
 
 
-def _look(use: PathUse, steps: list[StepRun], paths: PathGuard, looked: Looked) -> None:
+def _look(use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGuard, looked: Looked) -> None:
     """Hold a path against the guard, without waiting for a disk. Raises PermissionDenied or NotLooked."""
     if use in looked:
         denied = looked[use]
         if denied is not None:
             raise denied
     elif not paths.check_nowait(use.path, use.access):
-        raise NotLooked([use for step in steps for use in step.tool.paths(step.args)])
+        uses = [step.tool.paths(spec.args) for step, spec in zip(steps, submit.steps, strict=True)]
+        raise NotLooked([use for each in uses for use in each])
 
 
 def look_in_thread(uses: list[PathUse], paths: PathGuard) -> Looked:
@@ -120,7 +122,7 @@ def _resolve(index: int, spec: StepSpec, checks: Checks) -> StepRun:
         bus_id = tool.bus(spec.args)
     except RpcError as error:
         raise _at_step(error, index, spec.tool) from None
-    return StepRun(tool, spec.args, checks.buses[bus_id], tool.risk_of(spec.args))
+    return StepRun(tool, to_keep(spec.args), checks.buses[bus_id], tool.risk_of(spec.args))
 
 
 def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[str, int]:

@@ -13,9 +13,18 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
 import trio
 
 from hearth.actors.events import EventLog, to_keep
+from hearth.actors.memory_budget import (
+    EVENT_BYTES,
+    FEED_BYTES,
+    SMALL_RESULT,
+    STEP_BYTES,
+    TASK_BYTES,
+    text_bytes,
+)
 from hearth.actors.step import StepScope, sayable
 from hearth.actors.supervisor import contain
 from hearth.actors.tickets import Asker, GiveBack, Ticket
@@ -23,12 +32,14 @@ from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
 from hearth.groups import sole
 from hearth.protocol.methods import PRIORITIES, Constraints
+from hearth.protocol.weight import parsed_bytes
 from hearth.tools import Done
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hearth.actors.bus import Bus
+    from hearth.actors.memory_budget import Account
     from hearth.actors.step import Receipt, StepRun, TaskServices
     from hearth.api import Status
 
@@ -43,10 +54,24 @@ LAST_WORDS = 5.0
 """Seconds that a task may wait for the audit log, all in all, where nothing could cut its waiting short."""
 
 
+def cost_of(intent: str, steps: Sequence[StepRun]) -> tuple[int, int]:
+    """How many bytes of memory a task takes at most but for results that are not small: itself, and its history.
+
+    Of its arguments one step's at a time are more than JSON.
+    """
+    args = [step.args for step in steps]
+    packed = sum(map(len, args)) + max(map(parsed_bytes, args))
+    return (
+        TASK_BYTES + FEED_BYTES + text_bytes(intent) + STEP_BYTES * len(steps) + packed,
+        EVENT_BYTES * (2 * len(steps) + 1),
+    )
+
+
 class TaskActor:
     """One accepted task. `acknowledge` is called once: when the submission is on record, or with why it is not."""
 
     __slots__ = (
+        "_account",
         "_acknowledge",
         "_constraints",
         "_current",
@@ -65,6 +90,7 @@ class TaskActor:
         "_services",
         "_started_at",
         "asker",
+        "charged",
         "intent",
         "log",
         "snapshot",
@@ -82,6 +108,7 @@ class TaskActor:
         constraints: Constraints,
         services: TaskServices,
         *,
+        account: Account,
         now: float,
         acknowledge: Callable[[RpcError | None], None],
         on_end: Callable[[TaskActor], None],
@@ -91,7 +118,11 @@ class TaskActor:
         self.intent = intent
         self.steps = steps
         self.status: Status = "QUEUED"
-        self.log = EventLog(asker.task_id, services.journal.tally)
+        self._account = account
+        self.charged, history = cost_of(intent, steps)
+        """Bytes of memory that are charged for it, beside its history's: whoever keeps it releases them."""
+        account.add(self.charged + history)
+        self.log = EventLog(asker.task_id, services.journal.tally, account, history)
         self.verdict: Status | None = None
         """The terminal status, once it is decided; `status` follows when it is on record."""
         self.snapshot: bytes | None = None
@@ -129,9 +160,7 @@ class TaskActor:
             "task_id": self.task_id,
             "status": status or self.status,
             "intent": self.intent,
-            "steps": [
-                {"tool": step.tool.name, **step.outcome()} for step in self.steps if step.status is not None
-            ],
+            "steps": [{"tool": step.tool.name, **step.outcome()} for step in self.steps if step.status is not None],
         }
         if self._error is not None:
             wire["error"] = self._error.message
@@ -196,8 +225,9 @@ class TaskActor:
             # Whatever the task says of failures: each further attempt would only be one more record to keep.
             return False
         scope = StepScope(index, step, self.asker, self._constraints, self.log, self._services)
+        args, step.args = orjson.loads(step.args), b""
         try:
-            value = await step.tool.run(scope, step.args)
+            value = await step.tool.run(scope, args)
         except RpcError as error:
             self._finish_step(index, error=error)
             return not self._constraints.abort_on_step_failure
@@ -221,12 +251,10 @@ class TaskActor:
                 step.undo = value.undo
                 value = value.result
             result = to_keep(value)
-            if self._result_bytes + len(result) <= MOST_RESULT_BYTES:
-                self._result_bytes += len(result)
+            error = self._no_room(step, len(result))
+            if error is None:
                 step.result = result
                 step.status = "SUCCESS"
-            else:
-                error = _too_long(step, len(result))
         if error is not None:
             step.error = sayable(error)
             step.status = "FAILED"
@@ -242,6 +270,20 @@ class TaskActor:
             record["effect"] = (error.data or {}).get("effect", "none")
         self._records.append(record)
         self._events.append(("finish", {"step_index": index, "tool": step.tool.name, **step.outcome()}))
+
+    def _no_room(self, step: StepRun, size: int) -> QueueFull | None:
+        """Charge a result of so many bytes, or return why it cannot be kept: it is told of in an event, too."""
+        if self._result_bytes + size > MOST_RESULT_BYTES:
+            return _too_long(step, size)
+        self._result_bytes += size
+        if size > SMALL_RESULT:
+            if not self._account.fits(2 * size):
+                refusal = self._account.refusal(2 * size)
+                refusal.data = {**(refusal.data or {}), "effect": _effect(step)}
+                return refusal
+            self._account.add(size)
+            self.charged += size
+        return None
 
     def _rehearse(self) -> None:
         """Dry run: say what would run, touch nothing."""
@@ -440,8 +482,11 @@ class TaskActor:
 
 def _too_long(step: StepRun, size: int) -> QueueFull:
     reason = f"the results of one task may have {MOST_RESULT_BYTES} bytes, and this one has {size} more; use more tasks"
-    effect = "done" if step.risk else "none"
-    return QueueFull(f"Queue full: {reason}", data={"reason": reason, "effect": effect})
+    return QueueFull(f"Queue full: {reason}", data={"reason": reason, "effect": _effect(step)})
+
+
+def _effect(step: StepRun) -> str:
+    return "done" if step.risk else "none"
 
 
 class _CannotStart(Exception):

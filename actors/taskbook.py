@@ -1,8 +1,9 @@
 """A session's tasks: those that live, those that have ended, and the idempotency keys that stand for them.
 
-It belongs to one session and is as single-threaded as that. A task that ends puts itself into a box here; the
-session files it on its own next turn. Ended tasks are kept as the bytes of their last state, up to the
-history's bound; keys are never forgotten, because forgetting one could actuate twice.
+It belongs to one session and is as single-threaded as that. A task that ends is filed at once, since what it took while
+it lived is free from then on. Ended tasks are kept as the bytes of their last state, up to the
+history's bound, and give way where their principal's memory is needed; keys are never forgotten, because forgetting one
+could actuate twice. Everything here is charged to the principal's account: a task's whole cost before it is accepted.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 from attrs import define, field
 
+from hearth.actors.memory_budget import ENDED_BYTES, KEY_BYTES, text_bytes
 from hearth.errors import InvalidParams, QueueFull, TaskNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hearth.actors.events import EventLog
+    from hearth.actors.memory_budget import Account
     from hearth.actors.task import TaskActor
     from hearth.errors import RpcError
     from hearth.protocol.methods import TaskSubmit
@@ -28,17 +31,21 @@ Settled: TypeAlias = "Callable[[RpcError | None], None]"
 
 MAX_KEYS = 10_000
 """Idempotency keys a session may use."""
-MOST_HISTORY_BYTES = 32 << 20
-"""Bytes of snapshots that a session keeps, however few tasks they are: results may be long."""
 
 
 @define(slots=True, eq=False)
 class Finished:
-    """What is kept of a task that has ended."""
+    """What is kept of a task that has ended. Implements `memory_budget.Droppable`."""
 
+    task_id: str
     status: str
     snapshot: bytes
     log: EventLog
+    book: TaskBook
+
+    def drop(self) -> None:
+        """See Droppable."""
+        self.book.forget(self.task_id)
 
 
 @define(slots=True, eq=False)
@@ -56,23 +63,22 @@ class Remembered:
 class TaskBook:
     """One session's tasks."""
 
-    __slots__ = ("_ended", "_history", "_history_bytes", "_keyed", "_keys", "_live", "_max_history", "_max_live")
+    __slots__ = ("_account", "_history", "_keyed", "_keys", "_live", "_max_history", "_max_live")
 
-    def __init__(self, max_live: int, max_history: int) -> None:
+    def __init__(self, max_live: int, max_history: int, account: Account) -> None:
+        self._account = account
         self._max_live = max_live
         self._max_history = max_history
         self._live: dict[str, TaskActor] = {}
         self._history: dict[str, Finished] = {}
-        self._history_bytes = 0
-        self._ended: list[TaskActor] = []
         self._keys: dict[str, Remembered] = {}
         self._keyed: dict[str, Remembered] = {}
         """Of the live tasks, those that a key stands for."""
 
     # --- coming and going ---------------------------------------------------------------------------------------
 
-    def check_room(self, submit: TaskSubmit) -> None:
-        """Refuse what there is no room for. Raises QueueFull."""
+    def check_room(self, submit: TaskSubmit, cost: int) -> None:
+        """Refuse what there is no room for; `cost` is the memory that the task takes. Raises QueueFull."""
         if len(self._live) >= self._max_live:
             raise QueueFull(
                 f"Queue full: the session has {len(self._live)} live tasks",
@@ -80,10 +86,12 @@ class TaskBook:
             )
         if submit.idempotency_key is not None and len(self._keys) >= MAX_KEYS:
             raise QueueFull("Queue full: the session has used up its idempotency keys", data={"max_keys": MAX_KEYS})
+        self._account.require(cost + _key_bytes(submit.idempotency_key))
 
     def enter(self, task: TaskActor, submit: TaskSubmit) -> None:
-        """A task has been accepted."""
+        """A task has been accepted, and its cost charged."""
         self._live[task.task_id] = task
+        self._account.add(_key_bytes(submit.idempotency_key))
         if submit.idempotency_key is not None:
             remembered = Remembered(task.task_id, digest(submit), "QUEUED")
             self._keys[submit.idempotency_key] = self._keyed[task.task_id] = remembered
@@ -98,30 +106,44 @@ class TaskBook:
         known = self._keys[submit.idempotency_key]
         if error is not None:
             del self._keys[submit.idempotency_key]
+            self._account.release(_key_bytes(submit.idempotency_key))
         waiting, known.waiting = known.waiting, None
         for settled in waiting or ():
             settled(error)
 
     def ended(self, task: TaskActor) -> None:
-        """Called by the task as its last act, in its own turn: a letter in a box."""
-        self._ended.append(task)
+        """Called by the task as its last act, in its own turn."""
+        assert task.snapshot is not None
+        del self._live[task.task_id]
+        self._account.release(task.charged)
+        finished = Finished(task.task_id, task.status, task.snapshot, task.log, self)
+        self._history[task.task_id] = finished
+        self._account.offer(finished)
+        self._account.add(_ended_bytes(finished))
+        remembered = self._keyed.pop(task.task_id, None)
+        if remembered is not None:
+            remembered.status = task.status
+        while len(self._history) > self._max_history:
+            self.forget(next(iter(self._history)))
 
-    def sweep(self) -> None:
-        """File the tasks that have ended since the last turn."""
-        if not self._ended:
-            return
-        ended, self._ended = self._ended, []
-        for task in ended:
-            assert task.snapshot is not None
-            del self._live[task.task_id]
-            self._history[task.task_id] = Finished(task.status, task.snapshot, task.log)
-            remembered = self._keyed.pop(task.task_id, None)
-            if remembered is not None:
-                remembered.status = task.status
-            self._history_bytes += len(task.snapshot)
-        while len(self._history) > self._max_history or self._history_bytes > MOST_HISTORY_BYTES:
-            oldest = self._history.pop(next(iter(self._history)))
-            self._history_bytes -= len(oldest.snapshot)
+    def forget(self, task_id: str) -> None:
+        """Remember a task that has ended no longer. Its events stay charged for as long as somebody is sent them."""
+        finished = self._history.pop(task_id)
+        self._account.withdraw(finished)
+        self._account.release(_ended_bytes(finished))
+        finished.log.let_go()
+
+    def close(self) -> None:
+        """The session has ended, and its tasks with it: let go of everything. Idempotent."""
+        for task_id in list(self._history):
+            self.forget(task_id)
+        for task in self._live.values():
+            self._account.release(task.charged)
+            task.log.let_go()
+        self._account.release(sum(map(_key_bytes, self._keys)))
+        self._live.clear()
+        self._keys.clear()
+        self._keyed.clear()
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -197,3 +219,11 @@ def digest(submit: TaskSubmit) -> bytes:
     steps = [(step.tool, step.args) for step in submit.steps]
     said = (submit.intent, repr(submit.constraints), steps)
     return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).digest()
+
+
+def _key_bytes(key: str | None) -> int:
+    return 0 if key is None else KEY_BYTES + text_bytes(key)
+
+
+def _ended_bytes(finished: Finished) -> int:
+    return ENDED_BYTES + len(finished.snapshot)

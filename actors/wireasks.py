@@ -29,8 +29,8 @@ class Answering(Protocol):
     def refuse(self, call: Call, error: RpcError) -> None:
         """Send a call's error."""
 
-    def settle(self, line: bytes | None) -> None:
-        """One that was under way no longer is; send its answer, if it has one."""
+    def settle(self, line: bytes | None, weight: int) -> None:
+        """One that was under way no longer is, nor what it weighed; send its answer, if it has one."""
 
 
 class WireAsk:
@@ -60,22 +60,23 @@ class WireAsk:
 class WireLetter:
     """An HCP message and the connection it came on. Implements `asks.Letter`."""
 
-    __slots__ = ("_connection", "document")
+    __slots__ = ("_connection", "_weight", "document")
 
-    def __init__(self, connection: Answering, document: Mapping[str, Any]) -> None:
+    def __init__(self, connection: Answering, document: Mapping[str, Any], weight: int) -> None:
         self._connection = connection
+        self._weight = weight
         self.document = document
 
     def answer(self, line: bytes) -> None:
         """See Letter."""
-        self._connection.settle(line)
+        self._connection.settle(line, self._weight)
 
     def follow(self, story: History, from_seq: int) -> None:
         """See Letter."""
         if not self._connection.outbox.gone:
             self._connection.outbox.follow(story, from_seq)
-        self._connection.settle(None)
+        self._connection.settle(None, self._weight)
 
     def done(self) -> None:
         """See Letter."""
-        self._connection.settle(None)
+        self._connection.settle(None, self._weight)

@@ -171,6 +171,10 @@ class LimitsConfig:
     max_outstanding: Count = 256
     bus_queue: Count = 128
     task_history: Annotated[int, Integer(0)] = 256
+    max_retained_bytes: Annotated[int, Integer(1024 * 1024)] = 64 * 1024 * 1024
+    """Memory that may be kept for one principal: sessions, tasks, histories, keys, subscriptions, answers."""
+    max_retained_total_bytes: Annotated[int, Integer(1024 * 1024)] = 512 * 1024 * 1024
+    """For all principals together: half of what the unit's MemoryMax allows."""
     shutdown_grace_s: Grace = 10
     send_timeout_s: Seconds = 30
     handshake_timeout_s: Seconds = 10

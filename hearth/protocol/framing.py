@@ -74,6 +74,11 @@ class LineFramer:
         return len(pending) > limit and len(pending.rstrip(_BLANK)) > limit
 
     @property
+    def partial_bytes(self) -> int:
+        """How many bytes of an incomplete document are held."""
+        return len(self._pending)
+
+    @property
     def has_partial(self) -> bool:
         """True when the bytes received so far end in the middle of a document."""
         return bool(self._pending)

@@ -28,6 +28,7 @@ from hearth.protocol.jsonrpc import (
 )
 from hearth.protocol.methods import METHODS
 from hearth.protocol.values import MAX_VALUES, has_more_values
+from hearth.protocol.weight import parsed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,8 @@ class Call:
     method: str
     params: dict[str, Any]
     batch: _Batch | None = None
+    weight: int = 0
+    """Bytes of memory that it takes at most, as long as it is not answered."""
 
 
 @define(slots=True, eq=False)
@@ -62,6 +65,8 @@ class HcpDocument:
     """An object that says which version of HCP it speaks: the other dialect of a connection (decision 0067)."""
 
     value: dict[str, Any]
+    weight: int
+    """See Call."""
 
 
 Event: TypeAlias = "Call | HcpDocument | Answer | Close"
@@ -73,12 +78,14 @@ class _Batch:
     Its ids stay outstanding until the line that answers them all is made, because until then the peer has no answer.
     """
 
-    __slots__ = ("ids", "lines", "open")
+    __slots__ = ("ids", "kept", "lines", "open")
 
     def __init__(self) -> None:
         self.ids: list[Id] = []
         self.lines: list[bytes] = []
         self.open = 0
+        self.kept = 0
+        """Bytes of `lines` that are charged to whoever asked."""
 
 
 class ServerProtocol:
@@ -95,6 +102,11 @@ class ServerProtocol:
         self._max_values = max_values
         self._outstanding: set[Id] = set()
         self.closed = False
+
+    @property
+    def partial_bytes(self) -> int:
+        """How many bytes of an incomplete document are held."""
+        return self._framer.partial_bytes
 
     @property
     def outstanding(self) -> int:
@@ -150,11 +162,14 @@ class ServerProtocol:
             value = load(document)
         except ParseError as error:
             return [Answer(dump_error(None, error))]
+        weight = parsed_bytes(document)
         if type(value) is list:
-            return self._batch(value)
+            return self._batch(value, weight)
         if type(value) is dict and "hcp_version" in value:
-            return [HcpDocument(value)]
+            return [HcpDocument(value, weight)]
         event = self._request(value, None)
+        if isinstance(event, Call):
+            event.weight = weight
         return [] if event is None else [event]
 
     def _request(self, value: Any, batch: _Batch | None) -> Call | Answer | None:
@@ -184,7 +199,7 @@ class ServerProtocol:
             batch.ids.append(id_)
         return Answer(dump_error(id_, error))
 
-    def _batch(self, values: list[Any]) -> list[Event]:
+    def _batch(self, values: list[Any], weight: int) -> list[Event]:
         if not values or len(values) > self._max_batch:
             reason = f"a batch holds 1 to {self._max_batch} requests, not {len(values)}"
             refusal = InvalidRequest(data={"reason": reason, "max_batch": self._max_batch})
@@ -196,6 +211,8 @@ class ServerProtocol:
             if isinstance(event, Answer):
                 batch.lines.append(event.data)
             elif event is not None:
+                # They hold parts of one document, which is there until the last of them has been answered.
+                event.weight = weight // len(values)
                 calls.append(event)
                 batch.open += event.id is not None
         if not batch.open and batch.lines:

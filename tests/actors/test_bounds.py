@@ -9,8 +9,8 @@ import trio
 from support.waiting import passes, until
 from support.world import BOB
 
-from hearth.actors import connection, task, taskbook
-from hearth.errors import PermissionDenied, QueueFull, RateLimited, SessionInvalid, TaskNotFound
+from hearth.actors import connection, task
+from hearth.errors import PermissionDenied, QueueFull, RateLimited, SessionInvalid
 from hearth.policy.rules import Match, PolicyEntry
 
 # --- paths on a disk that takes its time ------------------------------------------------------------------------
@@ -118,16 +118,6 @@ async def test_the_results_of_one_task_are_bounded_together(world, monkeypatch):
         assert failed["error_data"]["effect"] == "done", "it has happened; only its result is too long to be kept"
         aborted = await session.run(("big", {"n": 20_000}), ("read", {}))
         assert [step["status"] for step in aborted["steps"]] == ["FAILED", "CANCELLED"]
-
-
-async def test_what_a_session_remembers_of_its_tasks_is_bounded_in_bytes(world, monkeypatch):
-    monkeypatch.setattr(taskbook, "MOST_HISTORY_BYTES", 10_000)
-    with trio.fail_after(10):
-        session = await world.connect().open()
-        ids = [(await session.run(("big", {"n": 4000})))["task_id"] for _ in range(4)]
-        with pytest.raises(TaskNotFound):
-            await session.get(ids[0])
-        assert (await session.get(ids[3]))["status"] == "SUCCESS"
 
 
 async def test_events_with_long_results_are_sent_a_few_at_a_time(world):

@@ -90,6 +90,11 @@ async def test_health_says_how_things_are(world):
         health = world.runtime.health()
         assert health["ok"] is True
         assert health["sessions"] == 1
+        assert health["memory"] == {
+            "retained_bytes": world.runtime.memory.used,
+            "max_retained_total_bytes": world.limits.max_retained_total_bytes,
+        }
+        assert health["memory"]["retained_bytes"] > 0
         assert health["audit"]["ok"] is True
         assert health["buses"]["a"] == {"state": "ready", "queued": 0, "transactions": 0}
 

@@ -75,6 +75,9 @@ def bound(row: str) -> list[float]:
         ]),
         ("Sessions", [LIMITS.max_sessions_per_principal, LIMITS.idle_ttl_s]),
         ("Tasks", [LIMITS.max_tasks_per_session, LIMITS.max_steps, LIMITS.task_history]),
+        ("Memory that is kept for clients", [
+            LIMITS.max_retained_bytes / MIB, LIMITS.max_retained_total_bytes / MIB
+        ]),
         ("A bus's queue", [LIMITS.bus_queue]),
         ("Records that cannot be written", [backlog.MOST_KEPT, backlog.MOST_KEPT_BYTES / MIB]),
         ("Sessions and whole jobs that one principal begins", [SESSIONS.count, SESSIONS.period_s]),

@@ -157,6 +157,9 @@ async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
     assert requests["task.submit", "RPC_PERMISSION_DENIED"] == 1
     assert requests["task.cancel", "ok"] == 1
     assert named(found, "hearth_sessions") == {(): 1}
+    assert named(found, "hearth_retained_bytes")[()] > 10_000
+    assert named(found, "hearth_retained_limit_bytes") == {(): house.runtime.memory.total}
+    assert named(found, "hearth_retained_refusals_total") == {(): 0}
     records = named(found, "hearth_audit_records_total")
     assert (records["task.submit"], records["task.step.start"], records["task.finish"]) == (6, 7, 6)
     assert records["task.reject"] == 2

@@ -101,7 +101,7 @@ async def test_the_reader_waits_while_too_much_waits_to_be_sent() -> None:
     outbox.push(b"x" * (HIGH_WATER + 1))
     outbox.push(b"y")
     with trio.move_on_after(0.01) as scope:
-        await outbox.room()
+        await outbox.room(HIGH_WATER)
     assert scope.cancelled_caught
     async with trio.open_nursery() as nursery:
         nursery.start_soon(outbox.room)

@@ -15,7 +15,7 @@ import pytest
 from support.caged import Unit, prefix
 from support.hearthd import Hearthd
 
-from hearth.config import load_config
+from hearth.config import LimitsConfig, load_config
 from hearth.drivers.boards.access import GROUPS, rule
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +147,19 @@ def test_the_units_agree_with_each_other_and_with_the_daemon() -> None:
     for open_ in ("PrivateUsers=no", "PrivateDevices=no", "PrivateNetwork=no", "ProtectProc=default", "ProcSubset=all"):
         before = text[: text.index(f"\n{open_}")].splitlines()
         assert "Left open" in " ".join(before[-3:]), f"{open_} says why"
+
+
+def test_what_may_be_kept_for_clients_is_half_of_the_memory_that_the_unit_allows() -> None:
+    allowed = re.fullmatch(r"(\d+)G", Unit(SERVICE).one("MemoryMax"))
+    assert allowed is not None
+    limits = LimitsConfig()
+    assert limits.max_retained_total_bytes * 2 == int(allowed[1]) << 30
+    assert load_config(PACKAGING / "hearth.toml").limits.max_retained_total_bytes == limits.max_retained_total_bytes
+    assert limits.max_retained_bytes * 2 <= limits.max_retained_total_bytes, "one principal does not take it all"
+
+
+def test_a_crash_of_the_service_leaves_no_image_of_its_memory() -> None:
+    assert Unit(SERVICE).one("LimitCORE") == "0"
 
 
 @pytest.mark.slow

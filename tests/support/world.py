@@ -259,6 +259,7 @@ class World:
             max_batch=limits.max_batch,
             max_values=limits.max_values,
             tally=self.journal.tally,
+            account=self.runtime.memory.for_principal(principal.key),
         )
         carrier.connection = connection
         self.carriers.append(carrier)

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from hearth.actors.memory_budget import ANSWER_BYTES, Retained
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hearth.actors.events import Reader
+    from hearth.actors.memory_budget import Account
     from hearth.actors.tally import Tally
 
 
@@ -30,16 +33,29 @@ def sequence_of(line: bytes) -> int | None:
     return sequence
 
 
-class Story:
+class Story(Retained):
     """A session's messages, each a whole line. Implements `events.History`.
 
-    While the session runs whoever runs it appends; one that has ended is made of what the book has of it.
+    While the session runs whoever runs it appends; one that has ended is made of what the book has of it. It is charged
+    to `account`: while its job runs, and for as long as somebody who follows it has yet to be sent of it.
     """
 
     __slots__ = ("__weakref__", "_lines", "_readers", "ended", "tally")
 
-    def __init__(self, lines: Iterable[bytes] = (), *, ended: bool = False, tally: Tally | None = None) -> None:
+    def __init__(
+        self,
+        lines: Iterable[bytes] = (),
+        *,
+        ended: bool = False,
+        tally: Tally | None = None,
+        account: Account | None = None,
+    ) -> None:
+        super().__init__(account)
         self._lines = list(lines)
+        self.grow(_size(self._lines))
+        if ended:
+            # Nobody keeps it but those who follow it.
+            self.let_go()
         self._readers: dict[Reader, None] = {}
         self.ended = ended
         self.tally = tally
@@ -55,6 +71,7 @@ class Story:
         if self.ended:
             raise RuntimeError("this story has ended")
         self._lines += lines
+        self.grow(_size(lines))
         self._poke()
 
     def end(self) -> None:
@@ -64,6 +81,7 @@ class Story:
             # Who has read everything learns of the end by looking once more.
             self._poke()
             self._readers = {}
+            self.let_go()
 
     def _poke(self) -> None:
         for reader in self._readers:
@@ -102,3 +120,7 @@ class Story:
             if sequence is not None:
                 return sequence
         return sys.maxsize
+
+
+def _size(lines: Sequence[bytes]) -> int:
+    return sum(map(len, lines)) + ANSWER_BYTES * len(lines)

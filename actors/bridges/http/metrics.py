@@ -166,6 +166,16 @@ class RuntimeCollector(Collector):
             "hearth_documents_refused", "Documents that were no HACP request", tally.refused_documents
         )
         yield GaugeMetricFamily("hearth_sessions", "Sessions that are open", self._runtime.sessions)
+        memory = self._runtime.memory
+        yield GaugeMetricFamily(
+            "hearth_retained_bytes", "Memory that is kept for all principals, as charged to them", memory.used
+        )
+        yield GaugeMetricFamily(
+            "hearth_retained_limit_bytes", "Memory that may be kept for all principals", memory.total
+        )
+        yield CounterMetricFamily(
+            "hearth_retained_refusals", "Requests and results for which there was no memory left", memory.refusals
+        )
         connected = GaugeMetricFamily("hearth_connections", "Connections that are there", labels=["carrier"])
         opened = CounterMetricFamily("hearth_connections_opened", "Connections that were let in", labels=["carrier"])
         configured = (address.partition(":")[0] for address in self._runtime.listeners)

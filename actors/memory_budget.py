@@ -1,0 +1,247 @@
+"""How much memory may be kept for each principal, and for all of them ([limits] max_retained_bytes and …_total_bytes).
+
+Theory of operation. Whoever keeps something for a client past the turn in which it came (a session, a live task and its
+arguments, an ended task's snapshot, an event history, an idempotency key, a subscription, an unsent answer, a request
+that is not answered yet) charges its principal's `Account` and releases exactly the same when it lets go. All accounts
+are used from the one thread of the event loop, so there are no locks.
+
+- `charge` is asked before any work is done, and raises QueueFull where the budget would be exceeded.
+- `add` never refuses. It is for what follows from something that was accepted and has room reserved (events of a
+  running task) or is small and bounded (the answer that says QUEUE_FULL). It may exceed the budget; then `charge`
+  refuses.
+- Ended tasks give way first. Each registers itself as `Droppable`; where room is needed the oldest of the principal
+  goes, and where the total is exceeded, the oldest of the principal that keeps most. What runs is never ended for its
+  memory.
+
+An account exists as long as somebody refers to it, so a principal that keeps nothing costs nothing.
+
+Sizes are those of the Python objects and not of the bytes on the wire: 29 MiB of small requests once grew the daemon by
+715 MiB. tests/actors/test_memory_budget.py holds the constants against tracemalloc.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakValueDictionary
+
+from hearth.errors import QueueFull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EACH: Final = 64 << 20
+TOTAL: Final = 512 << 20
+
+SESSION_BYTES: Final = 12 << 10
+"""An idle session: its Trio task with a nursery, its mailbox, its rate buckets."""
+CONNECTION_BYTES: Final = 14 << 10
+"""A connection: two Trio tasks, a carrier, a framer. WebSocket's take twice that, and so does TLS, in OpenSSL."""
+TASK_BYTES: Final = 8 << 10
+"""A live task without its steps: its Trio task with frames and scopes, and what waits in the journal and on a bus."""
+STEP_BYTES: Final = 1024
+"""A step of a live task: its state, its hashes, its records, and its place in the snapshot."""
+EVENT_BYTES: Final = 640
+"""An event with a small result, and its place in a history."""
+SMALL_RESULT: Final = 256
+"""Bytes of a result for which STEP_BYTES and EVENT_BYTES have room: it is kept whatever the budget says."""
+ENDED_BYTES: Final = 1024
+"""An ended task beside its snapshot and its events."""
+KEY_BYTES: Final = 512
+"""An idempotency key beside its text."""
+FEED_BYTES: Final = 400
+"""A subscription to one task: a cursor, and its places in the history and in the outbox."""
+ANSWER_BYTES: Final = 96
+"""An answer that waits, beside its text."""
+SMALL: Final = 16 << 10
+"""Bytes of a request, or an answer, that a principal without room may still have: it must be able to make some."""
+
+
+def text_bytes(*texts: str | None) -> int:
+    """How many bytes texts take, with the UTF-8 form that Python keeps beside one, and a copy in a snapshot."""
+    return sum(3 * sys.getsizeof(text) for text in texts if text is not None)
+
+
+class Droppable(Protocol):
+    """Something that is kept for convenience and gives way."""
+
+    def drop(self) -> None:
+        """Let go of it: release what it was charged for, and withdraw it from the account."""
+
+
+class Account:
+    """What is kept for one principal. Made by `MemoryBudget.for_principal`."""
+
+    __slots__ = ("__weakref__", "_budget", "_droppable", "used")
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._droppable: dict[Droppable, None] = {}
+        self.used = 0
+        """Bytes."""
+
+    def charge(self, size: int) -> None:
+        """Keep so many bytes more. Raises QueueFull, and then nothing is charged."""
+        self.require(size)
+        self.add(size)
+
+    def require(self, size: int) -> None:
+        """Raise QueueFull if there is no room for so many bytes more."""
+        if not self.fits(size):
+            raise self.refusal(size)
+
+    def add(self, size: int) -> None:
+        """Keep so many bytes more, whatever the budget says."""
+        self.used += size
+        budget = self._budget
+        budget.used += size
+        if self.used > budget.each or budget.used > budget.total:
+            self.fits(0)
+
+    def release(self, size: int) -> None:
+        """Keep so many bytes fewer."""
+        self.used -= size
+        self._budget.used -= size
+        assert self.used >= 0, "more was released than was charged"
+
+    def fits(self, size: int) -> bool:
+        """Whether there is room for so many bytes more, once ended tasks have given way."""
+        budget = self._budget
+        if size > budget.each or size > budget.total:
+            return False
+        while self.used + size > budget.each:
+            if not self.drop_oldest():
+                return False
+        while budget.used + size > budget.total:
+            if not budget.drop_oldest():
+                return False
+        return True
+
+    @property
+    def full(self) -> bool:
+        """True while there is no room for anything but what makes room."""
+        return not self.fits(SMALL)
+
+    def refusal(self, size: int) -> QueueFull:
+        """Say which budget has no room for so many bytes, and what to do; counted."""
+        budget = self._budget
+        budget.refusals += 1
+        if self.used + size > budget.each:
+            limit, most = "max_retained_bytes", budget.each
+            reason = f"{self.used} bytes of memory are kept for this principal, and {size} more exceed {limit} = {most}"
+            cure = "wait for tasks to end, read the events and answers that are due, close sessions, or send less"
+        else:
+            limit, most = "max_retained_total_bytes", budget.total
+            reason = f"{size} bytes of memory are needed, and {limit} = {most} is used up by all principals together"
+            cure = "try again later, or ask the operator to raise the limit"
+        return QueueFull(
+            f"Queue full: {reason}",
+            data={
+                "reason": reason,
+                "cure": cure,
+                "limit": limit,
+                limit: most,
+                "retained_bytes": self.used,
+                "needed_bytes": size,
+            },
+        )
+
+    # --- what gives way -----------------------------------------------------------------------------------------
+
+    def offer(self, droppable: Droppable) -> None:
+        """Register what may be dropped; what was registered first goes first."""
+        self._droppable[droppable] = None
+
+    def withdraw(self, droppable: Droppable) -> None:
+        """It is kept no more."""
+        self._droppable.pop(droppable, None)
+
+    def drop_oldest(self) -> bool:
+        """Have the oldest give way; False if there is none."""
+        droppable = next(iter(self._droppable), None)
+        if droppable is None:
+            return False
+        droppable.drop()
+        return True
+
+    @property
+    def gives_way(self) -> bool:
+        """True if something could be dropped."""
+        return bool(self._droppable)
+
+
+class MemoryBudget:
+    """All accounts; `each` and `total` in bytes."""
+
+    __slots__ = ("_accounts", "each", "refusals", "total", "used")
+
+    def __init__(self, each: float = EACH, total: float = TOTAL) -> None:
+        self.each = each
+        self.total = total
+        self.used = 0
+        """Bytes kept for all principals."""
+        self.refusals = 0
+        """How often there was no room."""
+        self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
+
+    def for_principal(self, key: str) -> Account:
+        """Return the account of the principal with this key."""
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = Account(self)
+        return account
+
+    def accounts(self) -> Iterable[Account]:
+        """All accounts that somebody refers to."""
+        return list(self._accounts.values())
+
+    def drop_oldest(self) -> bool:
+        """Have the oldest ended task of the principal give way that keeps most; False if there is none."""
+        droppable = [account for account in self._accounts.values() if account.gives_way]
+        return bool(droppable) and max(droppable, key=lambda account: account.used).drop_oldest()
+
+
+def unlimited() -> Account:
+    """Return an account without a bound, for what belongs to no principal."""
+    return MemoryBudget(float("inf"), float("inf")).for_principal("")
+
+
+class Retained:
+    """Memory that several may hold: it stays charged until the last of them has let go.
+
+    It begins with one holder. `reserved` bytes are charged for it already, and are used up first.
+    """
+
+    __slots__ = ("_account", "_charged", "_grown", "_holders")
+
+    def __init__(self, account: Account | None = None, reserved: int = 0) -> None:
+        self._account = unlimited() if account is None else account
+        self._charged = reserved
+        self._grown = 0
+        self._holders = 1
+
+    def grow(self, size: int) -> None:
+        """It has become so many bytes larger, or smaller."""
+        self._grown += size
+        if self._grown > self._charged:
+            more, self._charged = self._grown - self._charged, self._grown
+            if self._holders:
+                self._account.add(more)
+
+    def settle(self) -> None:
+        """It grows no more: release what was reserved and not used."""
+        spare, self._charged = self._charged - self._grown, self._grown
+        if self._holders:
+            self._account.release(spare)
+
+    def hold(self) -> None:
+        """One more keeps it."""
+        self._holders += 1
+        if self._holders == 1:
+            self._account.add(self._charged)
+
+    def let_go(self) -> None:
+        """One of those who kept it does so no more."""
+        self._holders -= 1
+        if not self._holders:
+            self._account.release(self._charged)
