@@ -19,6 +19,7 @@ from hearth.actors.localasks import LocalAsk
 from hearth.actors.memory_budget import MemoryBudget
 from hearth.actors.outbox import Outbox
 from hearth.errors import QueueFull, TaskNotFound
+from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.methods import METHODS
 from hearth.protocol.weight import parsed_bytes
 
@@ -207,7 +208,8 @@ async def weighed(world, *, least=0.9, most=4.0):
 async def roomy(make_world, autojump_clock):
     """A world with room for whatever is measured."""
     roomy = {"max_sessions_per_principal": 1000, "max_tasks_per_session": 1000, "task_history": 1000}
-    async with make_world(**roomy) as world:
+    often = PolicyEntry(name="often", match=Match(any=True), rate={"bench.*": "100000/s"})
+    async with make_world(policy=[often], **roomy) as world:
         local = Local(world)
         # What is made once is made before.
         session = await local.open()

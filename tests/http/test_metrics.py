@@ -26,7 +26,7 @@ from hearth.actors.tally import Latencies
 from hearth.api import Step
 from hearth.client import connect
 from hearth.config import AuditConfig, Config, PolicyConfig
-from hearth.errors import PermissionDenied, RpcError, SessionInvalid
+from hearth.errors import PermissionDenied, QueueFull, RpcError, SessionInvalid
 from hearth.protocol.methods import METHODS
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -141,6 +141,8 @@ async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
             await session.run("no.such.tool")
         with pytest.raises(PermissionDenied):
             await session.submit("too much", [Step("file.delete", {"path": "/x"})])
+        with pytest.raises(QueueFull):
+            house.runtime.memory.for_principal("uid:0").charge(1 << 40)
         found = await house.scrape()
     assert named(found, "hearth_tasks_total") == {"SUCCESS": 4, "FAILED": 1, "CANCELLED": 1}
     assert named(found, "hearth_tasks_live") == {}
@@ -159,7 +161,7 @@ async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
     assert named(found, "hearth_sessions") == {(): 1}
     assert named(found, "hearth_retained_bytes")[()] > 10_000
     assert named(found, "hearth_retained_limit_bytes") == {(): house.runtime.memory.total}
-    assert named(found, "hearth_retained_refusals_total") == {(): 0}
+    assert named(found, "hearth_retained_refusals_total") == {(): 1}
     records = named(found, "hearth_audit_records_total")
     assert (records["task.submit"], records["task.step.start"], records["task.finish"]) == (6, 7, 6)
     assert records["task.reject"] == 2

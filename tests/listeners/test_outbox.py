@@ -104,7 +104,7 @@ async def test_the_reader_waits_while_too_much_waits_to_be_sent() -> None:
         await outbox.room(HIGH_WATER)
     assert scope.cancelled_caught
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(outbox.room)
+        nursery.start_soon(outbox.room, HIGH_WATER)
         await trio.testing.wait_all_tasks_blocked()
         b"".join(await outbox.batch())
     assert b"".join(await outbox.batch()) == b"y"
