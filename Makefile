@@ -17,19 +17,27 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-$(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mcp,plot,test,fuzz]'
+# Every file that is installed is one whose hash is in packaging/requirements.lock, the build backend among them.
+LOCK   := packaging/requirements.lock
+SETS   := build run mcp plot test fuzz
+PIP     = $(BIN)/python -I -m pip install --quiet --disable-pip-version-check
+
+$(STAMP): pyproject.toml $(LOCK)
+	$(PYTHON) -I -m venv $(VENV)
+	$(PYTHON) packaging/lock.py $(SETS) > $(VENV)/requirements.txt
+	$(PIP) --require-hashes -r $(VENV)/requirements.txt
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 $(TOOLS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mcp,plot,test,fuzz,dev]'
+	$(PYTHON) packaging/lock.py $(SETS) dev > $(VENV)/requirements.txt
+	$(PIP) --require-hashes -r $(VENV)/requirements.txt
 	touch $@
 
 $(JUDGES): tests/mcp/package.json
 	@command -v npm >/dev/null || { echo 'The judges of the MCP bridge are npm packages: install npm (Debian: apt-get install npm), then make test-mcp.'; exit 1; }
 	rm -rf .node && mkdir .node && cp tests/mcp/package.json .node
-	npm install --prefix .node --no-package-lock --no-audit --no-fund --loglevel=error
+	npm install --prefix .node --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 	touch $@
 
 demo: $(STAMP) ## See what hearth is, in a minute: a real daemon, a real client, a simulated board

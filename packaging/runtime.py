@@ -1,15 +1,20 @@
 """A copy of the source, and an installation of it with what it needs at run time and nothing else.
 
 It owns how the package, the bill of materials and the licence list get the distributions that they speak of: all three
-the same way, by pip, with the versions of constraints.txt. Building happens in the copy, since it leaves things behind.
+the same way, by pip, as wheels whose hashes requirements.lock has. Building happens in the copy, since it leaves things
+behind, and by the build backend of the environment that runs this.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lock import requirements
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("hearth", "actors", "drivers", "pyproject.toml", "README.md", "LICENSE")
@@ -29,14 +34,28 @@ def copy_source(target: Path) -> Path:
 
 def pip(*arguments: str | Path, python: Path) -> None:
     """Run the pip of this interpreter for another one. Raises subprocess.CalledProcessError."""
-    quiet = ("-qq", "--disable-pip-version-check", "--no-input", "--root-user-action=ignore")
+    quiet = ("-qq", "--disable-pip-version-check", "--no-input")
     verb, *rest = map(str, arguments)
     subprocess.run([sys.executable, "-I", "-m", "pip", "--python", str(python), verb, *quiet, *rest], check=True)
 
 
-def install(source: Path, *options: str | Path, python: Path, extras: str = "") -> None:
-    """Install hearth from a copy of its source, with `extras` such as "[mcp]"."""
-    pip("install", "-c", ROOT / "constraints.txt", *options, f"{source}{extras}", python=python)
+def install_locked(text: str, *options: str | Path, python: Path) -> None:
+    """Install what a requirements file says, if each file has one of its hashes. Raises CalledProcessError."""
+    with TemporaryDirectory(prefix="hearth-lock-") as work:
+        file = Path(work) / "requirements.txt"
+        file.write_text(text, "utf-8")
+        checked = ("--require-hashes", "--only-binary", ":all:", "--root-user-action=ignore")
+        pip("install", *checked, *options, "-r", file, python=python)
+
+
+def install(source: Path, *options: str | Path, python: Path, extras: tuple[str, ...] = ()) -> None:
+    """Install hearth from a copy of its source, with `extras` such as "mcp", and what it needs."""
+    with TemporaryDirectory(prefix="hearth-wheel-") as work:
+        built = ("--no-deps", "--no-build-isolation", "--wheel-dir", work)
+        pip("wheel", *built, source, python=Path(sys.executable))
+        (wheel,) = Path(work).glob("*.whl")
+        ours = f"{wheel} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+        install_locked(requirements("run", *extras) + ours, *options, python=python)
 
 
 def clean_environment(directory: Path) -> Path:

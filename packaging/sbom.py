@@ -13,11 +13,11 @@ import argparse
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 
 from licences import bundled, page, unknown
-from runtime import ROOT, clean_environment, copy_source, install, pip
+from lock import requirements
+from runtime import ROOT, clean_environment, copy_source, install, install_locked
 
 BILL, LICENCES = "hearth.cdx.json", "THIRD-PARTY.md"
 SCHEMA = "1.6"
@@ -29,8 +29,7 @@ def tools(directory: Path) -> Path:
     python = directory / "bin" / "python"
     if not (directory / ".installed").exists():
         clean_environment(directory)
-        wanted = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]["sbom"]
-        pip("install", "-c", ROOT / "constraints.txt", *wanted, python=python)
+        install_locked(requirements("sbom"), python=python)
         (directory / ".installed").touch()
     return python
 
