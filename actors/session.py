@@ -200,6 +200,8 @@ class Session:
                 self._handling.error(InternalError())
             for message in (*self._closers, *self._inbox.drain()):
                 refuse(message, SessionInvalid())
+            for bus in self._services.checks.buses.values():
+                bus.driver.forget(self.session_id)
             # Once more and whatever happened above: tasks that were still yielding may have driven outputs since.
             with trio.CancelScope(shield=True):
                 # Waited for only if that is still to be recorded here; else their buses tell.

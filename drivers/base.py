@@ -93,6 +93,9 @@ class Driver(Protocol):
         """
         ...
 
+    def forget(self, session_id: str) -> None:
+        """The session has ended: drop what is kept for it. Called in the Trio thread; touches no device."""
+
     def describe(self) -> Mapping[str, Any]:
         """A JSON object about the device for `hw.*` and health; touches no hardware."""
         ...
@@ -118,6 +121,9 @@ class BaseDriver:
     def make_safe(self, outputs: Iterable[Hashable]) -> Any:
         """No outputs: nothing to bring to a safe state."""
         return []
+
+    def forget(self, session_id: str) -> None:
+        """Nothing is kept for a session."""
 
     def describe(self) -> Mapping[str, Any]:
         """Nothing to tell."""

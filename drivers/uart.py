@@ -103,8 +103,10 @@ class ModemLines:
 class UartDriver(Driver, Protocol):
     """One serial port, always a pollable descriptor: its operations are coroutine functions (Style.ASYNC)."""
 
-    async def write(self, data: bytes, *, timeout_s: float, drain: bool = False) -> int:
+    async def write(self, data: bytes, *, timeout_s: float, drain: bool = False, reader: str = "") -> int:
         """Hand all of `data` to the kernel, in order; with `drain` wait until it has left the kernel's buffer too.
+
+        `reader` will see all that comes after it.
 
         Raises TimedOut when it takes longer than `timeout_s` (flow control), and DeviceError; `taken` in their data is
         how many bytes the kernel took.
@@ -112,16 +114,30 @@ class UartDriver(Driver, Protocol):
         ...
 
     async def take(
-        self, length: int | None, until: bytes | None, *, gap_s: float | None = None, partial: bool = False
+        self,
+        length: int | None,
+        until: bytes | None,
+        *,
+        gap_s: float | None = None,
+        partial: bool = False,
+        reader: str = "",
     ) -> Taken:
-        """Take received bytes without waiting, as `Inbox.take`."""
+        """Read received bytes at the cursor of `reader` (a session's id) without waiting, as `Inbox.take`."""
         ...
 
     async def exchange(
-        self, data: bytes, *, length: int | None, until: bytes | None, timeout_s: float, gap_s: float | None = None
+        self,
+        data: bytes,
+        *,
+        length: int | None,
+        until: bytes | None,
+        timeout_s: float,
+        gap_s: float | None = None,
+        reader: str = "",
     ) -> Taken:
-        """Drop stale input, write, and wait at most `timeout_s` for the reply: one indivisible transaction.
+        """Skip stale input, write, and wait at most `timeout_s` for the reply: one indivisible transaction.
 
+        `reader` skips and reads at its own cursor: other readers still get the stale input, and the reply too.
         A reply that is late or short comes back with `complete` false and what there is of it.
         """
         ...

@@ -54,9 +54,10 @@ class FdUart(Receiver):
 
     # --- sending --------------------------------------------------------------------------------------------------
 
-    async def write(self, data: bytes, *, timeout_s: float, drain: bool = False) -> int:
+    async def write(self, data: bytes, *, timeout_s: float, drain: bool = False, reader: str = "") -> int:
         """See `UartDriver.write`."""
         with self._flight() as fd:
+            self._inbox.begin(reader)
             deadline = trio.current_time() + timeout_s
             await self._send(fd, data, deadline, timeout_s)
             if drain:
@@ -110,26 +111,33 @@ class FdUart(Receiver):
             await trio.sleep(min(pause, left_s))
 
     async def exchange(
-        self, data: bytes, *, length: int | None, until: bytes | None, timeout_s: float, gap_s: float | None = None
+        self,
+        data: bytes,
+        *,
+        length: int | None,
+        until: bytes | None,
+        timeout_s: float,
+        gap_s: float | None = None,
+        reader: str = "",
     ) -> Taken:
         """See `UartDriver.exchange`."""
         with self._flight() as fd:
             inbox = self._inbox
             self._pull(fd)
-            discarded = inbox.clear()
-            self._new_overruns()
-            self._overrun = 0
+            inbox.overran(self._new_overruns())
+            discarded = inbox.skip(reader)
             write_s = write_timeout_s(len(data), self.settings.baud)
             await self._send(fd, data, trio.current_time() + write_s, write_s)
             try:
                 with trio.move_on_after(timeout_s):
-                    while not inbox.complete(length, until, gap_s):
-                        await inbox.wait(length, until, gap_s)
+                    while not inbox.complete(length, until, gap_s, reader):
+                        await inbox.wait(length, until, gap_s, reader)
                         self._pull(fd)
             except DeviceError as error:
                 raise DeviceError(error.message, data={**(error.data or {}), "effect": "unknown"}) from error
-            reply = inbox.take(length, until, gap_s=gap_s, partial=True)
-            return self._counted(evolve(reply, discarded=discarded), partial=True)
+            inbox.overran(self._new_overruns())
+            reply = inbox.take(length, until, gap_s=gap_s, partial=True, reader=reader)
+            return evolve(reply, discarded=discarded)
 
     # --- lines ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
-from attrs import evolve
 
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.uart_inbox import Inbox, Taken
@@ -41,12 +40,10 @@ class Receiver(BaseDriver):
         self._inbox = Inbox(settings.inbox_bytes)
         self._flights = 0
         self._landed = Wakeup()
-        self._overrun = 0
 
     def _attach(self, fd: int) -> None:
         self._fd = fd
         self._inbox = Inbox(self.settings.inbox_bytes)
-        self._overrun = 0
 
     def close(self) -> None:
         """Close the descriptor; a running pump returns, and readers off the bus get a DeviceError."""
@@ -170,18 +167,22 @@ class Receiver(BaseDriver):
             inbox.feed(data, now=trio.current_time())
 
     async def take(
-        self, length: int | None, until: bytes | None, *, gap_s: float | None = None, partial: bool = False
+        self,
+        length: int | None,
+        until: bytes | None,
+        *,
+        gap_s: float | None = None,
+        partial: bool = False,
+        reader: str = "",
     ) -> Taken:
         """See `UartDriver.take`."""
-        fd = self._open_fd()
+        fd, inbox = self._open_fd(), self._inbox
         if gap_s is not None:
             # While this process was busy bytes may have come that belong before the gap.
             self._pull(fd)
-        return self._counted(self._inbox.take(length, until, gap_s=gap_s, partial=partial), partial=partial)
+        inbox.overran(self._new_overruns())
+        return inbox.take(length, until, gap_s=gap_s, partial=partial, reader=reader)
 
-    def _counted(self, taken: Taken, *, partial: bool) -> Taken:
-        self._overrun += self._new_overruns()
-        if not self._overrun or not (taken.complete or partial):
-            return taken
-        overrun, self._overrun = self._overrun, 0
-        return evolve(taken, overrun=overrun)
+    def forget(self, session_id: str) -> None:
+        """See `Driver.forget`."""
+        self._inbox.forget(session_id)

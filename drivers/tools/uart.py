@@ -1,8 +1,8 @@
 """The tools uart.read, uart.write, uart.exchange (design §4) and uart.control (docs/decisions/0035).
 
-Owns how a reader waits: beside the bus, so that it can be cancelled and others can write meanwhile; bytes are
-taken only in a transaction, so a reader that is cancelled takes none. An exchange is one transaction, wait
-included, and so is a break.
+Owns how a reader waits: beside the bus, so that it can be cancelled and others can write meanwhile; a session's place
+in the stream moves only in a transaction, so a reader that is cancelled misses nothing. An exchange is one transaction,
+wait included, and so is a break.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
 
     async def take(*, partial: bool) -> Taken:
         taken: Taken = await ctx.transact(
-            lambda driver: driver.take(wish.length, wish.until, gap_s=wish.gap_s, partial=partial), limit_ms=_LIMIT_MS
+            lambda driver: driver.take(
+                wish.length, wish.until, gap_s=wish.gap_s, partial=partial, reader=ctx.session_id
+            ),
+            limit_ms=_LIMIT_MS,
         )
         return taken
 
@@ -75,8 +78,8 @@ async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
     while not taken.complete:
         assert taken.inbox is not None, "an incomplete read says where to wait"
         with trio.move_on_at(deadline) as waiting:
-            await taken.inbox.wait(wish.length, wish.until, wish.gap_s)
-        # Somebody else may have taken what came: then wait for more.
+            await taken.inbox.wait(wish.length, wish.until, wish.gap_s, ctx.session_id)
+        # Another step of this session may have read what came: then wait for more.
         taken = await take(partial=waiting.cancelled_caught)
         if waiting.cancelled_caught:
             break
@@ -109,7 +112,7 @@ class _Uart:
         if drain:
             timeout_s += self._backlog_s(args)
         written = await ctx.transact(
-            lambda driver: driver.write(data, timeout_s=timeout_s, drain=drain),
+            lambda driver: driver.write(data, timeout_s=timeout_s, drain=drain, reader=ctx.session_id),
             limit_ms=timeout_s * 1000 + _LIMIT_MS,
         )
         return {"written": written}
@@ -122,7 +125,14 @@ class _Uart:
         limit_ms = (timeout_s + self._write_s(args, data)) * 1000 + _LIMIT_MS
 
         def op(driver: UartDriver) -> Any:
-            return driver.exchange(data, length=wish.length, until=wish.until, gap_s=wish.gap_s, timeout_s=timeout_s)
+            return driver.exchange(
+                data,
+                length=wish.length,
+                until=wish.until,
+                gap_s=wish.gap_s,
+                timeout_s=timeout_s,
+                reader=ctx.session_id,
+            )
 
         return _answer(await ctx.transact(op, limit_ms=limit_ms))
 
@@ -167,9 +177,9 @@ def uart_tools(board: Board) -> list[Tool]:
         {
             "data": schemas.base64_data("what was received"),
             "timed_out": schemas.flag("true if the time was over first: `data` is what had come until then"),
-            "overflow": {"type": "integer", "description": "bytes lost before these, because nobody read them in time"},
+            "overflow": {"type": "integer", "description": "bytes lost before these: this session read too late"},
             "overrun": {"type": "integer", "description": "characters that the device or the kernel lost before these"},
-            "discarded": {"type": "integer", "description": "bytes of earlier input that an exchange dropped"},
+            "discarded": {"type": "integer", "description": "bytes of earlier input that an exchange skipped"},
         },
         optional=["overflow", "overrun", "discarded"],
     )
@@ -185,7 +195,9 @@ def uart_tools(board: Board) -> list[Tool]:
             risk_level=1,
             timeout_ms=MAX_READ_MS + _GRACE_MS,
             description=(
-                "Read from a serial port what has come since the last read, and wait for more if need be. "
+                "Read from a serial port what has come since this session's last read, and wait for more if need be. "
+                "Each session reads at its own place: none takes what another one waits for. The first use of a port "
+                "in a session begins at what no session has read. "
                 f"{ends} Running into the timeout is no failure: timed_out says so. Others can write to the "
                 "port meanwhile."
             ),
@@ -233,7 +245,7 @@ def uart_tools(board: Board) -> list[Tool]:
             timeout_ms=MAX_EXCHANGE_MS + int(write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + _GRACE_MS,
             description=(
                 "Send a command over a serial port and read the reply, with nobody else in between. Earlier "
-                f"input is dropped first, so the reply belongs to the command. {ends} Running into the "
+                f"input is skipped first, so the reply belongs to the command. {ends} Running into the "
                 "timeout is no failure: timed_out says so. The port is taken for the whole time."
             ),
             params_schema=schemas.args(

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from support.waiting import until
 from support.world import World, running
 
 import hearth
@@ -123,6 +124,18 @@ async def test_without_an_audit_log_steps_whose_args_only_look_go_on(autojump_cl
         for risk in (1, 2):
             with pytest.raises(AuditUnavailable):
                 await session.run("bench.extra", risk=risk)
+
+
+async def test_a_session_that_ends_leaves_no_place_at_a_serial_port(tmp_path):
+    async with runtime(tmp_path, "max_risk = 2") as opened:
+        port = opened.board.drivers["uart:uart0"]
+        async with opened.open_session() as first, opened.open_session() as second:
+            for session in (first, second):
+                await session.run("uart.write", port="uart0", data="YQo=")
+            assert list(port._inbox._cursors) == [first.session_id, second.session_id]
+            for session in (first, second):
+                assert (await session.run("uart.read", port="uart0", until="\n", timeout_ms=20_000))["data"] == "YQo="
+        await until(lambda: not port._inbox._cursors)
 
 
 PROBE = """

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from hearth.drivers.uart import MODEM_LINES, ModemLines
+from hearth.drivers.uart_inbox import MOST_CURSORS
 from hearth.errors import DeviceError
 
 
@@ -230,3 +231,108 @@ async def test_lines_are_told_and_where_there_are_some_driven_and_made_safe(uart
 
 async def test_outputs_that_are_not_its_own_are_left_alone(uart_bench, transact):
     assert await transact(uart_bench, lambda d: d.make_safe([1, "relay"])) == []
+
+
+# --- readers with a place of their own --------------------------------------------------------------------------------
+
+
+async def read_by(driver, transact, reader, length=None, until=None):
+    """Wait off the bus, then read at this reader's cursor."""
+    with trio.fail_after(10):
+        taken = await transact(driver, lambda d: d.take(length, until, reader=reader))
+        while not taken.complete:
+            await taken.inbox.wait(length, until, None, reader)
+            taken = await transact(driver, lambda d: d.take(length, until, reader=reader))
+    return taken.data
+
+
+async def test_no_reader_takes_what_another_one_waits_for(uart_bench, transact):
+    for reader in ("a", "b"):
+        assert (await transact(uart_bench, lambda d, who=reader: d.take(4, None, reader=who))).complete is False
+    await write(uart_bench, transact, b"one;two\n")
+    assert await read_by(uart_bench, transact, "a", until=b"\n") == b"one;two\n"
+    assert await read_by(uart_bench, transact, "b", until=b";") == b"one;"
+    assert await read_by(uart_bench, transact, "b", until=b"\n") == b"two\n"
+
+
+async def test_who_comes_later_begins_at_what_nobody_has_read(uart_bench, transact):
+    await write(uart_bench, transact, b"one;two\n")
+    assert await read_by(uart_bench, transact, "a", until=b";") == b"one;"
+    assert await read_by(uart_bench, transact, "b", until=b"\n") == b"two\n"
+
+
+async def test_who_has_written_sees_the_answer_although_another_one_reads_first(uart_bench, transact):
+    await transact(uart_bench, lambda d: d.write(b"hello\n", timeout_s=10, reader="a"))
+    assert await read_by(uart_bench, transact, "b", until=b"\n") == b"hello\n"
+    assert await read_by(uart_bench, transact, "a", until=b"\n") == b"hello\n"
+
+
+async def test_an_exchange_skips_stale_input_for_its_own_reader_only(uart_bench, transact):
+    await transact(uart_bench, lambda d: d.write(b"stale\n", timeout_s=10, reader="a"))
+    assert await read_by(uart_bench, transact, "b", until=b"\n") == b"stale\n"
+    with trio.fail_after(10):
+        reply = await transact(
+            uart_bench, lambda d: d.exchange(b"*IDN?\n", length=None, until=b"\n", timeout_s=9, reader="b")
+        )
+    assert (reply.complete, reply.discarded) == (True, 0)
+    assert await read_by(uart_bench, transact, "a", until=b"\n") == b"stale\n"
+    assert await read_by(uart_bench, transact, "a", until=b"\n") == reply.data
+
+
+async def test_a_reader_that_the_newest_bytes_have_passed_is_told_how_many_it_missed(uart_bench, transact):
+    inbox = uart_bench._inbox
+    inbox.begin("slow")
+    capacity = inbox.room
+    inbox.feed(b"x" * capacity)
+    assert await read_by(uart_bench, transact, "quick", length=1) == b"x"
+    inbox.feed(b"yz\n")
+    taken = await transact(uart_bench, lambda d: d.take(1, None, reader="slow"))
+    assert (taken.data, taken.overflow) == (b"x", 3)
+    taken = await transact(uart_bench, lambda d: d.take(1, None, reader="quick"))
+    assert (taken.data, taken.overflow) == (b"x", 2)
+    assert (await transact(uart_bench, lambda d: d.take(1, None, reader="quick"))).overflow == 0
+
+
+async def test_a_reader_that_never_reads_on_holds_nobody_up(uart_bench, transact):
+    inbox = uart_bench._inbox
+    capacity = inbox.room
+    inbox.begin("gone")
+    inbox.feed(b"x" * capacity)
+    assert inbox.room == 0
+    with trio.fail_after(10):
+        while (await transact(uart_bench, lambda d: d.take(4096, None, partial=True, reader="quick"))).data:
+            pass
+    assert inbox.room == capacity
+
+
+async def test_what_is_kept_for_a_session_goes_with_it_and_is_bounded(uart_bench, transact):
+    inbox = uart_bench._inbox
+    await read_nothing(uart_bench, transact, "session")
+    assert list(inbox._cursors) == ["session"]
+    uart_bench.forget("session")
+    uart_bench.forget("session")
+    assert not inbox._cursors
+    for number in range(MOST_CURSORS + 2):
+        inbox.begin(str(number))
+    assert len(inbox._cursors) == MOST_CURSORS
+    assert "1" not in inbox._cursors
+    assert str(MOST_CURSORS + 1) in inbox._cursors
+
+
+async def read_nothing(driver, transact, reader):
+    """A look at what is there, which is nothing."""
+    assert (await transact(driver, lambda d: d.take(1, None, reader=reader))).data == b""
+
+
+async def test_each_reader_is_told_once_of_characters_that_the_device_lost(uart_bench, transact, monkeypatch):
+    for reader in ("a", "b"):
+        await read_nothing(uart_bench, transact, reader)
+    counts = iter([2])
+    monkeypatch.setattr(uart_bench, "_new_overruns", lambda: next(counts, 0))
+    uart_bench._inbox.feed(b"ab\n")
+    for reader in ("a", "b"):
+        told = [
+            (await transact(uart_bench, lambda d, who=reader: d.take(1, None, reader=who))).overrun for _ in range(2)
+        ]
+        assert told == [2, 0]
+    assert (await transact(uart_bench, lambda d: d.take(1, None, reader="new"))).overrun == 0

@@ -55,7 +55,7 @@ async def test_a_flood_that_nobody_reads_is_bounded_and_counted(port):
     total = INBOX_CAPACITY + 10_000
     await port.write(b"BURST %d\n" % total, timeout_s=1)
     with trio.fail_after(10):
-        await port._inbox._wakeup.until(lambda: port._inbox._overflow == 10_000)
+        await port._inbox._wakeup.until(lambda: port._inbox.lost == 10_000)
     taken = await port.take(10, None)
     assert (taken.data, taken.overflow) == (b"0123456789", 10_000)
     assert (await port.take(10, None)).overflow == 0
@@ -296,7 +296,7 @@ def test_a_length_beyond_the_most_is_the_most():
 def test_clearing_tells_how_much_and_forgets_what_was_lost():
     inbox = Inbox(capacity=4)
     inbox.feed(b"abcdef")
-    assert inbox.clear() == 4
+    assert inbox.skip() == 4
     inbox.feed(b"gh")
     assert inbox.take(2, None).overflow == 0
 

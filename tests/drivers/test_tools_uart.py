@@ -81,7 +81,7 @@ async def test_a_read_that_is_cancelled_takes_nothing(bench, uart):
     assert (await bench.run("uart.read", port="uart0", len=4, timeout_ms=9000))["data"] == b64(b"abc\n")
 
 
-async def test_two_readers_share_what_comes_and_none_gets_it_twice(bench):
+async def test_two_reads_of_one_session_share_what_comes_and_none_gets_it_twice(bench):
     lines = []
 
     async def read():
@@ -113,6 +113,24 @@ async def test_a_reader_that_comes_too_late_leaves_the_beginning_of_the_next_lin
             assert lines == [b64(b"one\n")]
             uart._inbox.feed(b"o\n")
     assert lines == [b64(b"one\n"), b64(b"two\n")]
+
+
+async def test_a_session_does_not_take_what_another_one_waits_for(bench, uart, make_context):
+    lines, thief = [], make_context(uart)
+    thief.session_id = "thief"
+
+    async def wait():
+        lines.append((await bench.run("uart.read", port="uart0", until="\n", timeout_ms=9000))["data"])
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            uart._inbox.feed(b"hal")
+            stolen = await bench.run("uart.read", context=thief, port="uart0", len=3, timeout_ms=9000)
+            uart._inbox.feed(b"f\n")
+    assert stolen["data"] == b64(b"hal")
+    assert lines == [b64(b"half\n")]
 
 
 async def test_bytes_that_were_lost_are_reported_once(bench, uart):

@@ -196,7 +196,7 @@ async def test_without_flow_control_bytes_that_nobody_reads_are_dropped_and_coun
     data = bytes(range(250)) * 100
     with trio.fail_after(20):
         await other_side.write(data)
-        await port._inbox._wakeup.until(lambda: port._inbox._overflow == len(data) - 4096)
+        await port._inbox._wakeup.until(lambda: port._inbox.lost == len(data) - 4096)
         taken = await port.take(4096, None)
     assert taken.overflow == len(data) - 4096
     assert taken.data == data[-4096:]
