@@ -199,8 +199,9 @@ class Journal:
 
     def checkpoint(self) -> None:
         """Have what no checkpoint covers signed soon; does nothing if there is no such record."""
-        if self._log.is_open and self._log.unsigned:
+        if self._log.is_open and (self._log.unsigned or self._underway):
             self._log.checkpoint_due = True
+            self._key_retry_at = 0
             self._wake()
 
     @property
@@ -428,6 +429,8 @@ class Journal:
             "since": timestamp(self._failed_at),
             **self._backlog.account(all_of_them=True),
         }
+        # Signed, where there is a key: nothing follows it.
+        self._log.checkpoint_due = True
         with contextlib.suppress(LogFailed):
             await self._append([(self._clock(), said)], spend=True)
 

@@ -249,6 +249,9 @@ class Reading:
     def risk(self, tool: str | None) -> int | None:
         return (self.tools.get(tool) or {}).get("risk")
 
+    def discloses(self, tool: str | None) -> bool:
+        return bool((self.tools.get(tool) or {}).get("discloses"))
+
     def width(self, bus: str | None) -> int:
         return (self.buses.get(bus) or {}).get("width", 1)
 

@@ -257,6 +257,15 @@ BUGS = (
         seed=7,
     ),
     Bug(
+        "disclosed-unrecorded",
+        "a read that discloses something is taken for one that does not",
+        "hearth.actors.step",
+        "        return self.risk > 0 or self.tool.discloses\n",
+        "        return self.risk > 0\n",
+        "while the log cannot be written nothing is disclosed",
+        seed=772,
+    ),
+    Bug(
         "deaf-deadman",
         "a session without a heartbeat is closed after ten times its time",
         "hearth.actors.silence",

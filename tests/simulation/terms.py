@@ -81,6 +81,9 @@ TOOLS = {
 }
 """What clients use: risk, bus or the arg that names it and the prefix before it, whether it can be undone, drives."""
 
+DISCLOSES = ("file.read",)
+"""Those of risk 0 that must not run unrecorded all the same."""
+
 
 def make_terms(rng):
     """The terms of one world."""
@@ -129,7 +132,8 @@ def make_terms(rng):
             for bus in (*BUSES, "board")
         },
         "tools": {
-            name: {"risk": risk, "bus": bus, "arg": arg, "prefix": prefix, "undo": undo, "drives": drives}
+            name: {"risk": risk, "bus": bus, "arg": arg, "prefix": prefix, "undo": undo, "drives": drives,
+                   "discloses": name in DISCLOSES}
             for name, (risk, bus, arg, prefix, undo, drives) in TOOLS.items()
         },
         "policy": policy,

@@ -61,7 +61,7 @@ def test_sigterm_ends_it_gracefully_with_exit_0_and_a_verified_log(hearthd) -> N
     peer.submit(session, ("gpio.set", {"line": 17, "value": 1}))
     assert running.stop() == 0
     events = [record["event"] for record in running.records()]
-    assert events[-1] == "daemon.stop"
+    assert events[-2:] == ["daemon.stop", "audit.checkpoint"]
     assert "session.close" in events
     assert verify([running.audit]).ok
 
@@ -256,3 +256,19 @@ def test_it_shows_the_service_manager_that_it_is_alive_until_it_has_ended(hearth
         manager.settimeout(20)
         assert manager.recv(1000) == b"WATCHDOG=1"
         assert running.stop() == 0
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_the_start_and_the_end_of_a_daemon_are_signed(hearthd, durability) -> None:
+    running = hearthd()
+    running.config.write_text(running.config.read_text().replace("[audit]", f'[audit]\ndurability = "{durability}"'))
+    running.start()
+    first = running.recorded(event="audit.checkpoint")
+    assert first["head"]["seq"] >= running.records(event="daemon.start")[0]["seq"]
+    running.peer().open()
+    running.hang_up()
+    assert running.stop() == 0
+    report = verify(running.audit, running.audit.with_name("audit.log.key.pub"))
+    assert report.ok, report.first_bad
+    assert (report.checkpoints, report.unsigned) == (2, 0)
+    assert running.records()[-2]["event"] == "daemon.stop"

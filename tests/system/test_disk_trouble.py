@@ -89,6 +89,86 @@ def test_a_disk_that_fills_and_is_freed_again_and_again_costs_no_record_of_anyth
     assert len(running.records(event="audit.resume")) >= 3
 
 
+def fill(disk):
+    """Take all the room that there is."""
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        for size in (1 << 16, 4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+
+
+@pytest.mark.parametrize(("kind", "durability"), [("tmpfs", "os"), ("ext4", "os"), ("ext4", "fsync")])
+def test_on_a_full_disk_the_end_of_what_runs_is_on_record_and_nothing_is_disclosed(
+    hearthd, tmp_path, kind, durability
+) -> None:
+    need_root()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    secret = tmp_path / "files" / "secret"
+    secret.parent.mkdir()
+    secret.write_text("not for everybody")
+    image = Image(tmp_path / "image") if kind == "ext4" else None
+    mount = ["-t", "tmpfs", "-o", "size=6m", "tmpfs"] if image is None else [image.device]
+    running = hearthd(f'[files]\nread = ["{secret.parent}"]\n')
+    on(running, disk)
+    running.config.write_text(running.config.read_text().replace("[audit]", f'[audit]\ndurability = "{durability}"'))
+    opened = None
+    try:
+        running.start(prefix=mounted(*mount, str(disk)))
+        opened = os.open(seen_by(running.pid, disk), os.O_RDONLY | os.O_DIRECTORY)
+        place = tmp_path / "place"
+        place.symlink_to(f"/proc/{os.getpid()}/fd/{opened}")
+        running.audit = place / "audit.log"
+        assert (place / "audit.log.reserve").stat().st_blocks * 512 >= 1 << 20
+        peer = running.peer()
+        session = peer.open()
+        assert drive(peer, session, 1)
+        steps = [("gpio.watch", {"line": 4, "timeout_ms": 60_000}), ("file.read", {"path": str(secret)})]
+        task = peer.call("task.submit", submission(session, *steps))["result"]["task_id"]
+        running.recorded(event="task.step.start", task_id=task)
+        running.recorded(event="audit.checkpoint")
+        fill(place)
+        look = submission(session, ("gpio.get", {"line": 18}))
+        running.until(lambda: "result" in peer.call("task.submit", look) and not peer.health()["audit"]["ok"])
+
+        for tool in ("file.read", "file.list", "file.stat"):
+            refused = peer.call("task.submit", submission(session, (tool, {"path": str(secret)})))["error"]
+            assert (refused["code"], refused["data"]["effect"]) == (REFUSED, "none")
+        assert peer.run(session, "gpio.get", line=18)["result"]["value"] == 1, "other reads go on"
+        peer.call("task.cancel", {"session_id": session, "task_id": task})
+        # It is on the disk while that is full, and not only in memory.
+        ended = running.recorded(event="task.finish", task_id=task)
+        assert (ended["status"], ended["late"]) == ("CANCELLED", True)
+        assert not (place / "audit.log.reserve").exists()
+        assert peer.health()["audit"]["ok"] is False, "the reserve is for no more than that"
+        peer.call("session.close", {"session_id": session})
+        running.hang_up()
+        assert running.stop() == 0
+        shutil.copytree(place, tmp_path / "kept", ignore=shutil.ignore_patterns("ballast", "lost+found"))
+    finally:
+        running.end()
+        if opened is not None:
+            os.close(opened)
+        if image is not None:
+            image.close()
+    running.audit = tmp_path / "kept" / "audit.log"
+    assert running.records(event="session.close")[0]["safe"], "what became of its output is told"
+    events = [record["event"] for record in running.records()]
+    assert [event for event in events if event != "audit.checkpoint"][-2:] == ["daemon.stop", "audit.gap"]
+    assert len(running.records(event="audit.reserve")) == 1
+    gap = running.records(event="audit.gap")[0]
+    assert gap["lost"]["effects"] == 0
+    assert gap["lost"]["reads"] > 0
+    (refusals,) = running.records(event="audit.refusals")
+    assert (refusals["count"], refusals["codes"]) == (3, {str(REFUSED): 3})
+    report = verify([running.audit], running.audit.with_name("audit.log.key.pub"))
+    assert report.ok, report.first_bad
+    assert (report.lost, report.uncounted, report.unsigned) == ({"reads": gap["lost"]["reads"]}, 0, 0)
+
+
 def test_a_file_system_that_goes_read_only_stops_effects_and_after_repair_the_next_daemon_goes_on(
     hearthd, tmp_path
 ) -> None:

@@ -16,6 +16,7 @@ ALL = (
     buses.untouched,
     audit.chain,
     audit.recorded,
+    audit.disclosed,
     audit.order,
     audit.lives,
     audit.acknowledged,

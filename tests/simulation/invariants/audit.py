@@ -57,6 +57,24 @@ def recorded(reading, judged):
         yield Broken(numbers, f"task.step.start for {mark} is on record before", found)
 
 
+@invariant("while the log cannot be written nothing is disclosed")
+def disclosed(reading, judged):
+    """Of reads that disclose something the start is on record, whether or not others go on."""
+    if reading.durability == "relaxed":
+        return
+    submitted = _tools_by_mark(reading)
+    for one in reading.transactions:
+        tool = submitted.get(one.args.get("mark"))
+        if not reading.discloses(tool):
+            continue
+        judged()
+        start = one.step.start if one.step else None
+        if start is not None and reading.log.durable(start, reading.durability) < one.begun:
+            continue
+        numbers = (one.begun,) if start is None else (one.begun, start.number)
+        yield Broken(numbers, f"task.step.start of {tool} is on record before", f"{one.what} began on {one.bus}")
+
+
 def _gave_up(reading, records, now):
     """Whether a task has waited for these records, on a disk that does not answer, for as long as it may."""
     return any(reading.log.reported(record) <= now - PATIENT for record in records)
