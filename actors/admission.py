@@ -13,11 +13,12 @@ from hearth.actors.task import TaskActor, cost_of
 from hearth.actors.tickets import Asker
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.ids import new_id
+from hearth.mcp.card_permits import check_use
 from hearth.policy.buckets import too_often
 from hearth.policy.rate import Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from hearth.actors.asks import Ask
     from hearth.actors.memory_budget import Account
@@ -97,7 +98,7 @@ class Admission:
                 self._rates.put_back(tokens, now)
                 raise
         except RpcError as error:
-            self._record_rejection(submit, error)
+            self._record_rejection((step.tool for step in submit.steps[:16]), error)
             raise
 
         def acknowledge(error: RpcError | None) -> None:
@@ -129,6 +130,22 @@ class Admission:
             self._rates.put_back(tokens, now)
         return task
 
+    def permit(self, name: str, now: float) -> dict[str, Any]:
+        """The record of one use of a tool that the MCP bridge serves itself; it is to be written before the use.
+
+        Raises RpcError for one that is refused, which is then on record.
+        """
+        try:
+            tool = check_use(name, self._grant, self._rates, now)
+            failure = self._services.journal.failure
+            if failure is not None and tool.risk_level:
+                self._rates.put_back({name: 1}, now)
+                raise AuditUnavailable(data={"reason": failure, "effect": "none"})
+        except RpcError as error:
+            self._record_rejection([name], error)
+            raise
+        return {"event": "mcp.use", "session_id": self._session_id, "principal": self._principal, "tool": name}
+
     def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], asker: Asker, followers: int) -> None:
         """Refuse what is well but cannot be served now: no room for it, no audit log, a bus known to be busy."""
         self._book.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
@@ -147,7 +164,7 @@ class Admission:
         if wait:
             raise too_often("dry runs", REHEARSALS, wait)
 
-    def _record_rejection(self, submit: TaskSubmit, error: RpcError) -> None:
+    def _record_rejection(self, tools: Iterable[str], error: RpcError) -> None:
         """A refusal is on record too, or counted; nobody waits for it, since nothing was done."""
         if not self._services.refusals.admit("task.reject", self._principal, error.code):
             return
@@ -155,7 +172,7 @@ class Admission:
             "event": "task.reject",
             "session_id": self._session_id,
             "principal": self._principal,
-            "tools": [step.tool[:100] for step in submit.steps[:16]],
+            "tools": [tool[:100] for tool in tools],
             "error_code": error.code,
             "reason": error.message[:256],
         }

@@ -46,6 +46,7 @@ from hearth.actors.voice import Voice, keep_standard_descriptors
 from hearth.actors.watchdog import watched
 from hearth.config import Config, default_socket, load_config
 from hearth.errors import ConfigError
+from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
 from hearth.policy.jobs import idle_job_rules
 from hearth.policy.rules import default_policy, idle_conditions, idle_patterns
 from hearth.schema import check_schema
@@ -273,7 +274,7 @@ def _check(config: Config, file: Path | None) -> None:
     takes_certificates = config.tls.listen is not None or any(door.client_ca is not None for door in doors)
     idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(doors))
     jobs = idle_job_rules(parts.policy, parts.capabilities) if config.hcp.serve else []
-    for warning in [*idle_patterns(parts.policy, parts.registry), *idle, *jobs]:
+    for warning in [*idle_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     plan_of(config, parts, places_of(parts, None), 0 if config.sandbox.user else os.geteuid())
     for line in lacking(config):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from hearth._version import __version__
+from hearth.mcp.card_permits import usable
 from hearth.mcp.card_tools import DEFINITIONS as CARD_DEFINITIONS
 from hearth.mcp.names import by_mcp_name
 from hearth.mcp.plan import DEFINITION as PLAN_DEFINITION
@@ -77,13 +78,16 @@ class Manifests:
             "endpoints": self._mcp_endpoints(),
             "tools": self._mcp(grant)[0],
             "extensions": list(EXTENSIONS),
+            "card_tools": usable(grant),
             "agent_card": None if card is None else dict(card),
         }
 
     def _mcp(self, grant: Grant) -> tuple[int, bytes]:
         known = self._mcp_tools.get(grant.policy)
         if known is None:
-            tools = [*ToolView(self._entries(grant)).definitions(), PLAN_DEFINITION, *CARD_DEFINITIONS]
+            names = usable(grant)
+            cards = [definition for definition in CARD_DEFINITIONS if definition["name"] in names]
+            tools = [*ToolView(self._entries(grant)).definitions(), PLAN_DEFINITION, *cards]
             known = self._mcp_tools[grant.policy] = (len(tools), orjson.dumps({"tools": tools}))
         return known
 

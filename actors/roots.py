@@ -7,7 +7,7 @@ the configuration would stand above every other rule.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hearth.audit.files import real
 from hearth.errors import ConfigError
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from hearth.audit.settings import AuditSettings
     from hearth.config import Config
+
+
+CARDS: Final = "agentcards"
+"""The directory of declared agent cards, beside the audit log."""
 
 
 def check_roots(
@@ -57,6 +61,7 @@ def _own(
                 yield f"[{name}] {key}", path
     for directory in config.hcp.capabilities:
         yield "capability files", directory
+    yield "agent cards", real(audit.path).parent / CARDS
 
 
 def _reached(root: Path, own: list[tuple[str, Path]], log: Path) -> str | None:

@@ -34,6 +34,7 @@ from hearth.actors.supervisor import contain
 from hearth.config_hcp import HcpConfig
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.hcp.capability import CapabilitySet
+from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
 from hearth.mcp.protocol import endpoints
 from hearth.policy.buckets import Buckets, too_often
 from hearth.policy.rate import Rate
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from hearth.drivers.boards import Board
     from hearth.policy.paths import PathGuard
     from hearth.policy.principal import Principal
+    from hearth.policy.rules import Ranked
     from hearth.protocol.methods import SessionOpen
     from hearth.tools import ToolRegistry
 
@@ -111,6 +113,7 @@ class Runtime:
         self._openings = Buckets(self._session_rate)
         self.listeners: list[str] = []
         """Where clients may connect, as health tells it."""
+        self._policed: Mapping[str, Ranked] = {**parts.registry, **CARD_TOOLS}
         self.desk: Desk | None = None
         """Where whole jobs are handed in (HCP), while there is such a place."""
         self.serves_mcp = False
@@ -166,7 +169,7 @@ class Runtime:
         """
         if self.closing or self._nursery is None:
             raise ShuttingDown
-        grant = decide(self.parts.policy, principal, self.parts.registry)
+        grant = decide(self.parts.policy, principal, self._policed)
         if grant is None:
             if self.refusals.admit("session.reject", principal.key, PermissionDenied.code):
                 self.audit("session.reject", principal=principal.key, reason="no policy entry matches")

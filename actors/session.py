@@ -26,6 +26,7 @@ from hearth.actors.submission import NotLooked, look_in_thread
 from hearth.actors.taskbook import TaskBook
 from hearth.errors import AuditUnavailable, InternalError, RpcError, SessionInvalid, ShuttingDown
 from hearth.ids import new_id
+from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
 from hearth.policy.rate import PrincipalRates, RateLimits
 from hearth.protocol.methods import (
     SUPPORTED,
@@ -33,6 +34,7 @@ from hearth.protocol.methods import (
     EventsUnsubscribe,
     McpInfo,
     McpTools,
+    McpUse,
     SessionClose,
     TaskCancel,
     TaskGet,
@@ -289,6 +291,10 @@ class Session:
                 ask.result(orjson.Fragment(self._services.manifests.mcp_tools(self._grant)))
             elif isinstance(params, McpInfo):
                 ask.result(self._services.manifests.mcp_info(self._grant))
+            elif isinstance(params, McpUse):
+                assert self._nursery is not None
+                record = self._admission.permit(params.tool, trio.current_time())
+                self._nursery.start_soon(self._permit, ask, record)
         except RpcError as error:
             ask.error(error)
         self._handling = None
@@ -338,6 +344,20 @@ class Session:
                 self._lookups.discard(scope)
                 if answer is None:
                     ask.error(SessionInvalid())
+
+    async def _permit(self, ask: Ask, record: Mapping[str, Any]) -> None:
+        """Answer once the use is on record, so that none begins before; reads go on when the log cannot be written."""
+        answer: RpcError | None = SessionInvalid()
+        try:
+            await self._services.tasks.journal.post(record).get()
+            answer = None
+        except AuditUnavailable as error:
+            answer = error if CARD_TOOLS[record["tool"]].risk_level else None
+        finally:
+            if answer is None:
+                ask.result({"ok": True})
+            else:
+                ask.error(answer)
 
     def _task_ended(self, task: TaskActor) -> None:
         if task.log.was_followed:

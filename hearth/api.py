@@ -144,6 +144,10 @@ class Session(Protocol):
         """The entries of tool.list."""
         ...
 
+    async def call(self, method: str, /, **params: Any) -> Mapping[str, Any]:
+        """Ask this session something that there is no coroutine for here. Raises RpcError."""
+        ...
+
     async def submit(
         self, intent: str, steps: Sequence[Step | Mapping[str, Any]], *, follow: bool = False, **constraints: Any
     ) -> Task:

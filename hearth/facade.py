@@ -187,6 +187,10 @@ class SessionFace:
         tools: list[dict[str, Any]] = member(answer, "tools", list, "tool.list")
         return tools
 
+    async def call(self, method: str, /, **params: Any) -> Mapping[str, Any]:
+        """See hearth.api.Session."""
+        return await self._link.call(method, {"session_id": self._session_id, **params})
+
     async def submit(
         self,
         intent: str,

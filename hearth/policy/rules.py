@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 from attrs import Attribute, Factory, field, frozen
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hearth.policy.principal import Principal
-    from hearth.tools import Tool
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)", re.DOTALL)
@@ -207,7 +206,21 @@ class Grant:
         return asked
 
 
-def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[str, Tool]) -> Grant | None:
+class Ranked(Protocol):
+    """What policy has to know of a tool beside its name."""
+
+    @property
+    def name(self) -> str:
+        """As patterns see it."""
+        ...
+
+    @property
+    def rate(self) -> str:
+        """How often it may be used where the policy does not say."""
+        ...
+
+
+def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[str, Ranked]) -> Grant | None:
     """The grant of the first entry that matches, or None: then nothing is allowed, not even a session.
 
     Of the entry's rates one under the tool's exact name comes first, then the first pattern that fits;
@@ -266,7 +279,7 @@ def token_digests(entries: Iterable[PolicyEntry]) -> frozenset[str]:
     return frozenset(digest for digest in digests if digest is not None)
 
 
-def _grant(entry: PolicyEntry, tools: Mapping[str, Tool]) -> Grant:
+def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
     allowed = frozenset(name for name in tools if any(fnmatchcase(name, pattern) for pattern in entry.tools))
     rates = {}
     for name in allowed:
@@ -284,7 +297,7 @@ def _rate(text: str) -> Rate:
     return Rate.parse(text)
 
 
-def _rate_text(entry: PolicyEntry, tool: Tool) -> str:
+def _rate_text(entry: PolicyEntry, tool: Ranked) -> str:
     exact = entry.rate.get(tool.name)
     if exact is not None:
         return exact

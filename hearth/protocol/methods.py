@@ -151,6 +151,13 @@ class McpTools:
     """mcp.tools (draft Table 2)."""
 
 
+@frozen(eq=False)
+class McpUse:
+    """mcp.use: leave for one use of a tool that the MCP bridge serves itself, by its name in the policy."""
+
+    tool: str
+
+
 Params: TypeAlias = (
     SessionOpen
     | SessionClose
@@ -162,6 +169,7 @@ Params: TypeAlias = (
     | EventsUnsubscribe
     | McpInfo
     | McpTools
+    | McpUse
     | HcpParams
 )
 
@@ -268,6 +276,7 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any]], Params]] = {
     "task.events.unsubscribe": lambda params: EventsUnsubscribe(read_optional_text(params, "task_id")),
     "mcp.info": lambda _params: _MCP_INFO,
     "mcp.tools": lambda _params: _MCP_TOOLS,
+    "mcp.use": lambda params: McpUse(read_text(params, "tool")),
     **HCP_METHODS,
 }
 """Method name -> reader of its params object (all but a HACP session_id, which `read_session_id` takes first)."""

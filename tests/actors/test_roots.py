@@ -21,7 +21,19 @@ class House:
 
     def __init__(self, directory):
         self.directory = directory
-        for name in ("etc", "board", "log", "keys", "run", "tls", "jobs", "share", "log/audit.log.hcp/x", "log/files"):
+        for name in (
+            "etc",
+            "board",
+            "log",
+            "keys",
+            "run",
+            "tls",
+            "jobs",
+            "share",
+            "log/audit.log.hcp/x",
+            "log/agentcards",
+            "log/files",
+        ):
             (directory / name).mkdir(parents=True)
         (directory / "board/own.toml").write_text(BOARD)
         (directory / "link").symlink_to(directory / "log")
@@ -63,6 +75,7 @@ def house(tmp_path):
         ("board", "holds the board's profile ("),
         ("tls", "holds [http] key ("),
         ("jobs", "holds capability files ("),
+        ("log/agentcards", "holds agent cards ("),
         ("log/audit.log.hcp", "belongs to the audit log"),
         ("log/audit.log.hcp/x", "belongs to the audit log"),
     ],

@@ -15,6 +15,7 @@ from hearth.actors.bridges.mcp.card_schema import CARD_SCHEMA
 from hearth.actors.bridges.mcp.cards import META_DECLARED, AgentCards
 from hearth.agentcard.validate import validate
 from hearth.mcp.card_tools import IDS_SHOWN
+from hearth.mcp.names import CARD_TOOLS
 from hearth.schema import Validator, check_schema
 
 OWN = {
@@ -39,6 +40,16 @@ OTHER = {**CARD, "agent_id": "01HZQK3P8EMXR9V7T5N2W4J6C2", "name": "Rover II"}
 ALICE, BOB = "uid:1000", "token:9f86d081884c7d659a2feaa0c55ad015"
 
 
+class Everything:
+    """Permits it: who may use what is looked at in test_card_permits. Implements `Permits`."""
+
+    async def usable(self, _ask):
+        return CARD_TOOLS
+
+    async def use(self, _ask, _tool):
+        return
+
+
 @pytest.fixture(params=ERAS)
 def era(request):
     return request.param
@@ -47,7 +58,9 @@ def era(request):
 @pytest.fixture
 def provider(tmp_path):
     """The provider, whose requests come from whom the test last named in `callers`, and whose own card is `own[0]`."""
-    cards = AgentCards(tmp_path, principal=lambda _ask: cards.callers[-1], own_card=lambda: cards.own)
+    cards = AgentCards(
+        tmp_path, principal=lambda _ask: cards.callers[-1], own_card=lambda: cards.own, permits=Everything()
+    )
     cards.callers = [ALICE]
     cards.own = None
     return cards
@@ -302,7 +315,7 @@ def test_the_schema_and_the_validator_agree_but_for_what_a_uri_is_to_the_letter(
 @given(ANY | st.builds(mutated, st.sampled_from(PLACES), LIKELY | ANY, drop=st.booleans()) | st.text())
 @settings(max_examples=25, deadline=None)
 def test_no_input_whatsoever_makes_the_validating_tool_raise(tmp_path_factory, document):
-    provider = AgentCards(tmp_path_factory.getbasetemp() / "unused", principal=lambda _ask: ALICE)
+    provider = AgentCards(tmp_path_factory.getbasetemp() / "unused", principal=lambda _ask: ALICE, permits=Everything())
 
     async def ask():
         async with serving([provider], "2026-07-28") as (client, _):

@@ -71,7 +71,7 @@ def test_the_core_methods_are_known(method):
 def test_beside_the_core_only_event_subscription_and_mcp_introspection_are_known():
     assert {method for method in METHODS if not method.startswith("hcp.")} - {
         "session.open", "session.close", "tool.list", "task.submit", "task.get", "task.cancel",
-    } == {"task.events.subscribe", "task.events.unsubscribe", "mcp.info", "mcp.tools"}  # fmt: skip
+    } == {"task.events.subscribe", "task.events.unsubscribe", "mcp.info", "mcp.tools", "mcp.use"}  # fmt: skip
 
 
 GOOD = [

@@ -21,6 +21,7 @@ MINIMAL = {
     "task.submit": {"task": {"intent": "i", "steps": [{"tool": "t"}]}},
     "task.get": {"task_id": "t"},
     "task.cancel": {"task_id": "t"},
+    "mcp.use": {"tool": "t"},
     "hcp.attach": {"session_id": "s"},
     "hcp.artifact": {"uri": "hcp://s/artifacts/f"},
     "hcp.decide": {"approval_id": "a"},

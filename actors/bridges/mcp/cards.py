@@ -13,12 +13,15 @@ import mcp_types as types
 import trio
 from mcp.shared.exceptions import MCPError
 
+from hearth.actors.bridges.mcp.card_permits import Permits, SessionPermits
 from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
 from hearth.actors.bridges.mcp.card_schema import CARD_SCHEMA
+from hearth.actors.bridges.mcp.failures import as_mcp, no_session
 from hearth.actors.bridges.mcp.providers import Ask, Provider
 from hearth.agentcard.validate import read_card
+from hearth.errors import CarrierError, RpcError
 from hearth.mcp.card_tools import DECLARE, DEFINITIONS, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, VALIDATE
-from hearth.mcp.names import META
+from hearth.mcp.names import CARD_TOOLS, META
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +47,8 @@ _TOOLS: Final = tuple(map(types.Tool.model_validate, DEFINITIONS))
 class AgentCards(Provider):
     """The cards declared in `directory`, and this server's own, which is always known and nobody's to declare.
 
-    `own_card` is asked each time; None while there is none. `principal` gives the key of whom a request comes from.
+    `own_card` is asked each time; None while there is none. `principal` gives the key of whom a request comes from,
+    `permits` what the client may use; each use is asked for before anything is done for it.
     """
 
     def __init__(
@@ -53,21 +57,32 @@ class AgentCards(Provider):
         *,
         principal: Callable[[Ask], str],
         own_card: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        permits: Permits | None = None,
     ) -> None:
         self._registry = CardRegistry(directory)
         self._principal = principal
         self._own_card = own_card
+        self._permits = SessionPermits() if permits is None else permits
         self._examiners = trio.CapacityLimiter(EXAMINERS)
 
     # --- tools --------------------------------------------------------------------------------------------------
 
     async def tools(self, ask: Ask) -> Sequence[types.Tool]:
         """See Provider."""
-        del ask
-        return _TOOLS
+        try:
+            usable = await self._permits.usable(ask)
+        except (RpcError, CarrierError) as error:
+            raise as_mcp(error) from None
+        return [tool for tool in _TOOLS if tool.name in usable]
 
     async def call(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""
+        if params.name not in CARD_TOOLS:
+            return None
+        try:
+            await self._permits.use(ask, params.name)
+        except (RpcError, CarrierError) as error:
+            return no_session(error)
         arguments = params.arguments or {}
         try:
             if params.name == DECLARE:
@@ -76,11 +91,9 @@ class AgentCards(Provider):
                 return await self._resolve(_argument(arguments, "query"))
             if params.name == VALIDATE:
                 return await self._validate(_argument(arguments, "card_json"))
-            if params.name == LIST:
-                return await self._list()
+            return await self._list()
         except CardRefused as error:
             return _failed(f"{str(error)[:1].upper()}{str(error)[1:]}.")
-        return None
 
     async def _declare(self, ask: Ask, document: object) -> types.CallToolResult:
         card, findings = await self._examined(document)
@@ -162,13 +175,16 @@ class AgentCards(Provider):
 
     async def read(self, ask: Ask, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
         """See Provider."""
-        del ask
         if params.uri == SCHEMA_URI:
             return _contents(SCHEMA_URI, "application/schema+json", _SCHEMA_TEXT, None)
         if params.uri != REGISTRY_URI:
             return None
         try:
+            # It tells what the list does.
+            await self._permits.use(ask, LIST)
             entries, _ = await self._known()
+        except (RpcError, CarrierError) as error:
+            raise as_mcp(error) from None
         except CardRefused as error:
             raise MCPError(types.INTERNAL_ERROR, f"{error}", data={"uri": REGISTRY_URI}) from None
         origin = {

@@ -5,7 +5,7 @@ The one place that knows them all. Tasks come first, because whoever stands firs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hearth.actors.bridges.mcp.cards import AgentCards
 from hearth.actors.bridges.mcp.plan import Plan
@@ -14,6 +14,7 @@ from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.actors.bridges.mcp.tasks_call import LEASE
 from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.actors.roots import CARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.mcp.providers import Ask, Provider
 
-CARDS: Final = "agentcards"
-"""The directory of declared agent cards, in the state directory."""
 
 
 def all_offers(
