@@ -8,6 +8,7 @@ does not read is cut off after a bound, and nobody else notices.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -167,13 +168,14 @@ class Connection:
                 data = await receive()
                 if data is None:
                     return
+                until = trio.current_time() + TURN
                 events: Iterable[Event] = parse(data)
             except Unreadable as error:
-                events = protocol.unreadable(str(error))
+                events, until = protocol.unreadable(str(error)), math.inf
             except PeerGone:
                 return
-            until = trio.current_time() + TURN
             for event in events:
+                # Reading a long document takes a turn of its own.
                 if trio.current_time() > until:
                     await trio.lowlevel.checkpoint()
                     until = trio.current_time() + TURN

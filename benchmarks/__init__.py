@@ -5,7 +5,7 @@ hearthd.py   the daemon with somebody watching it, or with one thing changed tha
 servers.py   starts and ends the processes under test; reads their CPU time and memory
 load.py      the load: closed loops over raw sockets, the same for every server
 websocket.py subscribers.py websocket_floors.py    the same over WebSocket: clients, those who are told, floors
-rates.py fanout.py evenness.py memory.py idle.py start.py    what is measured
+rates.py fanout.py evenness.py memory.py idle.py start.py turns.py    what is measured
 quiet.py     repeats what others on the machine disturbed
 profiling.py watchers.py findings.py    where the time goes: --profile
 report.py    figures, goals, the table

@@ -22,6 +22,7 @@ from benchmarks.profiling import profile
 from benchmarks.rates import RATES, Effort, Rate
 from benchmarks.servers import RESULTS, ROOT, Servers
 from benchmarks.start import STARTS
+from benchmarks.turns import TURNS
 from benchmarks.watchers import WATCHERS
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ BEGIN, END = "<!-- figures: written by `python -m benchmarks --docs` -->", "<!--
 FULL = Effort(rounds=7, seconds=1.0, many=2000, idle=5000, starts=15)
 QUICK = Effort(rounds=2, seconds=0.2, many=100, idle=200, starts=3)
 
-_ALL: list[Measure] = [*RATES, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS]
+_ALL: list[Measure] = [*RATES, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS, *TURNS]
 PROFILED = [rate for rate in [*RATES, *FANOUT] if isinstance(rate, Rate) and rate.floor is None]
 MEASURES = {measure.name: measure for measure in _ALL}
 

@@ -47,7 +47,7 @@ name = "benchmarks"
 match = {{ uid = {uid} }}
 max_risk = 2
 tools = ["hw.*", "gpio.*", "i2c.*", "uart.*", "sys.*"]
-rate = {{ "*" = "999999/s" }}
+rate = {{ "hw.board" = "1/h", "*" = "999999/s" }}
 """
 """Everything that guards a real daemon is on; only the numbers are out of the way of thousands of clients."""
 
@@ -149,11 +149,15 @@ class Servers:
         websocket: bool = False,
         http: bool = False,
         limits: str = "",
+        uid: int | None = None,
     ) -> Server:
-        """A daemon on the simulated board; the same `name` is the same daemon. `limits`: lines more of that section."""
+        """A daemon on the simulated board; the same `name` is the same daemon.
+
+        `limits`: lines more of that section; `uid`: whom alone its policy lets in, by default us.
+        """
         known = self._kept.get(name)
         if known is None:
-            config = self.config(name, durability, websocket=websocket, http=http, limits=limits)
+            config = self.config(name, durability, websocket=websocket, http=http, limits=limits, uid=uid)
             if style is not None:
                 options = ["--style", style, *options]
             command = [sys.executable, "-m", "benchmarks.hearthd", *options] if options else hearthd_command()
@@ -162,7 +166,14 @@ class Servers:
         return known
 
     def config(
-        self, name: str, durability: str = "os", *, websocket: bool = False, http: bool = False, limits: str = ""
+        self,
+        name: str,
+        durability: str = "os",
+        *,
+        websocket: bool = False,
+        http: bool = False,
+        limits: str = "",
+        uid: int | None = None,
     ) -> Path:
         """Write a configuration file for a daemon called `name`."""
         state = self._state / name
@@ -172,7 +183,7 @@ class Servers:
             socket=self._sockets / name,
             audit=state / "audit.log",
             durability=durability,
-            uid=os.geteuid(),
+            uid=os.geteuid() if uid is None else uid,
             limits=limits,
         )
         config.write_text(text + (WEBSOCKET if websocket else "") + (HTTP if http else ""))

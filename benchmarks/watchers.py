@@ -2,7 +2,8 @@
 
 `Sampler` looks once per millisecond of CPU time: ITIMER_PROF counts CPU time only, so waiting costs no samples, and
 unlike cProfile it does not make small functions look expensive. It sees the main thread, which is where Trio runs; the
-time of a C function belongs to the line that called it. `Tracer` is cProfile. `Steps` counts what Trio schedules.
+time of a C function belongs to the line that called it. `Tracer` is cProfile. `Steps` counts what Trio schedules,
+`Turns` measures the longest turn of its loop.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import cProfile
 import json
 import signal
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -143,7 +145,50 @@ class Steps(trio.abc.Instrument):
         path.write_text(json.dumps({"turns": self.turns, "steps": self.steps, "started": self.started}))
 
 
-WATCHERS: dict[str, Callable[[], Watcher]] = {"sample": Sampler, "cprofile": Tracer, "steps": Steps}
+class Turns(trio.abc.Instrument):
+    """The longest turn of the event loop, in milliseconds: of CPU time of its thread, and by the clock."""
+
+    def __init__(self) -> None:
+        self._cpu = self._wall = 0.0
+        self._begun: tuple[float, float] | None = None
+        self._step: tuple[float, str] = (0.0, "")
+        self._step_begun = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """See trio.abc.Instrument."""
+        self._step_begun = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """See trio.abc.Instrument."""
+        self._step = max(self._step, (time.thread_time() - self._step_begun, task.name))
+
+    def after_io_wait(self, timeout: float) -> None:
+        """See trio.abc.Instrument."""
+        self._begun = time.thread_time(), time.perf_counter()
+
+    def before_io_wait(self, timeout: float) -> None:
+        """See trio.abc.Instrument."""
+        if self._begun is not None:
+            self._cpu = max(self._cpu, time.thread_time() - self._begun[0])
+            self._wall = max(self._wall, time.perf_counter() - self._begun[1])
+
+    def start(self) -> None:
+        """Begin anew. See Steps."""
+        self._cpu = self._wall = 0.0
+        self._step = (0.0, "")
+        self._begun = None
+        trio.lowlevel.add_instrument(self)
+
+    def stop(self) -> None:
+        """Measure no more."""
+        trio.lowlevel.remove_instrument(self)
+
+    def write(self, path: Path) -> None:
+        """Save the longest as JSON."""
+        path.write_text(json.dumps({"cpu": self._cpu * 1000, "wall": self._wall * 1000, "step": self._step}))
+
+
+WATCHERS: dict[str, Callable[[], Watcher]] = {"sample": Sampler, "cprofile": Tracer, "steps": Steps, "turns": Turns}
 
 
 def _place(code: CodeType) -> Place:

@@ -25,7 +25,7 @@ SUBPROTOCOL = "hacp.v0"
 TEXT, CLOSE, PING, PONG = 0x81, 0x88, 0x89, 0x8A
 """A first byte: the whole of a text message, a close, a ping, a pong."""
 _MASK = bytes.fromhex("5a3c96e1")
-_SHORT, _16_BITS = 126, 126
+_SHORT, _16_BITS, _64_BITS = 126, 126, 127
 
 
 class WebSocketClient(Client):
@@ -142,7 +142,12 @@ class WebSocketClient(Client):
 def masked(first: int, payload: bytes) -> bytes:
     """A client's frame. The mask is always the same: it costs the server what any other does."""
     size = len(payload)
-    head = bytes((first, 0x80 | size)) if size < _SHORT else struct.pack("!BBH", first, 0x80 | _16_BITS, size)
+    if size < _SHORT:
+        head = bytes((first, 0x80 | size))
+    elif size < 1 << 16:
+        head = struct.pack("!BBH", first, 0x80 | _16_BITS, size)
+    else:
+        head = struct.pack("!BBQ", first, 0x80 | _64_BITS, size)
     mask = (_MASK * (size // 4 + 1))[:size]
     return head + _MASK + bytes(one ^ other for one, other in zip(payload, mask, strict=True))
 

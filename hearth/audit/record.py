@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -27,9 +27,8 @@ RESERVED = ("seq", "ts", "prev")
 _SCALARS = frozenset((str, int, bool, type(None)))
 _WRITTEN = _SCALARS | {float, dict, list}
 _TEXT = frozenset((str,))
-_LAST_OF_16_BITS = re.compile("[\ue000-\uffff]")
-_BEYOND_16_BITS = re.compile("[\U00010000-\U0010ffff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_LAST_OF_16_BITS = (0xEE, 0xEF)
+_BEYOND_16_BITS = (0xF0, 0xF1, 0xF2, 0xF3, 0xF4)
 _AS_UTF16_SORTS = bytes.maketrans(b"\xee\xef\xf0\xf1\xf2\xf3\xf4", b"\xf3\xf4\xee\xef\xf0\xf1\xf2")
 """First bytes of UTF-8: those of U+E000 to U+FFFF go behind those of what is beyond U+FFFF."""
 _MAGNITUDES = ((1e-6, 1e-5, -6), *((10.0**n, 10.0 ** (n + 1), n) for n in range(16, 21)), (1e21, math.inf, 21))
@@ -129,10 +128,10 @@ def canonical(args: Any) -> bytes:
         return _extended(args)
     numbers = _ecmascript_forms(seen.floats) if seen.floats else {}
     try:
-        if not numbers and not seen.keys:
+        if not numbers and not seen.objects:
             return orjson.dumps(args, option=orjson.OPT_SORT_KEYS)
-        ranks = _utf16_ranks(seen.keys) if seen.keys else None
-        return orjson.dumps(_rewritten(args, numbers, ranks), option=orjson.OPT_SORT_KEYS if ranks is None else None)
+        ranks = _utf16_ranks(seen.objects) if seen.objects else {}
+        return orjson.dumps(_rewritten(args, numbers, ranks), option=None if ranks else orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:  # an integer beyond 64 bits, a lone surrogate
         return _extended(args)
 
@@ -142,8 +141,8 @@ class _Seen(NamedTuple):
 
     floats: list[float]
     """All of them: orjson writes some in another form."""
-    keys: list[str]
-    """All of them, where orjson, which sorts by UTF-8, may not have the order of RFC 8785, which sorts by UTF-16."""
+    objects: list[dict[str, Any]]
+    """All of them, where orjson, which sorts keys by UTF-8, may not have the order of UTF-16, as RFC 8785 has it."""
 
 
 def _examine(args: Any) -> _Seen | None:
@@ -153,12 +152,16 @@ def _examine(args: Any) -> _Seen | None:
     """
     floats: list[float] = []
     keys: list[str] = []
+    found: list[dict[str, Any]] = []
     left = _MOST_EXAMINED
     parts = [args]
     for _ in range(_DEEPEST_WRITTEN + 1):
         kinds = {*map(type, parts)}
         if kinds <= _SCALARS:
-            return _Seen(floats, keys if _may_be_disordered(keys) else [])
+            try:
+                return _Seen(floats, found if _may_be_disordered("".join(keys)) else [])
+            except UnicodeEncodeError:  # a lone surrogate
+                return None
         if not kinds <= _WRITTEN:
             return None
         if float in kinds:
@@ -172,6 +175,7 @@ def _examine(args: Any) -> _Seen | None:
         if not {*map(type, names)} <= _TEXT:
             return None
         keys += names
+        found += [each for each in objects if each]
         parts = [*chain.from_iterable(arrays), *chain.from_iterable(map(dict.values, objects))]
         left -= len(parts)
         if left < 0:
@@ -179,40 +183,57 @@ def _examine(args: Any) -> _Seen | None:
     return None
 
 
-def _may_be_disordered(keys: list[str]) -> bool:
-    """True if there are keys for which the order of UTF-16 is not that of UTF-8.
+def _may_be_disordered(text: str) -> bool:
+    """True if keys with these characters may have another order in UTF-16 than in UTF-8.
 
-    They differ where a character beyond U+FFFF meets one from U+E000 to U+FFFF.
+    They may where a character beyond U+FFFF meets one from U+E000 to U+FFFF: UTF-8 has first bytes for them alone.
+    Raises UnicodeEncodeError.
     """
-    text = "".join(keys)
-    return not text.isascii() and _LAST_OF_16_BITS.search(text) is not None and _BEYOND_16_BITS.search(text) is not None
+    if text.isascii():
+        return False
+    encoded = text.encode()
+    return any(first in encoded for first in _LAST_OF_16_BITS) and any(first in encoded for first in _BEYOND_16_BITS)
 
 
-def _utf16_ranks(keys: list[str]) -> dict[str, str]:
-    """For each key the text that stands for it when keys are sorted. Raises JSONEncodeError for a lone surrogate.
+def _utf16_ranks(objects: list[dict[str, Any]]) -> dict[int, list[str]]:
+    """By the id of an object, for each of its keys what it is sorted by.
 
-    It is the key's UTF-8 with those first bytes exchanged that UTF-16 has in another order, as text of one byte a
+    That is the key's UTF-8 with those first bytes exchanged that UTF-16 has in another order, as text of one byte a
     character, which Python compares fastest. All keys are encoded in one go: byte FF, which UTF-8 never has, is
     between them.
     """
-    if _SURROGATE.search("".join(keys)) is not None:
-        raise orjson.JSONEncodeError("a lone surrogate in a key")
-    joined = "\udcff".join(keys).encode("utf-8", "surrogateescape")
-    return dict(zip(keys, joined.translate(_AS_UTF16_SORTS).decode("latin-1").split("\xff"), strict=True))
+    joined = "\udcff".join(chain.from_iterable(objects)).encode("utf-8", "surrogateescape")
+    ranks = iter(joined.translate(_AS_UTF16_SORTS).decode("latin-1").split("\xff"))
+    return {id(each): [*islice(ranks, len(each))] for each in objects}
 
 
-def _rewritten(value: Any, numbers: Mapping[float, Any], ranks: Mapping[str, str] | None) -> Any:
+def _rewritten(value: Any, numbers: Mapping[float, Any], ranks: Mapping[int, list[str]]) -> Any:
     """A copy of a value, with these forms for its floats and with its keys in this order."""
     kind = type(value)
-    if kind is float:
-        return numbers.get(value, value)
     if kind is list:
-        return [part if type(part) in _SCALARS else _rewritten(part, numbers, ranks) for part in value]
+        return [
+            part
+            if (kind := type(part)) in _SCALARS
+            else numbers.get(part, part)
+            if kind is float
+            else _rewritten(part, numbers, ranks)
+            for part in value
+        ]
     if kind is not dict:
-        return value
-    if ranks is not None and len(value) > 1:
-        value = {key: value[key] for key in sorted(value, key=ranks.__getitem__)}
-    return {key: part if type(part) in _SCALARS else _rewritten(part, numbers, ranks) for key, part in value.items()}
+        return numbers.get(value, value) if kind is float else value
+    parts = [
+        part
+        if (kind := type(part)) in _SCALARS
+        else numbers.get(part, part)
+        if kind is float
+        else _rewritten(part, numbers, ranks)
+        for part in value.values()
+    ]
+    if len(parts) < 2 or not ranks:
+        return dict(zip(value, parts, strict=True))
+    # The keys and the parts in one order, without a step of the interpreter for each.
+    in_order = itemgetter(*sorted(range(len(parts)), key=ranks[id(value)].__getitem__))
+    return dict(zip(in_order([*value]), in_order(parts), strict=True))
 
 
 def _ecmascript_forms(floats: list[float]) -> dict[float, Any]:

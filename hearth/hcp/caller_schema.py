@@ -33,12 +33,14 @@ MOST_COST: Final = 2_000
 """Schemas, and values to compare with; each $ref counts as what it leads to, unevaluated… as what is beneath, again."""
 MOST_PATTERN_BYTES: Final = 64 * 1024
 """Of a compiled pattern. Running one takes time in proportion to this, once for each byte of text."""
+MOST_PATTERNS: Final = 32
+"""Compiling one takes up to 0.3 ms, in which nothing else runs."""
 UNIQUE_COST: Final = 20
 """What uniqueItems counts, in schemas."""
 PATTERN_COST: Final = 1_000
 """What a pattern counts, in schemas, for each byte of text: the worst that was measured within that size."""
-MOST_WORK: Final = 50_000_000
-"""Cost times bytes of outputs. The worst there is took 0.15 s on a laptop, in which nothing else runs."""
+MOST_WORK: Final = 5_000_000
+"""Cost times bytes of outputs. The worst there is took 15 ms on a laptop, in which nothing else runs."""
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _ONE = frozenset({
@@ -115,6 +117,8 @@ def read_caller_schema(schema: Mapping[str, Any]) -> CallerSchema:
     if max(total, cost.of_definitions()) > MOST_COST:
         reason = f"comes to more than {MOST_COST} schemas and values, each $ref counted as what it leads to"
         raise SchemaRefused("", reason, "Describe less of the outputs, or refer to large definitions less often")
+    if cost.patterns > MOST_PATTERNS:
+        raise SchemaRefused("", f"has more than {MOST_PATTERNS} patterns", "Use fewer patterns")
     return CallerSchema(total, patterns, _names(schema.get("required")), _compile(schema))
 
 
@@ -151,6 +155,8 @@ class _Cost:
         self._root = root
         self._known: dict[str, tuple[int, int]] = {}
         self._open: set[str] = set()
+        self.patterns = 0
+        """Those that are compiled; each once, however many references lead to it."""
 
     def of(self, schema: Any, at: str) -> tuple[int, int]:
         """How many schemas, and how many patterns, this one comes to. Raises SchemaRefused."""
@@ -161,6 +167,7 @@ class _Cost:
         patterns = int("pattern" in schema)
         if isinstance(properties := schema.get("patternProperties"), Mapping):
             patterns += len(properties)
+        self.patterns += patterns
         if "$ref" in schema:
             more, further = self._referred(schema["$ref"], f"{at}/$ref")
             count, patterns = count + more, patterns + further

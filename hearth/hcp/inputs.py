@@ -18,7 +18,7 @@ AT: Final = "/payload/inputs"
 """Where inputs are in a task_submit."""
 _SHOWN = 80
 _NAMES_SHOWN = 12
-_COMPARED = 50
+_COMPARED = 12
 
 
 def fill_defaults(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from hearth.protocol.jsonrpc import (
     reply_id_of,
 )
 from hearth.protocol.methods import METHODS
-from hearth.protocol.values import MAX_VALUES, has_more_values
+from hearth.protocol.values import MAX_VALUES, TOO_MANY, has_more_values
 from hearth.protocol.weight import parsed_bytes
 
 if TYPE_CHECKING:
@@ -155,8 +155,7 @@ class ServerProtocol:
 
     def _document(self, document: bytes) -> list[Event]:
         if has_more_values(document, self._max_values):
-            reason = f"a document holds at most {self._max_values} values, this one has more"
-            data = {"reason": reason, "max_values": self._max_values}
+            data = {"reason": TOO_MANY.format(self._max_values), "max_values": self._max_values}
             return [Answer(dump_error(None, InvalidRequest("Invalid Request: too many values", data=data)))]
         try:
             value = load(document)

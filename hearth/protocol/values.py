@@ -12,6 +12,9 @@ every value: parsing, the schema, the hash of args."""
 _WHITE = b" \t\r\n"
 
 
+TOO_MANY = "a document holds at most {} values, this one has more"
+
+
 def has_more_values(document: bytes, most: int) -> bool:
     """True when a JSON document holds more than `most` values. For bytes that are no JSON either may be returned."""
     # A value follows a comma or an opening bracket. Those within strings make this too large, never too small.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 
 import orjson
@@ -10,6 +11,7 @@ import trio
 import trio.testing
 from support.world import ALICE, World, running
 
+from hearth.actors import connection
 from hearth.actors.carrier import PeerGone, Unreadable
 from hearth.actors.connection import Connection
 
@@ -98,6 +100,26 @@ async def test_too_long_a_document_is_answered_and_ends_the_connection(messages)
     [answer] = await messages.answers(1)
     assert answer["error"]["code"] == -32600
     assert answer["error"]["data"]["max_document_bytes"] == 1000
+
+
+async def test_between_documents_that_came_together_others_have_their_turn(monkeypatch) -> None:
+    monkeypatch.setattr(connection, "TURN", -1.0)
+    world, carrier, seen = World(), Messages(), []
+    carrier.whole_documents = False
+
+    async def other():
+        while True:
+            seen.append(world.journal.tally.refused_documents)
+            await trio.lowlevel.checkpoint()
+
+    async with running(world), trio.open_nursery() as nursery:
+        nursery.start_soon(Connection(carrier, ALICE, world.runtime, tally=world.journal.tally).run)
+        nursery.start_soon(other)
+        carrier.put(b"1\n" * 100)
+        await carrier.answers(100)
+        nursery.cancel_scope.cancel()
+    # Trio lets tasks run in any order, so two documents may be read between two turns of another.
+    assert max(later - earlier for earlier, later in itertools.pairwise(seen)) <= 2
 
 
 async def test_who_sends_no_documents_and_reads_no_answers_is_read_no_more(messages) -> None:

@@ -15,6 +15,7 @@ from support.http_house import BOTH, JSON, LISTEN, OLD, TOKENS, envelope, initia
 
 from hearth.actors.bridges.mcp import http as mcp_http
 from hearth.config import HttpConfig
+from hearth.protocol.values import has_more_values
 
 # The client's HTTP library leaves generators to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning")
@@ -87,6 +88,25 @@ async def test_the_official_client_lists_and_calls_in_both_eras(house, mode) -> 
         assert house.level(17) == 1
         principal = house.config.policy[0].match["token_sha256"]
         assert (await recorded(house, event="session.open"))["principal"] == f"token:{principal}"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_message_has_so_many_values_and_no_more(house, more) -> None:
+    client = await Old.open(house, **ALICE)
+
+    def document(count):
+        return message("tools/call", {**SET, "arguments": {**SET["arguments"], "more": [0] * count}})
+
+    # Not counted again here: the method, the id and all that a message has beside the array's items.
+    items = next(count for count in range(20_000, 0, -1) if not has_more_values(document(count), 20_000)) + more
+    answer = await house.ask("POST", "/mcp", document(items), Mcp_Session_Id=client.session, **client.headers)
+    if not more:
+        assert answer.status == 200
+        return
+    assert answer.status == 400
+    assert (answer.json["id"], answer.json["error"]["code"]) == (None, -32600)
+    assert answer.json["error"]["data"]["max_values"] == 20_000
+    assert (await client.call(**SET))["result"]["isError"] is False, "and the session goes on"
 
 
 async def test_a_client_of_the_old_era_that_says_goodbye_leaves_its_lines_safe(house) -> None:

@@ -433,6 +433,24 @@ async def test_nobody_at_the_other_end_of_stdout_is_noticed_by_the_next_message(
     await stdout.aclose()
 
 
+async def test_a_message_of_too_many_values_is_refused_before_it_is_parsed(monkeypatch):
+    monkeypatch.setattr(pipes.types, "jsonrpc_message_adapter", None)
+    said = []
+
+    class Said:
+        async def send(self, item):
+            said.append(item.message.error)
+
+    streams = trio.testing.memory_stream_one_way_pair()
+    zeros = b",".join([b"0"] * 20_001)
+    await streams[0].send_all(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"x":[%s]}}\n' % zeros)
+    await streams[0].aclose()
+    with trio.fail_after(BOUND), pytest.raises(anyio.EndOfStream):
+        await Incoming(streams[1], Said()).receive()
+    assert [error.code for error in said] == [-32600]
+    assert "20000 values" in said[0].message
+
+
 async def test_what_comes_can_be_read_one_by_one_to_its_end():
     with trio.CancelScope() as scope:
         incoming = Incoming(

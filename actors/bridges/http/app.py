@@ -86,6 +86,7 @@ def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[R
         max_body=limits.max_document_bytes,
         most_each=limits.max_sessions_per_principal,
         most=limits.max_connections,
+        max_values=limits.max_values,
     )
 
 

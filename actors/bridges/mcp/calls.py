@@ -97,6 +97,8 @@ async def submit(client: Client, job: Job) -> Running:
 
 async def _submit(client: Client, job: Job) -> Running:
     session = await client.session()
+    # What was read and checked until now took a turn; to hand it in takes another one.
+    await trio.lowlevel.checkpoint()
     try:
         return Running(
             client, session, job, await session.submit(job.intent, job.steps, follow=True, **job.constraints)

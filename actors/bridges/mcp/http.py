@@ -21,11 +21,15 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.mcp.clients import KEEP_ALIVE, MOST_NAME, Client, who
 from hearth.actors.bridges.mcp.server import make_server
+from hearth.errors import InvalidRequest
 from hearth.mcp.protocol import PATH
+from hearth.protocol.jsonrpc import dump_error
+from hearth.protocol.values import TOO_MANY, has_more_values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
     from mcp.server.lowlevel.server import Server
     from mcp.server.streamable_http import StreamableHTTPServerTransport
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from hearth.actors.bridges.mcp.clients import Clients, Context, House
     from hearth.actors.bridges.mcp.providers import Ask, Provider
@@ -191,14 +195,54 @@ class Sessions(StreamableHTTPSessionManager):
 class McpRoute:
     """The ASGI application at /mcp: says to the SDK who calls, so that a session serves its owner only."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, max_values: int) -> None:
         self._sessions = sessions
+        self._max_values = max_values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI; `scope["state"]["principal"]` is somebody."""
         principal: Principal = scope["state"]["principal"]
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.key, scopes=[]))
+        if scope["method"] == "POST":
+            body, ended = await _whole(receive)
+            if has_more_values(body, self._max_values):
+                await self._refused(scope, receive, send)
+                return
+            receive = _Again(body, receive, ended=ended)
         await self._sessions.handle_request(scope, receive, send)
+
+    async def _refused(self, scope: Scope, receive: Receive, send: Send) -> None:
+        data = {"max_values": self._max_values}
+        error = InvalidRequest(f"Invalid Request: {TOO_MANY.format(self._max_values)}", data=data)
+        await Response(dump_error(None, error), 400, media_type="application/json")(scope, receive, send)
+
+
+async def _whole(receive: Receive) -> tuple[bytes, bool]:
+    """A request's body, which the door bounds, and whether it has come to its end."""
+    parts: list[bytes] = []
+    while (message := await receive())["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts), True
+    return b"".join(parts), False
+
+
+class _Again:
+    """An ASGI receive that gives a body which was read already, and then what comes after it."""
+
+    def __init__(self, body: bytes, receive: Receive, *, ended: bool) -> None:
+        self._receive = receive
+        self._first: Message | None = {"type": "http.request", "body": body, "more_body": False}
+        if not ended:
+            self._first = {"type": "http.disconnect"}
+
+    async def __call__(self) -> Message:
+        first, self._first = self._first, None
+        if first is None:
+            return await self._receive()
+        # The message is parsed in a turn of its own.
+        await trio.lowlevel.checkpoint()
+        return first
 
 
 @asynccontextmanager
@@ -211,6 +255,7 @@ async def opened(
     max_body: int,
     most_each: int,
     most: int,
+    max_values: int,
 ) -> AsyncIterator[list[Route]]:
     """The routes of MCP while the context lasts; then all its sessions end.
 
@@ -249,7 +294,7 @@ async def opened(
     # What a client does wrong is its own to know; a log that it could fill is none.
     logging.getLogger("mcp").setLevel(logging.ERROR)
     async with sessions.run():
-        yield [Route(PATH, McpRoute(sessions))]
+        yield [Route(PATH, McpRoute(sessions, max_values))]
 
 
 def caller(ctx: Context) -> Principal:

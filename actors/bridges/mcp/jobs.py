@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
@@ -30,7 +31,7 @@ def arguments_of(params: types.CallToolRequestParams) -> dict[str, Any]:
     try:
         require_depth(arguments)
         orjson.dumps(arguments)
-        json.dumps(arguments, allow_nan=False)
+        _require_finite(arguments)
     except ParseError as error:
         reason = (error.data or {})["reason"]
     except orjson.JSONEncodeError as error:
@@ -44,6 +45,17 @@ def arguments_of(params: types.CallToolRequestParams) -> dict[str, Any]:
         message=f"Invalid arguments for {params.name[:100]}: {reason}. Nothing has run.",
         data={"path": "", "reason": reason},
     )
+
+
+def _require_finite(arguments: dict[str, Any]) -> None:
+    """Refuse NaN and infinities, which orjson writes as null. Raises ValueError."""
+    level: list[Any] = [arguments]
+    while level:
+        if not all(map(math.isfinite, [part for part in level if type(part) is float])):
+            raise ValueError("not finite")
+        arrays = chain.from_iterable(part for part in level if isinstance(part, list))
+        objects = chain.from_iterable(part.values() for part in level if isinstance(part, dict))
+        level = [*arrays, *objects]
 
 
 @frozen(eq=False)

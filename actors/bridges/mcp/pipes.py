@@ -16,6 +16,8 @@ import trio
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from hearth.protocol.values import MAX_VALUES, TOO_MANY, has_more_values
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
@@ -135,6 +137,9 @@ class Incoming(_Stream):
         async for line in self._lines:
             if line is None:
                 await self._refuse(None, types.INVALID_REQUEST, f"a message has at most {MOST_LINE} bytes")
+                continue
+            if has_more_values(line, MAX_VALUES):
+                await self._refuse(None, types.INVALID_REQUEST, TOO_MANY.format(MAX_VALUES))
                 continue
             try:
                 message: Any = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
