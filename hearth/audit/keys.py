@@ -213,14 +213,14 @@ def _create(path: Path, raw: bytes) -> None:
 def _publish(path: Path, pem: str) -> None:
     """Add a public key to the file, which thus lists every key this daemon has signed with."""
     try:
-        with path.open("r", encoding="ascii", errors="replace") as file:
+        with path.open("r", encoding="utf-8", errors="replace") as file:
             if pem in file.read():
                 os.fsync(file.fileno())  # an earlier life wrote it, and may not have come to this
                 return
     except FileNotFoundError:
         _write_new(path, pem, 0o644)
         return
-    with path.open("a", encoding="ascii") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write(pem)
         file.flush()
         os.fsync(file.fileno())
@@ -228,7 +228,8 @@ def _publish(path: Path, pem: str) -> None:
 
 def _write_new(path: Path, text: str, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+    # UTF-8 is always loaded. "ascii" would be imported only now, and a confined daemon may not find it.
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(descriptor)

@@ -145,8 +145,9 @@ def test_params_are_an_object_and_unknown_fields_are_ignored_in_args_too(peer, s
 
 @pytest.mark.spec("design 8: submit checks, in order")
 def test_a_submission_that_is_wrong_in_every_way_is_told_so_in_the_order_of_the_checks(hearthd, tmp_path) -> None:
+    (tmp_path / "shared").mkdir()
     running = hearthd(
-        f'[files]\nread = ["{tmp_path}"]\n[limits]\nmax_tasks_per_session = 1\n'
+        f'[files]\nread = ["{tmp_path}/shared"]\n[limits]\nmax_tasks_per_session = 1\n'
         '[[policy]]\nname = "test"\nmatch = { any = true }\ntools = ["gpio.*", "file.*", "i2c.*"]\n'
         'rate = { "gpio.get" = "1/h" }\n'
     )
