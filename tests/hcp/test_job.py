@@ -10,6 +10,7 @@ import trio
 from support.hcp import Caller, capability, hcp_world, reading, step
 from support.world import ALICE, BOB
 
+from hearth.actors.bridges.hcp.refusals import session_ended
 from hearth.hcp.planning import Do, Fail, Finish, Keepsake, Tell, Wait
 from hearth.policy.rules import Match, PolicyEntry
 
@@ -168,6 +169,12 @@ async def test_an_abort_of_a_session_that_has_ended_is_answered_with_how_and_cha
         bob = await world.caller(BOB).rejected(Caller.abortion(session_id))
         assert (bob["reason_code"], "final_state" in bob) == ("unknown_session", False)
         assert world.carriers[0].connection._in_flight == 0
+
+
+@pytest.mark.parametrize(("state", "final"), [("FAILED", "FAILED"), ("RUNNING", None)])
+def test_a_session_whose_end_is_not_on_record_is_said_to_run_no_more_and_not_how_it_ended(state, final):
+    refused = session_ended("S", state).payload("m")
+    assert (refused.reason_code, refused.final_state) == ("session_ended", final)
 
 
 # --- every end -------------------------------------------------------------------------------------------------------
