@@ -325,6 +325,7 @@ async def test_sessions_are_refused_past_the_budget(tight):
     await others_are_served(tight)
 
 
+@pytest.mark.spec("12", "MUST", "A conformant server MUST: Bound resource use.")
 async def test_tasks_with_large_arguments_are_refused_before_anything_is_done(tight):
     session = await tight.connect().open()
     times, refusal = await until_full(lambda _: session.submit(("wait", {"junk": BIG})))
