@@ -167,6 +167,8 @@ TOLD = [
     (PermissionDenied(data={"reason": "max_risk_level=2 < tool=3"}), "It is riskier than this session may be. Do not"),
     (PermissionDenied(data={"reason": "max_risk_level=3 > ceiling=2"}), "It is riskier than this session may be."),
     (PermissionDenied(data={"reason": "not in the allowlist of policy 'lab'"}), "The policy does not let this session"),
+    (PermissionDenied(data={"reason": "reserved", "bus": 1, "addr": 0x68}),
+     "The board's profile does not let anybody use this address"),
     (PermissionDenied(data={"reason": "outside", "path": "/etc"}), "The path is outside what the operator shares"),
     (PermissionDenied(), "Permission denied. Nothing has happened to the hardware. Do not repeat it"),
     (AuditUnavailable(data={"reason": "disk full", "effect": "none"}), "Only what has no effect (risk 0) works"),
