@@ -21,6 +21,8 @@ from soak.visits import VISITS, FullHouse, Visitor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+ALWAYS = {0: "trouble", 1: "hoard"}
+"""The clients that do one thing all the time, by their number."""
 MOST_PROBLEMS = 20
 JOINED_WITHIN = 45.0
 """Seconds: longer than any wait of a visit."""
@@ -80,7 +82,8 @@ class Crowd:
         # They do not all come at once.
         self.over.wait(visitor.rng.uniform(0, self._pause))
         while not self.over.is_set():
-            (name,) = ("trouble",) if seed == 0 else visitor.rng.choices(names, weights)
+            # One makes trouble all the time, and one has as much kept as it can.
+            (name,) = (ALWAYS[seed],) if seed in ALWAYS else visitor.rng.choices(names, weights)
             self._visit(visitor, name)
             self.over.wait(visitor.rng.expovariate(1 / self._pause))
 

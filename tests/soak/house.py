@@ -38,6 +38,7 @@ shutdown_grace_s = {SHUTDOWN_GRACE}
 close_grace_s = 1
 send_timeout_s = 4
 task_history = 32
+max_retained_bytes = 16_777_216
 handshake_timeout_s = 3
 
 [hcp]
@@ -73,6 +74,7 @@ class House:
         told = [f"[files]\nread = [{share}]\nwrite = [{share}]", f"[tools]\nenable = {enabled}", LIMITS]
         for name, match in (
             ("us", f"uid = {os.geteuid()}"),
+            ("hoarder", f'token_sha256 = "{from_token(TOKENS["bob"]).token_sha256}"'),
             ("alice", f'token_sha256 = "{from_token(TOKENS["alice"]).token_sha256}"'),
             ("arm", 'cert_subject = "CN=arm-7,O=Acme"'),
         ):
@@ -93,5 +95,6 @@ class House:
             "ca": str(self.papers.ca),
             "certificate": [str(part) for part in self.papers.clients["arm-7"]],
             "token": TOKENS["alice"],
+            "hoarder": TOKENS["bob"],
             "share": str(self.share),
         }

@@ -330,6 +330,29 @@ class Visitor:
             while (answer := peer.line())["id"] != "end":
                 assert answer["error"]["code"] in (-32700, -32600), answer
 
+    def hoard(self) -> None:
+        """Has as much kept as it can, unread, until it is told that this is too much; it is alone in its principal."""
+        junk: Any = [[]] * 15_000 if self.rng.random() < 0.5 else ["j" * 200_000]
+        watch = ("gpio.watch", {"line": 27, "timeout_ms": 60_000, "junk": junk})
+        listening = self.way["listening"]["ws"]
+        with contextlib.ExitStack() as stack:
+            peer, deaf = (Peer(web_socket(listening, token=self.way["hoarder"])) for _ in range(2))
+            stack.callback(peer.close)
+            stack.callback(deaf.close)
+            for _ in range(16):
+                session = self.open(peer, on_disconnect="close")
+                deaf.start("task.events.subscribe", {"session_id": session})
+                for _ in range(60):
+                    params = submission(session, watch)
+                    params["task"] |= {"idempotency_key": self.rng.randbytes(100).hex(), "intent": "i" * 4000}
+                    answer = peer.call("task.submit", params)
+                    if "error" in answer:
+                        assert answer["error"]["code"] == -32005, answer
+                        assert answer["error"]["data"]["limit"] == "max_retained_bytes", answer
+                        return
+                    self.told(answer["result"]["task_id"], "")
+            raise AssertionError("it was never told that this is too much")
+
     def half(self) -> None:
         """Says all it has to say at once, and listens."""
         with self.peer("unix") as peer:
