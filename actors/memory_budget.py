@@ -51,6 +51,8 @@ KEY_BYTES: Final = 512
 """An idempotency key beside its text."""
 FEED_BYTES: Final = 400
 """A subscription to one task: a cursor, and its places in the history and in the outbox."""
+JOB_BYTES: Final = 32 << 10
+"""A whole job (HCP) beside its payload, its messages and its session: its plan's state, a Trio task, its account."""
 ANSWER_BYTES: Final = 96
 """An answer that waits, beside its text."""
 SMALL: Final = 16 << 10

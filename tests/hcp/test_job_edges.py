@@ -274,9 +274,9 @@ async def test_many_who_watch_an_ended_session_share_its_story(look):
         caller = world.caller()
         session_id = await caller.accepted()
         await caller.closed(session_id)
-        first = await world.desk.story(session_id)
-        assert await world.desk.story(session_id) is first
-        assert await world.desk.story("6b8f1f0e-0000-4000-8000-000000000000") is None
+        first = await world.desk.story(session_id, ALICE)
+        assert await world.desk.story(session_id, ALICE) is first
+        assert await world.desk.story("6b8f1f0e-0000-4000-8000-000000000000", ALICE) is None
 
 
 async def test_a_runtime_that_could_not_start_leaves_its_book_to_the_next(tmp_path, monkeypatch):

@@ -8,8 +8,10 @@ from datetime import timedelta
 import pytest
 import trio
 from support.hcp import Caller, ScriptCourse, ScriptPlan, capability, hcp_world, step
+from support.waiting import passes
 from support.world import ALICE, BOB, OPEN
 
+from hearth.actors.memory_budget import CONNECTION_BYTES, JOB_BYTES, SESSION_BYTES
 from hearth.hcp.planning import Fail, Finish, Wait
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
@@ -204,3 +206,29 @@ async def test_a_job_that_waits_for_a_person_has_a_place_until_it_is_decided(tmp
             else:
                 assert answer["payload"]["reason_code"] == "approval_denied"
             assert nothing_is_held(world)
+
+
+async def test_a_job_is_charged_for_its_memory_refused_without_room_and_released_with_its_story(tmp_path):
+    gated = capability("gated", step("read", tag="first", gate="g"))
+    async with hcp_world(tmp_path / "hcp", gated) as world:
+        memory = world.runtime.memory
+        account = memory.for_principal(ALICE.key)
+        caller = world.caller(ALICE)
+        session = await caller.accepted("gated")
+        running = account.used
+        assert running > JOB_BYTES + SESSION_BYTES + CONNECTION_BYTES
+        each, memory.each = memory.each, running + JOB_BYTES // 2
+        refused = await caller.rejected(caller.submission("gated", message_id="m-2"))
+        assert refused["reason_code"] == "resource_unavailable"
+        assert "max_retained_bytes" in str(refused)
+        memory.each = each
+        world.gate("g").open()
+        await caller.closed(session)
+        await passes(lambda: account.used < running - JOB_BYTES - SESSION_BYTES)
+        # Who follows an ended story that was read from the book is charged for it until it is sent.
+        again = world.caller(ALICE)
+        await again.call("hcp.attach", session_id=session)
+        await again.closed(session)
+        await again.close()
+        await caller.close()
+        await passes(lambda: memory.used == 0)

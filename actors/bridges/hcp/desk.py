@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakValueDictionary
 
+import orjson
 import trio
 
 from hearth.actors.bridges.hcp.approvals import Approvals
@@ -20,6 +21,7 @@ from hearth.actors.bridges.hcp.ends import Cut
 from hearth.actors.bridges.hcp.methods import Methods
 from hearth.actors.bridges.hcp.refusals import (
     crashed,
+    no_memory,
     no_policy,
     not_for_callers,
     reused,
@@ -32,6 +34,7 @@ from hearth.actors.bridges.hcp.rooms import Rooms
 from hearth.actors.bridges.hcp.store import StoreError
 from hearth.actors.bridges.hcp.story import Story
 from hearth.actors.bridges.hcp.submission import Submission
+from hearth.actors.memory_budget import JOB_BYTES
 from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.errors import InternalError, ShuttingDown
@@ -40,6 +43,7 @@ from hearth.hcp.messages import Abort, TaskSubmit
 from hearth.hcp.reading import TYPES, MessageError, dump, message as message_of, message_id_of, read_message
 from hearth.hcp.rejection import Rejection
 from hearth.hcp.token import TokenError
+from hearth.protocol.weight import parsed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -120,7 +124,15 @@ class HcpDesk:
         key = principal.key, message.message_id
         submission = self._underway.get(key)
         if submission is None:
-            submission = Submission(self, principal, allowed, message.message_id, submit, digest, [letter])
+            account = self.services.memory.for_principal(principal.key)
+            weight = JOB_BYTES + parsed_bytes(orjson.dumps(letter.document["payload"]))
+            if not account.fits(weight):
+                self._refuse(principal, letter, no_memory(account.refusal(weight)), message.message_id)
+                return
+            account.add(weight)
+            submission = Submission(
+                self, principal, allowed, message.message_id, submit, digest, account, weight, [letter]
+            )
             self._underway[key] = submission
             self._nursery.start_soon(self._attend, submission)
         elif submission.digest != digest:
@@ -135,6 +147,7 @@ class HcpDesk:
             await submission.run()
         finally:
             del self._underway[submission.principal.key, submission.message_id]
+            submission.memory.release(submission.weight)
             self._one_over.set()
 
     async def _abort(self, principal: Principal, letter: Letter, message: Message, abort: Abort) -> None:
@@ -198,8 +211,11 @@ class HcpDesk:
         submission = self._underway.get((principal.key, message_id))
         return submission is not None and submission.withdraw(reason)
 
-    async def story(self, session_id: str) -> Story | None:
-        """A session's messages, running or ended; None where they are kept no longer. Raises BookError."""
+    async def story(self, session_id: str, owner: Principal) -> Story | None:
+        """A session's messages, running or ended; None where they are kept no longer.
+
+        What is read of the book is charged to `owner`, whose session it is. Raises BookError.
+        """
         job = self.jobs.get(session_id)
         if job is not None:
             return job.account.story
@@ -209,7 +225,9 @@ class HcpDesk:
         if not lines:
             return None
         # One copy, however many follow it.
-        return self._ended.setdefault(session_id, Story(lines, ended=True, tally=self.services.journal.tally))
+        account = self.services.memory.for_principal(owner.key)
+        story = Story(lines, ended=True, tally=self.services.journal.tally, account=account)
+        return self._ended.setdefault(session_id, story)
 
     # --- life ---------------------------------------------------------------------------------------------------
 

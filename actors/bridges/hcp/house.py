@@ -77,6 +77,7 @@ async def keep_house(
         line_name=parts.board.line_name,
         clock=parts.clock,
         idle_ttl_s=parts.limits.idle_ttl_s,
+        memory=runtime.memory,
         refusals=runtime.refusals,
         rate=Rate.parse(parts.limits.session_rate),
         draw=draw if drawer is None else partial(draw, start=partial(by, drawer)),

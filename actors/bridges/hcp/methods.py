@@ -57,7 +57,7 @@ class House(Protocol):
         """Take back a task_submit of this principal's that has not been accepted; False where none is under way."""
         ...
 
-    async def story(self, session_id: str) -> Story | None:
+    async def story(self, session_id: str, owner: Principal) -> Story | None:
         """A session's messages."""
         ...
 
@@ -115,8 +115,9 @@ class Methods:
 
     async def _attach(self, principal: Principal, ask: Ask, params: HcpAttach, reader: Reading) -> None:
         row = await self._house.services.book.session(params.session_id)
-        story = None if row is None else await self._house.story(params.session_id)
-        if row is None or story is None or row.principal != principal.key:
+        owned = row is not None and row.principal == principal.key
+        story = await self._house.story(params.session_id, principal) if owned else None
+        if row is None or story is None:
             raise SessionInvalid(data={"reason": "there is no such session of yours"})
         ask.result(entry_of(row))
         reader.follow(story, story.index_of(params.from_sequence) if params.from_sequence else 1)

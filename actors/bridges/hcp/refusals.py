@@ -12,7 +12,7 @@ from hearth.hcp.states import TERMINAL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.errors import RpcError
+    from hearth.errors import QueueFull, RpcError
     from hearth.hcp.rejection import ReasonCode
     from hearth.hcp.values import Risk, State
 
@@ -33,6 +33,12 @@ def shutting_down() -> Rejection:
     """Everything, at the end."""
     cure = "submit it again, with the same message_id, later"
     return Rejection("shutting_down", "the daemon is ending", suggestion=cure)
+
+
+def no_memory(refusal: QueueFull) -> Rejection:
+    """More than may be kept for one principal, or for all."""
+    said = refusal.data or {}
+    return Rejection("resource_unavailable", said["reason"], suggestion=said["cure"])
 
 
 def unknown_session(session_id: str) -> Rejection:

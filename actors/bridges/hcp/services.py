@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.book import Book
     from hearth.actors.bridges.hcp.store import ArtifactStore
     from hearth.actors.journal import Journal
+    from hearth.actors.memory_budget import MemoryBudget
     from hearth.actors.refusals import Refusals
     from hearth.api import Session
     from hearth.config_hcp import HcpConfig
@@ -56,6 +57,8 @@ class Services:
     """How long a HACP session lives that nobody names."""
     draw: Callable[[Mapping[str, Any]], Awaitable[bytes]]
     """A plot's request to its PNG, in a child process; raises DrawingError."""
+    memory: MemoryBudget
+    """What is kept for each principal."""
     refusals: Refusals
     """Which refusals are recorded one by one."""
     rate: Rate

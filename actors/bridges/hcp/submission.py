@@ -33,6 +33,7 @@ from hearth.hcp.token import issue
 from hearth.hcp.values import new_id, write_duration
 
 if TYPE_CHECKING:
+    from hearth.actors import memory_budget
     from hearth.actors.asks import Letter
     from hearth.actors.bridges.hcp.approvals import Approvals, Decision
     from hearth.actors.bridges.hcp.rooms import Rooms
@@ -63,7 +64,7 @@ class House(Protocol):
         """True once no more jobs are taken."""
         ...
 
-    async def story(self, session_id: str) -> Story | None:
+    async def story(self, session_id: str, owner: Principal) -> Story | None:
         """A session's messages, running or ended; None where they are kept no longer."""
         ...
 
@@ -79,6 +80,10 @@ class Submission:
     submit: TaskSubmit
     digest: str
     """Of its payload."""
+    memory: memory_budget.Account
+    """What is kept for the principal."""
+    weight: int
+    """Bytes that are charged for it and its job, for as long as they last."""
     letters: list[Letter] = field(factory=list)
     """Not answered yet."""
     session_id: str | None = None
@@ -141,7 +146,7 @@ class Submission:
         self._claimed = claim.kind == "new"
         if claim.answer is None:
             return True
-        story = None if claim.session_id is None else await self.house.story(claim.session_id)
+        story = None if claim.session_id is None else await self.house.story(claim.session_id, self.principal)
         if story is None:
             self._answer(claim.answer)
         else:
@@ -251,7 +256,7 @@ class Submission:
         recorded = () if goes_on is None else goes_on.recorded
         await services.book.answer(self.principal.key, self.message_id, line, row, outcomes=recorded)
         self._claimed = False
-        story = Story((line,), tally=services.journal.tally)
+        story = Story((line,), tally=services.journal.tally, account=self.memory)
         account = Account(row.session_id, services.book, story, services.clock)
         job = Job(services, approval, submit, row, token, account, () if goes_on is None else goes_on.steps)
         self.house.jobs[row.session_id] = job
