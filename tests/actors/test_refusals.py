@@ -8,9 +8,11 @@ import trio.testing
 from support.world import ALICE, BOB, NOON, World, running
 
 from hearth.actors.admission import REHEARSALS
+from hearth.actors.bridges.hcp.rooms import Rooms
 from hearth.actors.refusals import INTERVAL_S, Refusals
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, RateLimited, ToolNotFound
+from hearth.hcp.rejection import Rejection
 from hearth.policy.buckets import MOST_NAMES, Buckets
 from hearth.policy.principal import Principal
 from hearth.policy.rate import Rate
@@ -184,3 +186,17 @@ async def test_a_read_that_discloses_is_refused_when_its_turn_comes_while_the_lo
         assert [step["status"] for step in done["steps"]] == ["SUCCESS", "FAILED"]
         assert done["steps"][1]["error_code"] == AuditUnavailable.code
         assert world.observer.labels("begin") == []
+
+
+async def test_jobs_that_one_principal_begins_are_limited_and_another_principals_are_not(autojump_clock):
+    rooms = Rooms(16, 4, Rate(2, 10))
+    for _ in range(2):
+        with rooms.place(ALICE.key):
+            pass
+    with pytest.raises(Rejection, match="try again in 5000 ms") as caught, rooms.place(ALICE.key):
+        pass
+    assert caught.value.reason_code == "resource_unavailable"
+    with rooms.place(BOB.key):
+        await trio.sleep(5)
+    with rooms.place(ALICE.key):
+        pass
