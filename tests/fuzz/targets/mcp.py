@@ -38,7 +38,7 @@ from hearth.policy.rate import PrincipalRates, RateLimits
 from hearth.policy.rules import Match, PolicyEntry, decide
 from hearth.protocol.methods import METHODS
 from hearth.schema import Validator, authority
-from hearth.tools import ToolRegistry
+from hearth.tools import CARD_NAMESPACE, ToolRegistry
 
 from ..mutation import json_of, parts
 
@@ -128,12 +128,12 @@ def _job(params: types.CallToolRequestParams) -> Job | None:
     assert not jobs or _is_json(params.arguments), "the SDK reads NaN, Infinity and what is too deep to be written"
     if params.name == PLAN:
         assert _PLAN_AUTHORITY.is_valid(params.arguments), "accepted by the fast validator, and not by the authority"
-    assert len(jobs) == (params.name == PLAN or _known(params.name, mcp=True))
+    assert len(jobs) == (params.name == PLAN or _known(params.name))
     return jobs[0] if jobs else None
 
 
-def _known(name: str, *, mcp: bool = False) -> bool:
-    return name in _MCP_NAMES or (name in _REGISTRY and not mcp)
+def _known(name: str) -> bool:
+    return name in _MCP_NAMES or name.removeprefix(CARD_NAMESPACE) in _REGISTRY
 
 
 def _is_json(value: Any) -> bool:
@@ -145,7 +145,13 @@ def _is_json(value: Any) -> bool:
     for mark in re.sub(r'"(?:[^"\\]|\\.)*"', "", text):
         level += (mark in "[{") - (mark in "]}")
         deepest = max(deepest, level)
-    return deepest <= _DEEPEST
+    if deepest > _DEEPEST:
+        return False
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:  # HACP has no integers of more than 64 bits, and no lone surrogates
+        return False
+    return True
 
 
 def _submitted(job: Job) -> None:
@@ -170,7 +176,7 @@ def _submitted(job: Job) -> None:
     for run in runs:
         assert _HASH.fullmatch(run.args_hash)
         try:
-            canonical = rfc8785.dumps(dict(run.args))
+            canonical = rfc8785.dumps(orjson.loads(run.args))
         except (rfc8785.CanonicalizationError, RecursionError):
             continue  # the record's own extension of it, which tests/audit holds to its documentation
         assert run.args_hash == "sha256:" + hashlib.sha256(canonical).hexdigest()
