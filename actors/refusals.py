@@ -23,7 +23,7 @@ from hearth.policy.rate import Rate, TokenBucket
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hearth.actors.step import AuditTrail
+    from hearth.actors.journal import Journal
 
 INTERVAL_S: Final = 60.0
 """Seconds between two records of what was counted."""
@@ -51,7 +51,7 @@ class _Count:
 class Refusals:
     """The refusals of one runtime. `rate` is for each principal and event; `clock` gives epoch seconds."""
 
-    def __init__(self, journal: AuditTrail, rate: Rate, clock: Callable[[], float]) -> None:
+    def __init__(self, journal: Journal, rate: Rate, clock: Callable[[], float]) -> None:
         self._journal = journal
         self._rate = rate
         self._clock = clock
