@@ -27,6 +27,7 @@ from hearth.drivers.boards import Board, load_profile, open_board, profile_file
 from hearth.drivers.boards.sensors import SENSORS_BUS
 from hearth.drivers.files import FileDriver
 from hearth.drivers.process import ProcessDriver
+from hearth.drivers.programs import ProgramDriver
 from hearth.drivers.system import SystemDriver
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.energymeter import SensorDriver
     from hearth.drivers.base import Driver, Style
+    from hearth.drivers.launching import Launcher
 
 
 def build_parts(
@@ -68,19 +70,22 @@ def build_parts(
         **board.drivers,
         "files": FileDriver(),
         "system": SystemDriver(show_addresses="addresses" in config.tools.disclose),
-        "processes": ProcessDriver(
-            show_argv=config.tools.proc_argv,
-            show_users="users" in config.tools.disclose,
-            signal_executables=config.tools.signal,
-        ),
-        # A bus of its own: a program that runs for minutes must not hold up a list of processes.
-        "exec": ProcessDriver(),
     }
     tools = build_tools(
         board, enable=config.tools.enable, disable=config.tools.disable, exec_templates=config.tools.exec
     )
     audit = audit_settings(config)
     check_roots(config, audit, profile=profile, config_file=config_file, socket=socket)
+    own = tuple(path for path in (config_file, socket) if path is not None)
+    launcher = _launcher(config, audit, own) if any(tool.name == "proc.exec" for tool in tools) else None
+    drivers["processes"] = ProcessDriver(
+        show_argv=config.tools.proc_argv,
+        show_users="users" in config.tools.disclose,
+        signal_executables=config.tools.signal,
+        launcher=launcher,
+    )
+    # A bus of its own: a program that runs for minutes must not hold up a list of processes.
+    drivers["exec"] = ProgramDriver(launcher)
     journal = Journal(audit, clock=clock)
     registry = ToolRegistry(tools)
     policy = _policy(config) or default_policy
@@ -108,6 +113,7 @@ def build_parts(
         journal=journal,
         audit_head=lambda: journal.head,
         ledger=Ledger(Path(f"{real(audit.path)}.outputs")),
+        launcher=launcher,
         limits=config.limits,
         clock=clock,
         agent_card=cards.card,
@@ -117,6 +123,26 @@ def build_parts(
         capabilities=offered,
         hcp_directory=Path(f"{real(audit.path)}.hcp"),
     )
+
+
+def _launcher(config: Config, audit: AuditSettings, files: Sequence[Path]) -> Launcher:
+    """What starts the programs of proc.exec; started by who runs the parts. Raises ConfigError.
+
+    `files` are the daemon's own beside its log: no program reaches them.
+    """
+    # Only now: most daemons start no program.
+    from hearth.drivers.launching import Launcher
+    from hearth.drivers.sandbox.cage import cages
+    from hearth.drivers.sandbox.plan import Places
+
+    log = real(audit.path)
+    found = cages(config, Places(audit=log, key=audit.key), files)
+    return Launcher(config.tools.exec, found if config.sandbox.enable else None, programs_file(log))
+
+
+def programs_file(log: Path) -> Path:
+    """Where it stands which programs run, for the start after a crash."""
+    return Path(f"{log}.programs")
 
 
 def _capabilities(config: Config, registry: ToolRegistry) -> CapabilitySet:

@@ -11,9 +11,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
+from hearth.actors.build import programs_file
 from hearth.audit.disk import sync_names
 from hearth.audit.files import real
 from hearth.config import default_socket, default_state_dir
+from hearth.drivers.program_record import end_survivors, open_record
+from hearth.drivers.sandbox.cage import cannot_hold, find_program_user, program_notes
 from hearth.drivers.sandbox.confine import available, confine
 from hearth.drivers.sandbox.identity import find_user, make_over
 from hearth.drivers.sandbox.plan import Places, make_plan
@@ -58,18 +63,28 @@ def places_of(parts: RuntimeParts, bound: Path | None) -> Places:
 
 
 def confine_daemon(
-    config: Config, parts: RuntimeParts, places: Places, made: Collection[Path], *, no_sandbox: bool
+    config: Config,
+    parts: RuntimeParts,
+    places: Places,
+    made: Collection[Path],
+    *,
+    no_sandbox: bool,
+    notifier: int | None = None,
 ) -> Report:
-    """Confine this process for good, and tell in the log what is in force. Raises ConfigError.
+    """Start what starts programs, confine this process for good, and tell in the log what is in force.
 
     To be called when addresses are bound and devices known, and before any record is opened or thread started; `made`
-    are directories that this process has made.
+    are directories that this process has made, `notifier` the descriptor of the socket to the service manager. Raises
+    ConfigError.
     """
     off = "--no-sandbox" if no_sandbox else None if config.sandbox.enable else "[sandbox] enable = false"
     if no_sandbox and config.sandbox.require:
         raise ConfigError("[sandbox] require: --no-sandbox cannot be; take one of them out")
     plan = plan_of(config, parts, places, os.geteuid())
+    notes = program_notes(config, os.geteuid()) if parts.launcher is not None else ()
+    plan = evolve(plan, notifier=notifier, notes=(*plan.notes, *notes))
     _prepare(plan, places, made, durable=config.audit.durability == "fsync")
+    _start_launcher(config, parts, confined=off is None)
     # SQLite's own choice would be /tmp.
     os.environ["SQLITE_TMPDIR"] = str(places.audit.parent)
     report = confine(plan, off=off)
@@ -81,6 +96,20 @@ def confine_daemon(
         lacking = "; ".join(f"{name}: {why}" for name, why in report.missing.items())
         raise ConfigError(f"[sandbox] require: not all of it can be put in force: {lacking}")
     return report
+
+
+def _start_launcher(config: Config, parts: RuntimeParts, *, confined: bool) -> None:
+    """Start the launcher of programs, if proc.exec is a tool; else end what an earlier run may have left of them."""
+    if parts.launcher is None:
+        record = open_record(programs_file(real(parts.journal.settings.path)), make=False)
+        if record is not None:
+            end_survivors(record)
+            os.close(record)
+        return
+    reason = cannot_hold(config) if confined else None
+    if reason is not None:
+        raise ConfigError(reason)
+    parts.launcher.start(user=find_program_user(config, os.geteuid()), confined=confined)
 
 
 def _can_work(user: Identity, places: Places) -> None:

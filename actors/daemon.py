@@ -39,12 +39,13 @@ from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import RESERVED, Doorway
 from hearth.actors.opening import open_listeners, read_certificates, serves_mcp
 from hearth.actors.runtime import Runtime, RuntimeParts
-from hearth.actors.service import activated_socket, notify
+from hearth.actors.service import Notifier, activated_socket
 from hearth.actors.signals import RELOAD, Signals
 from hearth.actors.supervisor import contain
 from hearth.actors.voice import Voice, keep_standard_descriptors
 from hearth.actors.watchdog import watched
 from hearth.config import Config, default_socket, load_config
+from hearth.drivers.sandbox.cage import cannot_hold
 from hearth.errors import ConfigError
 from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
 from hearth.policy.jobs import idle_job_rules
@@ -72,10 +73,13 @@ FLUSH_PATIENCE = 1.0
 class Daemon:
     """One hearthd over its listeners, the first of which is the Unix socket."""
 
-    def __init__(self, config: Config, parts: RuntimeParts, *, signals: Signals, voice: Voice) -> None:
+    def __init__(
+        self, config: Config, parts: RuntimeParts, *, signals: Signals, voice: Voice, notifier: Notifier
+    ) -> None:
         self._config = config
         self._signals = signals
         self._voice = voice
+        self._notifier = notifier
         self._parts = parts
         self._runtime: Runtime | None = None
         self._connections: set[Connection] = set()
@@ -103,7 +107,7 @@ class Daemon:
         self._runtime.serves_mcp = serves_mcp(self._config)
         async with (
             self._runtime.serve() as runtime,
-            watched(os.environ, runtime.parts.journal.answer),
+            watched(os.environ, self._notifier, runtime.parts.journal.answer),
             open_desk(books, runtime, job_sessions(runtime)) as desk,
             trio.open_nursery() as connections,
         ):
@@ -120,7 +124,7 @@ class Daemon:
                 accepting.cancel_scope.cancel()
             for listener in listeners:
                 listener.close()
-            notify(os.environ, "STOPPING=1")
+            self._notifier.tell("STOPPING=1")
             async with trio.open_nursery() as ending:
                 ending.start_soon(self._stop_waiting, runtime)
                 until = trio.current_time() + self._config.limits.shutdown_grace_s
@@ -157,7 +161,7 @@ class Daemon:
 
     def _reload(self, listeners: Sequence[Listener]) -> None:
         """Read certificates again; what cannot be read leaves the listener with what it had."""
-        notify(os.environ, f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._notifier.tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         failed = False
         for listener in listeners:
             try:
@@ -168,7 +172,7 @@ class Daemon:
         if not failed:
             log.info("SIGHUP: certificates have been read again; the rest of the configuration takes a restart")
         _warn(listeners)
-        notify(os.environ, "READY=1")
+        self._notifier.tell("READY=1")
 
     async def _remind(self, listeners: Sequence[Listener]) -> None:
         """Tell once a day what is about to expire: this runs for longer than certificates last."""
@@ -197,7 +201,7 @@ class Daemon:
         for address in elsewhere:
             self._voice.say(f"hearthd: listening on {address}")
         self._voice.say(f"hearthd: ready on {path}")
-        notify(os.environ, f"READY=1\nSTATUS=ready on {path}")
+        self._notifier.tell(f"READY=1\nSTATUS=ready on {path}")
 
 
 def _warn(listeners: Sequence[Listener]) -> None:
@@ -277,6 +281,8 @@ def _check(config: Config, file: Path | None) -> None:
     for warning in [*idle_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     plan_of(config, parts, places_of(parts, None), 0 if config.sandbox.user else os.geteuid())
+    if (reason := cannot_hold(config)) is not None:
+        raise ConfigError(reason)
     for line in lacking(config):
         sys.stdout.write(f"hearthd: warning: {line}\n")
     for note in parts.capabilities.notes:
@@ -307,7 +313,8 @@ def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
     uid = own_uid(config)
     listening = activated_socket(os.environ)
-    bound, drawer = None, None
+    bound, drawer, parts = None, None, None
+    notifier = Notifier(os.environ)
     made = [] if listening is not None or path.parent.is_dir() else [path.parent]
     if listening is None:
         listening = unix.bind(path, config.server.socket_mode, config.server.socket_group, uid)
@@ -318,13 +325,15 @@ def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool)
     try:
         policy = default_policy(uid, unix.socket_gid(path))
         parts = build_parts(config, default_policy=policy, config_file=file, socket=path)
-        daemon = Daemon(config, parts, signals=signals, voice=voice)
+        daemon = Daemon(config, parts, signals=signals, voice=voice, notifier=notifier)
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
         if config.hcp.serve:
             drawer = start_drawer(limits_of(config, no_sandbox=no_sandbox))
         # Addresses are bound and devices known: from here on nothing is opened that the plan does not name.
         own = places_of(parts, path if bound is not None else None)
-        daemon.confined(confine_daemon(config, parts, own, made, no_sandbox=no_sandbox))
+        daemon.confined(
+            confine_daemon(config, parts, own, made, no_sandbox=no_sandbox, notifier=notifier.fileno())
+        )
         voice.start()
         notes = parts.open_records()
         books = open_books(parts, drawer)
@@ -337,6 +346,9 @@ def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool)
         listening.close()
         if drawer is not None:
             drawer.close()
+        if parts is not None and parts.launcher is not None:
+            parts.launcher.close()
+        notifier.close()
         if bound is not None:
             unix.remove(path, bound)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from contextlib import asynccontextmanager, closing, nullcontext, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -292,7 +292,10 @@ async def open_runtime(
     books = open_books(parts)
     for note in () if books is None else books.notes:
         log.warning("%s", note)
-    with nullcontext() if books is None else closing(books):
+    with ExitStack() as closed:
+        for owned in (books, parts.launcher):
+            if owned is not None:
+                closed.enter_context(closing(owned))
         async with unwrapped() as body, Runtime(parts).serve() as runtime, trio.open_nursery() as nursery:
             jobs = LocalJobs(runtime, embedded())
             nursery.start_soon(jobs.run)

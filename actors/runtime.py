@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from hearth.actors.journal import Journal
     from hearth.audit.chain import Head
     from hearth.drivers.boards import Board
+    from hearth.drivers.launching import Launcher
     from hearth.policy.paths import PathGuard
     from hearth.policy.principal import Principal
     from hearth.policy.rules import Ranked
@@ -73,6 +74,8 @@ class RuntimeParts:
     clock: Callable[[], float] = time.time
     ledger: Ledger = field(factory=Ledger)
     """Which outputs are driven; opened, where it has a file."""
+    launcher: Launcher | None = None
+    """What starts programs, where proc.exec is a tool; closed by who runs the parts."""
     audit_head: Callable[[], Head] | None = None
     """Seq and hash of the newest audit record, where there is a chain."""
     agent_card: Callable[[Sequence[str], bool], Mapping[str, Any] | None] = lambda _listeners, _serves_mcp: None

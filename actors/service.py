@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hearth.errors import ConfigError
@@ -19,20 +20,42 @@ NOTIFY_PATIENCE = 0.5
 """Seconds that a service manager may take to receive a state."""
 
 
-def notify(environ: Mapping[str, str], state: str, *, patience: float = NOTIFY_PATIENCE) -> None:
-    """Send a state such as "READY=1" to NOTIFY_SOCKET, if there is one. A manager that has gone is not our trouble."""
-    address = environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-        # A manager that hangs must not take us along.
-        sender.settimeout(patience)
-        try:
-            sender.sendto(state.encode(), address)
-        except OSError:
+class Notifier:
+    """Tells the service manager states, if there is one that wants to be told (NOTIFY_SOCKET).
+
+    Its socket is made and connected at once: a confined daemon makes no such socket, and sends to no address. A manager
+    that has gone is not our trouble.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._socket: socket.socket | None = None
+        address = environ.get("NOTIFY_SOCKET")
+        if not address:
             return
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            made.connect("\0" + address[1:] if address.startswith("@") else address)
+        except OSError:
+            made.close()
+        else:
+            self._socket = made
+
+    def fileno(self) -> int | None:
+        """The descriptor of the socket, if there is one."""
+        return None if self._socket is None else self._socket.fileno()
+
+    def tell(self, state: str, *, patience: float = NOTIFY_PATIENCE) -> None:
+        """Send a state such as "READY=1". A manager that hangs must not take us along."""
+        if self._socket is not None:
+            self._socket.settimeout(patience)
+            with suppress(OSError):
+                self._socket.send(state.encode())
+
+    def close(self) -> None:
+        """Tell nothing any more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 def activated_socket(environ: MutableMapping[str, str]) -> socket.socket | None:

@@ -163,6 +163,7 @@ class StepScope:
         gives_back: Hashable | Callable[[], Hashable | None] | None = None,
         instead: Callable[[], None] | None = None,
         must_run: bool = False,
+        on_cancel: Callable[[], None] | None = None,
     ) -> Any:
         """See StepContext."""
         if not must_run:
@@ -186,6 +187,7 @@ class StepScope:
             if gives_back is None
             else GiveBack(gives_back, self._asker.session_id, step.held, borrowed=True, instead=instead),
             must_run=must_run,
+            on_cancel=on_cancel,
         )
         step.bus.request(ticket, no_wait=constraints.on_busy == "fail" and not must_run)
         try:

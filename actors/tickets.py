@@ -86,6 +86,7 @@ class Ticket(Slot[Any]):
         "held_by",
         "limit",
         "must_run",
+        "on_cancel",
         "op",
         "order",
         "priority",
@@ -104,6 +105,7 @@ class Ticket(Slot[Any]):
         borrows: bool = False,
         gives_back: GiveBack | None = None,
         must_run: bool = False,
+        on_cancel: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
         self.op = op
@@ -116,6 +118,8 @@ class Ticket(Slot[Any]):
         self.held_by: str | None = None
         """The session to which the output that this drives goes back, if its effect is taken back."""
         self.must_run = must_run
+        self.on_cancel = on_cancel
+        """Asks a transaction that has begun to end early; it returns what became of it all the same."""
         self.state = State.QUEUED
         self.order = 0
         self.asked_at = 0.0
@@ -131,6 +135,8 @@ class Ticket(Slot[Any]):
     def abort(self) -> bool:
         """The asker is cancelled: a ticket that queues is withdrawn, one that has begun keeps its asker."""
         if self.state is not State.QUEUED:
+            if self.on_cancel is not None:
+                self.on_cancel()
             return False
         self.state = State.WITHDRAWN
         if self.queue is not None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from hearth.actors.service import notify
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from hearth.actors.service import Notifier
 
 ALIVE: Final = "WATCHDOG=1"
 SHARE: Final = 3
@@ -36,19 +36,21 @@ def period(environ: Mapping[str, str], pid: int) -> float | None:
 
 
 @asynccontextmanager
-async def watched(environ: Mapping[str, str], answers: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def watched(
+    environ: Mapping[str, str], notifier: Notifier, answers: Callable[[], Awaitable[None]]
+) -> AsyncIterator[None]:
     """While the body runs, tell the service manager so each time that `answers` returns, if it wants to be told."""
     seconds = period(environ, os.getpid())
     if seconds is None:
         yield
         return
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell, environ, seconds, answers)
+        nursery.start_soon(_tell, notifier, seconds, answers)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _tell(environ: Mapping[str, str], seconds: float, answers: Callable[[], Awaitable[None]]) -> None:
+async def _tell(notifier: Notifier, seconds: float, answers: Callable[[], Awaitable[None]]) -> None:
     while True:
         with trio.move_on_after(seconds) as waiting:
             await answers()
@@ -56,5 +58,5 @@ async def _tell(environ: Mapping[str, str], seconds: float, answers: Callable[[]
             log.error("the journal has not answered for %g s, so the service manager gets no sign of life", seconds)
             continue
         # One that does not receive it must not hold the event loop, and gets the next one.
-        notify(environ, ALIVE, patience=0)
+        notifier.tell(ALIVE, patience=0)
         await trio.sleep(seconds / SHARE)

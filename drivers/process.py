@@ -1,8 +1,7 @@
-"""Processes of this machine: list them, run a program the operator has described, signal the few that may be.
+"""Processes of this machine: list them, and signal the few that may be.
 
-It owns the safety of doing so: no shell, a minimal environment, a process group of its own that is gone when
-the transaction ends, bounded output, and process ids pinned by a pidfd so that none is mistaken for its
-successor. It refuses to decide who may do this: tools, risk levels and policy do.
+It owns the safety of doing so: process ids are pinned by a pidfd, so that none is mistaken for its successor. It
+refuses to decide who may do this: tools, risk levels and policy do.
 """
 
 from __future__ import annotations
@@ -11,34 +10,25 @@ import contextlib
 import os
 import pwd
 import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hearth.drivers.base import BaseDriver
-from hearth.drivers.process_child import Child
 from hearth.errors import DeviceError, PermissionDenied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hearth.config_exec import ExecTemplate
+    from hearth.drivers.launching import Launcher
 
 SortKey = Literal["cpu", "memory", "pid"]
 
 MAX_LISTED = 500
 """Most processes in one answer."""
-TERM_GRACE_MS = 2_000
-"""How long a program that overran its time has between SIGTERM and SIGKILL."""
 SIGNALS: Mapping[str, signal.Signals] = {
     name: signal.Signals[name] for name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGKILL", "SIGUSR1", "SIGUSR2")
 }
 """Signals that may be sent. SIGSTOP is not among them: a controller that is frozen leaves its outputs driven."""
-MARK = "HEARTH_EXEC"
-"""Environment variable of every program that `execute` starts: "<our pid>/<template>"."""
-
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ARGV_BYTES = 4096
 _STATES = {
     "R": "running", "S": "sleeping", "D": "disk-sleep", "I": "idle", "T": "stopped", "t": "tracing-stop",
@@ -47,11 +37,10 @@ _STATES = {
 
 
 class ProcessDriver(BaseDriver):
-    """Lists, runs and signals processes. Every method blocks at most as long as it says.
+    """Lists and signals processes.
 
-    `signal_executables` are programs whose processes may be signalled beside those that `execute` started;
-    `show_argv` lists command lines, which often carry secrets, `show_users` the names of users (draft §13);
-    `clock` gives seconds, monotonic.
+    `signal_executables` are programs whose processes may be signalled beside those that `launcher` started;
+    `show_argv` lists command lines, which often carry secrets, `show_users` the names of users (draft §13).
     """
 
     width = 2
@@ -62,12 +51,12 @@ class ProcessDriver(BaseDriver):
         show_argv: bool = False,
         show_users: bool = False,
         signal_executables: Sequence[Path] = (),
+        launcher: Launcher | None = None,
         proc: Path = Path("/proc"),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._show_users = show_users
         self._show_argv, self._signal_executables = show_argv, tuple(signal_executables)
-        self._proc, self._clock = proc, clock
+        self._launcher, self._proc = launcher, proc
         self._ticks_per_s, self._page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
     def describe(self) -> Mapping[str, Any]:
@@ -126,7 +115,7 @@ class ProcessDriver(BaseDriver):
             }
 
     def _stat(self, pid: int) -> tuple[str, list[str]] | None:
-        """The name, and what follows it in /proc/PID/stat: 0 state, 1 ppid, 3 session, 11 utime, 12 stime, 21 rss."""
+        """The name, and what follows it in /proc/PID/stat: 0 state, 1 ppid, 11 utime, 12 stime, 21 rss."""
         try:
             text = (self._proc / str(pid) / "stat").read_bytes().decode(errors="replace")
         except OSError:
@@ -149,50 +138,6 @@ class ProcessDriver(BaseDriver):
             return []
         return data.rstrip(b"\0").decode(errors="replace").split("\0") if data else []
 
-    def execute(self, name: str, template: ExecTemplate, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a template's program to its end and tell how it went, whatever its exit code.
-
-        After `template.timeout_ms` its process group gets SIGTERM, TERM_GRACE_MS later SIGKILL. When the
-        program has ended, what is left of its process group is killed: nothing it started outlives the
-        transaction, but for what has left the group on purpose. Raises InvalidParams for parameters that the
-        template refuses, and DeviceError with effect "none" when the program cannot be started.
-        """
-        argv = template.fill(params)
-        environment = {"PATH": PATH, "LANG": "C.UTF-8", **template.env, MARK: f"{os.getpid()}/{name}"}
-        begun = self._clock()
-        try:
-            os.close(os.pidfd_open(os.getpid()))  # find out before there is a process to look after
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                cwd=template.cwd,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            reason = f"{argv[0]} cannot be started: {error.strerror}: {error.filename}; look at [tools.exec] {name}"
-            raise DeviceError(reason, effect="none", data={"template": name}) from error
-        child = Child(process, template.max_output_bytes, self._clock)
-        try:
-            timed_out = child.run(template.timeout_ms / 1000, TERM_GRACE_MS / 1000)
-        except OSError as error:
-            reason = f"{argv[0]} was killed: it could not be watched: {error.strerror}"
-            raise DeviceError(reason, effect="unknown", data={"template": name}) from error
-        code = process.returncode
-        return {
-            "template": name,
-            "pid": process.pid,
-            "exit_code": code if code >= 0 else None,
-            "signal": _signal_name(-code) if code < 0 else None,
-            "timed_out": timed_out,
-            "duration_ms": round((self._clock() - begun) * 1000, 3),
-            "stdout": child.stdout.to_json(),
-            "stderr": child.stderr.to_json(),
-        }
-
     def send_signal(self, pid: int, name: str) -> dict[str, Any]:
         """Send a signal of SIGNALS to one process.
 
@@ -207,8 +152,10 @@ class ProcessDriver(BaseDriver):
         except OSError as error:
             raise DeviceError(f"process {pid}: {error.strerror}", effect="none", data={"pid": pid}) from error
         try:
-            comm = self._judged(pid)
-            signal.pidfd_send_signal(pinned, SIGNALS[name])
+            comm = self._name(pid)
+            if self._launcher is None or not self._launcher.signal(pid, name):
+                self._judge(pid)
+                signal.pidfd_send_signal(pinned, SIGNALS[name])
         except ProcessLookupError as error:
             raise DeviceError(f"process {pid} has ended", effect="none", data={"pid": pid}) from error
         except PermissionError as error:
@@ -217,27 +164,17 @@ class ProcessDriver(BaseDriver):
             os.close(pinned)
         return {"pid": pid, "name": comm, "signal": name}
 
-    def _judged(self, pid: int) -> str:
-        """The name of a process that may be signalled. Raises ProcessLookupError or PermissionDenied."""
+    def _name(self, pid: int) -> str:
+        """The name of a process. Raises ProcessLookupError."""
         stat = self._stat(pid)
         if stat is None:
             raise ProcessLookupError(pid)
-        comm, fields = stat
-        if not self._is_ours(pid, fields) and not self._is_listed(pid):
+        return stat[0]
+
+    def _judge(self, pid: int) -> None:
+        """Raise PermissionDenied for a process that may not be signalled."""
+        if not self._is_listed(pid):
             raise self._denied(pid, "it was not started by proc.exec, and [tools] signal does not list its executable")
-        return comm
-
-    def _is_ours(self, pid: int, fields: Sequence[str]) -> bool:
-        """Whether `execute` started it: a child of ours that leads a session and carries our mark.
-
-        The kernel is the register: it cannot be out of date, and it outlives a bus that is reopened.
-        """
-        if int(fields[1]) != os.getpid() or int(fields[3]) != pid:
-            return False
-        with contextlib.suppress(OSError):
-            environment = (self._proc / str(pid) / "environ").read_bytes().split(b"\0")
-            return any(entry.startswith(f"{MARK}={os.getpid()}/".encode()) for entry in environment)
-        return False
 
     def _is_listed(self, pid: int) -> bool:
         """Whether it runs a listed executable: the file itself is compared, since names can be chosen freely."""
@@ -258,10 +195,3 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"SIG{number}"

@@ -9,11 +9,11 @@ argv.
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from hearth.config_kinds import AbsolutePath, Choice, Integer, ListOf, TableOf, Text, checked
+from hearth.config_kinds import AbsolutePath, Choice, Flag, Integer, ListOf, TableOf, Text, checked
 from hearth.config_toml import show
 from hearth.errors import ConfigError, InvalidParams
 
@@ -21,6 +21,7 @@ MAX_PARAM = 1024
 """Longest value of a parameter, in characters: it also bounds what an operator's pattern is tried on."""
 
 _ANY_TEXT = Text("a string", r"(?s:.*)")
+_Paths: TypeAlias = Annotated[tuple[Path, ...], ListOf(AbsolutePath())]
 _ENV_NAME = Text("a name without '='", "[^=]+")
 _PARAM_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -82,6 +83,21 @@ class ExecTemplate:
     ok_exit_codes: Annotated[tuple[int, ...], ListOf(Integer(0, 255), least=1)] = (0,)
     env: Annotated[Mapping[str, str], TableOf(_ANY_TEXT, _ENV_NAME)] = field(factory=dict)
     cwd: Annotated[Path, AbsolutePath()] = Path("/")
+    read: _Paths = ()
+    """What it may read beside the system's programs and libraries, and `[sandbox] read`."""
+    write: _Paths = ()
+    execute: _Paths = ()
+    """What it may run in its turn."""
+    network: Annotated[bool, Flag()] = False
+    """Whether it may make IP sockets."""
+    grace_ms: Annotated[int, Integer(0, 60_000)] = 2_000
+    """Between SIGTERM and SIGKILL, when its time has run out or its task is cancelled."""
+    max_processes: Annotated[int, Integer(1, 4_096)] = 64
+    """Processes and threads that it may have at once, itself included; the kernel exempts root."""
+    max_memory_bytes: Annotated[int, Integer(1 << 20)] = 1 << 30
+    """Of each of its processes."""
+    max_file_bytes: Annotated[int, Integer(0)] = 1 << 28
+    """Of each file that it writes."""
 
     def __attrs_post_init__(self) -> None:
         if not self.argv[0].startswith("/") or "{" in self.argv[0] or "}" in self.argv[0]:

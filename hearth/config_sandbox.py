@@ -24,6 +24,8 @@ class SandboxConfig:
     """Whether the daemon refuses to start where a part of it cannot be put in force."""
     user: Annotated[str | None, Text()] = None
     """Whom to become, with this user's groups, when started as root."""
+    program_user: Annotated[str | None, Text()] = None
+    """Whom programs of proc.exec run as, when started as root; None means: as the daemon."""
     read: _Paths = ()
     write: _Paths = ()
     execute: _Paths = ()

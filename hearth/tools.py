@@ -105,6 +105,7 @@ class StepContext(Protocol):
         gives_back: Hashable | Callable[[], Hashable | None] | None = None,
         instead: Callable[[], None] | None = None,
         must_run: bool = False,
+        on_cancel: Callable[[], None] | None = None,
     ) -> Any:
         """Run `op(driver)` as one transaction on the step's bus and return its value.
 
@@ -117,6 +118,9 @@ class StepContext(Protocol):
         A step that takes its own effect back, as a pulse does, says `borrows` when it begins, and names the output in
         `gives_back` when it ends: the output then stays with the session that held it before. If that session has ended
         since, the output goes to its safe state: `instead` is called in place of `op`, and the call returns None.
+
+        `on_cancel` is called once if the step is cancelled after the transaction has begun, for one that can be asked
+        to end early and then still returns what became of it.
 
         Raises ResourceBusy, DeviceError, or AuditUnavailable.
         """

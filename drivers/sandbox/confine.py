@@ -133,7 +133,7 @@ def _landlock(plan: Plan, newest: int) -> Iterator[Part]:
         for name, _, _ in _LANDLOCK:
             yield Part(name, False, f"Landlock would keep hearthd from looking into other processes ({plan.looks})")
         return
-    scopes = (0 if plan.abstract else landlock.ABSTRACT_UNIX_SOCKETS) | (0 if plan.signals else landlock.SIGNALS)
+    scopes = landlock.ABSTRACT_UNIX_SOCKETS | (0 if plan.signals else landlock.SIGNALS)
     try:
         abi = min(landlock.version(), newest)
         with landlock.Ruleset(abi, scopes, tcp=plan.network is None) as rules:
@@ -160,14 +160,12 @@ def _part_of_landlock(name: Name, since: int, kernel: str, abi: int, said: str) 
 
 
 def _scopes(plan: Plan) -> str:
-    held = [name for name, why in (("signals", plan.signals), ("abstract sockets", plan.abstract)) if why is None]
-    return f"no {' and no '.join(held)} to the outside" if held else "none is asked for"
+    return "no abstract sockets" + (" and no signals" if plan.signals is None else "") + " to the outside"
 
 
 def _filter(plan: Plan) -> Filter | NoFilter:
-    allowed = {"execve": plan.execve is not None, "connect": plan.connect is not None}
     try:
-        return Filter(seccomp.rules(plan.families, **allowed))
+        return Filter(seccomp.rules(plan.families, connect=plan.connect is not None, notifier=plan.notifier))
     except NoFilter as error:
         return error
 
@@ -179,7 +177,7 @@ def _seccomp(plan: Plan, made: Filter | NoFilter) -> Part:
         made.enforce()
     except NoFilter as error:
         return Part("syscalls", False, str(error))
-    return Part("syscalls", True, f"{made.calls} are denied{'' if plan.execve else ', execve among them'}")
+    return Part("syscalls", True, f"{made.calls} are denied, execve among them")
 
 
 def python_rules() -> list[tuple[Path, Fs]]:

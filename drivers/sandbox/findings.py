@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hearth.config import default_socket, default_state_dir
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.sandbox import landlock, seccomp
+from hearth.drivers.sandbox.cage import cannot_hold, program_notes
 from hearth.drivers.sandbox.confine import available
 from hearth.drivers.sandbox.plan import Places, make_plan
 from hearth.errors import ConfigError
@@ -66,7 +67,13 @@ def _planned(config: Config) -> dict[str, Any]:
         plan = make_plan(config, profile, places, tools=tools, environ=os.environ, uid=os.geteuid())
     except ConfigError as error:
         return {"error": str(error)}
-    return {**plan.to_json(), "notes": list(plan.notes), "require": config.sandbox.require}
+    runs = "proc.exec" in tools
+    programs = {
+        "programs": sorted(config.tools.exec) if runs else [],
+        "programs_refused": cannot_hold(config),
+        "notes": [*plan.notes, *(program_notes(config, os.geteuid()) if runs else ())],
+    }
+    return {**plan.to_json(), **programs, "require": config.sandbox.require}
 
 
 def process(pid: int) -> dict[str, Any] | None:

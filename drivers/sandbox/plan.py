@@ -58,6 +58,12 @@ class Places:
         beside = self.audit.parent.glob(f"{self.audit.name}*") if self.audit.parent.is_dir() else ()
         return (*beside, self.audit.parent / "agent-card.json", self.key, Path(f"{self.key}.pub"))
 
+    @property
+    def private(self) -> tuple[Path, ...]:
+        """What no program is to reach: the log, what the daemon keeps beside it, and the key."""
+        beside = (Path(f"{self.audit}{suffix}") for suffix in (".outputs", ".hcp", ".programs"))
+        return (self.audit, *beside, self.audit.parent / "agent-card.json", self.key)
+
 
 @frozen(kw_only=True)
 class Plan:
@@ -66,15 +72,15 @@ class Plan:
     grants: tuple[Grant, ...] = ()
     network: str | None = None
     """Why TCP may be bound and connected."""
-    families: Mapping[str, str] = field(factory=lambda: {"unix": "clients and the service manager"})
-    """Sockets that may be made, with the reason: "unix", "inet", "inet-dgram", "netlink:route", "netlink:sock_diag"."""
-    execve: str | None = None
+    families: Mapping[str, str] = field(factory=dict)
+    """Sockets that may be made, with the reason: "unix", "inet", "inet-dgram", "netlink:route", "netlink:sock_diag".
+
+    Those of clients are accepted, and the service manager's is there already.
+    """
     connect: str | None = None
     """Why Unix sockets of others may be connected to."""
     signals: str | None = None
     """Why processes outside may be signalled."""
-    abstract: str | None = None
-    """Why abstract Unix sockets outside may be reached."""
     looks: str | None = None
     """Why other processes are looked into, which Landlock lets nobody do: then there is none."""
     user: Identity | None = None
@@ -84,6 +90,8 @@ class Plan:
     """Paths that the environment added."""
     hotplug: str | None = None
     """Why all of /dev may be opened."""
+    notifier: int | None = None
+    """The descriptor of the socket that is connected to the service manager, where there is one."""
     notes: tuple[str, ...] = ()
     """What somebody should know before the plan is put in force."""
 
@@ -91,10 +99,8 @@ class Plan:
         """As doctor shows it."""
         said = {
             "network": self.network,
-            "execve": self.execve,
             "connect": self.connect,
             "signals": self.signals,
-            "abstract": self.abstract,
             "hotplug": self.hotplug,
         }
         return {
@@ -134,16 +140,14 @@ def make_plan(
     notes = [] if not root else [
         "hearthd runs as root and stays it; set [sandbox] user, or start it as a user that has the buses' groups"
     ]  # fmt: skip
-    abstract = environ.get("NOTIFY_SOCKET", "").startswith("@")
     signals = "proc.signal" in tools and bool(config.tools.signal)
+    connect = "[sandbox] network" if config.sandbox.network else names_from_daemons()
     return Plan(
         grants=tuple(grants),
         network="[sandbox] network" if config.sandbox.network else None,
-        families=dict(_families(config, tools)),
-        execve="proc.exec" if "proc.exec" in tools else None,
-        connect="[sandbox] network" if config.sandbox.network else names_from_daemons(),
+        families=dict(_families(config, tools, connect)),
+        connect=connect,
         signals="proc.signal, for what [tools] signal lists" if signals else None,
-        abstract="NOTIFY_SOCKET is one" if abstract else None,
         looks="proc.signal, to find out what a process runs" if signals else None,
         user=user,
         capabilities=tuple(_capabilities(tools)) if root else (),
@@ -196,26 +200,11 @@ def _configured(config: Config, tools: Collection[str]) -> Iterator[Grant]:
         yield Grant(path, "read", "[sandbox] read", asked=True)
     for path in config.sandbox.write:
         yield Grant(path, "write", "[sandbox] write", asked=True)
-    if "proc.exec" in tools:
-        yield from _programs(config)
 
 
-def _programs(config: Config) -> Iterator[Grant]:
-    from hearth.drivers.sandbox.programs import interpreters_of
-
-    for name, template in config.tools.exec.items():
-        program = Path(template.argv[0])
-        yield Grant(program, "execute", f"[tools.exec] {name}", asked=True)
-        for path in interpreters_of(program):
-            yield Grant(path, "execute", f"what runs [tools.exec] {name}")
-    for path in config.sandbox.execute:
-        yield Grant(path, "execute", "[sandbox] execute", asked=True)
-        for inner in interpreters_of(path):
-            yield Grant(inner, "execute", f"what runs {path}")
-
-
-def _families(config: Config, tools: Collection[str]) -> Iterator[tuple[str, str]]:
-    yield "unix", "clients and the service manager"
+def _families(config: Config, tools: Collection[str], connect: str | None) -> Iterator[tuple[str, str]]:
+    if connect is not None:
+        yield "unix", connect
     if config.sandbox.network:
         yield "inet", "[sandbox] network"
     if config.sandbox.network or "sys.network" in tools:
@@ -228,5 +217,5 @@ def _families(config: Config, tools: Collection[str]) -> Iterator[tuple[str, str
 def _capabilities(tools: Collection[str]) -> Iterator[str]:
     """What a daemon that stays root goes on doing to files of others, and to processes where a tool does."""
     yield from ("CHOWN", "DAC_OVERRIDE", "FOWNER")
-    if "proc.signal" in tools or "proc.exec" in tools:
+    if "proc.signal" in tools:
         yield "KILL"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where programs look for programs."""
 _DEPTH: Final = 5
 """Interpreters of interpreters: the kernel follows as many."""
 _HEAD: Final = 4096
@@ -49,8 +51,6 @@ def _script(head: bytes) -> Iterator[Path]:
 
 def _on_path(name: str) -> Iterator[Path]:
     import shutil
-
-    from hearth.drivers.process import PATH
 
     found = shutil.which(name, path=PATH)
     if found is not None:

@@ -8,6 +8,7 @@ architecture (i386 or x32 on x86-64), to which no rule applies, ends the process
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hearth.errors import HearthError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 _WORD: Final = 0xFFFFFFFF
 """The kernel reads an int, and the filter the whole register: what stands above it must not hide a value."""
@@ -48,6 +49,9 @@ DENIED: Final = {
     # Who this is, it stays.
     "setuid setuid32 setgid setgid32 setreuid setreuid32 setregid setregid32 setresuid setresuid32": errno.EPERM,
     "setresgid setresgid32 setgroups setgroups32 setfsuid setfsuid32 setfsgid setfsgid32 capset": errno.EPERM,
+    # Memory, semaphores and queues of other processes, which no path leads to and so no rule of Landlock holds.
+    "shmget shmat shmctl shmdt semget semop semctl semtimedop semtimedop_time64": errno.EPERM,
+    "msgget msgsnd msgrcv msgctl ipc mq_open mq_unlink process_mrelease": errno.EPERM,
 }
 """Names of system calls, those of other architectures and of newer kernels among them, and what they answer."""
 NO_KERNEL: Final = "this kernel has no seccomp filters; it takes CONFIG_SECCOMP_FILTER"
@@ -60,6 +64,28 @@ UNNEEDED: Final = {
 """What only programs that the daemon runs may need."""
 CONNECTING: Final = {"connect": errno.EACCES}
 """Sockets with a name in the file system, other daemons', are not Landlock's either."""
+LEAVING: Final = {"setsid setpgid": errno.EPERM}
+"""Programs end by their group of processes, so they may not leave it."""
+_PR_SET_PDEATHSIG: Final = 1
+_OF_ANOTHER: Final = {
+    "prlimit64": (0, 1),
+    "sched_setaffinity": (0, 1),
+    "sched_setscheduler": (0, 1),
+    "sched_setparam": (0, 1),
+    "sched_setattr": (0, 1),
+    "move_pages": (0, 1),
+    "migrate_pages": (0, 1),
+}
+"""Changes of a process's limits, scheduling and memory, with the argument that names another one from a value on."""
+_OF_OTHERS: Final = {"setpriority": (1, 1), "ioprio_set": (2, 1)}
+"""The same where the first argument says what the second names: from a value on a group or a user."""
+_ANSWERING: Final = {"sendmsg sendmmsg": errno.EACCES}
+"""An address, or descriptors, may be in their message, where no filter looks. Answers go out by send and write."""
+_MSG_FASTOPEN: Final = 0x20000000
+_SOCKADDR_NL: Final = 12
+"""Bytes of the kernel's own address, which the C library writes out when it asks for interfaces."""
+_UNIX_DATAGRAMS: Final = (2, 3)
+"""SOCK_DGRAM, and SOCK_RAW, which AF_UNIX takes for the same."""
 _SET_ID_BITS: Final = (0o4000, 0o2000)
 _MODES: Final = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
 """Which argument is a mode."""
@@ -85,17 +111,17 @@ class Rule(NamedTuple):
     match: tuple[tuple[int, int, int], ...] = ()
 
 
-def rules(families: Collection[str], *, execve: bool = False, connect: bool = False) -> Iterator[Rule]:
+def rules(
+    families: Collection[str], *, execve: bool = False, connect: bool = False, notifier: int | None = None
+) -> Iterator[Rule]:
     """What is denied to a daemon that may make sockets of these families.
 
     They are "unix", "inet" (streams and datagrams), "inet-dgram", and those of NETLINK. With `execve` what
-    programs need is allowed, too.
+    programs need is allowed, too. `notifier` is a descriptor of a datagram socket that is connected to the service
+    manager: it sends there and nowhere else.
     """
     tables = [DENIED, *([] if execve else [EXECUTING, UNNEEDED]), *([] if execve or connect else [CONNECTING])]
-    for table in tables:
-        for names, error in table.items():
-            for name in names.split():
-                yield Rule(name, error)
+    yield from _of_tables(tables)
     for name, argument in _MODES.items():
         for bit in _SET_ID_BITS:
             if execve or name == "fchmod":
@@ -106,7 +132,55 @@ def rules(families: Collection[str], *, execve: bool = False, connect: bool = Fa
     yield Rule("clone3", errno.ENOSYS)
     for request in _TERMINAL_INPUT:
         yield Rule("ioctl", errno.EPERM, ((1, _WORD, request),))
+    for name, (argument, least) in _OF_ANOTHER.items():
+        yield Rule(name, errno.EPERM, ((argument, 0, least),))
+    for name, (group, least) in _OF_OTHERS.items():
+        yield Rule(name, errno.EPERM, ((0, 0, group),))
+        yield Rule(name, errno.EPERM, ((1, 0, least),))
     yield from _sockets(families)
+    if not connect:
+        for kind in _UNIX_DATAGRAMS:
+            yield Rule("socketpair", errno.EPERM, ((1, 0xF, kind),))
+    if "inet" not in families:
+        yield Rule("sendto", errno.EACCES, ((3, _MSG_FASTOPEN, _MSG_FASTOPEN),))
+        if not (execve or connect):
+            yield from _answers("netlink:route" in families, notifier)
+
+
+def program_rules(families: Collection[str]) -> Iterator[Rule]:
+    """What is denied to a program of `proc.exec`: what the daemon is, but for what running programs takes."""
+    yield from rules(families, execve=True)
+    yield from _of_tables([LEAVING])
+    yield Rule("prctl", errno.EPERM, ((0, _WORD, _PR_SET_PDEATHSIG),))
+
+
+def _of_tables(tables: Iterable[Mapping[str, int]]) -> Iterator[Rule]:
+    for table in tables:
+        for names, error in table.items():
+            for name in names.split():
+                yield Rule(name, error)
+
+
+def _answers(netlink: bool, notifier: int | None) -> Iterator[Rule]:
+    """Nothing is sent to an address: not to another daemon's socket, and no connection is opened by sending.
+
+    An address no longer than the kernel's own is let pass where interfaces are asked for: no IP address is as short.
+    One of AF_UNIX may be, and of the sockets that such a daemon can have, only the service manager's would send to it;
+    so that one, by whatever number, takes none.
+    """
+    yield from _of_tables([_ANSWERING])
+    addressed = (4, 0, 1)
+    if not netlink:
+        yield Rule("sendto", errno.EACCES, (addressed,))
+        return
+    yield Rule("sendto", errno.EACCES, (addressed, (5, 0, _SOCKADDR_NL + 1)))
+    if notifier is not None:
+        this = (0, _WORD, notifier)
+        yield Rule("sendto", errno.EACCES, (this, addressed))
+        for name in ("dup", "dup2", "dup3"):
+            yield Rule(name, errno.EPERM, (this,))
+        for command in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
+            yield Rule("fcntl", errno.EPERM, (this, (1, _WORD, command)))
 
 
 def _sockets(families: Collection[str]) -> Iterator[Rule]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hearth.config_exec import MAX_PARAM, ExecParam, ExecTemplate
-from hearth.drivers.process import MAX_LISTED, SIGNALS, TERM_GRACE_MS
+from hearth.drivers.process import MAX_LISTED, SIGNALS
+from hearth.drivers.programs import Stopping
 from hearth.drivers.tools import schemas
 from hearth.errors import DeviceError, TimedOut
 from hearth.tools import Args, PathUse, StepContext, Tool
@@ -32,8 +33,8 @@ def process_tools(
 ) -> list[Tool]:
     """proc.list, and the opt-in proc.exec and proc.signal.
 
-    Both buses have a `ProcessDriver`. They are two so that programs that run for minutes keep nobody from being
-    listed or signalled. A template given as a plain argv takes no parameters. Raises ConfigError for a bad one.
+    The buses are two so that programs that run for minutes keep nobody from being listed or signalled. A template
+    given as a plain argv takes no parameters. Raises ConfigError for a bad one.
     """
     templates = {
         name: given if isinstance(given, ExecTemplate) else ExecTemplate(argv=tuple(given))
@@ -111,8 +112,11 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
         template, params = templates[name], args.get("params", {})
         for use in paths(args):  # once more: a link may have moved since submit
             ctx.paths.check(use.path, use.access)
+        stopping = Stopping()
         outcome: Mapping[str, Any] = await ctx.transact(
-            lambda driver: driver.execute(name, template, params), limit_ms=_limit_ms(template)
+            lambda driver: driver.execute(name, template, params, stopping),
+            limit_ms=_limit_ms(template),
+            on_cancel=stopping.ask,
         )
         return _judged(template, outcome)
 
@@ -123,7 +127,8 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
         description=(
             "Run one of the programs that the operator of this machine has prepared, without a shell, and return what "
             "it printed. The step fails if the program's exit code means failure or its time runs out; `error_data` "
-            f"then holds the same fields as a result. Programs: {_menu(templates)}."
+            "then holds the same fields as a result. Cancelling the task ends the program. "
+            f"Programs: {_menu(templates)}."
         ),
         params_schema=_exec_params(templates),
         result_schema=schemas.result(
@@ -133,6 +138,7 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
                 "exit_code": {"type": ["integer", "null"], "description": "null if a signal ended it"},
                 "signal": {"type": ["string", "null"], "description": 'the signal that ended it, such as "SIGTERM"'},
                 "timed_out": schemas.flag("true if it was ended because its time ran out"),
+                "cancelled": schemas.flag("true if it was ended because its task was cancelled"),
                 "duration_ms": {"type": "number", "minimum": 0},
                 "stdout": _stream("what it printed"),
                 "stderr": _stream("what it complained of"),
@@ -151,6 +157,8 @@ def _judged(template: ExecTemplate, outcome: Mapping[str, Any]) -> Mapping[str, 
     name = outcome["template"]
     if outcome["timed_out"]:
         raise TimedOut(f"{name} was ended after its {template.timeout_ms} ms", effect="unknown", data=outcome)
+    if outcome["cancelled"]:
+        raise DeviceError(f"{name} was ended because its task was cancelled", effect="unknown", data=outcome)
     if outcome["signal"] is not None:
         raise DeviceError(f"{name} was ended by {outcome['signal']}", effect="unknown", data=outcome)
     if outcome["exit_code"] not in template.ok_exit_codes:
@@ -159,7 +167,7 @@ def _judged(template: ExecTemplate, outcome: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _limit_ms(template: ExecTemplate) -> int:
-    return template.timeout_ms + TERM_GRACE_MS + _MARGIN_MS
+    return template.timeout_ms + template.grace_ms + _MARGIN_MS
 
 
 def _menu(templates: Mapping[str, ExecTemplate]) -> str:

@@ -75,14 +75,19 @@ def _planned(planned: Mapping[str, Any]) -> Iterator[Check]:
     paths = planned["paths"]
     devices = [entry["path"] for entry in paths if entry["access"] == "device"]
     written = [entry["path"] for entry in paths if entry["access"] == "write"]
-    starts = "the programs of proc.exec" if "execve" in planned else "no program"
     becomes = f"as {planned['user']}, " if "user" in planned else ""
     yield Check(
         "OK",
         "sandbox",
         f"started by you, {becomes}hearthd could write beneath {', '.join(written)}, open {len(devices)} device nodes, "
-        f"start {starts}, make sockets {', '.join(planned['sockets'])}",
+        f"start no program, make sockets {', '.join(planned['sockets']) or 'of no kind'}",
     )
+    if planned.get("programs_refused"):
+        reason, _, cure = planned["programs_refused"].partition(": set ")
+        yield Check("FAIL", "programs", reason, f"set {cure}")
+    elif planned.get("programs"):
+        told = "run outside of it, each in a cage of its own, started by the launcher"
+        yield Check("OK", "programs", f"{', '.join(planned['programs'])}: {told}")
 
 
 def daemon_checks(told: Mapping[str, Any], process: Mapping[str, Any] | None) -> Iterator[Check]:

@@ -120,11 +120,12 @@ def uid_in(answer: bytes, source: _End, destination: _End) -> int:
 
 
 def _ask(message: bytes) -> bytes:
-    # The kernel puts its answer into our queue before `sendto` returns, so nothing here ever waits.
+    # The kernel puts its answer into our queue before `send` returns, so nothing here ever waits. What has no address
+    # goes to the kernel; a confined daemon sends to none.
     try:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as netlink:
-            netlink.sendto(message, (0, 0))
+            netlink.send(message)
             answer, sender = netlink.recvfrom(8192)
     except OSError as error:
         raise _refused(f"the kernel cannot be asked who the peer is: {error.strerror}") from None

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from hearth.actors.journal import Journal
+from hearth.actors.service import Notifier
 from hearth.actors.watchdog import SHARE, period, watched
 from hearth.audit import AuditSettings
 from hearth.audit.disk import FaultyDisk
@@ -31,6 +32,7 @@ class Manager:
             "WATCHDOG_USEC": str(SECONDS * 1_000_000),
             "WATCHDOG_PID": str(os.getpid()),
         } | variables
+        self.notifier = Notifier(self.environ)
 
     def told(self) -> list[str]:
         """What was sent since the last look."""
@@ -46,6 +48,7 @@ class Manager:
 def manager(tmp_path):
     made = Manager(tmp_path)
     yield made
+    made.notifier.close()
     made.socket.close()
 
 
@@ -62,7 +65,7 @@ async def test_a_daemon_that_is_alive_says_so_several_times_within_each_period(
     with trio.fail_after(10 * LIMIT_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(records.run)
-            async with watched(manager.environ, records.answer):
+            async with watched(manager.environ, manager.notifier, records.answer):
                 await trio.sleep(3 * SECONDS - 0.5)
             nursery.cancel_scope.cancel()
     assert manager.told() == ["WATCHDOG=1"] * (3 * SHARE)
@@ -73,7 +76,7 @@ async def test_a_journal_that_does_not_answer_ends_the_signs_of_life(manager, tm
     records = journal(tmp_path)
     records.open()
     with trio.fail_after(10 * LIMIT_S):
-        async with watched(manager.environ, records.answer):
+        async with watched(manager.environ, manager.notifier, records.answer):
             # Its actor is not running: whatever is posted waits.
             await trio.sleep(5 * SECONDS)
             assert manager.told() == []
@@ -96,7 +99,7 @@ async def test_a_log_that_cannot_be_written_is_no_reason_to_be_started_anew(mana
     records = journal(tmp_path, disk=disk)
     records.open()
     with trio.fail_after(10 * LIMIT_S):
-        async with trio.open_nursery() as nursery, watched(manager.environ, records.answer):
+        async with trio.open_nursery() as nursery, watched(manager.environ, manager.notifier, records.answer):
             await nursery.start(records.run)
             disk.write_error = OSError(errno.ENOSPC, "full")
             records.post({"event": "test.event"})
@@ -114,7 +117,7 @@ async def test_an_event_loop_that_stands_still_sends_nothing(manager, tmp_path) 
 
     manager.environ["WATCHDOG_USEC"] = "30000"
     with trio.fail_after(LIMIT_S):
-        async with watched(manager.environ, answers):
+        async with watched(manager.environ, manager.notifier, answers):
             while not manager.told():
                 await trio.lowlevel.checkpoint()
             # Nothing else runs while this does: what a callback that never returns would do.
@@ -144,7 +147,7 @@ async def test_who_is_not_asked_says_nothing(manager, variables, autojump_clock)
 
     environ = manager.environ | variables
     assert period(environ, os.getpid()) is None
-    async with watched(environ, answers):
+    async with watched(environ, manager.notifier, answers):
         await trio.sleep(5 * SECONDS)
     assert manager.told() == []
 
@@ -157,7 +160,7 @@ def test_without_a_pid_the_watchdog_is_meant_for_whoever_reads_it() -> None:
 
 async def test_a_manager_that_receives_nothing_does_not_hold_the_event_loop(tmp_path, autojump_clock) -> None:
     full = Manager(tmp_path)
-    with full.socket:
+    with full.socket, contextlib.closing(full.notifier):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as flood:
             flood.setblocking(False)
             with contextlib.suppress(BlockingIOError):
@@ -168,7 +171,7 @@ async def test_a_manager_that_receives_nothing_does_not_hold_the_event_loop(tmp_
         with trio.fail_after(10 * LIMIT_S):
             async with trio.open_nursery() as nursery:
                 await nursery.start(records.run)
-                async with watched(full.environ, records.answer):
+                async with watched(full.environ, full.notifier, records.answer):
                     await trio.sleep(3 * SECONDS)
                 nursery.cancel_scope.cancel()
         assert set(full.told()) == {"x"}

@@ -56,9 +56,15 @@ def test_what_the_kernel_cannot_is_told_once_for_each_cause_with_its_cure():
 
 
 def test_a_user_and_programs_that_would_be_allowed_are_told():
-    (_, planned) = machine({**PLANNED, "user": "hearth", "execve": "proc.exec"})
+    (_, planned, programs) = machine({**PLANNED, "user": "hearth", "programs": ["df", "ping"]})
     assert planned.finding.startswith("started by you, as hearth, hearthd could write beneath")
-    assert "start the programs of proc.exec" in planned.finding
+    assert (programs.state, programs.finding.partition(":")[0]) == ("OK", "df, ping")
+
+
+def test_programs_that_nothing_would_keep_from_the_key_are_a_failure_with_its_cure():
+    refused = "proc.exec: there is no Landlock: set [sandbox] program_user"
+    (_, _, programs) = machine({**PLANNED, "programs": ["df"], "programs_refused": refused})
+    assert (programs.state, programs.cure) == ("FAIL", "set [sandbox] program_user")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import pytest
 import trio
 
 from hearth.config_exec import ExecParam, ExecTemplate
-from hearth.drivers import process as driver_module
+from hearth.drivers.launching import Launcher
 from hearth.drivers.process import ProcessDriver
+from hearth.drivers.programs import ProgramDriver
 from hearth.drivers.tools.process import process_tools
 from hearth.errors import ConfigError, DeviceError, InvalidParams, PermissionDenied, TimedOut
 from hearth.tools import PathUse
@@ -38,17 +39,32 @@ TEMPLATES = {
     "pause": python("import signal; signal.pause()", timeout_ms=50),
     "binary": python("import os; os.write(1, bytes(range(256)))"),
 }
+SHOW = ExecTemplate(
+    argv=("/bin/echo", "{file}", "{word}"),
+    params={"file": ExecParam(pattern="/.*", path="read"), "word": ExecParam(pattern=".*")},
+)
 
 
 class Step:
-    """A step whose bus has a process driver."""
+    """A step whose bus has a process driver, or another."""
 
-    def __init__(self, **options):
-        self.driver, self.limit_ms = ProcessDriver(**options), None
+    def __init__(self, driver=None, **options):
+        self.driver, self.limit_ms = driver or ProcessDriver(**options), None
 
-    async def transact(self, op, *, limit_ms=None):
+    async def transact(self, op, *, limit_ms=None, on_cancel=None):
         self.limit_ms = limit_ms
         return await trio.to_thread.run_sync(op, self.driver)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory, unmeasured):
+    """A driver that runs the templates, not confined."""
+    templates = {**TEMPLATES, "show": SHOW}
+    launcher = Launcher(templates, None, tmp_path_factory.mktemp("programs") / "record")
+    driver = ProgramDriver(launcher)
+    driver.open()
+    yield driver
+    launcher.close()
 
 
 def tool(name, **options):
@@ -130,41 +146,41 @@ def test_an_unsuitable_question_is_refused_by_the_schema(args):
 # --- proc.exec ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_template_is_run_with_its_parameters():
-    result = await run("proc.exec", {"template": "greet", "params": {"word": "hello", "name": "robot"}})
+async def test_a_template_is_run_with_its_parameters(programs):
+    result = await run("proc.exec", {"template": "greet", "params": {"word": "hello", "name": "robot"}}, Step(programs))
     assert (result["exit_code"], result["stdout"]["text"]) == (0, "hello robot\n")
 
 
-async def test_output_that_is_no_text_is_declared_too():
-    assert "base64" in (await run("proc.exec", {"template": "binary"}))["stdout"]
+async def test_output_that_is_no_text_is_declared_too(programs):
+    assert "base64" in (await run("proc.exec", {"template": "binary"}, Step(programs)))["stdout"]
 
 
-async def test_an_exit_code_that_means_failure_fails_the_step_and_keeps_the_output():
+async def test_an_exit_code_that_means_failure_fails_the_step_and_keeps_the_output(programs):
     with pytest.raises(DeviceError, match="three failed with exit code 3") as caught:
-        await run("proc.exec", {"template": "three"})
+        await run("proc.exec", {"template": "three"}, Step(programs))
     assert caught.value.data["effect"] == "done"
     assert (caught.value.data["exit_code"], caught.value.data["stdout"]["text"]) == (3, "")
-    assert (await run("proc.exec", {"template": "three-is-fine"}))["exit_code"] == 3
+    assert (await run("proc.exec", {"template": "three-is-fine"}, Step(programs)))["exit_code"] == 3
 
 
-async def test_a_program_that_crashed_left_nobody_knows_what():
+async def test_a_program_that_crashed_left_nobody_knows_what(programs):
     with pytest.raises(DeviceError, match="abort was ended by SIGABRT") as caught:
-        await run("proc.exec", {"template": "abort"})
+        await run("proc.exec", {"template": "abort"}, Step(programs))
     assert caught.value.data["effect"] == "unknown"
 
 
-async def test_a_program_whose_time_ran_out_is_reported_as_timed_out():
+async def test_a_program_whose_time_ran_out_is_reported_as_timed_out(programs):
     with pytest.raises(TimedOut, match="pause was ended after its 50 ms") as caught:
-        await run("proc.exec", {"template": "pause"})
+        await run("proc.exec", {"template": "pause"}, Step(programs))
     assert (caught.value.data["effect"], caught.value.data["timed_out"]) == ("unknown", True)
 
 
-async def test_the_bus_is_given_the_time_that_ending_a_program_takes():
-    step = Step()
+async def test_the_bus_is_given_the_time_that_ending_a_program_takes(programs):
+    step = Step(programs)
     with pytest.raises(TimedOut):
         await run("proc.exec", {"template": "pause"}, step)
-    assert step.limit_ms > 50 + driver_module.TERM_GRACE_MS
-    assert tool("proc.exec").timeout_ms > 10_000 + driver_module.TERM_GRACE_MS
+    assert step.limit_ms > 50 + TEMPLATES["pause"].grace_ms
+    assert tool("proc.exec").timeout_ms > 10_000 + TEMPLATES["pause"].grace_ms
 
 
 @pytest.mark.parametrize(
@@ -228,11 +244,9 @@ class Guard:
             raise PermissionDenied(data={"path": path})
 
 
-async def test_a_parameter_that_is_a_path_is_shown_to_the_path_guard_at_submit_and_at_use():
-    params = {"file": ExecParam(pattern="/.*", path="read"), "word": ExecParam(pattern=".*")}
-    show = ExecTemplate(argv=("/bin/echo", "{file}", "{word}"), params=params)
-    one = process_tools(exec_templates={"show": show})[1]
-    step = Step()
+async def test_a_parameter_that_is_a_path_is_shown_to_the_path_guard_at_submit_and_at_use(programs):
+    one = process_tools(exec_templates={"show": SHOW})[1]
+    step = Step(programs)
     step.paths = Guard()
     good, bad = ({"template": "show", "params": {"file": path, "word": "/x"}} for path in ("/srv/a", "/etc/shadow"))
     assert one.paths(good) == [PathUse("/srv/a", "read")]

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from hearth.actors.service import notify
+from hearth.actors.service import Notifier
 
 _TAKE = """
 import os
@@ -90,6 +90,11 @@ def test_a_descriptor_that_is_no_socket_is_refused(tmp_path) -> None:
     with (tmp_path / "file").open("w") as file:
         assert "descriptor 3 is not a socket" in take(file)
     assert "descriptor 3 is not a socket" in take(None)
+
+
+def notify(environ: dict[str, str], state: str) -> None:
+    with contextlib.closing(Notifier(environ)) as notifier:
+        notifier.tell(state)
 
 
 @pytest.mark.parametrize("abstract", [False, True])

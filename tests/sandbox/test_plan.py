@@ -11,7 +11,6 @@ from attrs import evolve
 from hearth.config import (
     Config,
     Endpoint,
-    ExecTemplate,
     FilesConfig,
     HttpConfig,
     SandboxConfig,
@@ -48,12 +47,11 @@ def test_a_daemon_with_the_defaults_writes_to_its_own_directories_and_nowhere_el
 
 def test_each_thing_that_is_allowed_has_a_reason():
     config = Config(sandbox=SandboxConfig(network=True, hotplug=True), tools=ToolsConfig(signal=(Path("/bin/true"),)))
-    plan = plan_of(config, tools={"proc.signal", "sys.network"}, environ={"NOTIFY_SOCKET": "@manager"})
+    plan = plan_of(config, tools={"proc.signal", "sys.network"})
     assert all(grant.why for grant in plan.grants)
     said = plan.to_json()
     assert all(entry["why"] for entry in said["paths"])
     assert said["sockets"]["inet"] == said["network"] == "[sandbox] network"
-    assert said["abstract"] == "NOTIFY_SOCKET is one"
     assert said["signals"] == "proc.signal, for what [tools] signal lists"
     assert said["hotplug"] == "[sandbox] hotplug"
     assert "user" not in said
@@ -61,22 +59,23 @@ def test_each_thing_that_is_allowed_has_a_reason():
 
 def test_what_is_not_asked_for_is_not_allowed():
     plan = plan_of()
-    assert (plan.execve, plan.network, plan.signals, plan.abstract, plan.looks) == (None, None, None, None, None)
-    assert dict(plan.families) == {"unix": "clients and the service manager"}
+    assert (plan.network, plan.signals, plan.looks) == (None, None, None)
+    assert dict(plan.families) == ({} if plan.connect is None else {"unix": plan.connect})
     assert set(plan.to_json()) <= {"paths", "sockets", "connect"}
 
 
 @pytest.mark.parametrize(
     ("config", "tools", "families"),
     [
-        (Config(), {"sys.network"}, {"unix", "inet-dgram", "netlink:route"}),
-        (Config(websocket=WebSocketConfig(listen=Endpoint("127.0.0.1", 1))), (), {"unix", "netlink:sock_diag"}),
-        (Config(http=HttpConfig(listen=Endpoint("127.0.0.1", 1))), (), {"unix", "netlink:sock_diag"}),
+        (Config(), {"sys.network"}, {"inet-dgram", "netlink:route"}),
+        (Config(websocket=WebSocketConfig(listen=Endpoint("127.0.0.1", 1))), (), {"netlink:sock_diag"}),
+        (Config(http=HttpConfig(listen=Endpoint("127.0.0.1", 1))), (), {"netlink:sock_diag"}),
         (Config(sandbox=SandboxConfig(network=True)), (), {"unix", "inet", "inet-dgram", "netlink:route"}),
     ],
 )
 def test_sockets_are_of_the_families_that_something_needs(config, tools, families):
-    assert set(plan_of(config, tools=tools).families) == families
+    plan = plan_of(config, tools=tools)
+    assert set(plan.families) == families | (set() if plan.connect is None else {"unix"})
 
 
 def test_what_the_operator_lists_may_be_read_and_written(tmp_path):
@@ -105,15 +104,6 @@ def test_certificates_are_read_again_where_they_are_replaced(tmp_path):
     assert "/" not in found
 
 
-def test_programs_are_run_only_where_proc_exec_is_a_tool():
-    tools = ToolsConfig(exec={"list": ExecTemplate(argv=("/bin/ls",))})
-    config = Config(tools=tools, sandbox=SandboxConfig(execute=(Path("/usr/bin/date"),)))
-    assert paths(plan_of(config), "execute") == set()
-    plan = plan_of(config, tools={"proc.exec"})
-    assert plan.execve == "proc.exec"
-    assert {"/bin/ls", "/usr/bin/date"} < paths(plan, "execute"), "and the loader that their ELF headers name"
-
-
 def test_the_environment_may_add_what_is_written_and_the_plan_says_so():
     plan = plan_of(environ={EXTRA: "/cov:relative::/more"})
     assert plan.added == (Path("/cov"), Path("/more"))
@@ -126,7 +116,8 @@ def test_root_that_stays_root_keeps_few_powers_and_reads_no_more_of_etc_than_it_
     assert "/etc" not in paths(plan, "read")
     assert "/etc/passwd" in paths(plan, "read")
     assert "set [sandbox] user" in plan.notes[0]
-    assert plan_of(uid=0, tools={"proc.exec"}).capabilities[-1] == "KILL"
+    assert plan_of(uid=0, tools={"proc.exec"}).capabilities == plan.capabilities, "programs are the launcher's"
+    assert plan_of(uid=0, tools={"proc.signal"}).capabilities[-1] == "KILL"
 
 
 def test_an_ordinary_user_keeps_no_powers():

@@ -58,7 +58,7 @@ def sockets(*asked):
 
 
 def test_no_system_call_is_in_the_table_twice():
-    tables = (seccomp.DENIED, seccomp.EXECUTING, seccomp.UNNEEDED, seccomp.CONNECTING)
+    tables = (seccomp.DENIED, seccomp.EXECUTING, seccomp.UNNEEDED, seccomp.CONNECTING, seccomp.LEAVING)
     names = [name for table in tables for names in table for name in names.split()]
     assert len(names) == len(set(names))
     assert len(here()) > 60 if sys.platform == "linux" else True
@@ -97,7 +97,67 @@ def test_nobody_is_connected_to_unless_that_is_allowed(tmp_path):
 
         assert filtered(reach) == "EACCES"
         assert filtered(reach, connect=True) == "done"
-        assert filtered(reach, execve=True) == "done", "programs may need it"
+
+
+@needs_filters
+@pytest.mark.parametrize(("families", "notifier"), [((), None), (("inet-dgram", "netlink:route"), 0)])
+def test_a_listening_socket_is_not_made_to_connect_by_sending(families, notifier):
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(20)
+
+        def reach(confined):
+            def send():
+                listening.shutdown(socket.SHUT_RDWR)
+                listening.sendto(b"x", socket.MSG_FASTOPEN, elsewhere.getsockname())
+
+            listening = socket.create_server(("127.0.0.1", 0))
+            if not confined:
+                return answer_of(send)
+            no_new_privs()
+            Filter(rules(families, notifier=notifier)).enforce()
+            return answer_of(send)
+
+        assert forked(lambda: reach(True)) == "EACCES"
+        assert forked(lambda: reach(False)) == "done"
+        elsewhere.accept()[0].close()
+
+
+@needs_filters
+def test_the_service_manager_hears_us_and_nobody_else_does_by_that_socket(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, socket.socket(
+        socket.AF_UNIX, socket.SOCK_DGRAM
+    ) as other:
+        manager.bind(str(tmp_path / "m"))
+        other.bind(f"\0d{os.getpid()}")  # a name that is no longer than the kernel's own address
+        notifier = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notifier.connect(str(tmp_path / "m"))
+
+        def tell(confined):
+            number = notifier.fileno()
+            if confined:
+                no_new_privs()
+                Filter(rules(("inet-dgram", "netlink:route"), notifier=number)).enforce()
+            return [
+                answer_of(lambda: notifier.send(b"READY=1")),
+                answer_of(lambda: notifier.sendto(b"x", other.getsockname())),
+                answer_of(lambda: notifier.sendmsg([b"x"], [], 0, other.getsockname())),
+                answer_of(lambda: os.close(os.dup(number))),
+                answer_of(lambda: os.dup2(number, 200)),
+                answer_of(lambda: call("dup3", number, 201, 0)),
+                answer_of(lambda: fcntl.fcntl(number, fcntl.F_DUPFD, 0)),
+            ]
+
+        with notifier:
+            assert forked(lambda: tell(True)) == ["done", "EACCES", "EACCES", "EPERM", "EPERM", "EPERM", "EPERM"]
+            assert forked(lambda: tell(False)) == ["done"] * 7
+        assert manager.recv(100) == b"READY=1"
+
+
+@needs_filters
+def test_interfaces_are_listed_where_that_is_a_tool():
+    import psutil
+
+    assert filtered(lambda: sorted(psutil.net_if_addrs()), ("inet-dgram", "netlink:route"))
 
 
 @needs_filters

@@ -469,28 +469,116 @@ def socket_firewall(_: Any) -> None:
     _socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
 
 
-@attack("EACCES")
+@attack("EAFNOSUPPORT")
 def connect_to_a_socket_with_a_name(place: Any) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.connect(place["named"])
 
 
-@attack("EACCES")
+@attack("EAFNOSUPPORT")
 def connect_to_an_abstract_socket(place: Any) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.connect("\0" + place["abstract"])
 
 
-@attack("EPERM", landlock=6)
+@attack("EAFNOSUPPORT")
 def send_to_an_abstract_socket(place: Any) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
         made.sendto(b"x", "\0" + place["abstract_datagram"])
 
 
-@attack("EACCES", landlock=1)
+@attack("EAFNOSUPPORT")
 def bind_a_socket_outside(place: Any) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(place["outside"] + f"/socket-{os.urandom(8).hex()}")
+
+
+def _pair(kind: int) -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, kind)
+
+
+@attack("EPERM")
+def datagram_from_a_pair_of_sockets(place: Any) -> None:
+    one, other = _pair(socket.SOCK_DGRAM)
+    with one, other:
+        one.sendto(b"x", place["datagram"])
+
+
+@attack("EPERM")
+def datagram_from_a_pair_of_raw_sockets(place: Any) -> None:
+    one, other = _pair(socket.SOCK_RAW)
+    with one, other:
+        one.sendto(b"x", place["datagram"])
+
+
+@attack("EACCES", also=("EOPNOTSUPP", "EISCONN"))
+def datagram_to_an_address(place: Any) -> None:
+    """By a socket that a daemon has: what the kernel would make of it is another matter."""
+    one, other = _pair(socket.SOCK_STREAM)
+    with one, other:
+        one.sendto(b"x", place["datagram"])
+
+
+@attack("EACCES")
+def descriptor_to_another_process(_: Any) -> None:
+    one, other = _pair(socket.SOCK_STREAM)
+    with one, other:
+        socket.send_fds(one, [b"x"], [0])
+
+
+@attack("EACCES", also=("EOPNOTSUPP", "EINVAL", "EISCONN"))
+def many_messages_at_once(_: Any) -> None:
+    one, other = _pair(socket.SOCK_STREAM)
+    with one, other:
+        call("sendmmsg", one.fileno(), NULL, 0, 0)
+
+
+@attack("EACCES")
+def datagram_over_ip(place: Any) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.sendto(b"x", ("127.0.0.1", place["port"]))
+
+
+@attack("EPERM")
+def limits_of_another_process(place: Any) -> None:
+    call("prlimit64", place["victim"], 4, NULL, NULL)
+
+
+@attack("EPERM")
+def processors_of_another_process(place: Any) -> None:
+    os.sched_setaffinity(place["victim"], os.sched_getaffinity(place["victim"]))
+
+
+@attack("EPERM")
+def scheduling_of_another_process(place: Any) -> None:
+    os.sched_setscheduler(place["victim"], os.SCHED_OTHER, os.sched_param(0))
+
+
+@attack("EPERM")
+def priority_of_another_process(place: Any) -> None:
+    os.setpriority(os.PRIO_PROCESS, place["victim"], 0)
+
+
+@attack("EPERM")
+def priority_of_all_processes_of_a_user(_: Any) -> None:
+    os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+@attack("EPERM", also=("ENOSYS",))
+def memory_that_is_shared_by_number(_: Any) -> None:
+    number = call("shmget", 0, 4096, 0o600)
+    call("shmctl", number, 0, NULL)
+
+
+@attack("EPERM", also=("ENOSYS", "EINVAL"))
+def memory_of_others_that_is_attached_by_number(_: Any) -> None:
+    call("shmat", -1, NULL, 0)
+
+
+@attack("EPERM", also=("ENOSYS",))
+def queue_of_messages_by_number(_: Any) -> None:
+    number = call("msgget", 0, 0o600)
+    call("msgctl", number, 0, NULL)
 
 
 @attack("EACCES")
@@ -511,6 +599,14 @@ def turning_a_clients_connection_into_one_of_ones_own(place: Any) -> None:
                 taken.setblocking(False)
             return
     raise AssertionError("there is no connection")
+
+
+@attack("EACCES", also=("EOPNOTSUPP", "EISCONN"))
+def opening_a_connection_by_sending(place: Any) -> None:
+    """The flag alone; what it opens is shown where the filter is tested, since it is the end of a listener."""
+    one, other = _pair(socket.SOCK_STREAM)
+    with one, other:
+        one.sendto(b"x", socket.MSG_FASTOPEN, place["datagram"])
 
 
 # --- files and devices ------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """The drawer: a process that hearthd forks before it gives up its rights, to have plots drawn for it (decision 0089).
 
-A confined daemon can start no program. What it may still ask for is one thing: that the program which draws is started
-on three descriptors that it hands over, and stopped. The drawer owns that: the program, the directory it works in, and
-the end of both. It reads nothing of what is drawn, takes no name of a program, and ends when the daemon does.
+A confined daemon can start no program, and send no descriptor. What it may still ask for is one thing: that the program
+which draws is started on three pipes, whose other ends it gets, and stopped. The drawer owns that: the program, the
+directory it works in, and the end of both. It reads nothing of what is drawn, takes no name of a program, and ends when
+the daemon does.
 
-Messages, one datagram each: `draw N` with the descriptors of stdin, stdout and stderr; `stop N`; and back, once for
-each drawing, `N CODE`, or `N ! WORDS` where nothing could be started.
+Messages, one datagram each: `draw N` and `stop N`; and back for each drawing `N pipes`, with the descriptors to write
+to its stdin and to read its stdout and stderr, then `N CODE`. `N ! WORDS` comes instead where nothing could be started.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ class Drawer:
             raise EOFError
         return self._socket
 
-    def draw(self, descriptors: Sequence[int]) -> int:
-        """Ask for a drawing on these; its number. Raises OSError where nobody is there any more."""
+    def draw(self) -> int:
+        """Ask for a drawing; its number. Raises OSError where nobody is there any more."""
         self._last += 1
-        socket.send_fds(self._line, [b"draw %d" % self._last], descriptors)
+        self._line.send(b"draw %d" % self._last)
         return self._last
 
     def stop(self, number: int) -> None:
@@ -76,19 +77,22 @@ class Drawer:
         with contextlib.suppress(OSError):
             self._line.send(b"stop %d" % number)
 
-    def told(self) -> tuple[int, str]:
+    def told(self) -> tuple[int, str, list[int]]:
         """What has been told: the number of a drawing, and its exit code or "! " and why there is none.
 
-        Raises BlockingIOError where nothing has, EOFError where nobody is there any more.
+        First comes "pipes", with the descriptors of its stdin, stdout and stderr, which are the caller's to close.
+        Raises BlockingIOError where nothing has been told, EOFError where nobody is there any more.
         """
         try:
-            said = self._line.recv(MOST_TOLD)
+            said, descriptors, _, _ = socket.recv_fds(self._line, MOST_TOLD, 3)
         except ConnectionResetError:
-            said = b""
+            said, descriptors = b"", []
         if not said:
             raise EOFError
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
         number, _, outcome = said.decode("utf-8", "replace").partition(" ")
-        return int(number), outcome
+        return int(number), outcome, list(descriptors)
 
     def close(self) -> None:
         """Let it end, and wait for that a little. Blocking; idempotent."""
@@ -167,26 +171,30 @@ def _prctl(option: int, value: int | bytes) -> None:
 def _attend(line: socket.socket, command: Sequence[str], limits: Limits | None) -> None:
     """Do what is asked until nobody can ask any more."""
     while True:
-        asked, descriptors, _, _ = socket.recv_fds(line, MOST_TOLD, 3)
+        asked = line.recv(MOST_TOLD)
         if not asked:
             return
         word, _, number = asked.partition(b" ")
         if word != b"draw":
             continue  # the end of one that had ended by itself
-        outcome = _have_drawn(line, descriptors, command, limits)
+        outcome = _have_drawn(line, number, command, limits)
         with contextlib.suppress(OSError):
             line.send(b"%s %s" % (number, outcome.encode()[: MOST_TOLD // 2]))
 
 
-def _have_drawn(line: socket.socket, descriptors: list[int], command: Sequence[str], limits: Limits | None) -> str:
+def _have_drawn(line: socket.socket, number: bytes, command: Sequence[str], limits: Limits | None) -> str:
     import shutil
     import subprocess
     import tempfile
 
     drawer, folder = os.getpid(), None
+    descriptors: list[int] = []
     try:
         folder = tempfile.mkdtemp(prefix="hearth-plot-")
-        stdin, stdout, stderr = descriptors
+        for _ in range(3):
+            descriptors += os.pipe()
+        stdin, to_stdin, from_stdout, stdout, from_stderr, stderr = descriptors
+        socket.send_fds(line, [b"%s pipes" % number], [to_stdin, from_stdout, from_stderr])
         process = subprocess.Popen(
             command,
             stdin=stdin,

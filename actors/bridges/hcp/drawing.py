@@ -105,54 +105,46 @@ async def by(drawer: Drawer) -> AsyncIterator[Running]:
     """Have it started by the drawer; stopped, if it has not ended by then."""
     if not drawer.can_draw:
         raise DrawingError(NOTHING_TO_DRAW_WITH)
-    (stdin, ours_in), (ours_out, stdout), (ours_err, stderr) = _pipes(3)
-    async with (
-        trio.lowlevel.FdStream(ours_in) as to,
-        trio.lowlevel.FdStream(ours_out) as picture,
-        trio.lowlevel.FdStream(ours_err) as words,
-    ):
-        try:
-            number = drawer.draw((stdin, stdout, stderr))
-        except OSError:
-            raise DrawingError(GONE) from None
-        finally:
-            _close(stdin, stdout, stderr)
-        process = _Anothers(drawer, number, to, picture, words)
-        try:
-            yield process
-        finally:
-            await process.stop()
-
-
-def _pipes(count: int) -> list[tuple[int, int]]:
-    made: list[tuple[int, int]] = []
     try:
-        made.extend(os.pipe() for _ in range(count))
-    except OSError as error:
-        _close(*(descriptor for pipe in made for descriptor in pipe))
-        raise DrawingError(f"the plot was not drawn: {error.strerror}") from None
-    return made
-
-
-def _close(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
+        process = _Anothers(drawer, drawer.draw())
+    except OSError:
+        raise DrawingError(GONE) from None
+    try:
+        await process.begin()
+        yield process
+    finally:
+        await process.stop()
 
 
 class _Anothers:
     """A process that the drawer has started."""
 
-    def __init__(
-        self,
-        drawer: Drawer,
-        number: int,
-        stdin: trio.abc.SendStream,
-        stdout: trio.abc.ReceiveStream,
-        stderr: trio.abc.ReceiveStream,
-    ) -> None:
+    def __init__(self, drawer: Drawer, number: int) -> None:
         self._drawer, self._number = drawer, number
-        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        self._streams: list[trio.lowlevel.FdStream] = []
         self._outcome: str | None = None
+
+    async def begin(self) -> None:
+        """Wait until it has its pipes. Raises DrawingError where it could not be started."""
+        while not self._streams and self._outcome is None:
+            await self._hear()
+        if self._outcome is not None:
+            await self.wait()
+
+    @property
+    def stdin(self) -> trio.abc.SendStream:
+        """See Running."""
+        return self._streams[0]
+
+    @property
+    def stdout(self) -> trio.abc.ReceiveStream:
+        """See Running."""
+        return self._streams[1]
+
+    @property
+    def stderr(self) -> trio.abc.ReceiveStream:
+        """See Running."""
+        return self._streams[2]
 
     async def wait(self) -> int:
         """See Running."""
@@ -164,23 +156,35 @@ class _Anothers:
 
     async def _until_told(self) -> None:
         while self._outcome is None:
-            await trio.lowlevel.wait_readable(self._drawer.fileno())
-            try:
-                number, outcome = self._drawer.told()
-            except BlockingIOError:
-                continue
-            except EOFError:
-                raise DrawingError(GONE) from None
-            if number == self._number:
-                # Others are drawings whose end was not waited for.
-                self._outcome = outcome
+            await self._hear()
+
+    async def _hear(self) -> None:
+        """Wait for one message of the drawer."""
+        await trio.lowlevel.wait_readable(self._drawer.fileno())
+        try:
+            number, outcome, descriptors = self._drawer.told()
+        except BlockingIOError:
+            return
+        except EOFError:
+            raise DrawingError(GONE) from None
+        if number != self._number:
+            # Of drawings whose end was not waited for.
+            for descriptor in descriptors:
+                os.close(descriptor)
+        elif outcome == "pipes":
+            self._streams = [trio.lowlevel.FdStream(descriptor) for descriptor in descriptors]
+        else:
+            self._outcome = outcome
 
     async def stop(self) -> None:
-        """Have it ended, if it has not."""
-        if self._outcome is None:
-            self._drawer.stop(self._number)
-            with trio.move_on_after(STOP_PATIENCE, shield=True), suppress(DrawingError):
-                await self._until_told()
+        """Have it ended, if it has not, and let go of its pipes."""
+        with trio.CancelScope(shield=True):
+            if self._outcome is None:
+                self._drawer.stop(self._number)
+                with trio.move_on_after(STOP_PATIENCE), suppress(DrawingError):
+                    await self._until_told()
+            for stream in self._streams:
+                await stream.aclose()
 
 
 async def draw(plot: Mapping[str, Any], start: Start = here) -> bytes:

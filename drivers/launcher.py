@@ -1,0 +1,397 @@
+"""The launcher: a process of its own that starts the programs of `proc.exec`, and ends them.
+
+hearthd starts it before it confines itself, and never can start another; a confined daemon can execute nothing. The
+launcher holds nothing of the daemon's but two descriptors: a socket, and the record of what runs. It takes no name of a
+program and no argument from the daemon but a template's name and parameters, which it checks again itself, so that a
+daemon that was taken over starts no more than its operator listed.
+
+Messages are JSON, one packet each. On the socket, each request is answered in turn:
+
+    {"run": TEMPLATE, "params": {…}}     {"pid": N} with three descriptors: control, stdout, stderr; or {"error": WHY}
+    {"signal": NAME, "pid": N}           {"sent": true}, or false where N is no program that runs
+
+On a program's control socket the launcher speaks once, when all is over: {"failed": WHY} where it was not executed,
+else {"exit_code", "signal", "timed_out", "stopped"}. Whatever the daemon sends there, and its end of file, asks for the
+end.
+
+A program goes through these states:
+
+    RUNNING ──(time out, asked, daemon gone)──> ENDING: SIGTERM to its group, SIGKILL after its grace
+       └──────────────(leader ended)───────────────┴──> SWEEPING: SIGKILL to its group ──(none left)──> told, forgotten
+
+The leader is reaped only after its group was killed, so that the group's number cannot be another's. A confined program
+cannot leave its group. One that is not confined can; what it leaves behind becomes the launcher's child
+(PR_SET_CHILD_SUBREAPER), and a child that belongs to no program that runs is killed.
+
+When the daemon has ended, however that was, the launcher's socket is at its end of file: all programs are killed, and
+the launcher ends. When the launcher is killed itself, the kernel kills each leader (PR_SET_PDEATHSIG), and the next
+start what these had started (see `program_record`). Nothing here waits but in one place, so nothing that a program does
+holds up another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import frozen
+
+from hearth.drivers import program_record
+from hearth.drivers.sandbox import cage, identity
+from hearth.drivers.sandbox.programs import PATH
+from hearth.errors import InvalidParams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import NoReturn
+
+    from hearth.config_exec import ExecTemplate
+    from hearth.drivers.sandbox.cage import Cage, Guard
+    from hearth.drivers.sandbox.identity import Identity
+
+MOST_SAID: Final = 200_000
+"""Bytes of a message: a template's parameters are bounded, and each of them."""
+SWEEP_S: Final = 1.0
+"""Seconds that what a program left may take to die of SIGKILL before the end is told all the same."""
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 15, 4, 36
+_NOT_STARTED: Final = 127
+
+
+@frozen(kw_only=True)
+class Settings:
+    """What the launcher works with, as hearthd read it from its configuration.
+
+    It comes as a pickle, once, on stdin: from the process that starts the launcher, which has served nobody yet.
+    """
+
+    templates: Mapping[str, ExecTemplate]
+    cages: Mapping[str, Cage] | None
+    """None where programs are not confined."""
+    user: Identity | None
+    """Whom to become."""
+    socket: int
+    record: int
+
+
+class Program:
+    """A program that runs, from fork to the moment when nothing is left of it."""
+
+    def __init__(self, slot: int, pid: int, template: ExecTemplate, control: socket.socket, failure: int) -> None:
+        self.slot, self.pid, self.control = slot, pid, control
+        self.failure = failure
+        """A pipe: why it was not executed; empty, and at its end of file, once it was."""
+        self.grace = template.grace_ms / 1000
+        self.deadline: float | None = time.monotonic() + template.timeout_ms / 1000
+        """When something has to be done next."""
+        self.ending = self.timed_out = self.stopped = False
+        self.outcome: dict[str, Any] | None = None
+        """How the leader ended; set while the rest of its group is swept."""
+
+    def end(self) -> None:
+        """Ask the whole group to end; it is killed after the grace."""
+        if not self.ending:
+            self.ending = True
+            self.deadline = time.monotonic() + self.grace
+            self.kill(signal.SIGTERM)
+
+    def kill(self, number: int) -> None:
+        """Send a signal to the whole group, which is the program's for as long as its leader is not reaped."""
+        with contextlib.suppress(PermissionError):
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                # It has just been forked, and leads no group yet.
+                os.kill(self.pid, number)
+
+    def gone(self) -> bool:
+        """Whether nothing is left of the group."""
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
+
+
+class Launcher:
+    """Starts programs, and ends them: one loop around one poll."""
+
+    def __init__(self, settings: Settings, guard: Guard) -> None:
+        self._settings, self._guard = settings, guard
+        self._line = socket.socket(fileno=settings.socket)
+        self._wakeup, woken = os.pipe()
+        for end in (self._wakeup, woken):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._programs: dict[int, Program] = {}
+        """Those that run, by the leader's process id."""
+        self._told: dict[int, socket.socket] = {}
+        """Control sockets, by descriptor, on which all was told: closed with something unread they would lose that."""
+
+    def run(self) -> None:
+        """Do what is asked until nobody can ask any more, then end everything."""
+        self._line.send(b'{"ready": true}')
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._end_all()
+
+    def _turn(self) -> bool:
+        poll = select.poll()
+        waited: dict[int, Program] = {}
+        for descriptor in (self._line.fileno(), self._wakeup):
+            poll.register(descriptor, select.POLLIN)
+        for program in self._programs.values():
+            if not program.ending:
+                poll.register(program.control.fileno(), select.POLLIN)
+                waited[program.control.fileno()] = program
+        for descriptor in self._told:
+            poll.register(descriptor, select.POLLIN)
+        deadlines = [program.deadline for program in self._programs.values() if program.deadline is not None]
+        left = None if not deadlines else max(0.0, min(deadlines) - time.monotonic()) * 1000 + 1
+        ready = {descriptor for descriptor, _ in poll.poll(left)}
+        if self._line.fileno() in ready and not self._serve():
+            return False
+        for descriptor in ready & waited.keys():
+            waited[descriptor].stopped = True
+            waited[descriptor].end()
+        for descriptor in ready & self._told.keys():
+            if not _received(self._told[descriptor]):
+                self._told.pop(descriptor).close()
+        self._woken()
+        self._reap()
+        for program in list(self._programs.values()):
+            self._attend(program)
+        return True
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wakeup, 4096)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> bool:
+        """Answer one request; False when there will be none any more."""
+        said = _received(self._line)
+        if not said:
+            return False
+        descriptors: list[int] = []
+        asked = json.loads(said)
+        if "run" in asked:
+            answer = self._start(asked["run"], asked["params"], descriptors)
+        else:
+            answer = {"sent": self._signal(asked["pid"], asked["signal"])}
+        try:
+            socket.send_fds(self._line, [json.dumps(answer).encode()], descriptors)
+        except OSError:
+            return False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def _signal(self, pid: int, name: str) -> bool:
+        program = self._programs.get(pid)
+        if program is None or program.outcome is not None:
+            return False
+        # It has not been reaped, so it is no other.
+        os.kill(pid, signal.Signals[name])
+        return True
+
+    def _start(self, name: str, params: Mapping[str, object], given: list[int]) -> dict[str, Any]:
+        """Fork a program; what its asker is to have goes into `given`."""
+        template = self._settings.templates.get(name)
+        if template is None:
+            return {"error": f"there is no [tools.exec] {name}"}
+        opened: list[int] = []
+        try:
+            argv = template.fill(params)
+            for _ in range(3):
+                opened += os.pipe()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stdout, stdout_in, stderr, stderr_in, failure, failing = opened
+            slot = next(number for number in range(len(self._programs) + 1) if number not in self._slots())
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                theirs.close()
+                raise
+            if pid == 0:
+                self._become(name, template, argv, slot, (stdout_in, stderr_in, failing))
+        except InvalidParams as error:
+            return {"error": error.message}
+        except OSError as error:
+            for descriptor in opened:
+                os.close(descriptor)
+            return {"error": f"{template.argv[0]} cannot be started: {error.strerror}"}
+        for descriptor in (stdout_in, stderr_in, failing):
+            os.close(descriptor)
+        given += [theirs.detach(), stdout, stderr]
+        self._programs[pid] = Program(slot, pid, template, ours, failure)
+        return {"pid": pid}
+
+    def _slots(self) -> set[int]:
+        return {program.slot for program in self._programs.values()}
+
+    # --- in the program's process -------------------------------------------------------------------------------------
+
+    def _become(
+        self, name: str, template: ExecTemplate, argv: list[str], slot: int, descriptors: tuple[int, int, int]
+    ) -> NoReturn:
+        """Between fork and exec: nothing here has threads, so it may be Python."""
+        stdout, stderr, failing = descriptors
+        try:
+            launcher = os.getppid()
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.setsid()
+            program_record.note(self._settings.record, slot, os.getpid())
+            for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
+                os.dup2(source, target)
+            os.chdir(template.cwd)
+            environ = {"PATH": PATH, "LANG": "C.UTF-8", **template.env, program_record.MARK: f"{launcher}/{name}"}
+            if self._settings.cages is not None:
+                own = self._settings.cages[name]
+                _prctl(_PR_SET_DUMPABLE, 1)  # else what /proc has of it is root's
+                cage.limit(own, program_record.tasks_of(os.getuid()))
+                self._guard.enforce(own)
+            if launcher == os.getppid():
+                os.execve(argv[0], argv, environ)
+        except OSError as error:
+            file = f": {os.fsdecode(error.filename)}" if error.filename else ""
+            os.write(failing, f"{error.strerror}{file}".encode())
+        except Exception as error:  # noqa: BLE001  whatever it is, its asker must learn that nothing was executed
+            os.write(failing, (str(error) or type(error).__name__).encode())
+        finally:
+            os._exit(_NOT_STARTED)
+
+    # --- their ends ---------------------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        """Take leave of all children that have ended: of a leader only once its group was killed."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            program = self._programs.get(ended.si_pid)
+            if program is not None:
+                program.kill(signal.SIGKILL)
+                program.outcome = self._outcome(program, ended.si_code, ended.si_status)
+                program.ending, program.deadline = True, time.monotonic() + SWEEP_S
+            os.waitpid(ended.si_pid, 0)
+            self._kill_orphans()
+
+    def _outcome(self, program: Program, code: int, status: int) -> dict[str, Any]:
+        # It has ended, so nothing more can be written there.
+        if failed := os.read(program.failure, 4096):
+            return {"failed": failed.decode("utf-8", "replace")}
+        exited = code == os.CLD_EXITED
+        return {
+            "exit_code": status if exited else None,
+            "signal": None if exited else status,
+            "timed_out": program.timed_out,
+            "stopped": program.stopped,
+        }
+
+    def _kill_orphans(self) -> None:
+        """Kill children that no program is responsible for: what has left the group of one that has ended."""
+        for pid in program_record.pids():
+            with contextlib.suppress(OSError, IndexError):
+                parent, group = program_record.parent_and_group(pid)
+                # A leader that has just been forked has not made its group yet.
+                if parent == os.getpid() and not {pid, group} & self._programs.keys():
+                    os.kill(pid, signal.SIGKILL)
+
+    def _attend(self, program: Program) -> None:
+        """Do what a program's deadline asks for, and tell its end when nothing is left of it."""
+        over = program.deadline is not None and time.monotonic() >= program.deadline
+        if program.outcome is not None:
+            if over or program.gone():
+                self._forget(program)
+        elif over and not program.ending:
+            program.timed_out = True
+            program.end()
+        elif over:
+            program.kill(signal.SIGKILL)
+            program.deadline = None
+
+    def _forget(self, program: Program) -> None:
+        del self._programs[program.pid]
+        program_record.clear(self._settings.record, program.slot)
+        with contextlib.suppress(OSError):
+            program.control.send(json.dumps(program.outcome).encode())
+        self._told[program.control.fileno()] = program.control
+        os.close(program.failure)
+
+    def _end_all(self) -> None:
+        """Kill every program at once: whoever could wait for them has gone."""
+        for program in self._programs.values():
+            program.kill(signal.SIGKILL)
+        until = time.monotonic() + SWEEP_S
+        while self._programs and time.monotonic() < until:
+            select.select([self._wakeup], [], [], until - time.monotonic())
+            self._woken()
+            self._reap()
+            for program in list(self._programs.values()):
+                if program.outcome is not None and program.gone():
+                    self._forget(program)
+
+
+def _received(line: socket.socket) -> bytes:
+    """One message; none where the other end was closed."""
+    try:
+        return line.recv(MOST_SAID)
+    except ConnectionResetError:
+        return b""
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def main() -> None:
+    """Be the launcher of the daemon that has written the settings to stdin."""
+    with open(0, "rb") as stdin:
+        settings: Settings = pickle.load(stdin)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Meant for the daemon, which has programs stopped in its own order; its end is ours.
+        signal.signal(number, signal.SIG_IGN)
+    _prctl(_PR_SET_NAME, b"hearth-launcher")
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    guard = cage.Guard()
+    if settings.user is not None:
+        identity.become(settings.user)
+    if settings.cages is not None:
+        identity.keep_capabilities(())
+        identity.no_new_privs()
+    _prctl(_PR_SET_DUMPABLE, 0)
+    for descriptor in (settings.socket, settings.record):
+        os.set_inheritable(descriptor, False)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nothing, descriptor)
+    Launcher(settings, guard).run()
+
+
+if __name__ == "__main__":
+    # By its own name, which its settings were pickled under.
+    from hearth.drivers.launcher import main as run
+
+    run()

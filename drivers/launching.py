@@ -1,0 +1,220 @@
+"""The launcher as its daemon sees it: started once, asked for programs, each of which is then a `Run`.
+
+Owns the launcher's process and the daemon's end of its socket. What the launcher does with a request is told at the
+head of `launcher`. It blocks, and may be used by several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import socket
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.drivers.launcher import MOST_SAID, Settings
+from hearth.drivers.program_record import end_survivors, open_record
+from hearth.errors import ConfigError, DeviceError
+from hearth.interpreter import python_module
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hearth.config_exec import ExecTemplate
+    from hearth.drivers.sandbox.cage import Cage
+    from hearth.drivers.sandbox.identity import Identity
+
+PATIENCE: Final = 10.0
+"""Seconds within which the launcher answers; it does nothing that waits."""
+END_PATIENCE: Final = 3.0
+"""Seconds that its end is waited for, in which it kills what still runs."""
+_HANDED_ON: Final = ("LANG", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
+
+
+class Launcher:
+    """The process that starts programs. It is there between `start` and `close`."""
+
+    def __init__(self, templates: Mapping[str, ExecTemplate], cages: Mapping[str, Cage] | None, record: Path) -> None:
+        """Without `cages` programs are never confined; `record` is the file of what runs."""
+        self._templates, self._cages, self._record = templates, cages, record
+        self._lock = threading.Lock()
+        self._line: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+
+    def start(self, *, user: Identity | None = None, confined: bool = True) -> None:
+        """Start it, if it was not started, and end what an earlier run has left. Raises ConfigError.
+
+        `user` is whom it is to become. Where programs are not `confined`, they may do what that user may.
+        """
+        with self._lock:
+            if self._process is not None:
+                return
+            record = open_record(self._record, make=True)
+            assert record is not None, "it has been made"
+            try:
+                end_survivors(record)
+                self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with theirs:
+                    settings = Settings(
+                        templates=dict(self._templates),
+                        cages=dict(self._cages) if confined and self._cages is not None else None,
+                        user=user,
+                        socket=theirs.fileno(),
+                        record=record,
+                    )
+                    self._process = _started(settings)
+            finally:
+                os.close(record)
+            self._line.settimeout(PATIENCE)
+
+    def wait_until_ready(self) -> None:
+        """Wait until it takes requests. Raises DeviceError."""
+        with self._lock:
+            if not self._ready:
+                self._answer()
+                self._ready = True
+
+    def run(self, name: str, params: Mapping[str, object]) -> Run:
+        """Start a template's program. Raises DeviceError with effect "none" where that cannot be."""
+        asked = {"run": name, "params": {key: params[key] for key in self._templates[name].params}}
+        answer, descriptors = self._ask(asked)
+        if "error" in answer:
+            raise DeviceError(f"{answer['error']}; look at [tools.exec] {name}", effect="none", data={"template": name})
+        control, stdout, stderr = descriptors
+        return Run(answer["pid"], socket.socket(fileno=control), stdout, stderr)
+
+    def signal(self, pid: int, name: str) -> bool:
+        """Send a signal to a program that runs; False where there is none of that process id."""
+        return bool(self._ask({"signal": name, "pid": pid})[0]["sent"])
+
+    def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        with self._lock:
+            if self._line is None:
+                raise _gone()
+            try:
+                self._line.send(json.dumps(request).encode())
+            except OSError:
+                raise _gone() from None
+            return self._answer()
+
+    def _answer(self) -> tuple[dict[str, Any], list[int]]:
+        if self._line is None:
+            raise _gone()
+        said, descriptors = b"", list[int]()
+        with contextlib.suppress(OSError):  # it has ended, or answers too late
+            said, descriptors, _, _ = socket.recv_fds(self._line, MOST_SAID, 3)
+        if not said:
+            # Whatever it says later would be taken for the answer to something else.
+            self._line.close()
+            self._line = None
+            raise _gone()
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        return json.loads(said), list(descriptors)
+
+    def close(self) -> None:
+        """Have it end, with all that it started, and wait for that. Blocking; idempotent."""
+        with self._lock:
+            if self._line is not None:
+                self._line.close()
+                self._line = None
+            if self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(END_PATIENCE)
+
+
+def _gone() -> DeviceError:
+    reason = "the process that starts programs is not there: it has ended, or was never started; restart hearthd"
+    return DeviceError(reason, effect="none")
+
+
+def _started(settings: Settings) -> subprocess.Popen[bytes]:
+    command = python_module("hearth.drivers.launcher")
+    environ = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            env=environ,
+            pass_fds=(settings.socket, settings.record),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ConfigError(f"proc.exec: {command[0]} cannot be started: {error.strerror}") from None
+    assert process.stdin is not None, "it is a pipe"
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(pickle.dumps(settings))
+        process.stdin.close()
+    return process
+
+
+class Run:
+    """A program that runs: its output, and its end. Used by one thread, but for `stop`."""
+
+    def __init__(self, pid: int, control: socket.socket, stdout: int, stderr: int) -> None:
+        self.pid = pid
+        self.stdout, self.stderr = stdout, stderr
+        self._control = control
+
+    def stop(self) -> None:
+        """Ask for its end, which comes as any other: SIGTERM to its group, and SIGKILL after its grace."""
+        with contextlib.suppress(OSError):
+            self._control.send(b"stop")
+
+    def outcome(self) -> dict[str, Any]:
+        """How it ended, once `wait` has said so. Raises DeviceError where the launcher has ended before it."""
+        try:
+            said = self._control.recv(MOST_SAID)
+        except OSError:
+            said = b""
+        if not said:
+            raise DeviceError(
+                "the process that starts programs has ended, and its programs with it; restart hearthd",
+                effect="unknown",
+            )
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    def wait(self, streams: Mapping[int, Any]) -> None:
+        """Feed the streams until the program has ended with all that it started, and what is left in them then."""
+        poll = select.poll()
+        for descriptor in (self._control.fileno(), *streams):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._control.fileno() in ready:
+                break
+            for descriptor in ready:
+                if not _read(descriptor, streams[descriptor]):
+                    poll.unregister(descriptor)
+        for descriptor, capture in streams.items():
+            os.set_blocking(descriptor, False)
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(LEFT_OVER):
+                    if not _read(descriptor, capture):
+                        break
+
+    def close(self) -> None:
+        """Let go of its descriptors; what still runs is ended."""
+        self._control.close()
+        os.close(self.stdout)
+        os.close(self.stderr)
+
+
+_CHUNK: Final = 65_536
+LEFT_OVER: Final = 16
+"""Chunks read from each stream once the program has ended: a pipe holds no more, unless somebody goes on writing."""
+
+
+def _read(descriptor: int, capture: Any) -> bool:
+    data = os.read(descriptor, _CHUNK)
+    capture.feed(data)
+    return bool(data)
