@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import asynccontextmanager
 
 import mcp_types as types
 import orjson
@@ -11,6 +12,7 @@ import trio
 from hypothesis import example, given, strategies as st
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
+from support.doubles import Op
 from support.mcp import ERAS, house, mcp_client, memory, text_of
 from support.world import World, running
 
@@ -22,6 +24,7 @@ from hearth.actors.bridges.mcp.tools import HacpTools
 from hearth.api import Step
 from hearth.mcp.names import META_ERROR, PLAN
 from hearth.policy.rules import Match, PolicyEntry
+from hearth.tools import Tool
 
 both_eras = pytest.mark.parametrize("mode", ERAS)
 
@@ -215,6 +218,99 @@ async def test_no_answer_widens_the_policy(autojump_clock, mode):
     assert result.is_error
     assert result.meta[META_ERROR]["code"] == -32003
     assert not person.asked
+    assert not ran(w)
+
+
+async def _acts(ctx, args):
+    return {"tag": await ctx.transact(Op(args["tag"]))}
+
+
+@asynccontextmanager
+async def vendors(effective_risk=lambda args: args["n"], **policy):
+    """A world with a vendor's tool that is declared dangerous, and has the risk that its arguments say."""
+    entry = PolicyEntry(name="vendor", match=Match(any=True), **{"max_risk": 2, "max_risk_ceiling": 3, **policy})
+    tool = Tool(
+        name="vendor.tool",
+        risk_level=3,
+        timeout_ms=1000,
+        description="acts",
+        params_schema={"type": "object", "required": ["n", "tag"]},
+        result_schema={"type": "object"},
+        capability="CAP_GPIO_RW",
+        default_rate="100/s",
+        bus=lambda _args: "a",
+        run=_acts,
+        effective_risk=effective_risk,
+    )
+    async with running(World(policy=(entry,), extra_tools=[tool])) as world:
+        yield world
+
+
+@both_eras
+@pytest.mark.parametrize("max_risk", [2, 3])
+async def test_a_person_is_asked_by_the_risk_that_a_step_has_with_its_arguments(autojump_clock, mode, max_risk):
+    """Whatever the tool is declared as, and however much the policy allows unasked."""
+    person = Person()
+    async with vendors(max_risk=max_risk) as w, mcp_client(house(w), mode, elicitation_callback=person) as client:
+        for risk in (0, 1, 2):
+            result = await client.call_tool("vendor_tool", {"n": risk, "tag": f"risk {risk}"})
+            assert not result.is_error, text_of(result)
+        assert not person.asked
+        result = await client.call_tool("vendor_tool", {"n": 3, "tag": "risk 3"})
+    assert not result.is_error
+    assert len(person.asked) == 1
+    assert '"n": 3' in person.asked[0].message
+    assert ran(w) == ["risk 0", "risk 1", "risk 2", "risk 3"]
+
+
+@both_eras
+async def test_a_client_that_can_ask_nobody_may_do_what_its_arguments_make_harmless_and_no_more(autojump_clock, mode):
+    async with vendors() as w, mcp_client(house(w), mode) as client:
+        assert not (await client.call_tool("vendor_tool", {"n": 0, "tag": "harmless"})).is_error
+        refused = await client.call_tool("vendor_tool", {"n": 3, "tag": "boom"})
+    assert "has not declared elicitation" in text_of(refused)
+    assert ran(w) == ["harmless"]
+
+
+@both_eras
+async def test_a_plan_is_asked_about_by_the_riskiest_step_that_it_really_has(autojump_clock, mode):
+    person = Person("decline")
+
+    def plan(*risks):
+        return {"intent": "x", "steps": [{"tool": "vendor.tool", "args": {"n": risk, "tag": "t"}} for risk in risks]}
+
+    async with vendors() as w, mcp_client(house(w), mode, elicitation_callback=person) as client:
+        assert not (await client.call_tool(PLAN, plan(0, 2))).is_error
+        assert not person.asked
+        assert (await client.call_tool(PLAN, plan(0, 3))).is_error
+        [asked] = person.asked
+        assert '{"n": 0, "tag": "t"}  [risk 0' in asked.message
+        assert '{"n": 3, "tag": "t"}  [risk 3' in asked.message
+        await client.call_tool(PLAN, {**plan(0), "steps": [*plan(0)["steps"], {"tool": "bench.danger"}]})
+        assert len(person.asked) == 2, "one step that is always dangerous is enough"
+    assert len(ran(w)) == 2
+
+
+@both_eras
+async def test_what_needs_no_person_is_not_raised_above_the_cap_of_the_session(autojump_clock, mode):
+    person = Person()
+    async with vendors(max_risk=1) as w, mcp_client(house(w), mode, elicitation_callback=person) as client:
+        result = await client.call_tool("vendor_tool", {"n": 2, "tag": "acts"})
+    assert result.meta[META_ERROR]["data"]["reason"] == "max_risk_level=1 < tool=2"
+    assert not person.asked
+    assert not ran(w)
+
+
+@both_eras
+async def test_a_tool_that_becomes_dangerous_after_it_was_looked_at_does_not_run_unasked(autojump_clock, mode):
+    risks = [0, 3]
+    async with (
+        vendors(lambda _args: risks.pop(0), max_risk=3) as w,
+        mcp_client(house(w), mode, elicitation_callback=Person()) as client,
+    ):
+        result = await client.call_tool("vendor_tool", {"n": 0, "tag": "boom"})
+    assert result.meta[META_ERROR]["data"]["reason"] == "max_risk_level=0 < tool=3"
+    assert not risks
     assert not ran(w)
 
 

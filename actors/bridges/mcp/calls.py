@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from hearth.actors.bridges.mcp.consent import CONSENT_RISK, consent, refused
 from hearth.actors.bridges.mcp.progress import BEAT, Progress
 from hearth.actors.bridges.mcp.providers import Provider
-from hearth.errors import CarrierError, HearthError, RpcError, SessionInvalid
+from hearth.errors import CarrierError, HearthError, PermissionDenied, RpcError, SessionInvalid
 from hearth.mcp.advice import WORLD
 from hearth.mcp.names import META_TASK
 from hearth.mcp.outcome import ProtocolError, of_error, of_step, of_task
@@ -115,8 +115,10 @@ async def perform(ask: Ask, params: types.CallToolRequestParams, job: Job, *, be
     """
     client = ask.client
     try:
+        if job.least_risk < CONSENT_RISK <= job.risk:
+            job = await _at_effective_risk(client, job)
         if job.risk >= CONSENT_RISK:
-            answer = await consent(ask, params, job, partial(_rehearse, client, job))
+            answer = await consent(ask, params, job, partial(_rehearse, client, _raised(job)))
             if isinstance(answer, str):
                 return told(client, refused(job, answer))
             if answer is not None:
@@ -148,10 +150,39 @@ def _lost(running: Running, error: RpcError | CarrierError) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {META_TASK: {"task_id": task_id}}}
 
 
-async def _rehearse(client: Client, job: Job) -> None:
+async def _rehearse(client: Client, job: Job) -> Running:
     """Let the daemon check and authorise a job without running it. Raises the RpcError it would be refused with."""
-    allowed = _raised(job)
-    await submit(client, evolve(allowed, constraints={**allowed.constraints, "dry_run": True}))
+    return await submit(client, evolve(job, constraints={**job.constraints, "dry_run": True}))
+
+
+async def _at_effective_risk(client: Client, job: Job) -> Job:
+    """The job with the risk that its steps have with their arguments, which the daemon says of a dry run.
+
+    One that needs no person is capped at that risk. Raises the RpcError that it would be refused with.
+    """
+    try:
+        measured = await _measured(client, job, job)
+    except PermissionDenied:
+        # Perhaps for its risk only, which a person can allow up to the policy's ceiling. What needs none is not raised.
+        measured = await _measured(client, job, _raised(job))
+        if measured.risk < CONSENT_RISK:
+            raise
+        return measured
+    if measured.risk >= CONSENT_RISK:
+        return measured
+    return evolve(measured, constraints={**job.constraints, "max_risk_level": measured.risk})
+
+
+async def _measured(client: Client, job: Job, rehearsed: Job) -> Job:
+    steps = (await (await _rehearse(client, rehearsed)).result()).steps
+    if len(steps) != len(job.steps):
+        return job
+    entries = [
+        # The declared level holds where the daemon says none.
+        {**entry, "risk_level": (step.result or {}).get("risk_level", entry["risk_level"])}
+        for entry, step in zip(job.entries, steps, strict=True)
+    ]
+    return evolve(job, entries=entries)
 
 
 def _raised(job: Job) -> Job:

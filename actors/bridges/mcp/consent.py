@@ -71,7 +71,7 @@ class Questions:
 
 
 async def consent(
-    ask: Ask, params: types.CallToolRequestParams, job: Job, rehearse: Callable[[], Awaitable[None]]
+    ask: Ask, params: types.CallToolRequestParams, job: Job, rehearse: Callable[[], Awaitable[object]]
 ) -> types.InputRequiredResult | str | None:
     """None if a person allows the call; a question to put to them; or the reason why it is refused, as a sentence.
 

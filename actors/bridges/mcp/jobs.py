@@ -67,7 +67,7 @@ class Job:
     intent: str
     steps: Sequence[Step]
     entries: Sequence[Mapping[str, Any]]
-    """The tool.list entry of each step."""
+    """The tool.list entry of each step; its `risk_level` is the declared one until the step's own is known."""
     constraints: Mapping[str, Any] = field(factory=dict)
     plan: bool = False
     """True where the result tells of every step, and not just of the one there is."""
@@ -76,3 +76,9 @@ class Job:
     def risk(self) -> int:
         """The highest risk level of what would run; 0 for a dry run."""
         return 0 if self.constraints.get("dry_run") else max(entry["risk_level"] for entry in self.entries)
+
+    @property
+    def least_risk(self) -> int:
+        """The least that `risk` can be, whatever the arguments are."""
+        least: int = max(entry.get("least_risk", entry["risk_level"]) for entry in self.entries)
+        return least
