@@ -97,8 +97,11 @@ class StepRun:
     @property
     def args_hash(self) -> str:
         """What stands for the args in the audit log; computed when it is first recorded, never for a refused step."""
-        if self._args_hash is None:
-            self._args_hash = args_hash(orjson.loads(self.args))
+        return self._args_hash or self.hash_args()
+
+    def hash_args(self) -> str:
+        """Compute `args_hash`, which must be done before the step begins; of long args it takes milliseconds."""
+        self._args_hash = args_hash(orjson.loads(self.args))
         return self._args_hash
 
     @property

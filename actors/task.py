@@ -50,6 +50,8 @@ CancelReason = Literal["cancelled", "session closed", "session crashed", "shutti
 MOST_RESULT_BYTES = 4 << 20
 """Bytes of JSON that the results of one task may have: they are kept, told and answered more than once each."""
 
+LONG_ARGS = 64 << 10
+"""Bytes of a step's args whose hash is worth a turn of its own."""
 LAST_WORDS = 5.0
 """Seconds that a task may wait for the audit log, all in all, where nothing could cut its waiting short."""
 
@@ -187,6 +189,11 @@ class TaskActor:
                 self._error = error.cause
 
     async def _steps(self) -> None:
+        for step in self.steps:
+            if len(step.args) > LONG_ARGS:
+                # Hashing may take as long as one turn may: others have theirs before what else the step needs.
+                step.hash_args()
+                await trio.lowlevel.cancel_shielded_checkpoint()
         self._records.append(self._submit_record())
         if self._constraints.dry_run:
             await self._commit()
