@@ -75,7 +75,7 @@ def test_a_sound_recipe_has_no_faults() -> None:
         (args('sensr = "t"'), f"{AT}.args.sensr", "did you mean 'sensor'?"),
         (step("", without="args"), f"{AT}.args.sensor", "missing; the tool needs it: its name"),
         (args("sensor = 5"), f"{AT}.args.sensor", "not of type"),
-        (args('sensor = ""'), f"{AT}.args.sensor", "non-empty"),
+        (args('sensor = ""'), f"{AT}.args.sensor", "shorter than 1"),
         (args("sensor = { expr = 'inputs.samples' }"), f"{AT}.args.sensor", "a number, and a string"),
         (args("sensor = { expr = 'inputs.sensr' }"), f"{AT}.args.sensor.expr", "did you mean 'sensor'?"),
         (args("sensor = { expr = 3 }"), f"{AT}.args.sensor.expr", "expected"),

@@ -34,6 +34,7 @@ TERMS = {
         "gpio.pulse": {"risk": 2, "bus": "gpio", "undo": False, "drives": True},
         "gpio.get": {"risk": 0, "bus": "gpio", "undo": False, "drives": False},
         "i2c.write": {"risk": 2, "bus": "i2c", "undo": False, "drives": False},
+        "file.read": {"risk": 0, "bus": "files", "undo": False, "drives": False, "discloses": True},
         "file.write": {"risk": 1, "bus": "files", "undo": True, "drives": False},
         "file.delete": {"risk": 3, "bus": "files", "undo": False, "drives": False},
     },
@@ -41,7 +42,7 @@ TERMS = {
         "alice": {
             "max_risk": 2,
             "ceiling": 3,
-            "tools": ["gpio.set", "gpio.pulse", "gpio.get", "i2c.write", "file.write", "file.delete"],
+            "tools": ["gpio.set", "gpio.pulse", "gpio.get", "i2c.write", "file.read", "file.write", "file.delete"],
             "rates": {"i2c.write": [2, 1]},
         },
         "bob": {"max_risk": 2, "ceiling": 2, "tools": ["gpio.get"], "rates": {}},
@@ -361,6 +362,21 @@ def chain(how):
     if how == "not JSON":
         s.tell("disk.write", file="log", data=b"{\n")
     s.record("daemon.stop")
+    return s.done()
+
+
+@case("while the log cannot be written nothing is disclosed", "no record", "the record after")
+def disclosed(how):
+    s = begun()
+    task = s.task("t1", "file.read")
+    if how is None:
+        s.step(task, 0, "start")
+    s.whole("files", "read", mark=mark(task))
+    if how == "the record after":
+        s.step(task, 0, "start")
+    if how != "no record":
+        s.step(task, 0, "finish", status="SUCCESS")
+    s.finish(task)
     return s.done()
 
 

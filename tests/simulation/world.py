@@ -22,6 +22,7 @@ from hearth.actors.build import build_parts
 from hearth.actors.daemon import Daemon
 from hearth.actors.journal import Journal
 from hearth.actors.ledger import Ledger
+from hearth.actors.service import Notifier
 from hearth.config import AuditConfig, BoardConfig, Config, FilesConfig, LimitsConfig, ToolsConfig
 from hearth.drivers.system import SystemDriver
 from hearth.tools import ToolRegistry
@@ -168,7 +169,7 @@ class World:
         parts.open_records()
         self.disk.found(LOG)
         voice = SimpleNamespace(say=lambda _line: self.up.set())
-        self.daemon = Daemon(config, parts, signals=self.signals, voice=voice)
+        self.daemon = Daemon(config, parts, signals=self.signals, voice=voice, notifier=Notifier({}))
         try:
             async with trio.open_nursery() as threads:
                 self.machine.nursery = threads
