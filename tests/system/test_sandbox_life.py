@@ -58,6 +58,17 @@ def python_for(user: str) -> tuple[str, str] | None:
     return None
 
 
+def environment(place: Path, python: str, path: str) -> str:
+    """A virtual environment of this interpreter that imports from this path; its interpreter."""
+    packages = place / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "path.pth").write_text(path.replace(":", "\n"))
+    (place / "bin").mkdir()
+    (place / "bin" / "python").symlink_to(python)
+    (place / "pyvenv.cfg").write_text(f"home = {Path(python).parent}\n")
+    return str(place / "bin" / "python")
+
+
 @pytest.fixture(params=["the user that started it", pytest.param(NOBODY, marks=as_root)])
 def running(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenHearthd]:
     """A confined daemon on every carrier, with files to read and write, that becomes this user, if it is one."""
@@ -83,8 +94,8 @@ def running(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             found = python_for(user)
             if found is None:
                 pytest.skip(f"no interpreter of this version that {user} can run: apt-get install python3")
-            monkeypatch.setattr(sys, "executable", found[0])
-            daemon.env["PYTHONPATH"] += f":{found[1]}"
+            # What hearthd starts is isolated from PYTHONPATH: it must find hearth without it.
+            monkeypatch.setattr(sys, "executable", environment(directory / "env", *found))
             for path in (directory, directory / "files", directory / "files" / "there"):
                 shutil.chown(path, user)
             for pair in (papers.server_cert, papers.server_key):
