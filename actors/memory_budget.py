@@ -53,6 +53,16 @@ FEED_BYTES: Final = 400
 """A subscription to one task: a cursor, and its places in the history and in the outbox."""
 JOB_BYTES: Final = 32 << 10
 """A whole job (HCP) beside its payload, its messages and its session: its plan's state, a Trio task, its account."""
+MCP_CLIENT_BYTES: Final = 232 << 10
+"""An MCP client over HTTP beside its HACP session: its view of the tools, its MCP session, its open questions."""
+MCP_CALL_BYTES: Final = 16 << 10
+"""A call that may become an MCP task, beside its request: two Trio tasks, its channel, a result of SMALL_OUTCOME."""
+SMALL_OUTCOME: Final = 4096
+"""Bytes of an MCP task's result for which MCP_CALL_BYTES has room: it is kept whatever the budget says."""
+MCP_WATCH_BYTES: Final = 12 << 10
+"""A subscription to a resource, beside its URI: a poller with its look, and who is told."""
+HTTP_REQUEST_BYTES: Final = 40 << 10
+"""An HTTP request of MCP that is being served, beside its body: its connection, Trio tasks, headers, a stream."""
 ANSWER_BYTES: Final = 96
 """An answer that waits, beside its text."""
 SMALL: Final = 16 << 10

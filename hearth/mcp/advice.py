@@ -117,6 +117,8 @@ def _bounded(data: Mapping[str, Any]) -> str:
         return "Too many sessions are open: close other clients of this user, then try again."
     if "max_tasks_per_session" in data:
         return "Wait for tasks of yours to end, or cancel some."
+    if "retained_bytes" in data and isinstance(data.get("cure"), str):
+        return f"{data['cure'][:1].upper()}{data['cure'][1:]}."
     return "Ask for less at once."
 
 

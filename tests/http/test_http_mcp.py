@@ -249,7 +249,7 @@ async def test_clients_are_forgotten_with_their_sessions(serve, monkeypatch) -> 
 
 async def test_a_request_that_outlives_its_session_gets_no_other(serve) -> None:
     async with trio.open_nursery() as nursery:
-        clients = mcp_http.HttpClients(None, nursery, alive=None, idle_ttl=1, most=1)
+        clients = mcp_http.HttpClients(None, nursery, None, alive=None, idle_ttl=1, most=1)
         request = SimpleNamespace(state=SimpleNamespace(principal=None), headers={"mcp-session-id": "ended"})
         with pytest.raises(MCPError, match="initialize a new one"):
             await clients.of(SimpleNamespace(request=request, protocol_version=OLD))

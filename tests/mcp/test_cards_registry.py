@@ -13,6 +13,8 @@ import trio
 
 from hearth.actors.bridges.mcp import card_registry
 from hearth.actors.bridges.mcp.card_registry import CardRefused, CardRegistry
+from hearth.actors.memory_budget import MemoryBudget
+from hearth.errors import QueueFull
 
 ALICE, BOB = "uid:1000", "uid:1001"
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -54,6 +56,29 @@ async def test_a_declared_card_is_there_for_the_next_process_with_who_declared_i
     assert (await CardRegistry(directory).shelf()).cards[agent_id(1)].card == card(
         1, metadata={"ünicode": [1, 2.5, None]}
     )
+
+
+async def test_cards_are_charged_to_who_declared_them_for_as_long_as_they_are_there(directory):
+    memory = MemoryBudget(each=1 << 20)
+    registry = CardRegistry(directory, memory.for_principal)
+    await registry.declare(card(1, metadata={"many": [0] * 5000}), ALICE)
+    alice, bob = memory.for_principal(ALICE), memory.for_principal(BOB)
+    kept = alice.used
+    assert kept > 5000 * 100
+    with pytest.raises(QueueFull) as caught:
+        await registry.declare(card(2, metadata={"many": [0] * 5000}), ALICE)
+    assert caught.value.data["limit"] == "max_retained_bytes"
+    assert (await registry.shelf()).cards.keys() == {agent_id(1)}, "and nothing was written"
+    await registry.declare(card(2, metadata={"many": [0] * 5000}), BOB)
+    assert (alice.used, bob.used) == (kept, kept)
+    # The daemon is started again.
+    again = MemoryBudget(each=1 << 20)
+    other = CardRegistry(directory, again.for_principal)
+    await other.shelf()
+    assert again.used == memory.used == 2 * kept
+    (directory / f"{agent_id(1)}.json").unlink()
+    await other.shelf()
+    assert again.used == kept
 
 
 async def test_nobody_else_can_read_the_files(registry, directory):

@@ -3,6 +3,7 @@
 import json
 import logging
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 
 import httpx2
@@ -13,6 +14,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, Streamable
 from mcp.shared.dispatcher import DispatchContext
 from mcp.shared.exceptions import MCPError
 from pydantic_core import ValidationError
+from support import mcp_tasks
 from support.mcp_tasks import (
     DECLARED,
     EXTENSION,
@@ -32,7 +34,9 @@ from hearth.actors.bridges.mcp.tasks import Tasks, Terms
 from hearth.actors.bridges.mcp.tasks_book import MOST_TASKS
 from hearth.actors.bridges.mcp.tasks_call import LEASE, MOST_ROUNDS
 from hearth.actors.bridges.mcp.tasks_channel import Channel
+from hearth.actors.memory_budget import MCP_CLIENT_BYTES, MemoryBudget
 from hearth.errors import InvalidParams, ResourceBusy
+from hearth.mcp.names import META_ERROR
 
 REQUIRED = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
 
@@ -742,3 +746,48 @@ async def test_a_task_ends_once_as_one_thing_and_asks_nothing_twice(autojump_clo
     for volatile in ("ttlMs", "_meta"):
         del again[volatile], state[volatile]
     assert again == state
+
+
+@pytest.fixture
+def account(monkeypatch):
+    """What every client's things are charged to."""
+    account = MemoryBudget(each=MCP_CLIENT_BYTES + (256 << 10)).for_principal("alice")
+    monkeypatch.setattr(mcp_tasks, "Client", partial(mcp_tasks.Client, account=account))
+    return account
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+async def test_a_result_for_which_there_is_no_memory_fails_its_task_and_says_what_became_of_the_world(
+    autojump_clock, account, is_error
+):
+    async def long(_ask, params):
+        await trio.sleep(3)
+        return text("x" * params.arguments["n"], is_error=is_error)
+
+    async with serving(tasks(), Errands(long=long)) as wire:
+        kept = await wire.ends(await wire.call("long", {"n": 100_000}))
+        assert len(kept["result"]["content"][0]["text"]) == 100_000
+        before = account.used
+        lost = await wire.call("long", {"n": 200_000})
+        lost = await wire.ends(lost)
+        assert lost["status"] == "failed"
+        told = lost["error"]["data"][META_ERROR]
+        assert told["data"]["limit"] == "max_retained_bytes"
+        assert told["effect"] == ("unknown" if is_error else "done")
+        small = await wire.ends(await wire.call("long", {"n": 1000}))
+        assert small["status"] == "completed"
+        assert before < account.used < MCP_CLIENT_BYTES + (256 << 10)
+        await trio.sleep(LEASE + 1)
+        assert account.used == MCP_CLIENT_BYTES
+    assert account.used == 0
+
+
+async def test_a_call_for_which_there_is_no_memory_is_refused_with_the_reason_and_does_not_run(autojump_clock, account):
+    async with serving(tasks(), NAPS) as wire:
+        await wire.call("nap", {"s": 1})
+        account.add(250 << 10)
+        with pytest.raises(MCPError, match="max_retained_bytes") as caught:
+            await wire.call("nap", {"s": 1})
+        assert caught.value.error.data[META_ERROR]["effect"] == "none"
+        account.release(250 << 10)
+    assert account.used == 0

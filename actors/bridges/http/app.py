@@ -80,13 +80,20 @@ def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[R
     return mcp.opened(
         partial(EmbeddedRuntime, runtime),
         # A client that is forgotten keeps no task: so none is promised for longer than a client is known.
-        all_offers(state, principal=mcp.asker, own_card=runtime.agent_card, lease=min(LEASE, limits.idle_ttl_s)),
+        all_offers(
+            state,
+            principal=mcp.asker,
+            own_card=runtime.agent_card,
+            lease=min(LEASE, limits.idle_ttl_s),
+            account=runtime.memory.for_principal,
+        ),
         alive=alive,
         idle_ttl=limits.idle_ttl_s,
         max_body=limits.max_document_bytes,
         most_each=limits.max_sessions_per_principal,
         most=limits.max_connections,
         max_values=limits.max_values,
+        accounts=lambda principal: runtime.memory.for_principal(principal.key),
     )
 
 

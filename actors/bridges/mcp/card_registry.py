@@ -19,13 +19,17 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import field, frozen
 
+from hearth.actors.memory_budget import unlimited
 from hearth.agentcard.validate import validate
 from hearth.audit.record import timestamp
 from hearth.errors import HearthError
+from hearth.protocol.weight import parsed_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from hearth.actors.memory_budget import Account
 
 log = logging.getLogger("hearth.agentcards")
 
@@ -60,6 +64,8 @@ class Declared:
     declared_by: str
     declared_at: str
     size: int = field(eq=False)
+    weight: int = field(eq=False)
+    """Bytes that it takes in memory."""
 
     @property
     def agent_id(self) -> str:
@@ -77,10 +83,16 @@ class Shelf:
 
 
 class CardRegistry:
-    """The registry in `directory`, which need not exist before the first card does."""
+    """The registry in `directory`, which need not exist before the first card does.
 
-    def __init__(self, directory: Path) -> None:
+    The cards that were read are kept, and charged to who declared them: `account` gives the account of a principal's
+    key. A registry outlives its clients, and the process too.
+    """
+
+    def __init__(self, directory: Path, account: Callable[[str], Account] = lambda _key: unlimited()) -> None:
         self._directory = directory
+        self._account = account
+        self._charged: dict[str, tuple[Account, int]] = {}
         self._turn = trio.Lock()
         self._read: dict[str, tuple[tuple[int, ...], Declared | str]] = {}
         """By file name: what its status was when it was read, and what was in it, or why that is no card."""
@@ -88,16 +100,32 @@ class CardRegistry:
     async def shelf(self) -> Shelf:
         """All cards there are. Raises CardRefused where the directory cannot be used."""
         async with self._turn:
-            return await trio.to_thread.run_sync(self._look)
+            return await self._looked()
 
     async def declare(self, card: Mapping[str, Any], by: str) -> Declared:
         """Keep a valid card as declared by this principal, instead of the one it declared for the agent before.
 
-        Raises CardRefused for another principal's agent_id, beyond a bound, or when the file cannot be written.
+        Raises CardRefused for another principal's agent_id, beyond a bound, or when the file cannot be written, and
+        QueueFull where that principal has no room for it in memory.
         """
         content = encoded(card)
         async with self._turn:
-            return await trio.to_thread.run_sync(self._keep, card, content, by)
+            self._account(by).require(parsed_bytes(content))
+            declared = await trio.to_thread.run_sync(self._keep, card, content, by)
+            await self._looked()
+            return declared
+
+    async def _looked(self) -> Shelf:
+        shelf = await trio.to_thread.run_sync(self._look)
+        weights: dict[str, int] = {}
+        for declared in shelf.cards.values():
+            weights[declared.declared_by] = weights.get(declared.declared_by, 0) + declared.weight
+        for account, weight in self._charged.values():
+            account.release(weight)
+        self._charged = {key: (self._account(key), weight) for key, weight in weights.items()}
+        for account, weight in self._charged.values():
+            account.add(weight)
+        return shelf
 
     # --- in a thread --------------------------------------------------------------------------------------------
 
@@ -116,7 +144,7 @@ class CardRegistry:
         _check_room("the registry", "the operator can delete files of it", others, len(content), part=1)
         mine = [declared for declared in others if declared.declared_by == by]
         _check_room("your share of the registry", "declare a shorter card", mine, len(content), part=SHARE)
-        declared = Declared(card, by, timestamp(time.time()), len(content))
+        declared = Declared(card, by, timestamp(time.time()), len(content), parsed_bytes(content))
         head = {"version": _FORMAT, "declared_by": by, "declared_at": declared.declared_at}
         document = json.dumps(head).encode()[:-1] + b', "card": ' + content + b"}\n"
         try:
@@ -261,6 +289,7 @@ def _read(path: Path, status: os.stat_result) -> Declared | str:
     if card["agent_id"] != path.stem:
         return f"the card of another agent ({card['agent_id']})"
     try:
-        return Declared(card, by, at, len(encoded(card)))
+        content = encoded(card)
+        return Declared(card, by, at, len(content), parsed_bytes(content))
     except CardRefused as error:
         return str(error)

@@ -18,6 +18,7 @@ from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, Card
 from hearth.actors.bridges.mcp.card_schema import CARD_SCHEMA
 from hearth.actors.bridges.mcp.failures import as_mcp, no_session
 from hearth.actors.bridges.mcp.providers import Ask, Provider
+from hearth.actors.memory_budget import unlimited
 from hearth.agentcard.validate import read_card
 from hearth.errors import CarrierError, RpcError
 from hearth.mcp.card_tools import DECLARE, DEFINITIONS, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, VALIDATE
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.mcp.card_registry import Declared
     from hearth.actors.bridges.mcp.providers import Outcome
+    from hearth.actors.memory_budget import Account
     from hearth.agentcard.validate import Finding
 
 SCHEMA_URI: Final = "agentcard://schema"
@@ -48,7 +50,8 @@ class AgentCards(Provider):
     """The cards declared in `directory`, and this server's own, which is always known and nobody's to declare.
 
     `own_card` is asked each time; None while there is none. `principal` gives the key of whom a request comes from,
-    `permits` what the client may use; each use is asked for before anything is done for it.
+    `permits` what the client may use; each use is asked for before anything is done for it. What is kept in memory is
+    charged to the `account` of that principal.
     """
 
     def __init__(
@@ -58,8 +61,9 @@ class AgentCards(Provider):
         principal: Callable[[Ask], str],
         own_card: Callable[[], Mapping[str, Any] | None] = lambda: None,
         permits: Permits | None = None,
+        account: Callable[[str], Account] = lambda _key: unlimited(),
     ) -> None:
-        self._registry = CardRegistry(directory)
+        self._registry = CardRegistry(directory, account)
         self._principal = principal
         self._own_card = own_card
         self._permits = SessionPermits() if permits is None else permits

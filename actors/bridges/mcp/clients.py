@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import trio
 
 from hearth.actors.bridges.mcp.consent import Questions
+from hearth.actors.memory_budget import MCP_CLIENT_BYTES, unlimited
 from hearth.errors import CarrierError, HearthError, RpcError, SessionInvalid, TaskFailed
 from hearth.mcp.view import ToolView
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from mcp.server.context import ServerRequestContext
 
+    from hearth.actors.memory_budget import Account
     from hearth.api import Session
 
 Context: TypeAlias = "ServerRequestContext[Clients, Any]"
@@ -69,7 +71,7 @@ class Client:
     """One MCP client. Its session lives in a task of `nursery`, which outlives every request.
 
     `keep_alive` is for a client whose presence is known (a pipe, a connection); None leaves its session to the
-    runtime's idle TTL.
+    runtime's idle TTL. Raises QueueFull where `account` has no room for it.
     """
 
     def __init__(
@@ -80,7 +82,11 @@ class Client:
         name: str | None = None,
         version: str | None = None,
         keep_alive: float | None = KEEP_ALIVE,
+        account: Account | None = None,
     ) -> None:
+        self.account = unlimited() if account is None else account
+        """What is kept for it beside its session is charged here; without a bound where that is its own process."""
+        self.account.charge(MCP_CLIENT_BYTES)
         self.nursery = nursery
         """Where what outlives a request may run; it ends with the server."""
         self.questions = Questions()
@@ -165,7 +171,9 @@ class Client:
 
     def close(self) -> None:
         """The client has gone: its session is closed, and it gets no other. Idempotent, and never waits."""
-        self.gone.set()
+        if not self.gone.is_set():
+            self.gone.set()
+            self.account.release(MCP_CLIENT_BYTES)
         held, self._held = self._held, None
         if held is not None:
             held.ending.set()

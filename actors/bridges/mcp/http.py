@@ -25,8 +25,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.mcp.clients import KEEP_ALIVE, MOST_NAME, Client, who
+from hearth.actors.bridges.mcp.retained import RetainedRequest
 from hearth.actors.bridges.mcp.server import make_server
-from hearth.errors import InvalidRequest
+from hearth.errors import InvalidRequest, QueueFull, RpcError
 from hearth.mcp.protocol import PATH
 from hearth.protocol.jsonrpc import dump_error
 from hearth.protocol.values import TOO_MANY, has_more_values
@@ -41,10 +42,12 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.mcp.clients import Clients, Context, House
     from hearth.actors.bridges.mcp.providers import Ask, Provider
+    from hearth.actors.memory_budget import Account
     from hearth.api import Session
     from hearth.policy.principal import Principal
 
     Houses: TypeAlias = Callable[[Principal], House]
+    Accounts: TypeAlias = Callable[[Principal], Account]
 
 log = logging.getLogger("hearth.mcp")
 
@@ -67,9 +70,16 @@ class HttpClients:
     """
 
     def __init__(
-        self, houses: Houses, nursery: trio.Nursery, *, alive: Callable[[Principal, Session], bool], idle_ttl: float,
+        self,
+        houses: Houses,
+        nursery: trio.Nursery,
+        accounts: Accounts,
+        *,
+        alive: Callable[[Principal, Session], bool],
+        idle_ttl: float,
         most: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
+        self._accounts = accounts
         self._houses = houses
         self._nursery = nursery
         self._alive = alive
@@ -97,8 +107,7 @@ class HttpClients:
                 raise MCPError(code=INVALID_REQUEST, message="This MCP session has ended; initialize a new one")
             name, version = who(ctx)
             keep_alive = min(KEEP_ALIVE, self._idle_ttl / 3)
-            house = self._houses(principal)
-            client = Client(house, self._nursery, name=name, version=version, keep_alive=keep_alive)
+            client = self._client(principal, name, version, keep_alive)
             self._by_session[session_id] = client
         return client
 
@@ -122,12 +131,17 @@ class HttpClients:
         known = named.get(name)
         if known is None:
             self._make_room(principal, named)
-            house = self._houses(principal)
-            client = Client(house, self._nursery, name=name or None, version=version, keep_alive=None)
-            known = named[name] = _Known(client)
+            known = named[name] = _Known(self._client(principal, name or None, version, None))
             self._nursery.start_soon(self._until_over, principal, name, known)
         known.used = trio.current_time()
         return known.client
+
+    def _client(
+        self, principal: Principal, name: str | None, version: str | None, keep_alive: float | None
+    ) -> Client:
+        """A client. Raises QueueFull."""
+        house, account = self._houses(principal), self._accounts(principal)
+        return Client(house, self._nursery, name=name, version=version, keep_alive=keep_alive, account=account)
 
     def _make_room(self, principal: Principal, named: dict[str, _Known]) -> None:
         """Forget a client that has no session, before there is one more than may have one. Raises MCPError."""
@@ -195,7 +209,8 @@ class Sessions(StreamableHTTPSessionManager):
 class McpRoute:
     """The ASGI application at /mcp: says to the SDK who calls, so that a session serves its owner only."""
 
-    def __init__(self, sessions: Sessions, max_values: int) -> None:
+    def __init__(self, sessions: Sessions, max_values: int, accounts: Accounts) -> None:
+        self._accounts = accounts
         self._sessions = sessions
         self._max_values = max_values
 
@@ -203,28 +218,25 @@ class McpRoute:
         """See ASGI; `scope["state"]["principal"]` is somebody."""
         principal: Principal = scope["state"]["principal"]
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.key, scopes=[]))
-        if scope["method"] == "POST":
-            body, ended = await _whole(receive)
-            if has_more_values(body, self._max_values):
-                await self._refused(scope, receive, send)
-                return
-            receive = _Again(body, receive, ended=ended)
-        await self._sessions.handle_request(scope, receive, send)
+        request = RetainedRequest(self._accounts(principal), scope["state"])
+        try:
+            if scope["method"] == "POST":
+                receive = await self._read(request, receive)
+            await self._sessions.handle_request(scope, receive, request.sending(send))
+        except RpcError as error:
+            status, headers = (503, {"Retry-After": "5"}) if isinstance(error, QueueFull) else (400, {})
+            await Response(dump_error(None, error), status, headers, "application/json")(scope, receive, send)
+        finally:
+            request.let_go()
 
-    async def _refused(self, scope: Scope, receive: Receive, send: Send) -> None:
-        data = {"max_values": self._max_values}
-        error = InvalidRequest(f"Invalid Request: {TOO_MANY.format(self._max_values)}", data=data)
-        await Response(dump_error(None, error), 400, media_type="application/json")(scope, receive, send)
-
-
-async def _whole(receive: Receive) -> tuple[bytes, bool]:
-    """A request's body, which the door bounds, and whether it has come to its end."""
-    parts: list[bytes] = []
-    while (message := await receive())["type"] == "http.request":
-        parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(parts), True
-    return b"".join(parts), False
+    async def _read(self, request: RetainedRequest, receive: Receive) -> Receive:
+        """What gives the body that was read. Raises QueueFull, and InvalidRequest for one of too many values."""
+        body, ended = await request.whole(receive)
+        if has_more_values(body, self._max_values):
+            data = {"max_values": self._max_values}
+            raise InvalidRequest(f"Invalid Request: {TOO_MANY.format(self._max_values)}", data=data)
+        request.parsed(body)
+        return _Again(body, receive, ended=ended)
 
 
 class _Again:
@@ -256,10 +268,12 @@ async def opened(
     most_each: int,
     most: int,
     max_values: int,
+    accounts: Accounts,
 ) -> AsyncIterator[list[Route]]:
     """The routes of MCP while the context lasts; then all its sessions end.
 
-    `houses` gives each principal the house in which its sessions are opened. `idle_ttl` is in seconds; `most_each` and
+    `houses` gives each principal the house in which its sessions are opened, `accounts` that to which what is kept for
+    it is charged. `idle_ttl` is in seconds; `most_each` and
     `most` bound how many MCP clients one principal, and all, may have. Raises ConfigError.
     """
     there: list[HttpClients] = []
@@ -267,7 +281,7 @@ async def opened(
     @asynccontextmanager
     async def clients() -> AsyncIterator[Clients]:
         async with trio.open_nursery() as nursery:
-            everybody = HttpClients(houses, nursery, alive=alive, idle_ttl=idle_ttl, most=most_each)
+            everybody = HttpClients(houses, nursery, accounts, alive=alive, idle_ttl=idle_ttl, most=most_each)
             everybody.sessions = sessions.open
             there.append(everybody)
             try:
@@ -294,7 +308,7 @@ async def opened(
     # What a client does wrong is its own to know; a log that it could fill is none.
     logging.getLogger("mcp").setLevel(logging.ERROR)
     async with sessions.run():
-        yield [Route(PATH, McpRoute(sessions, max_values))]
+        yield [Route(PATH, McpRoute(sessions, max_values, accounts))]
 
 
 def caller(ctx: Context) -> Principal:

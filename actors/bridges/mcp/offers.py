@@ -14,6 +14,7 @@ from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.actors.bridges.mcp.tasks_call import LEASE
 from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.actors.memory_budget import unlimited
 from hearth.actors.roots import CARDS
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hearth.actors.bridges.mcp.providers import Ask, Provider
+    from hearth.actors.memory_budget import Account
 
 
 
@@ -32,8 +34,11 @@ def all_offers(
     own_card: Callable[[], Mapping[str, Any] | None] = lambda: None,
     beat: float = BEAT,
     lease: float = LEASE,
+    account: Callable[[str], Account] = lambda _key: unlimited(),
 ) -> list[Provider]:
     """Everything, with what must be kept in the directory `state`; `principal` says whose a request is.
+
+    `account` gives the account to which what the principal of a key has declared is charged.
 
     Times in seconds: `beat` between two reports of progress, `lease` for which a long call that nobody asks for lives.
     """
@@ -43,5 +48,5 @@ def all_offers(
         HacpTools(beat=beat),
         Plan(beat=beat),
         resources,
-        AgentCards(state / CARDS, principal=principal, own_card=own_card),
+        AgentCards(state / CARDS, principal=principal, own_card=own_card, account=account),
     ]

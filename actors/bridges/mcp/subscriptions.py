@@ -18,6 +18,7 @@ import trio
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
+from hearth.actors.memory_budget import MCP_WATCH_BYTES, text_bytes
 from hearth.errors import (
     AuditUnavailable,
     CarrierError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.mcp.clients import Client
     from hearth.actors.bridges.mcp.providers import Ask
+    from hearth.actors.memory_budget import Account
 
 EVERY: Final = 2.0
 """Seconds between two looks at one resource: each is a task, with its records, in a history of 256 tasks."""
@@ -55,16 +57,24 @@ _UNKNOWN: Final = object()
 class _Watch:
     """One resource of one client, looked at as long as `tellers` has somebody in it."""
 
-    __slots__ = ("error", "ready", "scope", "seen", "tellers")
+    __slots__ = ("_account", "error", "ready", "scope", "seen", "tellers")
 
-    def __init__(self) -> None:
-        self.tellers: dict[object, Tell] = {}
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self.tellers: dict[object, tuple[Tell, int]] = {}
+        """By token: what is called, and what is charged for it."""
         self.ready = trio.Event()
         """Set after the first look: what differs from that is a change."""
         self.error: HearthError | None = None
         """Why there is nothing to look at: the first look said so."""
         self.seen: object = _UNKNOWN
         self.scope = trio.CancelScope()
+
+    def drop(self, token: object) -> bool:
+        """Tell one of them no more; False if it is told no more already."""
+        _, size = self.tellers.pop(token, (None, 0))
+        self._account.release(size)
+        return size > 0
 
 
 class _Book:
@@ -94,7 +104,8 @@ class Changes:
     async def subscribe(self, ask: Ask, uri: str) -> bool:
         """Tell this client of changes on its own channel, until it unsubscribes or goes; False for a URI not of ours.
 
-        Again for the same URI, it changes nothing. Raises MCPError beyond the bound, and what the first look raises.
+        Again for the same URI, it changes nothing. Raises MCPError beyond the bound, QueueFull, and what the first look
+        raises.
         """
         key = self._canonical(uri)
         if key is None:
@@ -109,7 +120,7 @@ class Changes:
 
         token = object()
         try:
-            watch = self._enter(ask.client, key, token, tell)
+            watch = self._enter(ask.client, key, uri, token, tell)
             if watch is None:
                 raise MCPError(
                     types.INVALID_REQUEST,
@@ -143,7 +154,7 @@ class Changes:
 
         The acknowledgement names the URIs that are watched: those that cannot be, that this client may not read, or
         that are beyond the bound are left out, and so are changes of lists, of which nothing is told here. Raises
-        MCPError for one stream too many, CarrierError.
+        MCPError for one stream too many, QueueFull, CarrierError.
         """
         request_id = ask.ctx.request_id
         assert request_id is not None, "what is answered has an id"
@@ -161,7 +172,7 @@ class Changes:
             for uri in dict.fromkeys(params.notifications.resource_subscriptions or ()):
                 key = self._canonical(uri)
                 token = object()
-                watch = None if key is None else self._enter(ask.client, key, token, stream.teller(uri))
+                watch = None if key is None else self._enter(ask.client, key, uri, token, stream.teller(uri))
                 if key is not None and watch is not None:
                     entered.append((key, token))
                     watches.append((uri, watch))
@@ -178,19 +189,22 @@ class Changes:
     def _book(self, client: Client) -> _Book:
         return self._books.setdefault(client, _Book())
 
-    def _enter(self, client: Client, key: str, token: object, tell: Tell) -> _Watch | None:
+    def _enter(self, client: Client, key: str, uri: str, token: object, tell: Tell) -> _Watch | None:
         """Have `tell` called when the resource has changed from what it is now, which the watch's first look will say.
 
-        None beyond the bound.
+        None beyond the bound. Raises QueueFull.
         """
         watches = self._book(client).watches
         watch = watches.get(key)
+        if watch is None and len(watches) >= MOST_WATCHED:
+            return None
+        # One resource has many spellings, so each subscription is charged as if it had a poller of its own.
+        size = MCP_WATCH_BYTES + text_bytes(uri)
+        client.account.charge(size)
         if watch is None:
-            if len(watches) >= MOST_WATCHED:
-                return None
-            watch = watches[key] = _Watch()
+            watch = watches[key] = _Watch(client.account)
             client.nursery.start_soon(self._poll, client, key, watch)
-        watch.tellers[token] = tell
+        watch.tellers[token] = tell, size
         return watch
 
     async def _poll(self, client: Client, key: str, watch: _Watch) -> None:
@@ -207,6 +221,8 @@ class Changes:
         finally:
             if book.watches.get(key) is watch:
                 del book.watches[key]
+            for token in list(watch.tellers):
+                watch.drop(token)
             if not watch.ready.is_set():
                 watch.error = watch.error or HearthError("the subscription ended before anything was looked at")
                 watch.ready.set()
@@ -228,7 +244,7 @@ class Changes:
             return max(self._every, retry_ms / 1000)
         before, watch.seen = watch.seen, now
         if before is not _UNKNOWN and before != now:
-            for tell in list(watch.tellers.values()):
+            for tell, _ in list(watch.tellers.values()):
                 await tell()
         return self._every
 
@@ -291,6 +307,6 @@ async def _worked(watch: _Watch) -> bool:
 def _drop(book: _Book, key: str, token: object) -> None:
     """Whoever has this token is told no more; the last one ends the poller."""
     watch = book.watches.get(key)
-    if watch is not None and watch.tellers.pop(token, None) is not None and not watch.tellers:
+    if watch is not None and watch.drop(token) and not watch.tellers:
         del book.watches[key]
         watch.scope.cancel()

@@ -19,6 +19,7 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from hearth.actors.bridges.mcp.providers import Method, Provider
+from hearth.actors.bridges.mcp.retained import retained
 from hearth.actors.bridges.mcp.tasks_book import MOST_TASKS, Book
 from hearth.actors.bridges.mcp.tasks_call import LEASE, LongCall
 from hearth.actors.bridges.mcp.tasks_listen import Listen, listen_to
@@ -123,6 +124,7 @@ class Tasks(Provider):
                 message=f"This client has {MOST_TASKS} tasks; wait until the ttlMs of one is over",
             )
         call = LongCall(ask, book.changed, lease=self._lease)
+        call.charge()
         ask.client.nursery.start_soon(_run, ask.client, book, call, call_next, params)
         if terms.after <= 0 and not book.full:
             return _handle(book, call)
@@ -146,7 +148,7 @@ class Tasks(Provider):
         return self._find(ask, params).describe()
 
     async def _update(self, ask: Ask, params: UpdateParams) -> dict[str, Any]:
-        self._find(ask, params).answer(params.input_responses)
+        self._find(ask, params).answer(params.input_responses, retained(ask))
         return {}
 
     async def _cancel(self, ask: Ask, params: TaskParams) -> dict[str, Any]:
@@ -181,6 +183,7 @@ async def _run(
             nursery.cancel_scope.cancel()
     finally:
         book.strike(call)
+        call.release()
 
 
 async def _when_gone(client: Client, scope: trio.CancelScope) -> None:

@@ -18,17 +18,21 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
 
 from hearth.actors.bridges.mcp.failures import as_mcp
+from hearth.actors.bridges.mcp.retained import retained
 from hearth.actors.bridges.mcp.tasks_channel import Channel
+from hearth.actors.memory_budget import MCP_CALL_BYTES, SMALL_OUTCOME
 from hearth.actors.supervisor import contain
-from hearth.errors import HearthError
+from hearth.errors import HearthError, QueueFull
 from hearth.groups import sole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.actors.bridges.mcp.providers import Ask, CallNext, Outcome
+    from hearth.actors.memory_budget import Retained
 
 LEASE: Final = 300.0
 """Seconds that a task is kept after it was last asked for, as long as a HACP session is kept without a request."""
@@ -60,6 +64,12 @@ class LongCall:
         self._settled = trio.Event()
         self._handed_over = False
         self._outcome: Outcome | None = None
+        self._result = b""
+        """The outcome as JSON, once somebody has a handle on it."""
+        self._account = ask.client.account
+        self._charged = 0
+        self._requests = [retained(ask)]
+        """Those of which something is kept."""
         self._error: MCPError | None = None
         self._why = "its client has gone"
         self._rounds = 0
@@ -69,6 +79,19 @@ class LongCall:
         self._born = self._touched = datetime.now(UTC)
         self._born_at = trio.current_time()
         self._until = float("inf")
+
+    def charge(self) -> None:
+        """Charge it to its client, with its request, until `release`. Raises QueueFull."""
+        self._account.charge(MCP_CALL_BYTES)
+        self._charged = MCP_CALL_BYTES
+        for request in self._requests:
+            request.hold()
+
+    def release(self) -> None:
+        """Nothing of it is kept any more."""
+        self._account.release(self._charged)
+        for request in self._requests:
+            request.let_go()
 
     @property
     def settled(self) -> bool:
@@ -121,14 +144,14 @@ class LongCall:
                 for key, (_, request) in self._questions.items()
             }
         elif self.status == "completed":
-            described["result"] = self._outcome
+            described["result"] = from_json(self._result)
         elif self.status == "failed":
             assert self._error is not None
             described["error"] = self._error.error.model_dump(by_alias=True, mode="json", exclude_none=True)
         return described
 
-    def answer(self, responses: Mapping[str, Any]) -> None:
-        """Take answers to open questions; what answers none of them is ignored.
+    def answer(self, responses: Mapping[str, Any], request: Retained) -> None:
+        """Take answers to open questions, which came with this request; what answers none of them is ignored.
 
         Raises MCPError, and takes none, if one of them is no answer to its question.
         """
@@ -136,6 +159,9 @@ class LongCall:
         for key, response in taken.items():
             asked_as, _ = self._questions.pop(key)
             self._answers[asked_as] = response
+        if taken:
+            request.hold()
+            self._requests.append(request)
         if taken and not self._questions:
             self._become("working", None)
             self._answered.set()
@@ -196,7 +222,19 @@ class LongCall:
             ) from None
 
     def _complete(self, outcome: Outcome) -> None:
-        self._outcome = self._as_on_the_wire(outcome) if self._handed_over else outcome
+        if not self._handed_over:
+            self._outcome = outcome
+            self._end("completed", None)
+            return
+        result = to_json(self._as_on_the_wire(outcome))
+        if len(result) > SMALL_OUTCOME:
+            try:
+                self._account.charge(len(result))
+            except QueueFull as error:
+                self._fail(_not_kept(error, outcome))
+                return
+            self._charged += len(result)
+        self._result = result
         self._end("completed", None)
 
     def _as_on_the_wire(self, outcome: Outcome) -> dict[str, Any]:
@@ -244,6 +282,13 @@ class LongCall:
         if self._message is not None:
             envelope["statusMessage"] = self._message
         return envelope
+
+
+def _not_kept(error: QueueFull, outcome: Outcome) -> MCPError:
+    """A call that is over, and whose result has no room."""
+    failed = outcome.get("isError") if isinstance(outcome, dict) else getattr(outcome, "is_error", None)
+    error.data = {**(error.data or {}), "effect": "unknown" if failed else "done"}
+    return as_mcp(error)
 
 
 def _told(error: BaseException) -> MCPError | None:
