@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.actors.memory_budget import FEED_BYTES
-from hearth.actors.submission import check
+from hearth.actors.submission import check, ignored_args
 from hearth.actors.task import TaskActor, cost_of
 from hearth.actors.tickets import Asker
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.ids import new_id
+from hearth.known_members import MOST_NAMED
 from hearth.mcp.card_permits import check_use
 from hearth.policy.buckets import too_often
 from hearth.policy.rate import Rate
@@ -124,11 +125,16 @@ class Admission:
             acknowledge=acknowledge,
             on_end=on_end,
         )
+        self.name_ignored(ask, submit)
         self._book.enter(task, submit)
         if submit.constraints.dry_run:
             # It was allowed as the task itself would be, and does nothing that a rate bounds.
             self._rates.put_back(tokens, now)
         return task
+
+    def name_ignored(self, ask: Ask, submit: TaskSubmit) -> None:
+        """Let the answer to a submission name, beside what its params have, what its tools do not know."""
+        ask.ignored += ignored_args(submit, self._checks, MOST_NAMED - len(ask.ignored))
 
     def permit(self, name: str, now: float) -> dict[str, Any]:
         """The record of one use of a tool that the MCP bridge serves itself; it is to be written before the use.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import orjson
 from attrs import frozen
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Follower(Protocol):
 class Ask(Protocol):
     """A request and the way to answer it, exactly once."""
 
+    ignored: tuple[str, ...]
+    """Where something of it is ignored, as JSON pointers; its answer names them."""
+
     @property
     def params(self) -> Params:
         """What is asked."""
@@ -49,7 +53,7 @@ class Ask(Protocol):
         ...
 
     def result(self, value: Any) -> None:
-        """Answer."""
+        """Answer, with what is ignored."""
 
     def error(self, error: RpcError) -> None:
         """Refuse."""
@@ -88,6 +92,17 @@ class Reading(Protocol):
 
     def follow(self, log: History, from_seq: int) -> None:
         """Send a session's messages from there on."""
+
+
+def with_ignored(value: Any, ignored: tuple[str, ...]) -> Any:
+    """A result, an object or the JSON of one, that names what is ignored."""
+    if not ignored:
+        return value
+    if type(value) is dict:
+        return {**value, "ignored": ignored}
+    whole = orjson.dumps(value)
+    named = orjson.dumps({"ignored": ignored})
+    return orjson.Fragment(named if whole == b"{}" else whole[:-1] + b"," + named[1:])
 
 
 @frozen(eq=False)

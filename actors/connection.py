@@ -21,7 +21,8 @@ from hearth.actors.outbox import HIGH_WATER, Outbox
 from hearth.actors.wireasks import WireAsk, WireLetter
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
 from hearth.protocol.jsonrpc import dump_error
-from hearth.protocol.methods import METHODS, SessionOpen, read_session_id
+from hearth.protocol.known import read_params
+from hearth.protocol.methods import SessionOpen, read_session_id
 from hearth.protocol.server import Answer, Call, Close, Event, HcpDocument, ServerProtocol
 from hearth.protocol.values import MAX_VALUES
 
@@ -262,12 +263,12 @@ class Connection:
             if call.method.startswith("hcp."):
                 if self._directory.desk is None:
                     raise MethodNotFound(data={"method": call.method, "reason": _NO_DESK})
-                ask = WireAsk(self, call, METHODS[call.method](call.params))
+                ask = WireAsk(self, call, *read_params(call.method, call.params))
                 self._directory.desk.call(self._principal, ask, self.outbox)
                 return
             # The session first, the shape of the rest after it (design §8).
             session = self._directory.find_session(read_session_id(call.params), self._principal.key)
-            session.post(WireAsk(self, call, METHODS[call.method](call.params)))
+            session.post(WireAsk(self, call, *read_params(call.method, call.params)))
         except RpcError as error:
             self.refuse(call, error)
 
@@ -293,9 +294,9 @@ class Connection:
         self._directory.desk.receive(self._principal, WireLetter(self, event.value, weight))
 
     def _open(self, call: Call) -> None:
-        opening = METHODS[call.method](call.params)
+        opening, ignored = read_params(call.method, call.params)
         assert isinstance(opening, SessionOpen)
-        session = self._directory.open_session(self._principal, opening, WireAsk(self, call, opening))
+        session = self._directory.open_session(self._principal, opening, WireAsk(self, call, opening, ignored))
         self._opened = [other for other in self._opened if not other.ended]
         self._opened.append(session)
         self._opening[call] = session

@@ -33,6 +33,7 @@ from hearth.groups import unwrapped
 from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.client import read_event
+from hearth.protocol.known import read_params
 from hearth.protocol.methods import METHODS, SessionOpen
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class LocalLink(Link):
         session = self._session(params["session_id"])
         # Once through JSON, as on a wire: what a caller changes afterwards cannot change what was accepted, and what
         # is not JSON is refused here with the same words.
-        ask = LocalAsk(METHODS[method](orjson.loads(dumps(params))), follower)
+        read, ignored = read_params(method, orjson.loads(dumps(params)))
+        ask = LocalAsk(read, follower, ignored)
         session.post(ask)
         try:
             value = await ask.slot.get()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hearth.actors.asks import with_ignored
 from hearth.actors.mailbox import Slot
 
 if TYPE_CHECKING:
@@ -19,17 +20,19 @@ if TYPE_CHECKING:
 class LocalAsk:
     """A request of this process. Implements `asks.Ask`."""
 
-    __slots__ = ("abandoned", "follower", "params", "slot")
+    __slots__ = ("abandoned", "follower", "ignored", "params", "slot")
 
-    def __init__(self, params: Params, follower: Follower | None = None) -> None:
+    def __init__(self, params: Params, follower: Follower | None = None, ignored: tuple[str, ...] = ()) -> None:
         self.params = params
         self.follower = follower
+        self.ignored = ignored
         self.slot: Slot[Any] = Slot()
         self.abandoned: Callable[[Any], None] | None = None
         """Set when its caller has gone: what to do with a result."""
 
     def result(self, value: Any) -> None:
         """See Ask."""
+        value = with_ignored(value, self.ignored)
         self.slot.fill(value)
         if self.abandoned is not None:
             self.abandoned(value)

@@ -16,6 +16,7 @@ from hearth.actors.localasks import LocalAsk, LocalLetter
 from hearth.actors.outbox import Outbox
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
 from hearth.protocol.jsonrpc import require_depth
+from hearth.protocol.known import read_params
 from hearth.protocol.methods import METHODS
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class LocalJobs:
 
     async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See Post."""
-        ask = LocalAsk(METHODS[method](orjson.loads(dumps(params))))
+        read, ignored = read_params(method, orjson.loads(dumps(params)))
+        ask = LocalAsk(read, ignored=ignored)
         self._desk().call(self._principal, ask, self._outbox)
         answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await ask.slot.get()))
         return answer

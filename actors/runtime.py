@@ -34,6 +34,7 @@ from hearth.actors.supervisor import contain
 from hearth.config_hcp import HcpConfig
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.hcp.capability import CapabilitySet
+from hearth.known_members import known_by
 from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
 from hearth.mcp.protocol import endpoints
 from hearth.policy.buckets import Buckets, too_often
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from hearth.tools import ToolRegistry
 
 log = logging.getLogger("hearth.runtime")
+
 
 @frozen(kw_only=True, eq=False)
 class RuntimeParts:
@@ -133,11 +135,13 @@ class Runtime:
             bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit, ledger=parts.ledger)
             for bus_id, driver in parts.drivers.items()
         }
-        validators = {}
+        validators, known = {}, {}
         for tool in parts.registry.values():
             check_schema(tool.params_schema, f"tool {tool.name}: params_schema")
             check_schema(tool.result_schema, f"tool {tool.name}: result_schema")
             validators[tool.name] = Validator(tool.params_schema)
+            if (args := known_by(tool.params_schema)) is not None:
+                known[tool.name] = args
         self._services = SessionServices(
             tasks=TaskServices(
                 parts.journal,
@@ -148,7 +152,7 @@ class Runtime:
                 self.refusals,
                 Buckets(REHEARSALS),
             ),
-            checks=Checks(parts.registry, validators, self.buses, parts.paths, limits.max_steps),
+            checks=Checks(parts.registry, validators, self.buses, parts.paths, limits.max_steps, known),
             limits=SessionLimits(
                 limits.idle_ttl_s, limits.close_grace_s, limits.max_tasks_per_session, limits.task_history
             ),

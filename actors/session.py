@@ -326,6 +326,7 @@ class Session:
         if error is not None:
             ask.error(error)
             return
+        self._admission.name_ignored(ask, submit)
         ask.result(self._book.repeated(first))
         if submit.subscribe and ask.follower is not None and self._book.has(first.task_id):
             ask.follower.follow(self._book.log_of(first.task_id), 1)

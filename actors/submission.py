@@ -8,6 +8,7 @@ effect, and nothing here hashes args, which only an accepted one is worth.
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import frozen
@@ -15,11 +16,13 @@ from attrs import frozen
 from hearth.actors.events import to_keep
 from hearth.actors.step import StepRun
 from hearth.errors import InvalidParams, PermissionDenied, RpcError, ToolNotFound
+from hearth.known_members import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hearth.actors.bus import Bus
+    from hearth.known_members import Known, Stranger
     from hearth.policy.rate import RateLimits
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import StepSpec, TaskSubmit
@@ -36,6 +39,8 @@ class Checks:
     buses: Mapping[str, Bus]
     paths: PathGuard
     max_steps: int
+    known: Mapping[str, Known]
+    """The args that a tool's schema names, where it leaves no room for others."""
 
 
 Looked: TypeAlias = "Mapping[PathUse, PermissionDenied | None]"
@@ -70,7 +75,7 @@ def check(
     for index, spec in enumerate(specs):
         if spec.tool not in grant.allowed:
             raise _denied(index, spec, f"not in the allowlist of policy {grant.policy!r}")
-    steps = [_resolve(index, spec, checks) for index, spec in enumerate(specs)]
+    steps = [_resolve(index, spec, checks, strict=submit.strict) for index, spec in enumerate(specs)]
     cap = grant.risk_cap(submit.constraints.max_risk_level)
     for index, step in enumerate(steps):
         if step.risk > cap:
@@ -108,8 +113,24 @@ def look_in_thread(uses: list[PathUse], paths: PathGuard) -> Looked:
     return looked
 
 
-def _resolve(index: int, spec: StepSpec, checks: Checks) -> StepRun:
+def ignored_args(submit: TaskSubmit, checks: Checks, most: int) -> tuple[str, ...]:
+    """Where a submission's args have members that their tools' schemas do not name: the first of them."""
+    strangers = chain.from_iterable(
+        _strangers(spec, checks, f"/task/steps/{index}/args") for index, spec in enumerate(submit.steps)
+    )
+    return tuple([one.pointer for one in islice(strangers, most)])
+
+
+def _strangers(spec: StepSpec, checks: Checks, at: str) -> list[Stranger]:
+    known = checks.known.get(spec.tool)
+    return [] if known is None else known.strangers(spec.args, at)
+
+
+def _resolve(index: int, spec: StepSpec, checks: Checks, *, strict: bool) -> StepRun:
     """Check args against the tool's schema, and find the bus they name."""
+    if strict and (strangers := _strangers(spec, checks, "")):
+        # Before the schema, which would miss the member that is misspelt.
+        raise _at_step(refusal(strangers, f"step {index} ({spec.tool}): "), index, spec.tool)
     validator = checks.validators[spec.tool]
     if not validator.accepts(spec.args):
         pointer, reason = validator.explain(spec.args)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hearth.actors.asks import with_ignored
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -36,12 +38,13 @@ class Answering(Protocol):
 class WireAsk:
     """A call and the connection to answer it on. Implements `asks.Ask`."""
 
-    __slots__ = ("_call", "_connection", "params")
+    __slots__ = ("_call", "_connection", "ignored", "params")
 
-    def __init__(self, connection: Answering, call: Call, params: Params) -> None:
+    def __init__(self, connection: Answering, call: Call, params: Params, ignored: tuple[str, ...] = ()) -> None:
         self._connection = connection
         self._call = call
         self.params = params
+        self.ignored = ignored
 
     @property
     def follower(self) -> Outbox:
@@ -50,7 +53,7 @@ class WireAsk:
 
     def result(self, value: Any) -> None:
         """See Ask."""
-        self._connection.answer(self._call, value)
+        self._connection.answer(self._call, with_ignored(value, self.ignored))
 
     def error(self, error: RpcError) -> None:
         """See Ask."""

@@ -145,7 +145,11 @@ class Session(Protocol):
         ...
 
     async def call(self, method: str, /, **params: Any) -> Mapping[str, Any]:
-        """Ask this session something that there is no coroutine for here. Raises RpcError."""
+        """Ask this session something that there is no coroutine for here. Raises RpcError.
+
+        Params that the server does not know are refused (`strict`, docs/reference/methods.md); strict=False lets it
+        ignore them.
+        """
         ...
 
     async def submit(
@@ -154,7 +158,8 @@ class Session(Protocol):
         """Submit a task (draft §3.4); keyword arguments are its constraints, `idempotency_key` is the task's own.
 
         `follow` asks for its events in the same request, for whoever is about to read them: it saves a round trip.
-        Raises the RpcError subclass the server answered with.
+        Raises the RpcError subclass the server answered with; InvalidParams for a constraint, or an argument of a
+        tool, that nobody knows.
         """
         ...
 

@@ -14,6 +14,7 @@ from hearth.api import Step, StepResult, TaskEvent, TaskResult
 from hearth.errors import TaskFailed, from_wire
 from hearth.protocol.client import ProtocolViolation, read_task
 from hearth.protocol.jsonrpc import kind_of
+from hearth.protocol.known import require_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -189,7 +190,7 @@ class SessionFace:
 
     async def call(self, method: str, /, **params: Any) -> Mapping[str, Any]:
         """See hearth.api.Session."""
-        return await self._link.call(method, {"session_id": self._session_id, **params})
+        return await self._link.call(method, {"session_id": self._session_id, "strict": True, **params})
 
     async def submit(
         self,
@@ -211,7 +212,9 @@ class SessionFace:
             task["idempotency_key"] = idempotency_key
         # With a key the caller can come back for the task; without, nobody would ever know of it.
         take_back = self._cancelling if idempotency_key is None else None
-        params = {"session_id": self._session_id, "task": task}
+        # Constraints are held against what is known here; only the server knows what its tools take.
+        params = {"session_id": self._session_id, "task": task, "strict": True}
+        require_known("task.submit", params)
         events: TaskEvents | None = None
         if follow:
             answer, following = await self._link.submit(params, take_back=take_back)

@@ -13,6 +13,7 @@ import orjson
 from hearth.cli import render, taskview
 from hearth.cli.common import DONE, Options, interruptible, report, session, standard
 from hearth.cli.following import Reference, follow, get_task, hold
+from hearth.cli.tasks import require_known_task
 from hearth.errors import HearthError, TaskFailed, from_wire
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def run(options: Options, tool: str, args: Sequence[str], constraints: Sequence[
     Ctrl-C).
     """
     values, limits = parse_pairs(args), parse_pairs(constraints)
+    require_known_task({"constraints": limits}, "-c ", "/constraints/")
     return interruptible(lambda: _run(options, tool, values, limits, seconds))
 
 
@@ -78,7 +80,9 @@ async def _run(
         submission: dict[str, Any] = {"intent": f"hearth run {tool}", "steps": [{"tool": tool, "args": args}]}
         if constraints:
             submission["constraints"] = constraints
-        answer = await client.call("task.submit", {"session_id": opened.session_id, "task": submission})
+        # A misspelt argument is refused: without it something else might happen than was meant.
+        params = {"session_id": opened.session_id, "task": submission, "strict": True}
+        answer = await client.call("task.submit", params)
         task = Reference(opened.session_id, answer["task_id"])
         async with follow(client, task) as events:
             async for event in events:

@@ -16,6 +16,8 @@ from hearth._version import __version__
 from hearth.cli import render, taskview
 from hearth.cli.common import DONE, Options, connected, interruptible, session, standard
 from hearth.cli.following import Reference, ReferenceType, follow, get_task, hold, watch as show_events
+from hearth.errors import InvalidParams
+from hearth.protocol.known import require_known
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +63,18 @@ def read_plan(name: str) -> dict[str, Any]:
     if not isinstance(plan, dict) or not isinstance(plan.get("steps"), list):
         example = '{"intent": "why", "steps": [{"tool": "gpio.get", "args": {"line": 17}}]}'
         raise click.UsageError(f"{render.clean(where)}: a plan is an object such as {example}")
+    require_known_task(plan, f"{render.clean(where)}: ")
     return plan
+
+
+def require_known_task(task: Mapping[str, Any], where: str, within: str = "") -> None:
+    """Refuse a task with a member that nobody would understand. Raises click.UsageError with its place and a cure."""
+    try:
+        require_known("task.submit", {"task": task})
+    except InvalidParams as error:
+        data = error.data or {}
+        place = data["path"].removeprefix(f"/task{within}")
+        raise click.UsageError(f"{where}{render.clean(place)}: {render.clean(data['reason'])}") from None
 
 
 async def _submit(options: Options, plan: Mapping[str, Any], *, live: bool, seconds: float | None) -> int:
@@ -95,7 +108,7 @@ async def _detach(options: Options, plan: Mapping[str, Any]) -> int:
 
 
 async def _submitted(client: Client, session_id: str, plan: Mapping[str, Any]) -> Reference:
-    answer = await client.call("task.submit", {"session_id": session_id, "task": plan})
+    answer = await client.call("task.submit", {"session_id": session_id, "task": plan, "strict": True})
     return Reference(session_id, answer["task_id"])
 
 

@@ -181,7 +181,8 @@ def _wrong(error: InvalidParams, *, plan: bool) -> str:
     reason = str(data.get("reason") or error.message).rstrip(".")
     place = f"{pointer}: " if pointer else ""
     cure = f"Correct {pointer}" if pointer else "Correct the arguments"
-    return f"Invalid arguments{whose}: {place}{reason}. {cure} as the tool's inputSchema says; nothing has run."
+    stop = "" if reason.endswith("?") else "."
+    return f"Invalid arguments{whose}: {place}{reason}{stop} {cure} as the tool's inputSchema says; nothing has run."
 
 
 def _pointer(error: InvalidParams, *, plan: bool) -> str:

@@ -1,9 +1,9 @@
 """Each HACP method's parameters: attrs values, and how they are read from a JSON object (draft §3, §8; design §8).
 
 A reader takes exactly the declared JSON types (no coercion: `true` is not 1, "5" is not 5), takes null for an
-optional member as if it were left out, ignores unknown members at every level (draft §2.5), and raises
-InvalidParams whose data names the place by JSON pointer. Whether a session, task or tool of that name exists is not
-known here. Reading is by hand and not by cattrs because these few lines are on the path of every request, and on
+optional member as if it were left out, ignores unknown members at every level (draft §2.5; `known` names them), and
+raises InvalidParams whose data names the place by JSON pointer. Whether a session, task or tool of that name exists is
+not known here. Reading is by hand and not by cattrs because these few lines are on the path of every request, and on
 that of the daemon's start.
 """
 
@@ -110,6 +110,7 @@ class TaskSubmit:
     constraints: Constraints = NO_CONSTRAINTS
     idempotency_key: str | None = None
     subscribe: bool = False
+    strict: bool = False
 
 
 @frozen(eq=False)
@@ -249,6 +250,7 @@ def _read_submit(params: Mapping[str, Any]) -> TaskSubmit:
         _read_constraints(task.get("constraints")),
         key,
         read_flag(params, "subscribe", "", default=False),
+        read_flag(params, "strict", "", default=False),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hearth.cli.following import Reference, ReferenceType
-from hearth.cli.run import _error, parse_pairs, parse_value
+from hearth.cli.run import _error, parse_pairs, parse_value, run
 from hearth.cli.tasks import read_plan
 from hearth.errors import PermissionDenied, TaskFailed, TimedOut
 
@@ -141,3 +141,28 @@ def test_a_cancelled_task_is_an_error_without_a_code(steps):
     error = _error({"status": "CANCELLED", **steps})
     assert isinstance(error, TaskFailed)
     assert str(error) == "the task ended CANCELLED: no reason given"
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"constraints": {"dryrun": True}}, "/constraints/dryrun: unknown key; did you mean dry_run?"),
+        ({"constraint": {"dry_run": True}}, "/constraint: unknown key; did you mean constraints?"),
+        (
+            {"steps": [{"tool": "gpio.get"}, {"tool": "gpio.get", "arg": {}}]},
+            "/steps/1/arg: unknown key; did you mean args?",
+        ),
+    ],
+)
+def test_a_plan_with_a_member_that_nobody_knows_is_refused_before_anything_is_sent(tmp_path, plan, said):
+    path = tmp_path / "plan.json"
+    path.write_bytes(orjson.dumps({"intent": "x", "steps": [{"tool": "gpio.get"}], **plan}))
+    with pytest.raises(click.UsageError) as refused:
+        read_plan(str(path))
+    assert refused.value.message == f"{path}: {said}"
+
+
+def test_a_constraint_that_nobody_knows_is_refused_before_anything_is_sent():
+    with pytest.raises(click.UsageError) as refused:
+        run.main(["gpio.set", "line=1", "value=1", "-c", "dryrun=true"], standalone_mode=False)
+    assert refused.value.message == "-c dryrun: unknown key; did you mean dry_run?"

@@ -197,7 +197,7 @@ design 8: what is not JSON | decided | invalid UTF-8, NaN, numbers beyond a doub
     the limit: -32700, the connection goes on; of duplicate keys the last wins, for the executor and the audit alike
 design 8: id | decided | string or integer, else -32600; reuse while outstanding → -32600
 design 8: params | decided | object; an array or scalar → -32602; unknown fields ignored at every level, tool args
-    included
+    included, and named in the answer; our own clients refuse them
 design 8: submit checks, in order | decided | session → shape (-32602) → tool exists (-32002) → allowed (-32003) →
     schema (-32602, with `step_index`, `tool`, JSON pointer, reason) → risk (-32003) → paths (-32003) → rate
     (-32006, `retry_after_ms`) → capacity (-32005)

@@ -143,6 +143,45 @@ def test_params_are_an_object_and_unknown_fields_are_ignored_in_args_too(peer, s
     assert peer.value(session, "gpio.get", line=1, unknown={"x": [1]})["line"] == 1
 
 
+@pytest.mark.spec("design 8: params")
+def test_what_is_ignored_is_named_in_the_answer_or_refused_for_who_is_strict(peer, session) -> None:
+    submission = peer.submission(session, ("gpio.set", {"line": 3, "value": 1, "activelow": True}), dryrun=True)
+    misspelt = ["/task/constraints/dryrun", "/task/steps/0/args/activelow"]
+    for more, ignored in ({}, misspelt), ({"subscribe": True, "x/y~": 1}, ["/x~1y~0", *misspelt]):
+        answer = peer.result("task.submit", {**submission, **more})
+        assert answer["ignored"] == ignored
+        assert peer.finished(session, answer["task_id"])["status"] == "SUCCESS"
+    keyed = {**submission, "task": {**submission["task"], "idempotency_key": "k"}}
+    first, again = peer.result("task.submit", keyed), peer.result("task.submit", keyed)
+    assert (again["repeated"], again["task_id"], again["ignored"]) == (True, first["task_id"], misspelt)
+    rehearsal = peer.submission(session, ("gpio.get", {"line": 3, "x": 1}), dry_run=True)
+    assert peer.result("task.submit", rehearsal)["ignored"] == ["/task/steps/0/args/x"]
+    tools = peer.result("tool.list", {"session_id": session, "X": 1})
+    assert (tools.pop("ignored"), tools) == (["/X"], peer.result("tool.list", {"session_id": session}))
+    assert peer.result("session.open", {"heartbeats": 7})["ignored"] == ["/heartbeats"]
+    assert "ignored" not in peer.result("session.open", {"client_name": "x", "strict": True})
+
+    for wrong in (1, "true", []):
+        refused = peer.error("tool.list", {"session_id": session, "strict": wrong})
+        assert (refused["code"], refused["data"]["path"]) == (-32602, "/strict")
+    refused = peer.error("task.submit", {**submission, "strict": True})
+    assert (refused["code"], refused["data"]["path"]) == (-32602, "/task/constraints/dryrun")
+    assert refused["data"]["reason"] == "unknown key; did you mean dry_run?"
+    peer.value(session, "gpio.set", line=3, value=0)
+    refused = peer.error(
+        "task.submit", {**peer.submission(session, ("gpio.set", {"lin": 3, "value": 1})), "strict": True}
+    )
+    assert refused["code"] == -32602
+    assert refused["data"] == {
+        "step_index": 0,
+        "tool": "gpio.set",
+        "path": "/lin",
+        "reason": "unknown key; did you mean line?",
+        "unknown": ["/lin"],
+    }
+    assert peer.value(session, "gpio.get", line=3)["value"] == 0
+
+
 @pytest.mark.spec("design 8: submit checks, in order")
 def test_a_submission_that_is_wrong_in_every_way_is_told_so_in_the_order_of_the_checks(hearthd, tmp_path) -> None:
     (tmp_path / "shared").mkdir()

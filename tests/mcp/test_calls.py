@@ -305,3 +305,22 @@ async def test_a_cancelled_request_whose_daemon_has_gone_ends_all_the_same(autoj
             await unstoppable.asked.wait()
             nursery.cancel_scope.cancel()
         assert "bench_nap" in {tool.name for tool in (await client.list_tools()).tools}
+
+
+@both_eras
+async def test_an_argument_that_the_tool_does_not_know_is_refused_with_the_nearest_and_nothing_runs(
+    autojump_clock, w, mode
+):
+    step = {"tool": "bench_set", "args": {"line": 4, "value": 1, "limitms": 5}}
+    async with mcp_client(house(w), mode) as client:
+        for name, arguments, path in (
+            ("bench_set", step["args"], "/limitms"),
+            (PLAN, {"intent": "x", "steps": [step]}, "/steps/0/args/limitms"),
+        ):
+            with pytest.raises(
+                MCPError, match=f"{path}: unknown key; did you mean limit_ms[?] Correct {path}"
+            ) as refused:
+                await client.call_tool(name, arguments)
+            assert refused.value.error.code == -32602
+    assert 4 not in w.driver.levels
+    assert not records(w, event="task.submit")

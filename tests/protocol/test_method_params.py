@@ -5,6 +5,7 @@ import pytest
 
 from hearth.errors import InvalidParams, UnsupportedVersion
 from hearth.protocol import METHODS, PROTOCOL_VERSION
+from hearth.protocol.known import KNOWN, read_params
 from hearth.protocol.methods import (
     MAX_SAFE,
     PRIORITIES,
@@ -428,3 +429,48 @@ def test_values_are_frozen():
     got = read("task.submit", task())
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         got.intent = "other"
+
+
+class Recording(dict):
+    """Params that tell which of their members were asked for."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.asked = set()
+
+    def get(self, name, default=None):
+        self.asked.add(name)
+        return super().get(name, default)
+
+
+LEAST = {
+    "task.submit": task(),
+    "task.get": {"task_id": "t"},
+    "task.cancel": {"task_id": "t"},
+    "mcp.use": {"tool": "t"},
+    "hcp.attach": {"session_id": "s"},
+    "hcp.artifact": {"uri": "u"},
+    "hcp.decide": {"approval_id": "a"},
+    "hcp.withdraw": {"message_id": "m"},
+}
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_what_is_read_of_params_is_known_and_all_else_is_named(method):
+    params = Recording(LEAST.get(method, {}))
+    read(method, params)
+    known = params.asked | {"session_id", "strict"}
+    allowed = {**dict.fromkeys(known), **LEAST.get(method, {})}
+    assert read_params(method, allowed)[1] == ()
+    assert set(KNOWN) == set(METHODS)
+    assert read_params(method, {**allowed, **{f"{name}s": 1 for name in known}})[1] == tuple(
+        [f"/{name}s" for name in known]
+    )
+    with pytest.raises(InvalidParams):
+        read_params(method, {**allowed, "x": 1, "strict": True})
+
+
+def test_every_constraint_and_no_other_is_known():
+    for name in attrs.fields_dict(Constraints):
+        assert read_params("task.submit", constrained(**{name: None}))[1] == ()
+        assert read_params("task.submit", constrained(**{f"{name}s": None}))[1] == (f"/task/constraints/{name}s",)

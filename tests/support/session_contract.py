@@ -70,6 +70,29 @@ class SessionContract:
             assert {"CAP_GPIO_RW", "CAP_ROLLBACK", "CAP_LEASE"} <= set(one.capabilities)
             assert ("CAP_STREAMING_TASK_EVENTS" in one.capabilities) is self.streams
 
+    async def test_what_is_misspelt_is_refused_with_the_nearest_and_nothing_runs(self, face):
+        async with face.open_session() as session:
+            for submission, path, near in (
+                (
+                    session.submit("x", [step("bench.set", line=1, value=1)], dryrun=True),
+                    "/task/constraints/dryrun",
+                    "dry_run",
+                ),
+                (session.submit("x", [{"tool": "bench.set", "arg": {}}]), "/task/steps/0/arg", "args"),
+            ):
+                with pytest.raises(InvalidParams) as refused:
+                    await submission
+                assert refused.value.data["path"] == path
+                assert refused.value.data["reason"] == f"unknown key; did you mean {near}?"
+            if self.streams:
+                # A server of the core alone takes any args that fit: it has no `strict`.
+                with pytest.raises(InvalidParams, match=r"step 0 .bench.set.: /valu: .* did you mean value"):
+                    await session.run("bench.set", line=1, valu=1)
+                with pytest.raises(InvalidParams, match=r"/task-id: .* did you mean task_id"):
+                    await session.call("task.events.subscribe", **{"task-id": "x"})
+                assert (await session.call("tool.list", strict=False, x=1))["ignored"] == ["/x"]
+            assert 1 not in face.world.driver.levels
+
     async def test_a_session_lists_its_tools_with_what_the_draft_asks_for(self, face):
         async with face.open_session() as session:
             tools = {tool["name"]: tool for tool in await session.tools()}
@@ -474,7 +497,8 @@ class SessionContract:
     async def test_an_exclusive_task_has_its_buses_to_itself_from_first_to_last_step(self, face):
         async with face.open_session() as session:
             alone = await session.submit(
-                "alone", [step("bench.read", tag="1"), step("bench.wait", tag="x"), step("bench.read", tag="2")],
+                "alone",
+                [step("bench.read", tag="1"), step("bench.wait", tag="x"), step("bench.read", tag="2")],
                 exclusive=True,
             )
             await event(alone, "start", 1)

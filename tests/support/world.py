@@ -47,6 +47,7 @@ _ARGS = {
         "tag": {"type": "string"},
         "ms": {"type": "number"},
         "limit_ms": {"type": "number"},
+        "effect": {"enum": ["none", "done", "unknown"]},
         "gate": {"type": "string"},
         "line": {"type": "integer"},
         "value": {"type": "integer", "minimum": 0, "maximum": 1},

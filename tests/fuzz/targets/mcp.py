@@ -28,6 +28,7 @@ from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.tools import build_tools
 from hearth.errors import HearthError, InvalidParams, PermissionDenied, ToolNotFound
+from hearth.known_members import known_by
 from hearth.mcp.names import PLAN, mcp_name
 from hearth.mcp.outcome import ProtocolError, of_error
 from hearth.mcp.plan import INPUT
@@ -59,7 +60,12 @@ _AUTHORITY = {name: authority(tool.params_schema) for name, tool in _REGISTRY.it
 _PLAN_AUTHORITY = authority(INPUT)
 _BUSES: Any = {name: SimpleNamespace(id=name) for name in (*_BOARD.drivers, "files", "system", "processes", "exec")}
 _CHECKS = Checks(
-    _REGISTRY, {name: Validator(tool.params_schema) for name, tool in _REGISTRY.items()}, _BUSES, PathGuard(), 256
+    _REGISTRY,
+    {name: Validator(tool.params_schema) for name, tool in _REGISTRY.items()},
+    _BUSES,
+    PathGuard(),
+    256,
+    {name: known for name, tool in _REGISTRY.items() if (known := known_by(tool.params_schema)) is not None},
 )
 _VIEW = ToolView([tool.to_wire() for tool in _REGISTRY.values()])
 _PROVIDERS = (Plan(), HacpTools())

@@ -1,0 +1,74 @@
+"""Where an object has members that nobody understands: by a table, by a JSON Schema, and in bounded work."""
+
+from __future__ import annotations
+
+import pytest
+
+from hearth.known_members import LONGEST_NAME, MOST_NAMED, Known, known_by, refusal
+
+OPEN = {"properties": {"a": {}}, "additionalProperties": True}
+
+
+def found(schema, value):
+    known = known_by(schema)
+    return None if known is None else [one.pointer for one in known.strangers(value)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "strangers"),
+    [
+        ({"properties": {"a": {}}}, {"a": {"anything": 1}}, []),
+        ({"properties": {"a": {}}}, {"b": 1, "a": 2, "c": 3}, ["/b", "/c"]),
+        ({"properties": {}}, {"a": 1}, ["/a"]),
+        ({"properties": {"a": {}}, "additionalProperties": False}, {"b": 1}, ["/b"]),
+        ({"properties": {"a": {}}}, ["no object"], []),
+        ({"properties": {"a~": {"properties": {"b": {}}}}}, {"a~": {"c/d": 1}}, ["/a~0/c~1d"]),
+        ({"properties": {"a": {"items": {"properties": {"b": {}}}}}}, {"a": [{"b": 1}, {}, {"x": 1}]}, ["/a/2/x"]),
+        ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, {"a": 1, "b": 1, "c": 1}, ["/c"]),
+        ({"properties": {"a": {}}, "if": {}, "then": {"properties": {"b": {}}}}, {"b": 1, "c": 1}, ["/c"]),
+        ({"properties": {"a": {}}, "dependentSchemas": {"a": {"properties": {"b": {}}}}}, {"b": 1, "c": 1}, ["/c"]),
+        (
+            {"properties": {"a": {"properties": {"b": {}}}}, "allOf": [{"properties": {"a": {}}}]},
+            {"a": {"x": 1}},
+            ["/a/x"],
+        ),
+        (
+            {
+                "properties": {"a": {"properties": {"b": {}}}},
+                "anyOf": [{"properties": {"a": {"properties": {"c": {}}}}}],
+            },
+            {"a": {"x": 1}},
+            [],
+        ),
+        ({"type": "object"}, {"a": 1}, None),
+        (True, {"a": 1}, None),
+        (OPEN, {"b": 1}, None),
+        ({"properties": {"a": {}}, "patternProperties": {"^x": {}}}, {"xa": 1}, None),
+        ({"properties": {"a": {}}, "anyOf": [OPEN]}, {"b": 1}, None),
+        ({"properties": {"a": {}}, "$ref": "#/$defs/b"}, {"b": 1}, None),
+    ],
+)
+def test_a_member_that_no_part_of_a_schema_names_is_a_stranger_and_no_other(schema, value, strangers):
+    assert found(schema, value) == strangers
+
+
+def test_of_very_many_strangers_the_first_are_named_and_no_more_are_looked_for():
+    value = {"a": 1, **{f"x{number}": 1 for number in range(20_000)}}
+    looked_at = []
+
+    class Names(frozenset):
+        def __contains__(self, name):
+            looked_at.append(name)
+            return super().__contains__(name)
+
+    named = [one.pointer for one in Known(Names("a")).strangers(value)]
+    assert named == [f"/x{number}" for number in range(MOST_NAMED)]
+    assert len(looked_at) <= MOST_NAMED + 1
+
+
+def test_a_name_of_any_length_is_repeated_as_its_beginning_and_refused_at_once():
+    [one] = strangers = Known(frozenset(("line", "value"))).strangers({"lin" + "n" * 1_000_000: 1})
+    assert one.pointer == "/lin" + "n" * (LONGEST_NAME - 3) + "…"
+    refused = refusal(strangers)
+    assert refused.data["reason"] == "unknown key; expected line, value"
+    assert len(refused.message) < 200
