@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import orjson
 from attrs import frozen
 
 if TYPE_CHECKING:
@@ -92,17 +91,6 @@ class Reading(Protocol):
 
     def follow(self, log: History, from_seq: int) -> None:
         """Send a session's messages from there on."""
-
-
-def with_ignored(value: Any, ignored: tuple[str, ...]) -> Any:
-    """A result, an object or the JSON of one, that names what is ignored."""
-    if not ignored:
-        return value
-    if type(value) is dict:
-        return {**value, "ignored": ignored}
-    whole = orjson.dumps(value)
-    named = orjson.dumps({"ignored": ignored})
-    return orjson.Fragment(named if whole == b"{}" else whole[:-1] + b"," + named[1:])
 
 
 @frozen(eq=False)

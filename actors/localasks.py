@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hearth.actors.asks import with_ignored
 from hearth.actors.mailbox import Slot
+from hearth.known_members import with_ignored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

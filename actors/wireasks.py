@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hearth.actors.asks import with_ignored
+from hearth.known_members import with_ignored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,6 +10,8 @@ from __future__ import annotations
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
+
 from hearth.errors import InvalidParams
 
 if TYPE_CHECKING:
@@ -88,6 +90,17 @@ def refusal(strangers: list[Stranger], whose: str = "") -> InvalidParams:
         f"Invalid params: {whose}{first.pointer}: {reason}",
         data={"path": first.pointer, "reason": reason, "unknown": [one.pointer for one in strangers]},
     )
+
+
+def with_ignored(value: Any, ignored: tuple[str, ...]) -> Any:
+    """A result, an object or the JSON of one, that names what is ignored."""
+    if not ignored:
+        return value
+    if type(value) is dict:
+        return {**value, "ignored": ignored}
+    whole = orjson.dumps(value)
+    named = orjson.dumps({"ignored": ignored})
+    return orjson.Fragment(named if whole == b"{}" else whole[:-1] + b"," + named[1:])
 
 
 def _part(name: str) -> str:
