@@ -144,6 +144,7 @@ async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
         with pytest.raises(QueueFull):
             house.runtime.memory.for_principal("uid:0").charge(1 << 40)
         found = await house.scrape()
+        own = house.runtime.parts.journal.settings.path.read_bytes().count(b'"event":"audit.checkpoint"')
     assert named(found, "hearth_tasks_total") == {"SUCCESS": 4, "FAILED": 1, "CANCELLED": 1}
     assert named(found, "hearth_tasks_live") == {}
     assert named(found, "hearth_steps_total") == {
@@ -165,8 +166,9 @@ async def test_requests_tasks_and_steps_are_told_exactly_as_they_were(house):
     records = named(found, "hearth_audit_records_total")
     assert (records["task.submit"], records["task.step.start"], records["task.finish"]) == (6, 7, 6)
     assert records["task.reject"] == 2
-    # Each record is in the log, whose newest one has this number; the log itself has added the checkpoint at the start.
-    assert named(found, "hearth_audit_seq") == {(): sum(records.values()) + 1}
+    # Each record is in the log, whose newest one has this number; the log itself has added its checkpoints.
+    assert own >= 1
+    assert named(found, "hearth_audit_seq") == {(): sum(records.values()) + own}
 
 
 async def test_a_latency_is_in_its_class_and_in_the_sum_of_its_tool(house):
