@@ -132,8 +132,7 @@ def test_a_controller_that_does_not_come_up_ends_the_demo(cli, monkeypatch):
 
 @pytest.mark.slow
 def test_a_secret_that_can_be_read_is_no_refusal(cli, monkeypatch):
-    config = Place.config
-    monkeypatch.setattr(Place, "config", lambda place: config(place).replace("/shared", ""))
+    monkeypatch.setattr(Place, "secret", property(lambda place: place.shared / "secret.txt"))
     answer = cli("demo")
     assert answer.code == 1
     assert "file.read by its path          was allowed" in answer.out

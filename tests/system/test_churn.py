@@ -311,7 +311,7 @@ def descriptors_enough():
 
 @pytest.mark.usefixtures("descriptors_enough")
 def test_5000_that_say_nothing_are_held_and_gone_when_they_go(daemon) -> None:
-    limits = f"[limits]\nmax_connections = {IDLE + 100}\n"
+    limits = f"[limits]\nmax_connections = {IDLE + 100}\nmax_retained_bytes = {256 << 20}\n"
     running = daemon(limits, websocket="ping_interval_s = 5\nping_timeout_s = 300\n")
     peer = running.over("ws")
     session = peer.open()

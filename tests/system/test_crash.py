@@ -50,7 +50,7 @@ def test_the_story_has_every_kind_of_point_and_each_is_in_the_plan(zygote, tmp_p
         names = {entry[key] for entry in changes for key in ("path", "old", "new") if isinstance(entry.get(key), str)}
         kinds = {plan.kind_of_file(os.path.basename(name)) for name in names}
         assert kinds >= {"log", "rotated file", "next file", "key", "public key", "outputs", "card"}
-    assert seen == {"mkdir", "create", "write", "sync", "sync directory", "rename", "link", "unlink"}
+    assert seen == {"mkdir", "create", "write", "truncate", "sync", "sync directory", "rename", "link", "unlink"}
 
 
 @pytest.fixture
