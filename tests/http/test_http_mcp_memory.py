@@ -128,15 +128,16 @@ async def test_what_a_peer_has_yet_to_take_is_charged() -> None:
 
 
 async def test_a_body_is_charged_as_what_it_becomes_and_not_by_its_length(serve) -> None:
-    many = {"line": 17, "more": [0] * 15_000}
+    # Beside the arguments: one that the tool does not know would be refused.
+    many = {"name": "gpio_get", "arguments": {"line": 17}, "more": [0] * 15_000}
     async with thrifty(serve) as house:
-        said = message("tools/call", envelope(name="gpio_get", arguments=many))
+        said = message("tools/call", envelope(**many))
         answer = await house.ask("POST", "/mcp", said, **modern("tools/call", "gpio_get", **ALICE))
         assert len(said) < 50_000
         assert answer.status == 503
         assert answer.json["error"]["data"]["needed_bytes"] > LEAST
     async with serve() as house:
-        served = await ask(house, "tools/call", name="gpio_get", arguments=many)
+        served = await ask(house, "tools/call", **many)
         assert served["result"]["structuredContent"] == {"line": 17, "value": 0}
 
 
