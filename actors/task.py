@@ -51,7 +51,9 @@ MOST_RESULT_BYTES = 4 << 20
 """Bytes of JSON that the results of one task may have: they are kept, told and answered more than once each."""
 
 LONG_ARGS = 64 << 10
-"""Bytes of a step's args whose hash is worth a turn of its own."""
+"""Bytes of a step's args whose hash is worth a thread."""
+_HASHING = trio.CapacityLimiter(1)
+"""A limiter of its own, because others' threads may hang on a disk."""
 LAST_WORDS = 5.0
 """Seconds that a task may wait for the audit log, all in all, where nothing could cut its waiting short."""
 
@@ -191,9 +193,9 @@ class TaskActor:
     async def _steps(self) -> None:
         for step in self.steps:
             if len(step.args) > LONG_ARGS:
-                # Hashing may take as long as one turn may: others have theirs before what else the step needs.
-                step.hash_args()
-                await trio.lowlevel.cancel_shielded_checkpoint()
+                # It may take longer than one turn of the loop may. Shielded: the submission is on record in any case.
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(step.hash_args, limiter=_HASHING)
         self._records.append(self._submit_record())
         if self._constraints.dry_run:
             await self._commit()

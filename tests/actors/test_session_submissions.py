@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from support.waiting import until
 from support.world import ALICE, BOB, OPEN
 
 from hearth.actors import step as step_module
+from hearth.actors.task import LONG_ARGS
 from hearth.errors import (
     AuditUnavailable,
     InvalidParams,
@@ -127,6 +129,19 @@ async def test_every_refusal_names_its_step_and_reason_and_is_on_record(make_wor
             assert rejected[0]["principal"] == ALICE.key
             assert world.journal.of("task.submit") == []
     assert world.observer.of("begin") == []
+
+
+@pytest.mark.parametrize(("size", "beside"), [(10, False), (LONG_ARGS, True)])
+async def test_the_args_of_a_long_step_are_hashed_beside_the_loop(make_world, monkeypatch, size, beside):
+    threads = []
+    hash_of = step_module.args_hash
+    monkeypatch.setattr(step_module, "args_hash", lambda args: threads.append(threading.get_ident()) or hash_of(args))
+    with trio.fail_after(10):
+        async with make_world() as world:
+            session = await world.connect().open()
+            done = await session.run(("read", {"tag": "x" * size}))
+            assert done["status"] == "SUCCESS"
+    assert [thread != threading.get_ident() for thread in threads] == [beside]
 
 
 @pytest.mark.parametrize("fault", [fault for fault in CODES if fault not in ("session", "shape")])

@@ -259,7 +259,7 @@ async def test_what_comes_from_a_principal_without_a_policy_entry_is_not_looked_
         raise AssertionError("somebody has looked at the message")
 
     monkeypatch.setattr(desk, "read_message", looked)
-    monkeypatch.setattr(desk, "args_hash", looked)
+    monkeypatch.setattr(desk, "digest_of", looked)
     policy = (PolicyEntry(name="alice", match=Match(uid=ALICE.uid)),)
     async with look(policy=policy) as world:
         document = {**Caller.submission(), "type": type_, "session_id": "s"}

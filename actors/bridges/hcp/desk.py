@@ -36,7 +36,7 @@ from hearth.actors.bridges.hcp.story import Story
 from hearth.actors.bridges.hcp.submission import Submission
 from hearth.actors.memory_budget import JOB_BYTES
 from hearth.actors.supervisor import contain
-from hearth.audit.record import args_hash
+from hearth.audit.record import digest as digest_of
 from hearth.errors import InternalError, ShuttingDown
 from hearth.hcp.gate import allowance
 from hearth.hcp.messages import Abort, TaskSubmit
@@ -120,12 +120,14 @@ class HcpDesk:
         if self.closing:
             self._refuse(principal, letter, shutting_down(), message.message_id)
             return
-        digest = args_hash(letter.document["payload"])
+        # The bytes, and not their canonical form: that takes longer than one turn of the loop may.
+        payload = orjson.dumps(letter.document["payload"], option=orjson.OPT_SORT_KEYS)
+        digest = digest_of(payload)
         key = principal.key, message.message_id
         submission = self._underway.get(key)
         if submission is None:
             account = self.services.memory.for_principal(principal.key)
-            weight = JOB_BYTES + parsed_bytes(orjson.dumps(letter.document["payload"]))
+            weight = JOB_BYTES + parsed_bytes(payload)
             if not account.fits(weight):
                 self._refuse(principal, letter, no_memory(account.refusal(weight)), message.message_id)
                 return
