@@ -36,6 +36,8 @@ async def test_one_address_cannot_fill_the_log_nor_keep_another_out_of_it(world)
 
 
 async def test_many_addresses_cannot_fill_the_log_either(world) -> None:
+    begun = trio.current_time()
     for number in range(3 * MOST_NAMES):
         world.runtime.refused("ws", f"192.0.{number // 256}.{number % 256}", "unknown token")
-    assert len(await recorded(world)) == 60
+    # One more for each second that a busy machine takes over it.
+    assert 60 <= len(await recorded(world)) <= 60 + (trio.current_time() - begun)
