@@ -73,7 +73,7 @@ class TlsGreeter:
         """See Greeter."""
         del peer
         stream = await handshake(connected, self._certificates, self._handshake_timeout, self._send_timeout)
-        carrier = StreamCarrier(stream)
+        carrier = TlsCarrier(stream)
         try:
             principal = certificate_of(stream)
             if principal is None:
@@ -82,6 +82,23 @@ class TlsGreeter:
                 await welcome(carrier, principal)
         finally:
             await carrier.aclose()
+
+
+class TlsCarrier(StreamCarrier):
+    """A carrier over TLS, which tells its peer of the end also where not all was read that the peer has sent."""
+
+    __slots__ = ("_secure",)
+
+    def __init__(self, stream: trio.SSLStream[SocketTransport]) -> None:
+        super().__init__(stream)
+        self._secure = stream
+
+    async def aclose(self) -> None:
+        """See Carrier."""
+        # What came and was not read is forgotten: OpenSSL would object to it after it has written its close_notify, and
+        # Trio's stream would take that for a broken connection and drop the close_notify.
+        self._secure._incoming.read()
+        await super().aclose()
 
 
 async def handshake(

@@ -56,7 +56,9 @@ class Writer:
         self._written: Head = self.chain.head
         self._synced = (0, self._written)
         self._unsynced = 0
-        self._ragged = self._new_name = False
+        self._ragged = ""
+        """Why a record that was written in part could not be cut off, as long as that is so."""
+        self._new_name = False
 
     def adopt(self, fd: int, size: int, head: Head, first_seq: int | None = None) -> None:
         """Go on at the end of `fd`, a file of `size` bytes in whole records whose last one is `head`."""
@@ -64,7 +66,7 @@ class Writer:
         self.chain.seq, self.chain.prev = self._written = head
         self._synced = (size, head)
         self.first_seq = first_seq or head[0] + 1
-        self._ragged, self._new_name = False, not size
+        self._ragged, self._new_name = "", not size
 
     def begin(self) -> None:
         """Start to count the records of a batch (`kept`). Raises LogFailed if the file cannot be written at all."""
@@ -74,7 +76,8 @@ class Writer:
         if self._ragged:
             self._cut()
             if self._ragged:
-                raise LogFailed(f"audit log {self.path}: a record was written in part and cannot be cut off again")
+                reason = f"a record was written in part and cannot be cut off again: {self._ragged}"
+                raise LogFailed(f"audit log {self.path}: {reason}")
 
     def write(self, lines: list[bytes], *, ours: bool = False) -> None:
         """Write lines that the chain has just sealed, in one call, and empty the list; `ours` do not count as kept.
@@ -152,6 +155,6 @@ class Writer:
         try:
             if os.fstat(self.fd).st_size > self.size:
                 self._disk.truncate(self.fd, self.size)
-            self._ragged = False
-        except OSError:
-            self._ragged = True
+            self._ragged = ""
+        except OSError as error:
+            self._ragged = error.strerror or str(error)

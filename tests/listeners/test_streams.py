@@ -13,6 +13,7 @@ from support.pki import Bench
 from hearth.actors.carrier import PeerGone
 from hearth.actors.listeners import streams
 from hearth.actors.listeners.streams import SocketTransport, StreamCarrier, reason_of
+from hearth.actors.listeners.tls import TlsCarrier
 
 BIG = b"x" * (16 << 20)
 """More than any socket buffer takes."""
@@ -194,7 +195,7 @@ async def encrypted(bench):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.do_handshake)
                 nursery.start_soon(client.do_handshake)
-        yield StreamCarrier(server), transport, client
+        yield TlsCarrier(server), transport, client
 
 
 async def test_over_tls_a_peer_that_takes_nothing_is_given_up_after_the_bound(encrypted) -> None:
@@ -205,6 +206,17 @@ async def test_over_tls_a_peer_that_takes_nothing_is_given_up_after_the_bound(en
 
 async def test_over_tls_closing_tells_the_peer(encrypted) -> None:
     carrier, _, client = encrypted
+    await carrier.send([b"last\n"])
+    await carrier.aclose()
+    assert await client.receive_some() == b"last\n"
+    assert await client.receive_some() == b""
+
+
+async def test_over_tls_closing_tells_a_peer_of_which_not_all_was_read(encrypted) -> None:
+    carrier, _, client = encrypted
+    # Several records, of which what was received at once is decrypted one by one.
+    await client.send_all(b"x" * (1 << 16))
+    assert await carrier.receive()
     await carrier.send([b"last\n"])
     await carrier.aclose()
     assert await client.receive_some() == b"last\n"
