@@ -37,7 +37,7 @@ async def main() -> int:
             WANTED,
             "Is the bench warm enough to solder?",
             {"sensor": "temperature", "samples": 10, "interval_s": 0.05},
-            capability_version="1.x",
+            capability_version="2.x",
             max_duration="PT1M",
             confidence_threshold=0.5,
             expected_output={"required_fields": ["mean", "confidence"]},

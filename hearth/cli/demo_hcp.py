@@ -38,7 +38,7 @@ MESSAGE_ID = "5d3c1c5e-6f0e-4b3c-9a57-0d1f2b6f4a10"
 INTENT = "Find out how warm the bench is, and whether it holds still"
 SAMPLES = 20
 ORDER: Mapping[str, Any] = {
-    "capability_version": "1.x",
+    "capability_version": "2.x",
     "caller_id": "harness-alpha-001",
     "max_duration": "PT1M",
     "confidence_threshold": 0.5,

@@ -25,7 +25,7 @@ def test_the_demo_of_a_job_plays_to_the_end_and_leaves_nothing_behind(cli, tempo
     assert "✗" not in answer.out
     assert answer.err == ""
     for said in (
-        "bench-climate-survey 1.0.0",
+        "bench-climate-survey 2.0.0",
         "accepted",
         "PENDING → RUNNING",
         "at,at_s,value,unit",

@@ -128,7 +128,7 @@ def test_another_agent_delegates_a_job_and_checks_what_it_gets(tmp_path: Path) -
         said = run(EXAMPLES / "delegate.py", env={"HEARTH_SOCKET": str(tmp_path / "hearth.sock")})
     finally:
         stop(daemon)
-    assert "bench-climate-survey 1.0.0, at most R2" in said
+    assert "bench-climate-survey 2.0.0, at most R2" in said
     assert "rejected: invalid_input: /payload/inputs/samples" in said
     assert "state_changed" in said
     assert "celsius, confidence " in said
@@ -136,9 +136,9 @@ def test_another_agent_delegates_a_job_and_checks_what_it_gets(tmp_path: Path) -
 
 
 def test_the_capability_of_the_examples_is_the_one_that_the_page_explains_and_it_runs(tmp_path: Path) -> None:
-    file = EXAMPLES / "capabilities.d" / "cooling-check.toml"
+    file = EXAMPLES / "capabilities.d" / "cooling_check.py"
     page = (EXAMPLES.parent / "docs" / "capabilities.md").read_text("utf-8")
-    assert file.read_text("utf-8").partition("\n")[2] in page
+    assert file.read_text("utf-8") in page
     daemon = start_daemon(tmp_path, f'[hcp]\ncapabilities = ["{file.parent}"]\n')
     try:
         script = tmp_path / "cool.py"

@@ -66,7 +66,8 @@ async def files(runtime: EmbeddedRuntime, result: JobResult) -> dict[str, bytes]
 async def test_those_that_are_shipped_are_offered_on_the_simulated_board(tmp_path: Path) -> None:
     async with house(tmp_path) as runtime:
         offered = [one["capability"]["name"] for one in await runtime.capabilities()]
-    assert sorted(offered) == [SURVEY, SELF_TEST, HEALTH] == sorted(file.stem for file in SHIPPED.glob("*.toml"))
+    modules = sorted(file.stem for file in SHIPPED.glob("*.py") if not file.stem.startswith("_"))
+    assert sorted(offered) == [SURVEY, SELF_TEST, HEALTH] == [module.replace("_", "-") for module in modules]
 
 
 async def test_every_input_and_output_that_a_model_reads_is_described(tmp_path: Path) -> None:

@@ -172,10 +172,8 @@ def test_the_wheel_has_every_module_board_capability_and_the_marker_for_types_an
         expected.add(f"{path}/__init__.py" if file.name == "__init__.py" else f"{path}.py")
     boards = {f"hearth/drivers/boards/{file.name}" for file in (ROOT / "drivers" / "boards").glob("*.toml")}
     assert {"hearth/drivers/boards/sim.toml", "hearth/drivers/boards/rpi5.toml"} <= boards
-    shipped = (ROOT / "hearth" / "hcp" / "capabilities").glob("*.toml")
-    capabilities = {f"hearth/hcp/capabilities/{file.name}" for file in shipped}
-    assert "hearth/hcp/capabilities/bench-climate-survey.toml" in capabilities
-    assert names == expected | boards | capabilities | {"hearth/py.typed"}
+    assert "hearth/hcp/capabilities/bench_climate_survey.py" in expected
+    assert names == expected | boards | {"hearth/py.typed"}
 
 
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""The capabilities that are shipped, one TOML file each; see docs/capabilities.md."""
+"""The capabilities that are shipped, one module each; see docs/capabilities.md."""
