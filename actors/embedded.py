@@ -84,10 +84,10 @@ class LocalLink(Link):
         self._runtime = runtime
         self._principal = principal
 
-    async def open(self, opening: SessionOpen) -> Mapping[str, Any]:
+    async def open(self, opening: SessionOpen, tools: frozenset[str] | None = None) -> Mapping[str, Any]:
         """session.open: the one method without a session."""
         ask = LocalAsk(opening, LocalFollower())
-        session = self._runtime.open_session(self._principal, opening, ask)
+        session = self._runtime.open_session(self._principal, opening, ask, tools)
         try:
             opened: Mapping[str, Any] = await ask.slot.get()
         except BaseException:
@@ -236,12 +236,14 @@ class EmbeddedRuntime(Delegating):
 
 
 @asynccontextmanager
-async def _opened(runtime: Runtime, principal: Principal, params: Mapping[str, Any]) -> AsyncIterator[SessionFace]:
-    """A session of this process, for as long as this lasts."""
+async def _opened(
+    runtime: Runtime, principal: Principal, params: Mapping[str, Any], tools: frozenset[str] | None = None
+) -> AsyncIterator[SessionFace]:
+    """A session of this process, for as long as this lasts; it may use no other tools than these, if they are given."""
     opening = METHODS["session.open"](params)
     assert isinstance(opening, SessionOpen)
     link = LocalLink(runtime, principal)
-    session = SessionFace(link, await link.open(opening))
+    session = SessionFace(link, await link.open(opening, tools))
     try:
         yield session
     finally:
@@ -251,8 +253,10 @@ async def _opened(runtime: Runtime, principal: Principal, params: Mapping[str, A
 def job_sessions(runtime: Runtime) -> OpenSession:
     """How a whole job (HCP) comes by the session that its steps run in: one of its caller's principal."""
 
-    def open_session(principal: Principal, client_name: str) -> AbstractAsyncContextManager[SessionFace]:
-        return _opened(runtime, principal, {"client_name": client_name})
+    def open_session(
+        principal: Principal, client_name: str, tools: frozenset[str]
+    ) -> AbstractAsyncContextManager[SessionFace]:
+        return _opened(runtime, principal, {"client_name": client_name}, tools)
 
     return open_session
 

@@ -111,7 +111,7 @@ class Runtime:
         self.closing = False
         self._sessions: dict[str, Session] = {}
         self._per_principal: dict[str, int] = {}
-        self._grants: dict[str, Grant] = {}
+        self._grants: dict[tuple[str, frozenset[str] | None], Grant] = {}
         self.refusals = Refusals(parts.journal, Rate.parse(parts.limits.reject_rate), parts.clock)
         """Which refusals are recorded one by one."""
         self._session_rate = Rate.parse(parts.limits.session_rate)
@@ -168,8 +168,12 @@ class Runtime:
 
     # --- the directory ------------------------------------------------------------------------------------------
 
-    def open_session(self, principal: Principal, opening: SessionOpen, ask: Ask) -> Session:
+    def open_session(
+        self, principal: Principal, opening: SessionOpen, ask: Ask, tools: frozenset[str] | None = None
+    ) -> Session:
         """Start a session for a principal; it answers `ask` once its opening is on record.
+
+        Where `tools` are given it may use no others, whatever its policy entry allows.
 
         Raises PermissionDenied (no policy entry matches), QueueFull (too many sessions), RateLimited (opened too
         often), ShuttingDown.
@@ -182,7 +186,7 @@ class Runtime:
                 self.audit("session.reject", principal=principal.key, reason="no policy entry matches")
             raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
         # One grant for all sessions of a policy entry: it is the largest thing an idle session would hold.
-        grant = self._grants.setdefault(grant.policy, grant)
+        grant = self._grants.setdefault((grant.policy, tools), grant if tools is None else grant.narrowed(tools))
         count = self._per_principal.get(principal.key, 0)
         most = self.parts.limits.max_sessions_per_principal
         if count >= most:

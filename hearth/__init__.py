@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hearth._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from hearth.actors.bridges.hcp.execution import Answer as Answer, Job as Job
     from hearth.actors.embedded import open_runtime as open_runtime
     from hearth.api import (
         Delegation as Delegation,
@@ -41,9 +42,17 @@ if TYPE_CHECKING:
         TaskFailed as TaskFailed,
         TimedOut as TimedOut,
     )
+    from hearth.hcp.durable import (
+        CapabilityFailed as CapabilityFailed,
+        OutcomeUnknown as OutcomeUnknown,
+        ReplayMismatch as ReplayMismatch,
+        SafetyViolation as SafetyViolation,
+        StepFailed as StepFailed,
+    )
     from hearth.tools import Done as Done, StepContext as StepContext, Tool as Tool, Undo as Undo
 
 _HOME = {
+    "hearth.actors.bridges.hcp.execution": ("Answer", "Job"),
     "hearth.actors.embedded": ("open_runtime",),
     "hearth.api": (
         "Delegation",
@@ -74,12 +83,15 @@ _HOME = {
         "TaskFailed",
         "TimedOut",
     ),
+    "hearth.hcp.durable": ("CapabilityFailed", "OutcomeUnknown", "ReplayMismatch", "SafetyViolation", "StepFailed"),
     "hearth.tools": ("Done", "StepContext", "Tool", "Undo"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Answer",
     "ArtifactDamaged",
+    "CapabilityFailed",
     "CarrierError",
     "Config",
     "ConfigError",
@@ -88,16 +100,21 @@ __all__ = [
     "Done",
     "HearthError",
     "InvalidParams",
+    "Job",
     "JobEvent",
     "JobFailed",
     "JobRejected",
     "JobResult",
+    "OutcomeUnknown",
     "PermissionDenied",
+    "ReplayMismatch",
     "ResourceBusy",
     "RpcError",
+    "SafetyViolation",
     "SessionInvalid",
     "Step",
     "StepContext",
+    "StepFailed",
     "StepResult",
     "Task",
     "TaskEvent",

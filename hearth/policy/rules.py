@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
-from attrs import Attribute, Factory, field, frozen
+from attrs import Attribute, Factory, evolve, field, frozen
 
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.jobs import JobRules, job_rules
@@ -204,6 +204,10 @@ class Grant:
             reason = f"max_risk_level={asked} > ceiling={self.max_risk_ceiling}"
             raise PermissionDenied(data={"reason": reason, "policy": self.policy})
         return asked
+
+    def narrowed(self, tools: frozenset[str]) -> Grant:
+        """The same with these tools only, of those that it allows."""
+        return evolve(self, allowed=self.allowed & tools)
 
 
 class Ranked(Protocol):

@@ -8,6 +8,7 @@ too. It refuses to decide what happens: that is the job's.
 from __future__ import annotations
 
 import logging
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
@@ -18,7 +19,7 @@ from hearth.hcp.reading import dump, message
 from hearth.hcp.states import move
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from hearth.actors.bridges.hcp.book import Book
     from hearth.actors.bridges.hcp.story import Story
@@ -52,12 +53,14 @@ class Account:
         self._book = book
         self._clock = clock
         self._sequence = sequence
+        self._turn = trio.StrictFIFOLock()
 
     async def tell(self, *said: Said) -> None:
         """Say these things. Raises BookError, and they are not told."""
-        lines = self._lines(said)
-        await self._write(self._book.append(self.session_id, lines, phase=self.phase, state=self.state))
-        self.story.append(*lines)
+        async with self._uninterrupted():
+            lines = self._lines(said)
+            await self._book.append(self.session_id, lines, phase=self.phase, state=self.state)
+            self.story.append(*lines)
 
     async def open(self, created: Mapping[str, Any], reason: str) -> None:
         """The session is there and its work begins. Raises BookError."""
@@ -69,10 +72,11 @@ class Account:
         await self.tell(self._changed(to, reason), *said)
 
     async def keep(self, number: int, outcome: dict[str, Any], *said: Said) -> None:
-        """Write down what a step came to, with what is said of it. Raises BookError."""
-        lines = self._lines(said)
-        await self._write(self._book.record(self.session_id, number, outcome, lines, phase=self.phase))
-        self.story.append(*lines)
+        """Write down what an operation came to, with what is said of it. Raises BookError."""
+        async with self._uninterrupted():
+            lines = self._lines(said)
+            await self._book.record(self.session_id, number, outcome, lines, phase=self.phase)
+            self.story.append(*lines)
 
     async def close(self, to: State, reason: str, *said: Said, closing: Mapping[str, Any] | None = None) -> None:
         """The end: the state, what is said of it, and session_closed as the last line of all.
@@ -80,15 +84,16 @@ class Account:
         It is told even where it cannot be written: whoever waits must not wait for ever. The next start then finds a
         session without an end, and gives it one.
         """
-        moved = [self._changed(to, reason)] if self.state != to else []
-        closed = {"final_state": to, "reason": reason, **(closing or {})}
-        lines = self._lines([*moved, *said, ("session_closed", closed)])
-        try:
-            await self._write(self._book.end(self.session_id, to, lines))
-        except BookError as error:
-            log.error("the end of HCP session %s is not on record: %s", self.session_id, error)
-        self.story.append(*lines)
-        self.story.end()
+        async with self._uninterrupted():
+            moved = [self._changed(to, reason)] if self.state != to else []
+            closed = {"final_state": to, "reason": reason, **(closing or {})}
+            lines = self._lines([*moved, *said, ("session_closed", closed)])
+            try:
+                await self._book.end(self.session_id, to, lines)
+            except BookError as error:
+                log.error("the end of HCP session %s is not on record: %s", self.session_id, error)
+            self.story.append(*lines)
+            self.story.end()
 
     def _changed(self, to: State, reason: str | None) -> Said:
         data = {"from_state": self.state, "to_state": to}
@@ -105,7 +110,13 @@ class Account:
         self._sequence += 1
         return Event(event_type=said[0], sequence=self._sequence, data=said[1])
 
-    async def _write(self, entry: Awaitable[None]) -> None:
-        """Wait for an entry, whatever state the surrounding task is in: a disk that hangs, the book itself gives up."""
+    @asynccontextmanager
+    async def _uninterrupted(self) -> AsyncIterator[None]:
+        """Write one thing after the other, whatever state the surrounding task is in.
+
+        Parts of a job that run side by side say things too, and numbers go with their order in the job store. A disk
+        that hangs, the store itself gives up.
+        """
         with trio.CancelScope(shield=True):
-            await entry
+            async with self._turn:
+                yield

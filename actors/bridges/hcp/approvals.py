@@ -31,6 +31,8 @@ class Question:
     message_id: str
     about: Mapping[str, Any]
     """capability, capability_version, caller_id, intent, inputs, risk_level, data_classification …, as JSON."""
+    session_id: str | None = None
+    """Of a running job that asks; None where it is about the job as a whole."""
 
 
 def question_of(approval: Approval, submit: TaskSubmit, principal: str, message_id: str) -> Question:
@@ -111,8 +113,8 @@ class Approvals:
         ]
 
     def waiting(self, principal: str) -> list[dict[str, Any]]:
-        """The open questions about a principal's own jobs, the newest first, as hcp.sessions shows them."""
-        newest_first = reversed(self._open.values())
+        """The jobs of a principal's that wait to be approved, the newest first, as hcp.sessions shows them."""
+        newest_first = (waiting for waiting in reversed(self._open.values()) if waiting.question.session_id is None)
         return [_entry_of(waiting) for waiting in newest_first if waiting.question.principal == principal]
 
     def decide(self, approval_id: str, *, approved: bool, by: str, reason: str | None) -> None:

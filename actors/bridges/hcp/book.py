@@ -191,11 +191,12 @@ class Book:
         phase: str | None = None,
         state: State | None = None,
     ) -> None:
-        """Write a checkpoint: what came of step `number`, with the messages that tell of it. Raises StoryFull."""
+        """Write record `number`: an operation with its outcome, and the messages that tell of it. Raises StoryFull."""
         await self._clerk.write(
             book_rows.add_checkpoint,
             session_id,
             number,
+            str(outcome.get("position", "")),
             orjson.dumps(outcome),
             lines,
             self._limits,
@@ -203,6 +204,18 @@ class Book:
             state=state,
             now=self._clock(),
         )
+
+    async def begin(self, session_id: str, position: str, operation: Mapping[str, Any]) -> None:
+        """Write down that an operation begins which may have an effect; `record` and `withdraw` undo that."""
+        await self._clerk.write(book_rows.begin_operation, session_id, position, orjson.dumps(operation))
+
+    async def withdraw(self, session_id: str, position: str) -> None:
+        """Forget that an operation began: it had no effect."""
+        await self._clerk.write(book_rows.withdraw_operation, session_id, position)
+
+    async def begun(self, session_id: str) -> list[dict[str, Any]]:
+        """The operations of which only the beginning is on record, in their order."""
+        return [orjson.loads(text) for text in await self._clerk.read(book_rows.begun_operations, session_id)]
 
     async def end(self, session_id: str, state: State, lines: Sequence[bytes]) -> None:
         """Write a session's last messages, however long its story is, and the state in which it has ended."""

@@ -204,6 +204,7 @@ def add_checkpoint(
     book: sqlite3.Connection,
     session_id: str,
     number: int,
+    position: str,
     outcome: bytes,
     lines: Sequence[bytes],
     limits: Limits,
@@ -212,14 +213,35 @@ def add_checkpoint(
     state: State | None,
     now: float,
 ) -> None:
-    """Write down what came of step `number`, and the messages that tell of it. Raises StoryFull."""
+    """Write down what came of the operation at a position, and the messages that tell of it. Raises StoryFull."""
     no, _, _, outcome_bytes, checkpoints = _running(book, session_id)
     if number != checkpoints + 1:
         raise BookError(f"checkpoint {number} of HCP session {session_id} cannot follow number {checkpoints}")
     if outcome_bytes + len(outcome) > limits.outcome_bytes:
         raise StoryFull(f"the outcomes of HCP session {session_id} have reached their {limits.outcome_bytes} bytes")
     _add_outcomes(book, no, checkpoints, [outcome])
+    book.execute("DELETE FROM begun WHERE session = ? AND position = ?", (no, position))
     add_lines(book, session_id, lines, limits, phase=phase, state=state, now=now)
+
+
+def begin_operation(book: sqlite3.Connection, session_id: str, position: str, operation: bytes) -> None:
+    """Write down that an operation which may have an effect begins."""
+    no = _running(book, session_id)[0]
+    book.execute("INSERT INTO begun (session, position, operation) VALUES (?, ?, ?)", (no, position, operation))
+
+
+def withdraw_operation(book: sqlite3.Connection, session_id: str, position: str) -> None:
+    """Forget that an operation began: it had no effect."""
+    book.execute("DELETE FROM begun WHERE session = ? AND position = ?", (_running(book, session_id)[0], position))
+
+
+def begun_operations(book: sqlite3.Connection, session_id: str) -> list[bytes]:
+    """The operations that began and of which nothing more is known, as JSON, in the order in which they began."""
+    found = book.execute(
+        "SELECT operation FROM begun WHERE session = (SELECT no FROM sessions WHERE session_id = ?) ORDER BY rowid",
+        (session_id,),
+    )
+    return [operation for (operation,) in found]
 
 
 def end_session(book: sqlite3.Connection, session_id: str, state: State, lines: Sequence[bytes], now: float) -> None:

@@ -90,6 +90,14 @@ _RELEASES: Final[tuple[str, ...]] = (
         PRIMARY KEY (session, file)
     );
     """,
+    """
+    CREATE TABLE begun (
+        session INTEGER NOT NULL REFERENCES sessions (no) ON DELETE CASCADE,
+        position TEXT NOT NULL,
+        operation BLOB NOT NULL,
+        PRIMARY KEY (session, position)
+    );
+    """,
 )
 """What each release of the schema adds to the one before; `user_version` counts how many of them a book has."""
 

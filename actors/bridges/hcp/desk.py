@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.asks import Ask, Letter, Reading
     from hearth.actors.bridges.hcp.book_rows import SessionRow
-    from hearth.actors.bridges.hcp.job import Job
+    from hearth.actors.bridges.hcp.job import RunningJob
     from hearth.actors.bridges.hcp.services import Services
     from hearth.hcp.gate import Allowance
     from hearth.hcp.messages import Message
@@ -74,7 +74,7 @@ class HcpDesk:
         self.services = services
         self.approvals = Approvals(services.settings.approval_timeout_s)
         self.rooms = Rooms(services.settings.max_jobs, services.settings.max_jobs_per_principal, services.rate)
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, RunningJob] = {}
         """The jobs that are running, or coming to their end, by session."""
         self.closing = False
         self._nursery = nursery

@@ -25,9 +25,9 @@ from hearth.hcp.report import conform, summary
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.actors.bridges.hcp.job import Job
+    from hearth.actors.bridges.hcp.execution import Execution, Keepsake
+    from hearth.actors.bridges.hcp.job import RunningJob
     from hearth.hcp.messages import Artifact
-    from hearth.hcp.planning import Course, Keepsake
 
 MOST_OUTPUT_BYTES: Final = 512 << 10
 """Bytes of JSON that outputs may have: a message is one document, and what is larger belongs into an artifact (L1)."""
@@ -41,18 +41,19 @@ AFTER_ABORT: Final = ("partial_outputs", "artifacts", "execution_summary")
 class Ending:
     """The end of one job, which has stopped working."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RunningJob) -> None:
         self._job = job
         self._artifacts: list[Artifact] = []
         self._partial: dict[str, Any] = {}
 
     async def run(self) -> None:
-        """Bring the session to its end, whatever the plan's own code does."""
+        """Bring the session to its end, whatever the capability's own code does."""
         job = self._job
         name = f"HCP job {job.row.session_id}"
-        if job.course is not None:
-            await contain(f"{name}: its partial outputs", partial(self._so_far, job.course), self._crashed)
-            await contain(f"{name}: its files", partial(self._files, job.course), self._crashed)
+        if (execution := job.execution) is not None:
+            if job.end is not None and job.end.state != "COMPLETED":
+                await contain(f"{name}: its partial outputs", partial(self._so_far, execution), self._crashed)
+            await contain(f"{name}: its files", partial(self._files, execution), self._crashed)
         await contain(f"{name}: its end", self._say, self._crashed)
         if not job.account.story.ended:
             # What could not be said: the outputs. That it failed can be.
@@ -60,21 +61,19 @@ class Ending:
             await self._say()
 
     def _crashed(self, error: BaseException) -> None:
-        said = End.failed("internal_error", f"internal error: {type(error).__name__}", reason="crashed")
         assert self._job.end is not None
         if self._job.end.state == "COMPLETED":
-            self._job.end = said
+            self._job.end = End.crashed(error)
 
     # --- files --------------------------------------------------------------------------------------------------
 
-    async def _so_far(self, course: Course) -> None:
-        if self._job.end is not None and self._job.end.state != "COMPLETED":
-            self._partial = _within(course.partial_outputs())
+    async def _so_far(self, execution: Execution) -> None:
+        self._partial = _within(self._job.approval.capability.unstructure(execution.partial))
 
-    async def _files(self, course: Course) -> None:
+    async def _files(self, execution: Execution) -> None:
         job = self._job
         assert job.end is not None
-        for keepsake in course.keepsakes():
+        for keepsake in execution.files.values():
             try:
                 content = keepsake.content if keepsake.plot is None else await self._draw(keepsake.plot)
                 await self._keep(keepsake, content or b"")
@@ -135,6 +134,7 @@ class Ending:
             state=end.state,
             error_code=end.error_code if end.state == "FAILED" else None,
             reason=end.reason,
+            place=end.place,
             steps=job.begun,
             checkpoints=job.checkpoints_made,
             duration_s=round(job.duration_s, 3),
@@ -148,7 +148,7 @@ class Ending:
             phase=job.account.phase or None,
             step=job.step or None,
             last_checkpoint=job.last_checkpoint,
-            recoverable=end.recoverable and job.approval.capability.plan.resumable,
+            recoverable=end.recoverable,
             reason=end.reason,
         )
         failed = TaskFailed(

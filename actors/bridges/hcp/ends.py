@@ -24,6 +24,8 @@ class End:
     """What a program may tell apart within one error code."""
     recoverable: bool = False
     """Whether going on from the newest checkpoint may help."""
+    place: str | None = None
+    """FILE:LINE of the capability that crashed, for the audit log."""
 
     @classmethod
     def failed(
@@ -31,6 +33,12 @@ class End:
     ) -> End:
         """An end that is a failure."""
         return cls(state="FAILED", error_code=error_code, message=message, reason=reason, recoverable=recoverable)
+
+    @classmethod
+    def crashed(cls, error: BaseException, *, place: str | None = None) -> End:
+        """An end by a bug."""
+        message = f"internal error: {type(error).__name__}"
+        return cls(state="FAILED", error_code="internal_error", message=message, reason="crashed", place=place)
 
 
 @frozen(kw_only=True)

@@ -1,75 +1,66 @@
-"""The job actor: one approved job, from its first step to its end, whoever is still listening (L2, L4; decision 0076).
+"""The job actor: one approved job, from its first operation to its end (HCP L2, L4; decisions 0076, 0107).
 
-It asks the plan's course what to do, has it done step by step, and keeps the account. Every step that is done is a
-checkpoint before anything else happens. However it ends (done, failed, aborted, out of time, the daemon going down, a
-bug in its planner), it stops cooperatively: a transaction in flight finishes, and what it came to is kept. The end
-itself, with files and summary, is `ending`'s, when the HACP session has closed.
+It runs the capability's function, in which every operation is done or replayed by an `Execution`, and keeps the
+account. However the job ends (done, failed, aborted, out of time, the daemon going down, a bug in its function), it
+stops cooperatively: a transaction in flight finishes, and what it came to is kept. The end itself, with files and
+summary, is `ending`'s, when the HACP session has closed.
 """
 
 from __future__ import annotations
 
+import logging
+import traceback
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 import trio
-from attrs import Factory, define, field
+from attrs import define, field
 
+from hearth.actors.bridges.hcp.blocking import Watch
 from hearth.actors.bridges.hcp.book import BookError
 from hearth.actors.bridges.hcp.ends import Cut, End
+from hearth.actors.bridges.hcp.execution import FATAL, Execution, Job, checkpoint_id, run_function
 from hearth.actors.bridges.hcp.pace import Pace
-from hearth.actors.bridges.hcp.resuming import CannotGoOn, Recorded, catch_up, checkpoint_id
 from hearth.actors.bridges.hcp.steps import Steps, StepsEnded
 from hearth.actors.supervisor import contain
 from hearth.errors import RpcError
-from hearth.hcp.planning import Do, Fail, Finish, Order, Tell, Wait
+from hearth.hcp.durable import CapabilityFailed, History, OutcomeUnknown, ReplayMismatch, SafetyViolation, StepFailed
 from hearth.hcp.token import TokenError, verify
-from hearth.hcp.values import NEEDED_RISK_LEVEL, write_instant
+from hearth.hcp.values import NEEDED_RISK_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hearth.actors.bridges.hcp.account import Account
+    from hearth.actors.bridges.hcp.approvals import Approvals
     from hearth.actors.bridges.hcp.book_rows import SessionRow
     from hearth.actors.bridges.hcp.services import Services
     from hearth.api import Session
+    from hearth.hcp.durable import Recorded
     from hearth.hcp.gate import Approval
     from hearth.hcp.messages import TaskSubmit
-    from hearth.hcp.planning import Course, Outcome
-    from hearth.hcp.values import EventType
 
 KEEP_ALIVE: Final = 60.0
-"""Seconds between two requests by which a job that waits keeps its HACP session, at most."""
+"""Seconds between two requests by which a job keeps its HACP session, at most."""
 
-
-EVENTS: Final[Mapping[str, EventType]] = {
-    "intermediate_result": "intermediate_result",
-    "log": "log",
-    "warning": "warning",
-    "error": "error",
-}
-"""What a plan may say; the rest is said of the job by itself."""
-MOST_TOLD_BYTES: Final = 256 << 10
-"""Bytes of JSON in one event of a plan's."""
+log = logging.getLogger("hearth.hcp")
 
 
 @define(eq=False)
-class Job:
+class RunningJob:
     """One job. The desk makes it, runs it within its HACP session, and ends it when that has closed."""
 
     services: Services
+    approvals: Approvals
     approval: Approval
     submit: TaskSubmit
     row: SessionRow
     token: str
     account: Account
     recorded: Sequence[Recorded] = ()
-    """What is told to the course instead of being done: of the job that this one goes on with."""
-    course: Course | None = None
-    inherited: int = field(init=False, default=Factory(lambda self: len(self.recorded), takes_self=True))
-    """How many those are."""
-    done: int = field(init=False, default=Factory(lambda self: self.inherited, takes_self=True))
-    """Steps whose outcome is on record, those of the job before included: the newest checkpoint."""
+    """What is replayed instead of being done: of the job that this one goes on with."""
+    execution: Execution | None = None
     risk_events: list[str] = field(factory=list)
     warnings: list[str] = field(factory=list)
     duration_s: float = 0.0
@@ -81,6 +72,8 @@ class Job:
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
     _cut: Cut | None = None
     _pace: Pace = field(factory=Pace)
+    _held_s: list[float] = field(factory=list)
+    """Seconds for which the function held the event loop, as far as that has not been told."""
 
     # --- what others may do -------------------------------------------------------------------------------------
 
@@ -109,18 +102,19 @@ class Job:
 
     @property
     def checkpoints_made(self) -> int:
-        """Checkpoints that this job has made."""
-        return self.done - self.inherited
+        """Checkpoints that HCP has been told of by this job."""
+        return 0 if self.execution is None else self.execution.announced
 
     @property
     def step(self) -> int:
-        """The number of the newest step that has begun, counted from the first job of the line."""
-        return self.inherited + self.begun
+        """The number of the newest step that the function has asked for, counted from the first job of the line."""
+        return 0 if self.execution is None else self.execution.steps_asked
 
     @property
     def last_checkpoint(self) -> str | None:
         """The newest one's name."""
-        return checkpoint_id(self.row.session_id, self.done) if self.done else None
+        done = len(self.recorded) if self.execution is None else self.execution.done
+        return checkpoint_id(self.row.session_id, done) if done else None
 
     # --- the actor ----------------------------------------------------------------------------------------------
 
@@ -130,7 +124,7 @@ class Job:
         self.duration_s = trio.current_time() - self._began
 
     def _crashed(self, error: BaseException) -> None:
-        self.end = End.failed("internal_error", f"internal error: {type(error).__name__}", reason="crashed")
+        self.end = End.crashed(error, place=_place_of(error, self.approval.capability.place))
 
     async def _run(self, session: Session) -> None:
         self._scope.deadline = self._began + self.approval.max_duration.total_seconds()
@@ -139,29 +133,15 @@ class Job:
                 self.end = await self._work(session)
             if self.end is None:
                 await self._say_aborting()
-        except StepsEnded as error:
-            if self._cut is None:
-                self.end = _without_session(error)
-        except BookError as error:
-            self.end = End.failed("resource_unavailable", str(error), reason="book_unavailable", recoverable=True)
-        except TokenError as error:
-            self.end = End.failed("internal_error", f"the session token does not hold: {error}", reason="token")
-        except CannotGoOn as error:
-            self.end = End.failed("input_error", str(error), reason="checkpoint_does_not_fit")
+        except FATAL as error:
+            if not (isinstance(error, StepsEnded) and self._cut is not None):
+                self.end = _of_fatal(error)
         if self.end is None:
             self.end = self._cut_short()
 
-    async def _work(self, session: Session) -> End:
+    async def _work(self, session: Session) -> End | None:
         await self._say_created()
-        approval, row = self.approval, self.row
-        order = Order(
-            session_id=row.session_id,
-            started_at=row.started_at,
-            inputs=approval.inputs,
-            intent=self.submit.intent,
-            context=self.submit.context,
-            max_steps=self.services.settings.max_steps,
-        )
+        approval, capability = self.approval, self.approval.capability
         self.steps = Steps(
             session,
             priority=approval.priority,
@@ -169,114 +149,129 @@ class Job:
             elapsed=self._elapsed,
             # Args are computed as the job goes: none of them makes a step riskier than what was approved.
             max_risk_level=NEEDED_RISK_LEVEL[approval.risk],
+            deadline=lambda: self._scope.deadline,
+            stopping=self._stopping,
+            throttled=self._throttled,
         )
-        course = self.course = approval.capability.plan.begin(order)
-        outcome = await catch_up(course, self.recorded)
+        watch = Watch(f"capability {capability.name} ({capability.place})", self._held_for)
+        execution = self.execution = Execution(
+            services=self.services,
+            approvals=self.approvals,
+            capability=capability,
+            submit=self.submit,
+            session_id=self.row.session_id,
+            principal=self.row.principal,
+            account=self.account,
+            steps=self.steps,
+            history=History.of(self.recorded),
+            done=len(self.recorded),
+            elapsed=self._elapsed,
+            authorize=partial(self.check, self.token),
+            progress=self._progress,
+            warn=self.warn,
+            stopping=lambda: self._scope.cancel_called,
+            patience=self._patience,
+            watched=watch.over,
+        )
         self.recorded = ()
-        failed: Recorded | None = None
-        while True:
-            action = await course.next(outcome, self._elapsed())
-            self.account.phase = course.phase
-            if failed is not None and not isinstance(action, Fail):
-                # It goes on in spite of a step that failed: then that is part of where it is.
-                await self._keep(failed)
-            if outcome is not None and not isinstance(action, Fail):
-                await self._say_how_far(course)
-            outcome = failed = None
-            await trio.lowlevel.checkpoint_if_cancelled()
-            if isinstance(action, Do):
-                outcome = await self._do(action, self.steps)
-                did = Recorded(action.tool, action.name, outcome)
-                if outcome.ok:
-                    # At once, whatever comes of the job now: who goes on from here must not do it again.
-                    await self._keep(did)
-                else:
-                    failed = did
-            elif isinstance(action, (Finish, Fail)):
-                return self._ended(action)
-            else:
-                await self._pass(action, session)
+        job = Job(execution, self.row.started_at)
+        end: End | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_alive, session, execution, nursery.cancel_scope)
+            with watch.looking():
+                end = await self._call(execution, job)
+            nursery.cancel_scope.cancel()
+        if self._held_s:
+            await self.warn("event_loop_held", self._held())
+        if execution.fatal is not None:
+            raise execution.fatal
+        return end
 
-    def _ended(self, action: Finish | Fail) -> End:
-        if isinstance(action, Finish):
-            return End(state="COMPLETED", outputs=action.outputs)
-        if action.risk_event is not None:
-            self.risk_events.append(action.risk_event)
-        return End.failed(action.error_code, action.message, recoverable=action.recoverable)
+    async def _call(self, execution: Execution, job: Job) -> End | None:
+        """Run the function, and put what comes of it into an End; None where that is `execution.fatal`."""
+        capability = self.approval.capability
+        try:
+            outputs = capability.unstructure(
+                await run_function(execution, job, capability.structure(self.approval.inputs))
+            )
+            if not isinstance(outputs, dict):
+                raise TypeError(f"{capability.name} returned {type(outputs).__name__}, and outputs are an object")
+        except (CapabilityFailed, StepFailed) as failed:
+            return End.failed(failed.error_code, str(failed), recoverable=failed.recoverable)
+        except SafetyViolation as violation:
+            self.risk_events.append(violation.risk_event)
+            return End.failed("safety_violation", str(violation))
+        except OutcomeUnknown as error:
+            return End.failed("execution_error", str(error), reason="outcome_unknown")
+        except FATAL as error:
+            execution.fatal = execution.fatal or error
+            return None
+        except (Exception, SystemExit) as error:  # it is the capability's own code, and may raise anything
+            place = _place_of(error, capability.place)
+            log.error("capability %s: %s at %s", capability.name, type(error).__name__, place, exc_info=error)
+            return End.crashed(error, place=place)
+        return End(state="COMPLETED", outputs=outputs)
 
-    async def _do(self, do: Do, steps: Steps) -> Outcome:
-        self.check(self.token)
-        throttled = steps.throttled
-        outcome = await steps.do(do, self._scope.deadline - trio.current_time(), self._stopping)
-        if steps.throttled and not throttled:
-            await self.warn("rate_limited", f"{do.name}: the policy's rate limit makes this job wait")
-        return outcome
-
-    async def _keep(self, step: Recorded) -> None:
-        """A step is over, and the job can go on from here: write it down."""
-        number, outcome = self.done + 1, step.outcome
-        checkpoint = {
-            "checkpoint_id": checkpoint_id(self.row.session_id, number),
-            "description": step.name if outcome.ok else f"{step.name}: {outcome.error}"[:200],
-            "resumable": self.approval.capability.plan.resumable,
-            "created_at": write_instant(self.services.clock()),
-        }
-        await self.account.keep(number, step.write(), ("checkpoint_created", checkpoint))
-        self.done = number
-
-    async def _say_how_far(self, course: Course) -> None:
-        progress = self._pace.due(course.progress(), trio.current_time())
-        if progress is not None:
-            await self.account.tell(("progress", progress))
-
-    async def _pass(self, action: Wait | Tell, session: Session) -> None:
-        """What is no step."""
-        if isinstance(action, Wait):
-            await self._wait(action.seconds, session)
-            return
-        event_type = EVENTS[action.event_type]
-        if (size := len(orjson.dumps(action.data))) > MOST_TOLD_BYTES:
-            await self.warn("event_too_large", f"a plan's event of {size} bytes was left out: its place is an artifact")
-        elif event_type == "warning":
-            await self.warn(**{"code": "plan", "message": "", **action.data})
-        else:
-            await self.account.tell((event_type, action.data))
-
-    async def _wait(self, seconds: float, session: Session) -> None:
-        """Let time pass, and keep the HACP session meanwhile: one that nobody names would end."""
-        until = trio.current_time() + seconds
+    async def _keep_alive(self, session: Session, execution: Execution, function: trio.CancelScope) -> None:
+        """Name the HACP session from time to time, whatever the function waits for: one that is not named would end."""
         nap = min(KEEP_ALIVE, self.services.idle_ttl_s / 3)
-        while (left := until - trio.current_time()) > nap:
+        while True:
             await trio.sleep(nap)
             try:
                 await session.tools()
             except RpcError as error:
-                raise StepsEnded(error.message) from None
-        await trio.sleep(max(0.0, left))
+                # The function may be waiting for a day: what it does next cannot be done.
+                execution.fatal = execution.fatal or StepsEnded(error.message)
+                function.cancel()
+                return
 
     # --- what is said -------------------------------------------------------------------------------------------
 
     async def _say_created(self) -> None:
         row = self.row
         created = {"state": "PENDING", "risk_level": row.risk_level, "session_token": self.token}
-        await self.account.open(created, "recovered_from_checkpoint" if self.inherited else "approved")
+        await self.account.open(created, "recovered_from_checkpoint" if self.recorded else "approved")
         for warning in self.approval.warnings:
             await self.warn("gate", warning)
 
-    async def warn(self, code: str, message: str, **more: Any) -> None:
-        """A warning: told now, and listed in the summary."""
+    async def warn(self, code: str, message: str, more: Mapping[str, Any] | None = None) -> None:
+        """Say a warning: told now, and listed in the summary."""
         self.warnings.append(message)
-        await self.account.tell(("warning", {"code": code, "message": message, **more}))
+        await self.account.tell(("warning", {"code": code, "message": message, **(more or {})}))
+
+    async def _throttled(self, name: str) -> None:
+        await self.warn("rate_limited", f"{name}: the policy's rate limit makes this job wait")
+
+    def _held(self) -> str:
+        capability = self.approval.capability
+        return (
+            f"{capability.name} ({capability.place}) held the daemon's event loop {len(self._held_s)} times, for up to "
+            f"{max(self._held_s):.1f} s: have long computations done in a thread"
+        )
+
+    def _held_for(self, seconds: float) -> None:
+        self._held_s.append(seconds)
+        if len(self._held_s) == 1:
+            # Now, and not only at the job's end, which may be far.
+            log.warning("%s", self._held())
+
+    def _progress(self, done: float | None, message: str) -> dict[str, Any] | None:
+        stage = self.account.phase or "running"
+        return self._pace.due(stage, message, done, self._elapsed(), trio.current_time())
 
     async def _stopping(self) -> float:
-        """A step is about to be stopped: say so, and for how long it may be waited for."""
-        await self._say_aborting()
+        """A step is about to be stopped: say so if that is the job's end, and return for how long it is waited for."""
+        if self._scope.cancel_called:
+            await self._say_aborting()
+        return self._patience()
+
+    def _patience(self) -> float:
         if self._cut is not None:
             return self._cut.until
         return trio.current_time() + self.services.settings.abort_timeout_s
 
     async def _say_aborting(self) -> None:
-        if self._cut is not None and self._cut.aborts and self.account.state == "RUNNING":
+        if self._cut is not None and self._cut.aborts and self.account.state in ("RUNNING", "PAUSED"):
             await self.account.move("ABORTING", self._cut.message)
 
     def _cut_short(self) -> End:
@@ -291,8 +286,23 @@ class Job:
         return (self.row.created_at - self.row.started_at) + (trio.current_time() - self._began)
 
 
-def _without_session(error: StepsEnded) -> End:
-    """The end of a job whose steps cannot be done any more."""
-    if error.audit:
+def _of_fatal(error: Exception) -> End:
+    """The end of a job that can do nothing more."""
+    if isinstance(error, CapabilityFailed):
+        return End.failed(error.error_code, str(error))
+    if isinstance(error, BookError):
+        return End.failed("resource_unavailable", str(error), reason="book_unavailable", recoverable=True)
+    if isinstance(error, TokenError):
+        return End.failed("internal_error", f"the session token does not hold: {error}", reason="token")
+    if isinstance(error, ReplayMismatch):
+        return End.failed("input_error", str(error), reason="checkpoint_does_not_fit")
+    if isinstance(error, StepsEnded) and error.audit:
         return End.failed("resource_unavailable", str(error), reason="audit_unavailable", recoverable=True)
     return End.failed("internal_error", str(error), reason="hacp_session_ended", recoverable=True)
+
+
+def _place_of(error: BaseException, place: str) -> str:
+    """The innermost line of the capability's own file that an exception came through; where it stands, if none."""
+    file = place.rpartition(":")[0]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == Path(file)]
+    return f"{file}:{lines[-1]}" if lines else place

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hearth.actors.asks import Ask, Reading
     from hearth.actors.bridges.hcp.approvals import Approvals
     from hearth.actors.bridges.hcp.book_rows import SessionRow
-    from hearth.actors.bridges.hcp.job import Job
+    from hearth.actors.bridges.hcp.job import RunningJob
     from hearth.actors.bridges.hcp.services import Services
     from hearth.actors.bridges.hcp.story import Story
     from hearth.hcp.capability import Capability
@@ -51,7 +51,7 @@ class House(Protocol):
 
     services: Services
     approvals: Approvals
-    jobs: dict[str, Job]
+    jobs: dict[str, RunningJob]
 
     def withdraw(self, principal: Principal, message_id: str, reason: str | None) -> bool:
         """Take back a task_submit of this principal's that has not been accepted; False where none is under way."""

@@ -15,8 +15,9 @@ import orjson
 from hearth.actors.bridges.hcp.account import Account
 from hearth.actors.bridges.hcp.book import BookError
 from hearth.actors.bridges.hcp.ending import AFTER_ABORT
-from hearth.actors.bridges.hcp.resuming import checkpoint_id, number_of
+from hearth.actors.bridges.hcp.execution import checkpoint_id
 from hearth.actors.bridges.hcp.story import Story
+from hearth.hcp.durable import unknown as unknown_of
 from hearth.hcp.messages import ErrorDetails, TaskFailed
 from hearth.hcp.reading import write_payload
 from hearth.hcp.report import summary
@@ -41,12 +42,18 @@ async def recover(services: Services) -> None:
 
 async def _end(services: Services, row: SessionRow) -> None:
     lines = await services.book.story(row.session_id)
-    duration_s, warnings = _measured(row, lines)
-    inherited = 0 if row.resumed_from is None else number_of(row.resumed_from)
-    made = row.checkpoints - inherited
+    duration_s, made, warnings = _measured(row, lines)
+    unknown = [str(unknown_of(operation).operation) for operation in await services.book.begun(row.session_id)]
+    message = f"{MESSAGE}; unknown is what came of {', '.join(unknown)}" if unknown else MESSAGE
     last = checkpoint_id(row.session_id, row.checkpoints) if row.checkpoints else None
     aborting = row.state == "ABORTING"
-    services.audit("hcp.recover", hcp_session=row.session_id, principal=row.principal, last_checkpoint=last)
+    services.audit(
+        "hcp.recover",
+        hcp_session=row.session_id,
+        principal=row.principal,
+        last_checkpoint=last,
+        unknown=unknown or None,
+    )
     services.audit(
         "hcp.finish",
         hcp_session=row.session_id,
@@ -60,7 +67,7 @@ async def _end(services: Services, row: SessionRow) -> None:
     )
     failed = TaskFailed(
         error_code="internal_error",
-        error_message=MESSAGE,
+        error_message=message,
         error_details=ErrorDetails(
             phase=row.phase or None,
             step=row.checkpoints + 1,
@@ -82,6 +89,9 @@ async def _end(services: Services, row: SessionRow) -> None:
         sequence=row.sequence,
         phase=row.phase,
     )
+    if row.state == "PAUSED":
+        # L2 has no way from there to the end.
+        await account.move("RUNNING", "the daemon ended")
     if aborting:
         said = write_payload(failed)
         left = {name: said[name] for name in AFTER_ABORT if said.get(name)}
@@ -91,10 +101,11 @@ async def _end(services: Services, row: SessionRow) -> None:
     log.warning("HCP session %s (%s) had not ended; its last checkpoint is %s", row.session_id, row.capability, last)
 
 
-def _measured(row: SessionRow, lines: list[bytes]) -> tuple[float, tuple[str, ...]]:
-    """For how long it is known to have run, in seconds, and what it was warned of: by its story."""
+def _measured(row: SessionRow, lines: list[bytes]) -> tuple[float, int, tuple[str, ...]]:
+    """For how long it is known to have run (seconds), its checkpoints, and what it was warned of: by its messages."""
     messages: list[dict[str, Any]] = [orjson.loads(line) for line in lines]
     newest = datetime.fromisoformat(messages[-1]["timestamp"]).timestamp() if messages else row.created_at
     events = [message["payload"] for message in messages if message["type"] == "event"]
     warnings = tuple(str(event["data"]["message"]) for event in events if event["event_type"] == "warning")
-    return max(0.0, newest - row.created_at), warnings
+    made = sum(event["event_type"] == "checkpoint_created" for event in events)
+    return max(0.0, newest - row.created_at), made, warnings

@@ -30,9 +30,14 @@ if TYPE_CHECKING:
 
 
 class OpenSession(Protocol):
-    """Opens a HACP session of this principal; on the way out it is closed and its outputs are safe."""
+    """Opens a HACP session of this principal, in which it may use these tools of those that it may use anyway.
 
-    def __call__(self, principal: Principal, client_name: str) -> AbstractAsyncContextManager[Session]:
+    On the way out it is closed and its outputs are safe.
+    """
+
+    def __call__(
+        self, principal: Principal, client_name: str, tools: frozenset[str]
+    ) -> AbstractAsyncContextManager[Session]:
         """Raises PermissionDenied, QueueFull or ShuttingDown."""
         ...
 

@@ -1,6 +1,6 @@
-"""A job's steps, each done as one HACP task of one step in the job's own HACP session.
+"""A job's steps, each handed in as a HACP task in the job's own HACP session.
 
-It owns the way from a `Do` to its `Outcome`. Whoever cancels it asks the task to stop and then waits for it: a
+It owns the way from tools and args to an `Outcome`. Cancelled, it asks the task to stop and then waits for it: a
 transaction that has begun finishes, and what it came to is not lost. It decides nothing about the job.
 """
 
@@ -11,133 +11,176 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import trio
+from attrs import evolve
 
-from hearth.api import Step
 from hearth.errors import AuditUnavailable, HearthError, RateLimited, RpcError, SessionInvalid, ShuttingDown, TimedOut
-from hearth.hcp.planning import Outcome
+from hearth.hcp.durable import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from hearth.api import Session, Task, TaskResult
-    from hearth.hcp.planning import Do
+    from hearth.api import Session, Step, StepResult, Task, TaskResult
 
 MOST_OUTCOME_BYTES: Final = 1 << 20
-"""Bytes of JSON that one step may leave: it is kept for as long as the session is, and for those that go on from it."""
+"""Bytes of JSON that one operation may leave: it is kept as long as the session is."""
 MOST_INTENT: Final = 1000
 """Characters of a HACP task's intent: the job's own, and the step's name."""
 SHORTEST_PAUSE: Final = 0.05
 """Seconds to wait at least where a rate limit says that it is too early."""
+_NO_EFFECT: Final = {"effect": "none"}
 
 
 class StepsEnded(HearthError):
-    """No step can be done any more: the HACP session has ended, or the audit log cannot be written."""
+    """No step can be done any more: the HACP session has ended, or the audit log cannot be written.
 
-    def __init__(self, message: str, *, audit: bool = False) -> None:
+    `begun` is True if a step was under way, of which nothing is known.
+    """
+
+    def __init__(self, message: str, *, audit: bool = False, begun: bool = False) -> None:
         super().__init__(message)
         self.audit = audit
+        self.begun = begun
 
 
 class Steps:
-    """The steps of one job."""
+    """The steps of one job. `stopping` says that a step is about to be stopped, and until when it is waited for."""
 
     def __init__(
-        self, session: Session, *, priority: str, intent: str, elapsed: Callable[[], float], max_risk_level: int
+        self,
+        session: Session,
+        *,
+        priority: str,
+        intent: str,
+        elapsed: Callable[[], float],
+        max_risk_level: int,
+        deadline: Callable[[], float],
+        stopping: Callable[[], Awaitable[float]],
+        throttled: Callable[[str], Awaitable[None]],
     ) -> None:
         self._session = session
         self._priority = priority
         self._intent = intent
         self._elapsed = elapsed
         self._max_risk_level = max_risk_level
+        self._deadline = deadline
+        self._stopping = stopping
+        self._throttled = throttled
         self.begun = 0
         """Steps that were handed in."""
-        self.throttled = False
-        """True once a rate limit has made a step wait."""
+        self._was_throttled = False
         self._patience = trio.CancelScope()
 
     def hurry(self, until: float) -> None:
         """Wait for a step that is being stopped no longer than until this time of Trio's clock."""
         self._patience.deadline = min(self._patience.deadline, until)
 
-    async def do(self, do: Do, limit_s: float, stopping: Callable[[], Awaitable[float]]) -> Outcome:
-        """Have it done within the limit. Raises StepsEnded.
+    async def do(self, name: str, steps: Sequence[Step], **constraints: Any) -> Outcome:
+        """Have steps done as one task. Raises StepsEnded.
 
-        Cancelled, it calls `stopping`, has the step's task cancelled, and waits for it until the time (of Trio's clock)
-        that this returns; if the step has been done all the same, its outcome is returned and the cancellation comes at
-        the next checkpoint.
+        The value of one step is its result, of several the list of their results. Cancelled, it still returns what is
+        known ("unknown" where nothing is), and the cancellation comes at the next checkpoint.
         """
         try:
-            task = await self._submit(do, limit_s)
+            task = await self._submit(name, steps, constraints)
         except (SessionInvalid, ShuttingDown) as error:
             raise StepsEnded(error.message) from None
         except AuditUnavailable as error:
             raise StepsEnded(error.message, audit=True) from None
+        except trio.Cancelled:
+            # It was waiting for its turn under a rate limit: nothing was handed in.
+            return self._failed("cancelled", None, _NO_EFFECT)
         except RpcError as error:
-            self.begun += 1
+            self.begun += len(steps)
             return self._failed(error.message, error.code, error.data)
-        self.begun += 1
+        self.begun += len(steps)
         try:
             done = await task.wait()
         except trio.Cancelled:
-            late = await self._stop(task, stopping)
-            if late is None:
-                raise
-            return late
+            return await self._stop(task)
         except RpcError as error:
-            raise StepsEnded(error.message) from None
+            raise StepsEnded(error.message, begun=True) from None
+        if done.status == "CANCELLED" and not _all_done(done):
+            # Nothing here asked for it.
+            raise StepsEnded(done.error or "the HACP session has ended", begun=_began(done))
         return self._outcome(done)
 
-    async def _submit(self, do: Do, limit_s: float) -> Task:
-        """Hand the step in; where a rate limit says that it is too early, come back when it says."""
-        until = trio.current_time() + limit_s
+    async def _submit(self, name: str, steps: Sequence[Step], constraints: Mapping[str, Any]) -> Task:
+        """Hand the task in; where a rate limit says that it is too early, come back when it says."""
         while True:
-            remaining_ms = max(1.0, math.ceil((until - trio.current_time()) * 1000))
-            pause = 0.0
-            # Shielded: a submission that nobody waits for could be done without anybody knowing of it.
+            remaining_ms = max(1.0, math.ceil((self._deadline() - trio.current_time()) * 1000))
+            # Shielded: a submission that is not waited for could be done without a record of it here.
             with trio.CancelScope(shield=True):
                 try:
                     return await self._session.submit(
-                        f"{do.name}: {self._intent}"[:MOST_INTENT],
-                        [Step(do.tool, do.args)],
+                        f"{name}: {self._intent}"[:MOST_INTENT],
+                        steps,
                         max_duration_ms=remaining_ms,
                         priority=self._priority,
                         max_risk_level=self._max_risk_level,
+                        **constraints,
                     )
                 except RateLimited as error:
                     pause = float((error.data or {}).get("retry_after_ms", 0)) / 1000
-            self.throttled = True
+            if not self._was_throttled:
+                self._was_throttled = True
+                await self._throttled(name)
             await trio.sleep(max(pause, SHORTEST_PAUSE))
 
-    async def _stop(self, task: Task, stopping: Callable[[], Awaitable[float]]) -> Outcome | None:
-        """Ask the task to stop and wait for it; what its step came to, if it was done."""
+    async def _stop(self, task: Task) -> Outcome:
+        """Ask the task to stop and wait for it; what it came to."""
         with trio.CancelScope(shield=True):
-            self.hurry(await stopping())
+            self.hurry(await self._stopping())
         self._patience.shield = True
         with self._patience:
             try:
                 await task.cancel()
                 done = await task.wait()
             except RpcError:
-                return None
-            if done.steps and done.steps[0].status == "SUCCESS":
-                return self._outcome(done)
-        return None
+                return Outcome(status="unknown", elapsed_s=self._elapsed())
+            if not _began(done):
+                return self._failed("cancelled", None, _NO_EFFECT)
+            return self._outcome(done)
+        return Outcome(status="unknown", elapsed_s=self._elapsed())
 
     def _outcome(self, done: TaskResult) -> Outcome:
-        step = done.steps[0] if done.steps else None
-        if step is None or step.status == "CANCELLED":
-            if done.status == "CANCELLED":
-                # Nobody here asked for it.
-                raise StepsEnded(done.error or "the HACP session has ended")
-            # What fails a task of one step and not the step is its time limit.
-            return self._failed(done.error or done.status, TimedOut.code, {"effect": "unknown"})
-        if step.status == "SUCCESS":
-            result: Mapping[str, Any] = step.result or {}
-            if (size := len(orjson.dumps(result))) > MOST_OUTCOME_BYTES:
-                reason = f"the result is {size} bytes, and of a step at most {MOST_OUTCOME_BYTES} are kept"
+        if _all_done(done):
+            results = [dict(step.result or {}) for step in done.steps]
+            value = results[0] if len(results) == 1 else results
+            if (size := len(orjson.dumps(value))) > MOST_OUTCOME_BYTES:
+                reason = f"the result is {size} bytes, and of an operation at most {MOST_OUTCOME_BYTES} are kept"
                 return self._failed(reason, None, {"effect": "done", "size": size})
-            return Outcome(ok=True, elapsed_s=self._elapsed(), result=result)
-        return self._failed(step.error or "failed", step.error_code, step.error_data)
+            return Outcome(elapsed_s=self._elapsed(), value=value)
+        index, step = next(
+            ((index, step) for index, step in enumerate(done.steps) if step.status not in ("SUCCESS", "CANCELLED")),
+            (0, None),
+        )
+        if step is None:
+            # What fails a task and none of its steps is its time limit.
+            failed = self._failed(done.error or done.status, TimedOut.code, {"effect": "unknown"})
+        else:
+            failed = self._failed(step.error or "failed", step.error_code, step.error_data)
+        if len(done.steps) == 1:
+            return failed
+        effect = "done" if _drove(done.steps) else failed.effect
+        return evolve(failed, error_data={**(failed.error_data or {}), "step_index": index, "effect": effect})
 
     def _failed(self, error: str, code: int | None, data: Mapping[str, Any] | None) -> Outcome:
-        return Outcome(ok=False, elapsed_s=self._elapsed(), error=error, error_code=code, error_data=data)
+        details = None if data is None else dict(data)
+        return Outcome(
+            status="failed", elapsed_s=self._elapsed(), error=error, error_code=code, error_data=details
+        )
+
+
+def _all_done(done: TaskResult) -> bool:
+    """Look whether every step was done, whatever the task's end: it may have been cancelled after the last of them."""
+    return bool(done.steps) and all(step.status == "SUCCESS" for step in done.steps)
+
+
+def _began(done: TaskResult) -> bool:
+    """Look whether any step of a task began."""
+    return any(step.status != "CANCELLED" for step in done.steps)
+
+
+def _drove(steps: Sequence[StepResult]) -> bool:
+    """Look whether a step was done and not rolled back."""
+    return any(step.status == "SUCCESS" and not step.rolled_back for step in steps)

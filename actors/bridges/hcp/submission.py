@@ -17,7 +17,7 @@ from hearth.actors.bridges.hcp.approvals import question_of
 from hearth.actors.bridges.hcp.book import BookError
 from hearth.actors.bridges.hcp.book_rows import SessionRow
 from hearth.actors.bridges.hcp.ending import Ending
-from hearth.actors.bridges.hcp.job import Job
+from hearth.actors.bridges.hcp.job import RunningJob
 from hearth.actors.bridges.hcp.refusals import crashed, no_hacp_session, reused, shutting_down, withdrawn
 from hearth.actors.bridges.hcp.resuming import Resumption, resumption
 from hearth.actors.bridges.hcp.services import record
@@ -57,7 +57,7 @@ class House(Protocol):
     services: Services
     approvals: Approvals
     rooms: Rooms
-    jobs: dict[str, Job]
+    jobs: dict[str, RunningJob]
 
     @property
     def closing(self) -> bool:
@@ -188,9 +188,10 @@ class Submission:
         services = self.house.services
         if self.house.closing:
             raise shutting_down()
-        job: Job | None = None
+        job: RunningJob | None = None
         try:
-            opening = services.open_session(self.principal, f"hcp:{approval.capability.name}")
+            capability = approval.capability
+            opening = services.open_session(self.principal, f"hcp:{capability.name}", capability.tools)
             async with opening as session:
                 job = await self._accept(approval, goes_on, session)
                 await job.run(session)
@@ -201,7 +202,7 @@ class Submission:
             if job is not None:
                 await self._finish(job)
 
-    async def _finish(self, job: Job) -> None:
+    async def _finish(self, job: RunningJob) -> None:
         try:
             # Without an end it was torn down, because the process must end: the next start will say so.
             if job.end is not None:
@@ -209,7 +210,7 @@ class Submission:
         finally:
             del self.house.jobs[job.row.session_id]
 
-    async def _accept(self, approval: Approval, goes_on: Resumption | None, session: Session) -> Job:
+    async def _accept(self, approval: Approval, goes_on: Resumption | None, session: Session) -> RunningJob:
         """Put it on record, write it down, and say so. Raises Rejection, and BookError."""
         services, submit, capability = self.house.services, self.submit, approval.capability
         now = services.clock()
@@ -224,7 +225,7 @@ class Submission:
             inputs_hash=args_hash(approval.inputs),
             risk_level=approval.risk,
             data_classification=approval.classification,
-            resumable=capability.plan.resumable,
+            resumable=True,
             created_at=now,
             started_at=now if goes_on is None else goes_on.row.started_at,
             resumed_from=None if goes_on is None else goes_on.checkpoint,
@@ -258,7 +259,8 @@ class Submission:
         self._claimed = False
         story = Story((line,), tally=services.journal.tally, account=self.memory)
         account = Account(row.session_id, services.book, story, services.clock)
-        job = Job(services, approval, submit, row, token, account, () if goes_on is None else goes_on.steps)
+        replayed = () if goes_on is None else goes_on.steps
+        job = RunningJob(services, self.house.approvals, approval, submit, row, token, account, replayed)
         self.house.jobs[row.session_id] = job
         self._follow(story)
         return job

@@ -1,0 +1,662 @@
+"""The execution of a capability function: its operations, each done once and written down, or replayed (decision 0107).
+
+`Job` is what the function gets; `Execution` is what stands behind it. Theory of operation:
+
+- Every operation goes through `Execution.perform`. It takes the next position of the branch that asks (a context
+  variable says which branch that is: the function's own, or a part of a gather), asks the `History` for what is on
+  record, and otherwise has the operation done and writes its outcome down before it returns.
+- A step that may have an effect (effective risk above 0) is noted as begun before it is handed in. The note goes when
+  the outcome is written. What a crash leaves is a note without an outcome: an unknown one.
+- A step that failed without any effect is written down only once the function goes on: as the last thing of a job that
+  fails, it may be tried again by whoever goes on from the last checkpoint.
+- Cancellation (abort, max_duration, the daemon's end, a failed neighbour in a gather) reaches the function as Trio's. A
+  step in flight is stopped cooperatively, and what it came to is written down first. In the `finally` blocks of a job
+  that is ending, `Job.clean_up` allows some more steps: those are no part of the function's course, so they are not
+  recorded.
+- What makes every further operation pointless (the job store or the HACP session is gone, a replay that does not match)
+  is remembered as `fatal`, whatever the function does with the exception.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import orjson
+import trio
+from attrs import asdict, define, evolve, field, frozen
+
+from hearth.actors.bridges.hcp.approvals import Question
+from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.steps import StepsEnded
+from hearth.api import Step
+from hearth.hcp.durable import (
+    ANNOUNCED,
+    CapabilityFailed,
+    History,
+    Operation,
+    Outcome,
+    Recorded,
+    ReplayMismatch,
+    SafetyViolation,
+    StepFailed,
+    results_of,
+)
+from hearth.hcp.rejection import Rejection
+from hearth.hcp.token import TokenError
+from hearth.hcp.values import write_instant
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+    from hearth.actors.bridges.hcp.account import Account, Said
+    from hearth.actors.bridges.hcp.approvals import Approvals
+    from hearth.actors.bridges.hcp.services import Services
+    from hearth.actors.bridges.hcp.steps import Steps
+    from hearth.hcp.capability import Capability
+    from hearth.hcp.durable import Kind
+    from hearth.hcp.messages import TaskSubmit
+
+    Live = Callable[[Operation], Awaitable[Outcome]]
+
+T = TypeVar("T")
+
+LONGEST_SLEEP: Final = 366 * 86_400.0
+"""Seconds of one sleep, at most."""
+MOST_TOLD_BYTES: Final = 256 << 10
+"""Bytes of JSON in one event of a function's."""
+MOST_FILES: Final = 64
+"""Artifacts of one job."""
+OPERATIONS_PER_STEP: Final = 4
+"""How many operations a job may have for each step that it may do: sleeps, times and numbers are kept as well."""
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+@frozen(kw_only=True)
+class Keepsake:
+    """A file that a job leaves behind: its content, or what a plot of it is drawn from."""
+
+    name: str
+    file: str
+    """Letters, digits, '.', '_' and '-'."""
+    type: str
+    """MIME."""
+    content: bytes | None = None
+    plot: Mapping[str, Any] | None = None
+    """For `hearth.hcp.plotting`, where there is no content: title, x, series, labels."""
+
+
+@frozen
+class Answer:
+    """What a person answered to `Job.ask_person`; `by` is empty where nobody did in time."""
+
+    approved: bool
+    by: str
+    reason: str | None = None
+
+
+@define(eq=False)
+class _Branch:
+    """A function's course, or one part of a gather: the positions that it has used, and its time."""
+
+    prefix: str = ""
+    elapsed_s: float = 0.0
+    cleaning: bool = False
+    """True within `Job.clean_up`."""
+    cancelled: bool = False
+    """True if that began when the branch was cancelled already."""
+    _numbers: Counter[str] = field(factory=Counter)
+
+    def next(self) -> str:
+        """The next position. How far a part has come when its neighbour fails is chance: its clean-up counts anew."""
+        kind = "c" if self.cancelled else ""
+        self._numbers[kind] += 1
+        return f"{self.prefix}{kind}{self._numbers[kind]}"
+
+
+class TooMuch(CapabilityFailed):
+    """A function that asks for more than a job may do."""
+
+
+FATAL: Final = (BookError, StepsEnded, TokenError, ReplayMismatch, TooMuch)
+"""After these no operation can be done."""
+
+_branch: ContextVar[_Branch] = ContextVar("hearth_job_branch")
+
+
+@define(eq=False, kw_only=True)
+class Execution:
+    """The operations of one job. `capability` is what runs, `done` how many records there are."""
+
+    services: Services
+    approvals: Approvals
+    capability: Capability
+    submit: TaskSubmit
+    session_id: str
+    principal: str
+    account: Account
+    steps: Steps
+    history: History
+    done: int
+    """Operations on record, those of the jobs before included: the newest checkpoint."""
+    elapsed: Callable[[], float]
+    """Seconds since the first job of the line began."""
+    authorize: Callable[[], None]
+    """Called before each step; raises TokenError."""
+    progress: Callable[[float | None, str], Mapping[str, Any] | None]
+    """The data of a progress event, if one is due: the part that is done, and a message."""
+    warn: Callable[[str, str, Mapping[str, Any]], Awaitable[None]]
+    stopping: Callable[[], bool]
+    """True once the job as a whole is being stopped."""
+    patience: Callable[[], float]
+    """The time of Trio's clock until which such a job may clean up."""
+    watched: Callable[[Awaitable[Any]], Awaitable[Any]]
+    """Wraps code of the capability's, to see that it does not hold the event loop."""
+    announced: int = 0
+    """Checkpoints that HCP has been told of."""
+    steps_asked: int = 0
+    """Steps that the function has asked for, those on record included."""
+    files: dict[str, Keepsake] = field(factory=dict)
+    partial: dict[str, Any] = field(factory=dict)
+    fatal: Exception | None = None
+    _asked: int = 0
+    _told: int = 0
+    _failures: list[Recorded] = field(factory=list)
+    """Steps that failed without effect, and are not on record yet."""
+    _keeping: trio.StrictFIFOLock = field(factory=trio.StrictFIFOLock)
+
+    # --- operations -----------------------------------------------------------------------------------------------
+
+    async def perform(self, kind: Kind, title: str, asked: Any, live: Live, *, tools: Sequence[str] = ()) -> Any:
+        """Have an operation done, or replay it; its value. Raises StepFailed and OutcomeUnknown, and what is fatal."""
+        if self.fatal is not None:
+            raise self.fatal
+        branch = _branch.get()
+        try:
+            if branch.cancelled and self.stopping():
+                # No part of the function's course: whoever goes on from here has it go on where it was stopped.
+                operation = Operation.of("", kind, title, asked)
+                return results_of(await live(operation), operation, tools)
+            operation = Operation.of(branch.next(), kind, title, asked)
+            self._check_amount(operation, len(tools))
+            outcome = self.history.take(operation)
+            if outcome is None:
+                outcome = await self._do(operation, live)
+            else:
+                await trio.lowlevel.checkpoint()
+            branch.elapsed_s = max(branch.elapsed_s, outcome.elapsed_s)
+        except FATAL as error:
+            self.fatal = error
+            raise
+        return results_of(outcome, operation, tools)
+
+    def _check_amount(self, operation: Operation, steps: int) -> None:
+        most = self.services.settings.max_steps
+        self._asked += 1
+        self.steps_asked += steps
+        if self.steps_asked > most:
+            raise TooMuch(f"{operation} would be step {self.steps_asked}, and a job may do {most} ([hcp] max_steps)")
+        if self._asked > (most := most * OPERATIONS_PER_STEP):
+            raise TooMuch(f"{operation} would be operation {self._asked}, and a job may do {most} ([hcp] max_steps)")
+
+    async def _do(self, operation: Operation, live: Live) -> Outcome:
+        """Do an operation and write its outcome down."""
+        async with self._keeping:
+            while self._failures:
+                # The function goes on in spite of a step that failed: then that is part of its course.
+                await self._keep(self._failures.pop(0))
+        outcome = await live(operation)
+        recorded = Recorded(operation, outcome)
+        if outcome.status == "failed" and outcome.effect == "none":
+            self._failures.append(recorded)
+        elif outcome.status != "unknown":
+            # At once, whatever comes of the job now: who goes on from here must not do it again.
+            async with self._shielded():
+                await self._keep(recorded)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return outcome
+
+    @asynccontextmanager
+    async def _shielded(self) -> AsyncIterator[None]:
+        with trio.CancelScope(shield=True):
+            async with self._keeping:
+                yield
+
+    async def _keep(self, recorded: Recorded) -> None:
+        """Write an outcome down: the job can go on from here. Raises BookError."""
+        number, operation, outcome = self.done + 1, recorded.operation, recorded.outcome
+        said: list[Said] = []
+        if operation.kind in ANNOUNCED:
+            description = operation.what if outcome.status == "done" else f"{operation.what}: {outcome.error}"
+            checkpoint = {
+                "checkpoint_id": checkpoint_id(self.session_id, number),
+                "description": description[:200],
+                "resumable": True,
+                "created_at": write_instant(self.services.clock()),
+            }
+            said.append(("checkpoint_created", checkpoint))
+            if (progress := self.progress(None, f"{self.steps_asked} steps done")) is not None:
+                said.append(("progress", progress))
+        await self.account.keep(number, recorded.write(), *said)
+        self.done = number
+        self.announced += len(said) > 0
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    async def run_steps(self, kind: Kind, steps: Sequence[Step], constraints: Mapping[str, Any]) -> Any:
+        """Have steps done as one task. Raises as `perform`, and CapabilityFailed for a tool that is not declared."""
+        self._check_tools([step.tool for step in steps])
+        tools = [step.tool for step in steps]
+        asked: Any = [[step.tool, step.args] for step in steps]
+        title = tools[0] if kind == "run" else ""
+        if kind == "run":
+            asked = steps[0].args
+        elif constraints:
+            asked = {"steps": asked, **constraints}
+        name = tools[0] if len(tools) == 1 else f"{tools[0]} and {len(tools) - 1} more"
+
+        async def live(operation: Operation) -> Outcome:
+            self.authorize()
+            noted = await self._note(operation, steps)
+            try:
+                outcome = await self.steps.do(name, steps, **constraints)
+            except StepsEnded as error:
+                if noted and not error.begun:
+                    await self._withdraw(operation)
+                raise
+            if noted and outcome.status == "failed" and outcome.effect == "none":
+                await self._withdraw(operation)
+            elif not noted and outcome.status != "done":
+                # What cannot have had an effect is done again by whoever goes on from here.
+                error_data = {**(outcome.error_data or {}), "effect": "none"}
+                return evolve(outcome, status="failed", error=outcome.error or "unknown", error_data=error_data)
+            return outcome
+
+        return await self.perform(kind, title, asked, live, tools=tools)
+
+    def _check_tools(self, tools: Sequence[str]) -> None:
+        cleaning = _branch.get().cleaning
+        declared = self.capability.clean_up if cleaning else self.capability.tools
+        for tool in tools:
+            if tool not in declared:
+                where = "clean_up" if cleaning else "tools"
+                said = f"{self.capability.name} uses {tool}, which is not among the {where} that it declares"
+                raise CapabilityFailed(f"{said}; add it there", "internal_error")
+
+    async def _note(self, operation: Operation, steps: Sequence[Step]) -> bool:
+        """Note that steps begin, unless none of them can have an effect; whether it did. Raises BookError."""
+        registry = self.services.registry
+        harmless = all((tool := registry.get(step.tool)) is not None and not tool.risk_of(step.args) for step in steps)
+        if harmless or not operation.position:
+            return False
+        with trio.CancelScope(shield=True):
+            await self.services.book.begin(self.session_id, operation.position, asdict(operation))
+        return True
+
+    async def _withdraw(self, operation: Operation) -> None:
+        with trio.CancelScope(shield=True):
+            await self.services.book.withdraw(self.session_id, operation.position)
+
+    # --- what is no step ------------------------------------------------------------------------------------------
+
+    async def sleep_until(self, kind: Kind, asked: Any, until_s: float) -> None:
+        """Wait until the job is so many seconds old."""
+
+        async def live(_operation: Operation) -> Outcome:
+            await trio.sleep(max(0.0, until_s - self.elapsed()))
+            return Outcome(elapsed_s=self.elapsed())
+
+        await self.perform(kind, "", asked, live)
+
+    async def value(self, kind: Kind, make: Callable[[], Any]) -> Any:
+        """A value that is made once."""
+
+        async def live(_operation: Operation) -> Outcome:
+            return Outcome(elapsed_s=self.elapsed(), value=make())
+
+        return await self.perform(kind, "", None, live)
+
+    async def ask(self, question: str) -> Answer:
+        """Ask a person; the job's state is PAUSED for that time."""
+
+        async def live(_operation: Operation) -> Outcome:
+            about = {
+                "capability": self.capability.name,
+                "capability_version": self.capability.version,
+                "caller_id": self.submit.caller_id,
+                "intent": self.submit.intent,
+                "question": question,
+                "session_id": self.session_id,
+            }
+            asked = Question(principal=self.principal, message_id="", about=about, session_id=self.session_id)
+            if self.account.state == "RUNNING":
+                await self.account.move("PAUSED", f"asks a person: {question}"[:200])
+            try:
+                answer = await self._answer(asked)
+            finally:
+                if self.account.state == "PAUSED":
+                    await self.account.move("RUNNING", "asks a person no longer")
+            return Outcome(elapsed_s=self.elapsed(), value=asdict(answer))
+
+        return Answer(**await self.perform("ask_person", "", question, live))
+
+    async def _answer(self, question: Question) -> Answer:
+        try:
+            decision = await self.approvals.ask(question, self.services.clock())
+        except Rejection as rejection:
+            if rejection.reason_code != "approval_timeout":
+                # The daemon is ending, and so is the job, in a moment.
+                await trio.sleep_forever()
+            return Answer(approved=False, by="", reason=rejection.message)
+        self.services.audit(
+            "hcp.approve" if decision.approved else "hcp.deny",
+            hcp_session=self.session_id,
+            principal=self.principal,
+            by=decision.by,
+            capability=self.capability.name,
+            reason=decision.reason,
+        )
+        return Answer(decision.approved, decision.by, decision.reason)
+
+    async def gather(self, parts: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+        """Run parts side by side; their results in order. Raises the first failure, by position, of those there are."""
+        parent = _branch.get()
+        position = parent.next()
+        branches = [
+            _Branch(f"{position}.{index}.", parent.elapsed_s, parent.cleaning, parent.cancelled)
+            for index in range(len(parts))
+        ]
+        results: dict[int, T] = {}
+        failures: dict[int, Exception] = {}
+
+        async def run(index: int) -> None:
+            _branch.set(branches[index])
+            try:
+                results[index] = await self.watched(parts[index]())
+            except Exception as error:  # noqa: BLE001  whatever a part raises is raised again below
+                failures[index] = error
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for index in range(len(parts)):
+                nursery.start_soon(run, index)
+        parent.elapsed_s = max([parent.elapsed_s, *(branch.elapsed_s for branch in branches)])
+        self.history.forget(f"{position}.")
+        if self.fatal is not None:
+            raise self.fatal
+        if failures:
+            raise failures[min(failures)]
+        return [results[index] for index in range(len(parts))]
+
+    # --- what is said ---------------------------------------------------------------------------------------------
+
+    async def tell(self, *said: Said) -> None:
+        """Emit events of the function's, but not what was said before a crash already. Raises BookError."""
+        if self.fatal is not None:
+            raise self.fatal
+        self._told += 1
+        if self.history.replaying or self._told > self.services.settings.max_steps:
+            return
+        try:
+            for one in said:
+                if isinstance(one, tuple) and (size := len(orjson.dumps(one[1]))) > MOST_TOLD_BYTES:
+                    message = f"a capability's event of {size} bytes was left out: its place is an artifact"
+                    await self.warn("event_too_large", message, {})
+                else:
+                    await self.account.tell(one)
+        except BookError as error:
+            self.fatal = error
+            raise
+
+    def leave(self, keepsake: Keepsake) -> None:
+        """Note a file that the job leaves behind. Raises CapabilityFailed, ValueError."""
+        if not _FILE_NAME.fullmatch(keepsake.file):
+            raise ValueError(f"{keepsake.file!r}: an artifact's file name takes letters, digits, '.', '_' and '-'")
+        if keepsake.file not in self.files and len(self.files) >= MOST_FILES:
+            raise CapabilityFailed(f"{keepsake.file} is one artifact too many: a job may leave {MOST_FILES}")
+        most = self.services.settings.max_artifacts_bytes
+        others = (one for name, one in self.files.items() if name != keepsake.file)
+        if sum(len(one.content or b"") for one in (keepsake, *others)) > most:
+            raise CapabilityFailed(f"with {keepsake.file} the artifacts would have more than {most} bytes")
+        self.files[keepsake.file] = keepsake
+
+
+class Job:
+    """What a capability function gets: the operations that are recorded and replayed, and what it may say.
+
+    Everything a function does with time, chance, hardware and people goes through here. See docs/capabilities.md.
+    """
+
+    def __init__(self, execution: Execution, started_at: float) -> None:
+        self._execution = execution
+        self.session_id = execution.session_id
+        """The HCP session's id."""
+        self.intent = execution.submit.intent
+        """What the caller wants it for, in the caller's words."""
+        self.context: Mapping[str, Any] = execution.submit.context
+        """What else the caller said."""
+        self.started_at = datetime.fromtimestamp(started_at, UTC)
+        """When the job began; if it goes on from a checkpoint, when the first one did."""
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the job's start to the end of the last operation, as it is on record."""
+        return _branch.get().elapsed_s
+
+    @property
+    def at(self) -> datetime:
+        """When the last operation ended, in UTC, as it is on record."""
+        return self.started_at + timedelta(seconds=self.elapsed_s)
+
+    async def now(self) -> datetime:
+        """Return the time, in UTC; the same one when the function is replayed."""
+        text: str = await self._execution.value("now", lambda: write_instant(self._execution.services.clock()))
+        return datetime.fromisoformat(text)
+
+    async def random(self) -> float:
+        """Return a random number from 0 up to 1; the same one when the function is replayed. Not for secrets."""
+        number: float = await self._execution.value("random", random.random)
+        return number
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, counted from the end of the last operation: what passed while the daemon was down counts too."""
+        if not 0 <= seconds <= LONGEST_SLEEP:
+            raise ValueError(f"job.sleep takes 0 to {LONGEST_SLEEP:g} seconds, got {seconds!r}")
+        await self._execution.sleep_until("sleep", seconds, self.elapsed_s + seconds)
+
+    def every(self, interval_s: float, count: int | None = None) -> AsyncIterator[int]:
+        """Iterate over 1, 2, … `count` (without one, for ever) at even intervals, the first at once.
+
+        A round that takes longer than the interval is followed by the next at once; what was missed by more than one
+        interval, as while the daemon was down, is not made up for.
+        """
+        if not 0 <= interval_s <= LONGEST_SLEEP:
+            raise ValueError(f"job.every takes an interval of 0 to {LONGEST_SLEEP:g} seconds, got {interval_s!r}")
+        return _Every(self._execution, interval_s, count)
+
+    # --- work -----------------------------------------------------------------------------------------------------
+
+    async def run(self, tool: str, /, **args: Any) -> dict[str, Any]:
+        """Have one step done, and return its result (as the tool's result_schema has it).
+
+        Raises StepFailed, and OutcomeUnknown for a step that was under way when the daemon died.
+        """
+        result: dict[str, Any] = await self._execution.run_steps("run", [Step(tool, args)], {})
+        return result
+
+    async def submit(
+        self, steps: Sequence[Step], *, exclusive: bool = False, rollback_on_failure: bool = False
+    ) -> list[dict[str, Any]]:
+        """Have several steps done as one task, and return their results. Raises as `run`.
+
+        `exclusive` takes all buses of its steps for the task's whole time; `rollback_on_failure` undoes what was done
+        if a step fails.
+        """
+        if not steps:
+            return []
+        chosen = {"exclusive": exclusive, "rollback_on_failure": rollback_on_failure}
+        constraints = {name: True for name, wanted in chosen.items() if wanted}
+        results = await self._execution.run_steps("submit", list(steps), constraints)
+        return [results] if len(steps) == 1 else results
+
+    async def gather(self, *parts: Callable[[], Awaitable[T]]) -> list[T]:
+        """Run parts side by side, and return their results in order.
+
+        The first failure cancels the others and is raised, as it is; of several, that of the first part.
+        """
+        return await self._execution.gather(parts)
+
+    async def retry(self, part: Callable[[], Awaitable[T]], *, times: int = 2, after_s: float = 0.0) -> T:
+        """Run a part, and again, up to so many more times, if a step of it fails in a way that may pass."""
+        while True:
+            try:
+                return await part()
+            except StepFailed as failed:
+                if not times or not failed.passing:
+                    raise
+                times -= 1
+                await self.warn(f"{failed}; it is tried again", code="step_retried")
+            if after_s:
+                await self.sleep(after_s)
+
+    async def ask_person(self, question: str) -> Answer:
+        """Ask someone who may approve jobs, and not one's own; no answer within approval_timeout_s is a no."""
+        return await self._execution.ask(question)
+
+    @asynccontextmanager
+    async def clean_up(self) -> AsyncIterator[None]:
+        """Allow steps in a `finally` block, also of a job that is being stopped.
+
+        They may use the tools that the capability declares as `clean_up`, for `clean_up_duration`, of a job that is
+        being stopped also no longer than the daemon waits for it.
+        """
+        execution, branch = self._execution, _branch.get()
+        deadline = trio.current_time() + execution.capability.clean_up_s
+        if execution.stopping():
+            deadline = min(deadline, execution.patience())
+        before = branch.cleaning, branch.cancelled
+        branch.cleaning = True
+        branch.cancelled = branch.cancelled or trio.current_effective_deadline() <= trio.current_time()
+        try:
+            with trio.CancelScope(shield=True, deadline=deadline) as scope:
+                yield
+        finally:
+            branch.cleaning, branch.cancelled = before
+        if scope.cancelled_caught:
+            await self.warn("clean-up took too long and was cut short", code="clean_up_cut_short")
+
+    # --- what is said ---------------------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> str:
+        """The stage that the job is in, in the capability's own words."""
+        return self._execution.account.phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._execution.account.phase = phase
+
+    async def report(
+        self, progress: float | None = None, message: str = "", *, result_type: str = "progress", **data: Any
+    ) -> None:
+        """Say how far the job is (0 to 1; told once a second and percent at most), and what it has found so far."""
+        execution = self._execution
+        if execution.history.replaying:
+            return
+        if progress is not None:
+            said = execution.progress(progress, message or f"{execution.steps_asked} steps done")
+            if said is not None:
+                await execution.tell(("progress", said))
+        if data:
+            await execution.tell(
+                ("intermediate_result", {"result_type": result_type, "data": data, "is_partial": True})
+            )
+
+    async def warn(self, message: str, *, code: str = "capability", **details: Any) -> None:
+        """Say something that is wrong and no failure; it is in the summary too."""
+        if not self._execution.history.replaying:
+            await self._execution.warn(code, message, {"details": details} if details else {})
+
+    def partial(self, **outputs: Any) -> None:
+        """Set outputs that are known already: a job that fails or is aborted tells them."""
+        self._execution.partial.update(outputs)
+
+    def artifact(self, file: str, content: bytes | str, *, media_type: str, name: str | None = None) -> None:
+        """Leave a file behind, whatever the job's end; one of the same name is replaced. `name` is the file's stem."""
+        data = content.encode() if isinstance(content, str) else bytes(content)
+        self._execution.leave(Keepsake(name=name or file.partition(".")[0], file=file, type=media_type, content=data))
+
+    def plot(
+        self,
+        file: str,
+        *,
+        series: Mapping[str, Sequence[float | None]],
+        x: Sequence[float] | None = None,
+        title: str = "",
+        x_label: str = "",
+        y_label: str = "",
+        name: str | None = None,
+    ) -> None:
+        """Leave a plot of named series behind (PNG), drawn when the job has ended; a number may be missing (None)."""
+        request = {"series": dict(series), "x": x, "title": title, "x_label": x_label, "y_label": y_label}
+        asked = {key: value for key, value in request.items() if value not in (None, "")}
+        self._execution.leave(
+            Keepsake(name=name or file.partition(".")[0], file=file, type="image/png", plot=asked)
+        )
+
+    def watch(self, name: str, value: float) -> None:
+        """Hold a measured value against the limit of this name. Raises SafetyViolation."""
+        violation = self._execution.capability.envelope.check_value(name, value)
+        if violation is not None:
+            raise SafetyViolation(name, violation.message)
+
+
+@define(eq=False)
+class _Every:
+    """Even intervals. See Job.every."""
+
+    _execution: Execution
+    _interval_s: float
+    _count: int | None
+    _number: int = 0
+    _due: float = 0.0
+
+    def __aiter__(self) -> _Every:
+        return self
+
+    async def __anext__(self) -> int:
+        if self._number == self._count:
+            raise StopAsyncIteration
+        self._number += 1
+        if self._number == 1:
+            self._due = _branch.get().elapsed_s
+        elif self._interval_s:
+            self._due += self._interval_s
+            await self._execution.sleep_until("every", [self._interval_s, self._number], self._due)
+            if (now := _branch.get().elapsed_s) - self._due > self._interval_s:
+                self._due = now
+        return self._number
+
+
+async def run_function(execution: Execution, job: Job, arguments: Mapping[str, Any]) -> Any:
+    """Run the capability's function in a branch of its own; what it returns."""
+    token = _branch.set(_Branch())
+    try:
+        result = await execution.watched(execution.capability.function(job, **arguments))
+    finally:
+        _branch.reset(token)
+    if execution.fatal is None:
+        execution.history.check_complete()
+    return result
+
+
+def checkpoint_id(session_id: str, number: int) -> str:
+    """The name of the checkpoint after so many operations."""
+    return f"ckpt-{session_id}-{number:06d}"
