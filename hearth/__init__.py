@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         TaskFailed as TaskFailed,
         TimedOut as TimedOut,
     )
+    from hearth.hcp.capability import Escalation as Escalation, Limit as Limit, capability as capability
     from hearth.hcp.durable import (
         CapabilityFailed as CapabilityFailed,
         OutcomeUnknown as OutcomeUnknown,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
         SafetyViolation as SafetyViolation,
         StepFailed as StepFailed,
     )
+    from hearth.hcp.inputs import InputRefused as InputRefused
+    from hearth.hcp.spelling import I2cAddress as I2cAddress, Line as Line, Port as Port
     from hearth.tools import Done as Done, StepContext as StepContext, Tool as Tool, Undo as Undo
 
 _HOME = {
@@ -83,7 +86,10 @@ _HOME = {
         "TaskFailed",
         "TimedOut",
     ),
+    "hearth.hcp.capability": ("Escalation", "Limit", "capability"),
     "hearth.hcp.durable": ("CapabilityFailed", "OutcomeUnknown", "ReplayMismatch", "SafetyViolation", "StepFailed"),
+    "hearth.hcp.inputs": ("InputRefused",),
+    "hearth.hcp.spelling": ("I2cAddress", "Line", "Port"),
     "hearth.tools": ("Done", "StepContext", "Tool", "Undo"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -98,15 +104,21 @@ __all__ = [
     "Delegation",
     "DeviceError",
     "Done",
+    "Escalation",
     "HearthError",
+    "I2cAddress",
+    "InputRefused",
     "InvalidParams",
     "Job",
     "JobEvent",
     "JobFailed",
     "JobRejected",
     "JobResult",
+    "Limit",
+    "Line",
     "OutcomeUnknown",
     "PermissionDenied",
+    "Port",
     "ReplayMismatch",
     "ResourceBusy",
     "RpcError",
@@ -124,6 +136,7 @@ __all__ = [
     "Tool",
     "Undo",
     "__version__",
+    "capability",
     "connect",
     "load_config",
     "open_runtime",

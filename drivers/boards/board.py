@@ -7,6 +7,7 @@ by name.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from attrs import evolve, field, frozen
@@ -104,6 +105,17 @@ class Board:
         known = spec.aliases.get(given, given) if isinstance(given, str) else given
         return next((line.name for line in spec.lines if known in (line.offset, line.name)), given)
 
+    def port_name(self, given: str) -> str:
+        """The one spelling of a serial port: its name, also for its bus id or device; others come back as they are."""
+        if f"uart:{given}" in self.drivers:
+            return given
+        for spec in self.profile.uarts:
+            # A profile names a stable link; a caller may name the device that it leads to at the moment.
+            devices = () if spec.path is None else (spec.path, os.path.realpath(spec.path))
+            if given == f"uart:{spec.port}" or given in devices:
+                return spec.port
+        return given
+
     def _refuse_line(self, label: str, name_or_offset: int | str) -> NoReturn:
         spec = self.chips[label]
         offset = spec.aliases.get(str(name_or_offset))
@@ -139,9 +151,7 @@ def _or_reserved(line: LineSpec, reason: str) -> str:
     return f"reserved: {reason}" if line.reserved else reason
 
 
-def open_board(
-    profile: Profile, *, style: Style | None = None, seed: int = 0, machine: Machine | None = None
-) -> Board:
+def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, machine: Machine | None = None) -> Board:
     """Make the drivers of a profile's buses, and "board" itself; open none of them.
 
     `style` and `seed` are for simulated buses: how they wait (see `hearth.drivers.sim`), and what their

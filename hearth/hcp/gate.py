@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from hearth.hcp.expected import check_expected
-from hearth.hcp.inputs import AT, fill_defaults, what_is_wrong
+from hearth.hcp.inputs import InputRefused, fill_defaults, what_is_wrong
 from hearth.hcp.rejection import ReasonCode as ReasonCode, Rejection as Rejection, listed, one_of, quoted
-from hearth.hcp.risk import above, assess_risk, how_to_lower, lower, named_in, why
-from hearth.hcp.spelling import as_given, respelled
+from hearth.hcp.risk import above, assess_risk, how_to_lower, lower, why
+from hearth.hcp.spelling import line_as_given, port_as_given, respelled
 from hearth.hcp.values import CLASSIFICATIONS, NEEDED_RISK_LEVEL, RISKS, write_duration
 from hearth.hcp.versions import GRAMMAR, how_to_accept, satisfies
 from hearth.policy.rules import decide
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hearth.hcp.capability import Capability
     from hearth.hcp.messages import TaskSubmit
     from hearth.hcp.risk import Assessment
-    from hearth.hcp.spelling import LineName
+    from hearth.hcp.spelling import LineName, PortName
     from hearth.hcp.values import Classification, Priority, Risk
     from hearth.policy.jobs import JobRules
     from hearth.policy.principal import Principal
@@ -60,7 +60,7 @@ class Approval:
 
     capability: Capability
     inputs: Mapping[str, Any]
-    """Valid, with defaults filled in, and each line in its one spelling."""
+    """JSON: valid, with defaults filled in, and each line, address and port in its one spelling."""
     risk: Risk
     classification: Classification
     max_duration: timedelta
@@ -93,7 +93,7 @@ def allowance(policy: Iterable[PolicyEntry], principal: Principal, registry: Map
 
 def may_submit(capability: Capability, allowed: Allowance) -> bool:
     """Whether some job of this capability would be let in: what a list for this caller has."""
-    tools = capability.plan.tools
+    tools = capability.tools
     return (
         allowed.rules.allows(capability.name)
         and tools <= allowed.tools
@@ -108,18 +108,21 @@ def assess(
     allowed: Allowance | None,
     *,
     default_classification: Classification = "T1",
-    line_name: LineName = as_given,
+    line_name: LineName = line_as_given,
+    port_name: PortName = port_as_given,
 ) -> Approval:
     """Whether this task may run, and within what. Raises Rejection with the first reason why not.
 
-    `line_name` is the board's: the one spelling of a line, in which all that follows sees it (`spelling`).
+    `line_name` and `port_name` are the board's: the one spelling of a line and of a serial port, in which all that
+    follows sees it (`spelling`).
     """
     allowed = _check_caller(submit, allowed)
     capability = _find(submit, capabilities, allowed)
     _check_version(submit, capability)
-    inputs = _check_inputs(submit, capability, line_name)
-    assessment = assess_risk(capability.safety, inputs)
-    _check_envelope(capability, inputs, assessment)
+    inputs = _spelt(submit, capability, line_name, port_name)
+    values = _checked(capability, inputs)
+    assessment = assess_risk(capability.safety, values)
+    _check_envelope(capability, values, assessment)
     _check_risk(capability, assessment, allowed)
     asked = submit.constraints
     classification = asked.data_classification or default_classification
@@ -187,15 +190,25 @@ def _check_version(submit: TaskSubmit, capability: Capability) -> None:
         raise Rejection("version_mismatch", reason, suggestion=how_to_accept(capability.version))
 
 
-def _check_inputs(submit: TaskSubmit, capability: Capability, line_name: LineName) -> Mapping[str, Any]:
+def _spelt(submit: TaskSubmit, capability: Capability, line_name: LineName, port_name: PortName) -> Mapping[str, Any]:
     schema = capability.input_schema
     given = fill_defaults(schema, submit.inputs)
     _check_fit(capability, given)
-    inputs: Mapping[str, Any] = respelled(schema, given, line_name)
+    inputs: Mapping[str, Any] = respelled(schema, given, line_name, port_name)
     if inputs != given:
         # Items that were different as they were spelt may be the same one.
         _check_fit(capability, inputs)
     return inputs
+
+
+def _checked(capability: Capability, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values that the capability's own functions get, once its check has let them pass."""
+    try:
+        values = capability.structure(inputs)
+        capability.check(inputs)
+    except InputRefused as refusal:
+        raise Rejection("invalid_input", f"{refusal.place}: {refusal.reason}", suggestion=refusal.cure) from None
+    return values
 
 
 def _check_fit(capability: Capability, inputs: Mapping[str, Any]) -> None:
@@ -207,12 +220,10 @@ def _check_fit(capability: Capability, inputs: Mapping[str, Any]) -> None:
 # --- safety ---------------------------------------------------------------------------------------------------------
 
 
-def _check_envelope(capability: Capability, inputs: Mapping[str, Any], assessment: Assessment) -> None:
-    violation = capability.envelope.check_inputs(inputs)
+def _check_envelope(capability: Capability, values: Mapping[str, Any], assessment: Assessment) -> None:
+    violation = capability.envelope.check_inputs(values)
     if violation is not None:
-        (value,) = (one.value for one in capability.envelope.parameters if one.name == violation.parameter)
-        place = " or ".join(named_in(value)) if value is not None else AT
-        reason = f"{place}: outside of the safety envelope: {violation.message}"
+        reason = f"{' or '.join(violation.places)}: outside of the safety envelope: {violation.message}"
         raise Rejection("safety_violation", reason, suggestion=violation.cure, risk=assessment.risk)
 
 
@@ -245,7 +256,7 @@ def _check_classification(
 
 
 def _check_tools(capability: Capability, allowed: Allowance, risk: Risk) -> None:
-    for name in sorted(capability.plan.tools):
+    for name in sorted(capability.tools):
         if name in allowed.tools and name not in allowed.too_risky:
             continue
         if name in allowed.tools:

@@ -1,24 +1,72 @@
-"""A job's inputs against the capability's input_schema: defaults filled in, and what to change where they do not fit.
+"""A job's inputs: defaults filled in, what to change where they do not fit, and the author's functions over them.
 
-The verdict is the validator's; this module puts the cure into words, from what the schema says of the place.
+The verdict on the schema is the validator's; this module puts the cure into words, from what the schema says of the
+place. An author's function (of a limit, an escalation, a check) gets the inputs that its parameters name.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from hearth.errors import HearthError
 from hearth.hcp.caller_schema import escaped, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 AT: Final = "/payload/inputs"
 """Where inputs are in a task_submit."""
 _SHOWN = 80
 _NAMES_SHOWN = 12
 _COMPARED = 12
+
+
+class InputRefused(HearthError):
+    """Inputs that fit the schema and are refused all the same, by a capability's own check."""
+
+    def __init__(self, reason: str, *, cure: str, at: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.cure = cure
+        self.at = at
+        """The input, by its name; "" is all of them."""
+
+    @property
+    def place(self) -> str:
+        """A JSON pointer into the message."""
+        return pointer(self.at) if self.at else AT
+
+
+def wire_name(name: str) -> str:
+    """The name in JSON of a parameter or a field: without the "_" that keeps it off Python's own words."""
+    return name.removesuffix("_")
+
+
+def pointer(name: str) -> str:
+    """The place of an input in a task_submit."""
+    return f"{AT}/{escaped(wire_name(name))}"
+
+
+def named(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The inputs that an author's function names as its parameters."""
+    return tuple(inspect.signature(function).parameters)
+
+
+def places(function: Callable[..., Any]) -> list[str]:
+    """The same, as places in a task_submit; the place of all inputs, if it names none."""
+    return [pointer(name) for name in named(function)] or [AT]
+
+
+def ask(function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
+    """What an author's function says of structured inputs; one that is not there is None. Raises what it raises."""
+    by_wire = {wire_name(name): value for name, value in inputs.items()}
+    return function(**{name: by_wire.get(wire_name(name)) for name in named(function)})
 
 
 def fill_defaults(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:

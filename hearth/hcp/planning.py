@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from attrs import field, frozen
 
 from hearth.errors import HearthError
+from hearth.hcp.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,18 +25,6 @@ if TYPE_CHECKING:
     from hearth.tools import ToolRegistry
 
 Json: TypeAlias = Any
-
-
-@frozen
-class Fault:
-    """One thing that is wrong: its place in the file ("" is the file itself), and what is wrong, with the cure."""
-
-    key: str
-    """Such as "recipe.steps[2].args.line"."""
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.reason}" if self.key else self.reason
 
 
 class PlanError(HearthError):

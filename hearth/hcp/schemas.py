@@ -1,4 +1,4 @@
-"""The schemas of a capability file, held to what a job needs of them.
+"""The schemas of a capability, held to what a job needs of them.
 
 They are the operator's, so `hearth.schema` runs them; what a caller sends has a module of its own (`caller_schema`).
 This one refuses what is no schema of an object, references to elsewhere (a validator would fetch them), and defaults
@@ -12,9 +12,8 @@ from typing import Any
 
 from hearth.config_toml import show
 from hearth.errors import ConfigError
-from hearth.hcp.planning import Fault
+from hearth.hcp.faults import Fault, join
 from hearth.hcp.spelling import DATA, misplaced
-from hearth.hcp.tables import join
 from hearth.schema import Validator, check_schema
 
 _REFERENCES = ("$ref", "$dynamicRef")

@@ -1,40 +1,70 @@
 """One spelling for each thing that inputs name: 27, "GPIO27" and an alias of it are one line.
 
-A schema says with `format` that a value names such a thing. The gate replaces it by the one spelling before an
-envelope, an escalation or a plan compares it with another. What the value stands for, the board knows.
+A schema says with `format` that a value names such a thing; the annotations `Line`, `I2cAddress` and `Port` say so in
+Python. The gate replaces the value by its one spelling before a check, an envelope, an escalation or a function
+compares it with another. The board knows the spellings.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
-from hearth.hcp.tables import join
-
-if TYPE_CHECKING:
-    from hearth.hcp.schema_kinds import Shape
+from hearth.hcp.faults import join
 
 LINE: Final = "gpio-line"
 """A GPIO line, by offset, name or alias: its name. A property `chip` beside it says of which chip."""
 ADDRESS: Final = "i2c-address"
 """An I2C address, as an integer or in hexadecimal digits: the integer."""
-FORMATS: Final = (LINE, ADDRESS)
+PORT: Final = "uart-port"
+"""A serial port, by its name, its bus id or its device: its name."""
+FORMATS: Final = (LINE, ADDRESS, PORT)
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 
 DATA: Final = frozenset({"const", "default", "enum", "examples"})
 """Keywords whose value is data: what looks like a keyword there is none."""
 
+
+class Keywords(dict[str, Any]):
+    """Keywords of JSON Schema that can be part of a union: `Annotated[...] | None` needs a hash."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+
+Line: TypeAlias = Annotated[int | str, Keywords(format=LINE, minimum=0, maximum=1023, minLength=1, maxLength=64)]
+"""A GPIO line: an offset or a name from the caller, its one name in the function."""
+I2cAddress: TypeAlias = Annotated[
+    int | str, Keywords(format=ADDRESS, minimum=0x08, maximum=0x77, pattern="^0[xX][0-9a-fA-F]{1,4}$")
+]
+"""A 7-bit I2C address: an integer or "0x48" from the caller, the integer in the function."""
+Port: TypeAlias = Annotated[str, Keywords(format=PORT, minLength=1, maxLength=128)]
+"""A serial port: its one name in the function."""
+
 LineName: TypeAlias = Callable[[Any, Any], Any]
-"""From a line and its chip (None for the first) to the line's name; what it does not know comes back as it is."""
+"""From a line and its chip (None for the first) to the line's name; a line that it does not know stays as it is."""
+PortName: TypeAlias = Callable[[Any], Any]
+"""From a serial port, however it is given, to its name; a port that it does not know stays as it is."""
 
 
-def as_given(line: Any, _chip: Any) -> Any:
-    """Where there is no board to ask."""
+def line_as_given(line: Any, _chip: Any) -> Any:
+    """Stand in for a board's `line_name` where there is no board."""
     return line
 
 
-def respelled(schema: Shape | bool, value: Any, line_name: LineName, chip: Any = None) -> Any:
+def port_as_given(port: Any) -> Any:
+    """Stand in for a board's `port_name` where there is no board."""
+    return port
+
+
+def respelled(
+    schema: Mapping[str, Any] | bool,
+    value: Any,
+    line_name: LineName = line_as_given,
+    port_name: PortName = port_as_given,
+    chip: Any = None,
+) -> Any:
     """A copy of a valid value in which each thing that the schema marks has its one spelling."""
     if isinstance(schema, bool):
         return value
@@ -42,13 +72,18 @@ def respelled(schema: Shape | bool, value: Any, line_name: LineName, chip: Any =
         properties = schema.get("properties", {})
         chip = value.get("chip")
         return {
-            name: respelled(properties[name], inner, line_name, chip) if name in properties else inner
+            name: respelled(properties[name], inner, line_name, port_name, chip) if name in properties else inner
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [respelled(schema.get("items", {}), inner, line_name, chip) for inner in value]
+        items = schema.get("items", {})
+        return [respelled(items, inner, line_name, port_name, chip) for inner in value]
+    if value is None:
+        return value
     if schema.get("format") == LINE:
         return line_name(value, chip)
+    if schema.get("format") == PORT:
+        return port_name(value)
     if schema.get("format") == ADDRESS and isinstance(value, str) and _HEX.fullmatch(value):
         return int(value, 16)
     return value

@@ -12,8 +12,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.config_kinds import Kind, Mismatch, unknown_key
-from hearth.config_toml import dump_key, show
-from hearth.hcp.planning import Fault
+from hearth.config_toml import show
+from hearth.hcp.faults import Fault, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,11 +87,6 @@ class _Mapping(Kind):
         if not isinstance(raw, Mapping):
             raise self.wrong(raw)
         return raw
-
-
-def join(path: str, key: str) -> str:
-    """The path of a key within a table."""
-    return f"{path}.{dump_key(key)}" if path else dump_key(key)
 
 
 def unsayable(value: object, path: str = "") -> Iterator[Fault]:

@@ -204,7 +204,7 @@ class World:
         self.journal = MemoryJournal(self.observer, durability=durability)
         self.limits = evolve(LimitsConfig(), **limits)
         self.parts = RuntimeParts(
-            board=SimpleNamespace(name="bench", line_name=lambda line, chip: line),
+            board=SimpleNamespace(name="bench", line_name=lambda line, chip: line, port_name=lambda port: port),
             drivers=self.drivers,
             registry=ToolRegistry([*BenchTools(self).all(), *extra_tools]),
             policy=policy,

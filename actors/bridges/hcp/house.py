@@ -75,6 +75,7 @@ async def keep_house(
         store=furniture.store,
         open_session=open_session,
         line_name=parts.board.line_name,
+        port_name=parts.board.port_name,
         clock=parts.clock,
         idle_ttl_s=parts.limits.idle_ttl_s,
         memory=runtime.memory,

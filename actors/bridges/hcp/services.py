@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hearth.api import Session
     from hearth.config_hcp import HcpConfig
     from hearth.hcp.capability import Capability
-    from hearth.hcp.spelling import LineName
+    from hearth.hcp.spelling import LineName, PortName
     from hearth.policy.principal import Principal
     from hearth.policy.rate import Rate
     from hearth.policy.rules import PolicyEntry
@@ -56,6 +56,8 @@ class Services:
     open_session: OpenSession
     line_name: LineName
     """The board's one spelling of a line."""
+    port_name: PortName
+    """The board's one spelling of a serial port."""
     clock: Callable[[], float]
     """Epoch seconds."""
     idle_ttl_s: float

@@ -129,6 +129,7 @@ class Submission:
                 self.allowed,
                 default_classification=services.settings.default_classification,
                 line_name=services.line_name,
+                port_name=services.port_name,
             )
             goes_on = await resumption(services.book, self.principal.key, self.submit, approval, self.house.jobs)
             await self._admit(approval, goes_on)
