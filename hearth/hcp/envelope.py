@@ -1,7 +1,7 @@
 """The safety envelope of a capability (L3): hard boundaries of its parameters, which no caller can relax.
 
-A limit with a `value` is checked on the inputs, before a job is accepted; `check` also serves a job that watches a
-quantity while it runs. A boundary that cannot be judged is violated: a `value` that raises, or a result that is no
+A limit with a `value` is checked on the inputs, before a job is accepted; `check_value` also serves a job that watches
+a quantity while it runs. A boundary that cannot be judged is violated: a `value` that raises, or a result that is no
 finite number. None is "not known yet", and violates nothing.
 """
 
@@ -49,13 +49,15 @@ class SafetyEnvelope:
                 found = ask(limit.value, inputs)
             except Exception as error:  # noqa: BLE001 - the author's function: any exception of it is "cannot be judged"
                 return _violated(name, limit, f"it cannot be told: {type(error).__name__}: {error}", at)
-            if (violation := self.check(name, found, at)) is not None:
+            if (violation := self.check_value(name, found, at)) is not None:
                 return violation
         return None
 
-    def check(self, name: str, found: Any, at: tuple[str, ...] = ()) -> Violation | None:
-        """Hold a number, or a list of them, against the limit of this name. Raises KeyError if there is none."""
-        limit = self.parameters[name]
+    def check_value(self, name: str, found: Any, at: tuple[str, ...] = ()) -> Violation | None:
+        """Hold a number, or a list of them, against the limit of this name. Raises LookupError if there is none."""
+        if (limit := self.parameters.get(name)) is None:
+            there = ", ".join(self.parameters) or "none"
+            raise LookupError(f"there is no limit {name!r}, but {there}; declare it: limits={{{name!r}: Limit(max=…)}}")
         for value in found if isinstance(found, list | tuple) else [found]:
             if value is None:
                 continue
