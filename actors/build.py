@@ -150,20 +150,17 @@ def _capabilities(config: Config, registry: ToolRegistry) -> CapabilitySet:
     hcp = config.hcp
     if not hcp.serve:
         return CapabilitySet()
-    if not (hcp.capabilities or hcp.planners or hcp.shipped != HcpConfig().shipped):
+    if not (hcp.capabilities or hcp.shipped != HcpConfig().shipped):
         # Nothing of the operator's is in it that could be wrong.
         return CapabilitySet.later(partial(_load_capabilities, hcp, registry))
     return _load_capabilities(hcp, registry)
 
 
 def _load_capabilities(hcp: HcpConfig, registry: ToolRegistry) -> CapabilitySet:
-    # Only now: it loads JMESPath and semver, which a daemon without jobs does without.
+    # Only now: it takes a tenth of a second on a small board, which a daemon without jobs does without.
     from hearth.hcp.library import load_capabilities
-    from hearth.hcp.planners import load_planners
 
-    return load_capabilities(
-        hcp.capabilities, shipped=hcp.shipped, registry=registry, planners=load_planners(hcp.planners)
-    )
+    return load_capabilities(hcp.capabilities, shipped=hcp.shipped, registry=registry)
 
 
 def _meter(config: Config, board: Board, journal: Journal) -> EnergyMeter:

@@ -268,8 +268,8 @@ def _check(config: Config, file: Path | None) -> None:
         check_schema(tool.params_schema, f"tool {tool.name}: params_schema", by_authority=True)
         check_schema(tool.result_schema, f"tool {tool.name}: result_schema", by_authority=True)
     for capability in parts.capabilities.values():
-        check_schema(capability.input_schema, f"{capability.place}: capability.input_schema", by_authority=True)
-        check_schema(capability.output_schema, f"{capability.place}: capability.output_schema", by_authority=True)
+        check_schema(capability.input_schema, f"{capability.place}: input_schema", by_authority=True)
+        check_schema(capability.output_schema, f"{capability.place}: output_schema", by_authority=True)
     for certificates in read_certificates(config).values():
         for warning in certificates.warnings():
             sys.stdout.write(f"hearthd: warning: {warning}\n")
@@ -335,6 +335,10 @@ def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool)
             confine_daemon(config, parts, own, made, no_sandbox=no_sandbox, notifier=notifier.fileno())
         )
         voice.start()
+        if config.hcp.capabilities:
+            # Loaded by now; those that come with hearth are loaded when the first job asks.
+            for note in parts.capabilities.notes:
+                log.info("%s", note)
         notes = parts.open_records()
         books = open_books(parts, drawer)
         for note in notes if books is None else (*notes, *books.notes):

@@ -59,8 +59,8 @@ def _own(
         for key, path in (("key", section.key), ("cert", section.cert), ("client_ca", section.client_ca)):
             if path is not None:
                 yield f"[{name}] {key}", path
-    for directory in config.hcp.capabilities:
-        yield "capability files", directory
+    for path in config.hcp.capability_paths:
+        yield "capability files", path
     yield "agent cards", real(audit.path).parent / CARDS
 
 

@@ -156,7 +156,8 @@ def _unknown(cls: type, place: Place, name: str) -> str:
     tables = [f.name for f in fields if attrs.has(f.type) and name in attrs.fields_dict(f.type)]
     if tables and not place:
         return f"unknown here; this key belongs under [{tables[0]}]"
-    return unknown_key(name, [f.name for f in fields])
+    gone: Mapping[str, str] = getattr(cls, "GONE", {})
+    return f"unknown key; {gone[name]}" if name in gone else unknown_key(name, [f.name for f in fields])
 
 
 def _told(cls: type, place: Place) -> str:

@@ -61,7 +61,7 @@ def confine(plan: Plan, *, off: str | None = None, abi: int = landlock.NEWEST) -
         names = sorted(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
         raise ConfigError(
             f"[sandbox]: {threads - 1} threads run already ({', '.join(names) or 'of a library'}) and would not be "
-            "confined; take out what starts them ([tools] enable, planners), or set enable = false"
+            "confined; take out what starts them ([tools] enable, [hcp] capabilities), or set enable = false"
         )
     user = None if plan.user is None else plan.user.name
     if off is not None:

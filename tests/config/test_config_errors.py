@@ -145,7 +145,22 @@ ONE_MISTAKE = [
         "[[policy]]\nname = 'a'\nmatch = { any = true }\nrate = { 'gpio.set' = '0/s' }",
         '[[policy]] #1 rate."gpio.set": expected a rate such as "50/s", "10/m" or "100/10s", got "0/s"',
     ),
-    ("[hcp]\ncapabilities = ['a.d']", '[hcp] capabilities[0]: expected an absolute path, got "a.d"'),
+    (
+        "[hcp]\ncapabilities = ['a.d']",
+        (
+            "[hcp] capabilities[0]: expected an absolute path, or the name of an entry point such as "
+            '"bench-climate-survey", got "a.d"'
+        ),
+    ),
+    ("[hcp]\ncapabilities = ['a', 'b.py']", '[hcp] capabilities[1]: expected an absolute path, got "b.py"'),
+    ("[hcp]\ncapabilities = ['./a']", '[hcp] capabilities[0]: expected an absolute path, got "./a"'),
+    (
+        "[hcp]\nplanners = ['acme']",
+        (
+            "[hcp] planners: unknown key; write what it planned as a Python function, and name its file or entry point "
+            "in capabilities"
+        ),
+    ),
     (
         "[sandbox]\nenable = false\nrequire = true",
         "[sandbox]: require = true asks for what enable = false switches off; take one of them out",

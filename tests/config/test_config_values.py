@@ -86,6 +86,9 @@ SPECIAL = {
     ("PolicyConfig", "rate"): st.dictionaries(TEXT, RATES, max_size=3),
     ("PolicyConfig", "max_risk"): st.integers(0, 2),
     ("PolicyConfig", "max_risk_ceiling"): st.none() | st.integers(2, 3),
+    ("HcpConfig", "capabilities"): st.lists(
+        PATHS.map(str) | st.from_regex("[A-Za-z0-9][A-Za-z0-9_-]*", fullmatch=True)
+    ).map(tuple),
     ("HcpConfig", "max_artifact_bytes"): st.integers(1, 2**20),
     ("HcpConfig", "max_artifacts_bytes"): st.integers(2**20, 2**53),
     ("LimitsConfig", "session_rate"): RATES,
