@@ -68,7 +68,7 @@ async def check(
             if celsius <= target:
                 break
     finally:
-        job.artifact("temperatures.csv", csv_file(rows), "text/csv")
+        job.artifact("temperatures.csv", csv_file(rows), media_type="text/csv")
     return Cooling(
         cool_enough=celsius <= target, celsius=celsius, cooler_by=round(before - celsius, 4), looks=len(rows)
     )

@@ -105,7 +105,7 @@ async def survey(
     finally:
         # Also where the job fails or is aborted: these readings are kept, with the statistics of them.
         if readings:
-            job.artifact("readings.csv", csv_file(readings), "text/csv")
+            job.artifact("readings.csv", csv_file(readings), media_type="text/csv")
         if len(readings) > 1:
             job.partial(**asdict(summary(readings, sensor, unit, tolerance)))
     return summary(readings, sensor, unit, tolerance)

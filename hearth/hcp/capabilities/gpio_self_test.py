@@ -127,7 +127,7 @@ async def self_test(
             await try_wire(job, trials[-1], [wire.in_ for wire in wires], settle_s)
             await job.report(len(trials) / len(wires), f"{len(trials)} of {len(wires)} wires")
     finally:
-        job.artifact("levels.json", levels_file(job, wires, settle_s, trials), "application/json")
+        job.artifact("levels.json", levels_file(job, wires, settle_s, trials), media_type="application/json")
         if trials:
             job.partial(**asdict(summary(wires, trials), recurse=False))
     return summary(wires, trials)

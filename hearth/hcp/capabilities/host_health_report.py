@@ -192,7 +192,9 @@ async def report(
             "disk": disk,
         }
         pretty = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        job.artifact("report.json", orjson.dumps(document, default=asdict, option=pretty), "application/json")
+        job.artifact(
+            "report.json", orjson.dumps(document, default=asdict, option=pretty), media_type="application/json"
+        )
         if looks:
             draw(job, looks)
             job.partial(uptime_s=uptime["uptime_s"], **watched(looks))

@@ -45,5 +45,5 @@ async def check(
             value = (await job.run("gpio.get", line=line))["value"]
             rows.append(f"{job.elapsed_s},{value}")
     finally:
-        job.artifact("levels.csv", "\r\n".join([*rows, ""]), "text/csv")
+        job.artifact("levels.csv", "\r\n".join([*rows, ""]), media_type="text/csv")
     return Outputs(value)
