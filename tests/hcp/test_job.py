@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
 import trio
-from support.hcp import Caller, capability, hcp_world, reading, step
+from support.hcp import Caller, capability, failing, hcp_world, reading, scripted, step, waiting
 from support.world import ALICE, BOB
 
 from hearth.actors.bridges.hcp.refusals import session_ended
-from hearth.hcp.planning import Do, Fail, Finish, Keepsake, Tell, Wait
+from hearth.hcp.durable import CapabilityFailed, StepFailed
+from hearth.hcp.envelope import Parameter, SafetyEnvelope
 from hearth.policy.rules import Match, PolicyEntry
 
-TWO = reading(step("read", "first", tag="first", gate="g"), step("read", "second", tag="second"))
+TWO = reading(step("read", tag="first", gate="g"), step("read", tag="second"))
 
 
 @pytest.fixture(autouse=True)
@@ -36,18 +38,6 @@ async def killed(tmp_path, *capabilities, **more):
         await world.desk.services.book.aclose()
 
 
-def scripted(*actions, outputs=None):
-    """A script: these actions, then done."""
-
-    def script(_order):
-        remaining = list(actions)
-        while remaining:
-            yield remaining.pop(0)
-        yield Finish(outputs=outputs or {})
-
-    return script
-
-
 # --- abort -----------------------------------------------------------------------------------------------------------
 
 
@@ -58,7 +48,7 @@ def scripted(*actions, outputs=None):
     "within any specific timeframe.",
 )
 async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_abort(look):
-    async with look(capability(script=TWO)) as world:
+    async with look(capability(function=TWO)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -80,7 +70,7 @@ async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_abort(look):
 
 
 async def test_a_step_that_was_done_although_its_job_was_aborted_is_not_done_again(look):
-    async with look(capability(script=TWO)) as world:
+    async with look(capability(function=TWO)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -95,7 +85,7 @@ async def test_a_step_that_was_done_although_its_job_was_aborted_is_not_done_aga
 
 
 async def test_a_job_that_waits_stops_at_once_when_it_is_aborted(look):
-    async with look(capability(script=scripted(Wait(3600)), max_duration=timedelta(hours=2))) as world:
+    async with look(capability(function=scripted(waiting(3600)), max_duration=timedelta(hours=2))) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await caller.told(session_id, "state_changed")
@@ -109,7 +99,7 @@ async def test_a_job_that_waits_stops_at_once_when_it_is_aborted(look):
 
 @pytest.mark.spec("hcp L2 Abort Protocol", "SHOULD", "Cleanup SHOULD be bounded by a callee-defined abort timeout.")
 async def test_a_stuck_transaction_keeps_an_abort_no_longer_than_abort_timeout(look):
-    async with look(capability(script=TWO), settings={"abort_timeout_s": 0.05}, close_grace_s=0.05) as world:
+    async with look(capability(function=TWO), settings={"abort_timeout_s": 0.05}, close_grace_s=0.05) as world:
         caller = world.caller()
         answer = await caller.reply(Caller.submission())
         assert answer["payload"]["constraints"]["abort_timeout"] == "PT0.05S"
@@ -130,7 +120,7 @@ async def test_a_stuck_transaction_keeps_an_abort_no_longer_than_abort_timeout(l
     ],
 )
 async def test_who_may_not_abort_is_told_nothing_else_and_the_job_goes_on(look, who, which, token, code):
-    async with look(capability(script=TWO)) as world:
+    async with look(capability(function=TWO)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -180,19 +170,23 @@ def test_a_session_whose_end_is_not_on_record_is_said_to_run_no_more_and_not_how
 # --- every end -------------------------------------------------------------------------------------------------------
 
 
-def crash(_order):
-    yield step("read")
-    raise RuntimeError("a bug in the planner")
+async def crash(job):
+    await job.run("bench.read")
+    raise RuntimeError("a bug in the function")
+
+
+async def leaving(_job):
+    sys.exit(3)
 
 
 ENDS = {
     "done": (scripted(step("read")), "COMPLETED", None),
-    "the plan fails": (scripted(Fail(error_code="input_error", message="no")), "FAILED", "input_error"),
-    "a bug in the plan": (crash, "FAILED", "internal_error"),
-    "out of time": (scripted(Wait(60)), "FAILED", "timeout"),
+    "the function says so": (scripted(failing("no", "input_error")), "FAILED", "input_error"),
+    "a bug in the function": (crash, "FAILED", "internal_error"),
+    "out of time": (scripted(waiting(60)), "FAILED", "timeout"),
     "an unsayable output": (scripted(outputs={"x": object()}), "FAILED", "internal_error"),
     "an output too large": (scripted(outputs={"x": "x" * 600_000}), "FAILED", "execution_error"),
-    "an event not a plan's": (scripted(Tell(event_type="session_closed", data={})), "FAILED", "internal_error"),
+    "it leaves Python": (scripted(leaving), "FAILED", "internal_error"),
     "a token that no longer holds": (scripted(step("read")), "FAILED", "internal_error"),
     "the HACP session ends": (scripted(step("wait", tag="w")), "FAILED", "internal_error"),
     "no audit log": (scripted(step("set", line=1, value=1)), "FAILED", "resource_unavailable"),
@@ -207,18 +201,14 @@ ENDS = {
     "Is validated by the callee's L1/L2 layers on each operation to ensure execution stays within approved scope",
 )
 async def test_every_accepted_jobs_story_ends_with_exactly_one_session_closed(look, what, monkeypatch):
-    script, state, error_code = ENDS[what]
+    function, state, error_code = ENDS[what]
 
-    def gated(order):
-        inner = script(order)
-        outcome = yield step("read", "gate", gate="g")
-        action = next(inner)
-        while True:
-            outcome = yield action
-            action = inner.send(outcome)
+    async def gated(job):
+        await job.run("bench.read", gate="g")
+        return await function(job)
 
     limit = timedelta(seconds=0.2 if what == "out of time" else 60)
-    async with look(capability(script=gated, max_duration=limit)) as world:
+    async with look(capability(function=gated, max_duration=limit)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -244,34 +234,26 @@ async def test_every_accepted_jobs_story_ends_with_exactly_one_session_closed(lo
         assert session_id not in world.desk.jobs
 
 
-async def test_a_bug_in_making_files_makes_a_finished_job_fail_honestly(look):
-    def keepsakes(_course):
-        raise RuntimeError("a bug")
-
-    async with look(capability(keepsakes=keepsakes)) as world:
-        caller = world.caller()
-        failed = await caller.outcome(await caller.accepted())
-        assert failed["error_code"] == "internal_error"
-        assert "RuntimeError" in failed["error_message"]
-
-
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
 async def test_the_callers_max_duration_counts_where_it_is_the_shorter_one(look):
-    async with look(capability(script=scripted(step("read"), Wait(60)))) as world:
+    async def says_what_it_knows(job):
+        job.partial(readings=1)
+
+    async with look(capability(function=scripted(step("read"), says_what_it_knows, waiting(60)))) as world:
         caller = world.caller()
         session_id = await caller.accepted(constraints={"max_duration": "PT0.2S"})
         failed = await caller.outcome(session_id)
         assert failed["error_code"] == "timeout"
         assert failed["error_details"]["recoverable"] is True
         assert failed["error_details"]["last_checkpoint"] == f"ckpt-{session_id}-000001"
-        assert failed["partial_outputs"] == {"steps_done": 1}
+        assert failed["partial_outputs"] == {"readings": 1}
 
 
 async def test_a_long_wait_does_not_lose_the_hacp_session(look):
-    script = scripted(Wait(0.4), step("read"), outputs={"fine": True})
-    async with look(capability(script=script), idle_ttl_s=0.2) as world:
+    script = scripted(waiting(0.4), step("read"), outputs={"fine": True})
+    async with look(capability(function=script), idle_ttl_s=0.2) as world:
         caller = world.caller()
         assert (await caller.outcome(await caller.accepted()))["outputs"] == {"fine": True}
 
@@ -279,7 +261,7 @@ async def test_a_long_wait_does_not_lose_the_hacp_session(look):
 async def test_a_job_waits_for_a_rate_limit_and_says_so(look):
     policy = (PolicyEntry(name="slow", match=Match(any=True), rate={"bench.read": "4/s"}),)
     script = scripted(*[step("read")] * 5)
-    async with look(capability(script=script), policy=policy) as world:
+    async with look(capability(function=script), policy=policy) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         summary = (await caller.outcome(session_id))["execution_summary"]
@@ -289,18 +271,16 @@ async def test_a_job_waits_for_a_rate_limit_and_says_so(look):
 
 
 @pytest.mark.spec("hcp L4 Constraints", "is", "priority | enum (low/normal/high/urgent) | Relative priority hint")
-async def test_priority_and_time_reach_the_bus(look, monkeypatch):
-    async with look(capability(script=TWO, concurrent_limit=3)) as world:
+async def test_priority_and_time_reach_the_bus(look):
+    async def function(job, tag=None):
+        return await (TWO if tag is None else reading(step("read", tag=tag)))(job)
+
+    async with look(capability(function=function, concurrent_limit=3)) as world:
         caller = world.caller()
         low = await caller.accepted()
         await world.gate("g").reached()
         # The bus is taken: of the two that wait the urgent one comes first.
         script_of = {"normal": "n", "urgent": "u"}
-        monkeypatch.setattr(
-            world.parts.capabilities["look"].plan,
-            "script",
-            lambda order: reading(step("read", tag=order.inputs["tag"]))(order),
-        )
         ids = [
             await caller.accepted(inputs={"tag": tag}, constraints={"priority": priority})
             for priority, tag in script_of.items()
@@ -317,43 +297,50 @@ async def test_priority_and_time_reach_the_bus(look, monkeypatch):
 
 
 @pytest.mark.spec("hcp L2 Standard Event Types", "is", "warning | Non-fatal warning | code, message, details")
-async def test_what_a_plan_tells_is_told_and_its_warnings_are_in_the_summary(look):
-    script = scripted(
-        Tell(event_type="intermediate_result", data={"result_type": "mean", "data": 1, "is_partial": True}),
-        Tell(event_type="warning", data={"code": "noisy", "message": "it is noisy"}),
-        Tell(event_type="log", data={"level": "info", "message": "x" * 300_000}),
-        step("read"),
-    )
-    async with look(capability(script=script)) as world:
+async def test_what_a_function_tells_is_told_and_its_warnings_are_in_the_summary(look):
+    async def function(job):
+        await job.report(mean=1)
+        await job.warn("it is noisy", code="noisy")
+        await job.report(text="x" * 300_000)
+        return await job.run("bench.read")
+
+    async with look(capability(function=function)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         summary = (await caller.outcome(session_id))["execution_summary"]
-        assert (await caller.told(session_id, "intermediate_result"))["data"] == 1
+        assert (await caller.told(session_id, "intermediate_result"))["data"] == {"mean": 1}
         codes = [event["data"]["code"] for event in caller.events_in(session_id, "warning")]
         assert codes == ["noisy", "event_too_large"]
         assert summary["warnings"][0] == "it is noisy"
-        assert not caller.events_in(session_id, "log")
+        assert len(caller.events_in(session_id, "intermediate_result")) == 1
 
 
-async def test_risk_events_are_in_the_summary(look):
-    fail = Fail(error_code="safety_violation", message="too hot", risk_event="over_temperature")
-    async with look(capability(script=scripted(step("read"), fail))) as world:
+async def test_a_value_beyond_a_limit_is_a_safety_violation_and_a_risk_event_in_the_summary(look):
+    envelope = SafetyEnvelope(parameters=(Parameter(name="heat", max=60, unit="celsius"),))
+
+    async def function(job):
+        await job.run("bench.read")
+        job.watch("heat", 59)
+        job.watch("heat", 61)
+
+    async with look(capability(function=function, envelope=envelope)) as world:
         caller = world.caller()
         failed = await caller.outcome(await caller.accepted())
-        assert failed["execution_summary"]["risk_events"] == ["over_temperature"]
+        assert failed["error_code"] == "safety_violation"
+        assert "61" in failed["error_message"]
+        assert failed["execution_summary"]["risk_events"] == ["safety_envelope.heat"]
         assert failed["error_details"]["recoverable"] is False
 
 
-async def test_a_failed_step_that_a_plan_survives_is_a_checkpoint_and_one_that_ends_it_is_none(look):
-    def script(order):
-        outcome = yield Do(tool="bench.fail", args={}, name="shaky", phase="work")
-        assert not outcome.ok
-        assert outcome.error_code == -32009
-        yield step("read")
-        outcome = yield Do(tool="bench.fail", args={}, name="fatal", phase="work")
-        yield Fail(error_code="execution_error", message=outcome.error)
+async def test_a_step_that_failed_without_effect_is_a_checkpoint_if_the_function_goes_on_and_none_if_it_ends_it(look):
+    async def function(job):
+        with pytest.raises(StepFailed) as failed:
+            await job.run("bench.fail", effect="none")
+        assert failed.value.code == -32009
+        await job.run("bench.read")
+        await job.run("bench.fail", effect="none")
 
-    async with look(capability(script=script)) as world:
+    async with look(capability(function=function)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         failed = await caller.outcome(session_id)
@@ -365,23 +352,31 @@ async def test_a_failed_step_that_a_plan_survives_is_a_checkpoint_and_one_that_e
 
 
 @pytest.mark.parametrize(
-    ("do", "word"),
+    ("tool", "args", "word"),
     [
-        (Do(tool="bench.nothing", args={}, name="x", phase="work"), "bench.nothing"),
-        (Do(tool="bench.set", args={"line": "seven", "value": 1}, name="x", phase="work"), "/line"),
-        (Do(tool="bench.big", args={"n": 1_100_000}, name="x", phase="work"), "bytes"),
+        ("bench.set", {"line": "seven", "value": 1}, "/line"),
+        ("bench.big", {"n": 1_100_000}, "bytes"),
     ],
 )
-async def test_a_step_that_cannot_be_is_a_failed_outcome(look, do, word):
-    def script(_order):
-        outcome = yield do
-        yield Finish(outputs={"ok": outcome.ok, "error": f"{outcome.error} {outcome.error_data}"})
+async def test_a_step_that_cannot_be_is_a_failure_that_can_be_handled(look, tool, args, word):
+    async def function(job):
+        with pytest.raises(StepFailed) as failed:
+            await job.run(tool, **args)
+        return {"error": f"{failed.value} {failed.value.data}"}
 
-    async with look(capability(script=script)) as world:
+    async with look(capability(function=function)) as world:
         caller = world.caller()
         outputs = (await caller.outcome(await caller.accepted()))["outputs"]
-        assert not outputs["ok"]
         assert word in outputs["error"]
+
+
+async def test_a_tool_that_is_not_declared_is_not_to_be_had_and_the_message_names_the_cure(look):
+    async with look(capability(function=scripted(step("set", line=1, value=1)), tools=["read"])) as world:
+        caller = world.caller()
+        failed = await caller.outcome(await caller.accepted())
+        assert failed["error_code"] == "internal_error"
+        assert "bench.set, which is not among the tools" in failed["error_message"]
+        assert world.observer.labels("begin") == []
 
 
 async def test_outputs_that_fall_short_of_what_was_asked_are_a_failure_that_has_them(look):
@@ -398,16 +393,13 @@ async def test_outputs_that_fall_short_of_what_was_asked_are_a_failure_that_has_
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def leaves(*keepsakes):
-    return capability(script=scripted(step("read")), keepsakes=lambda _course: keepsakes)
-
-
-NOTE = Keepsake(name="note", file="note.txt", type="text/plain", content=b"it was fine")
+async def notes(job):
+    job.artifact("note.txt", "it was fine", media_type="text/plain")
 
 
 @pytest.mark.spec("hcp L4 Artifacts")
 async def test_files_are_left_behind_with_size_and_checksum(look):
-    async with look(leaves(NOTE)) as world:
+    async with look(capability(function=scripted(notes, step("read")))) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         (artifact,) = (await caller.outcome(session_id))["artifacts"]
@@ -418,8 +410,10 @@ async def test_files_are_left_behind_with_size_and_checksum(look):
 
 
 async def test_a_plot_that_cannot_be_drawn_is_a_warning(look):
-    plot = Keepsake(name="plot", file="plot.png", type="image/png", plot={"nonsense": True})
-    async with look(leaves(plot, NOTE)) as world:
+    async def plots(job):
+        job.plot("plot.png", series={"nothing": ["a word"]})
+
+    async with look(capability(function=scripted(plots, notes))) as world:
         caller = world.caller()
         completed = await caller.outcome(await caller.accepted())
         assert [artifact["name"] for artifact in completed["artifacts"]] == ["note"]
@@ -427,7 +421,7 @@ async def test_a_plot_that_cannot_be_drawn_is_a_warning(look):
 
 
 async def test_a_file_that_cannot_be_kept_makes_the_job_fail_with_its_outputs(look):
-    async with look(leaves(NOTE), settings={"max_artifact_bytes": 5}) as world:
+    async with look(capability(function=scripted(notes)), settings={"max_artifact_bytes": 5}) as world:
         caller = world.caller()
         failed = await caller.outcome(await caller.accepted())
         assert failed["error_code"] == "resource_unavailable"
@@ -438,22 +432,22 @@ async def test_a_file_that_cannot_be_kept_makes_the_job_fail_with_its_outputs(lo
 
 
 def counting(n):
-    """A script of n steps that reports which of them it has seen, with their times."""
+    """A function of n steps that reports which of them it has seen; it fails before one of them, the first time."""
 
-    def script(order):
-        seen, fail_at = [], order.inputs.get("fail_at")
+    async def function(job, fail_at=None):
+        seen = []
         for index in range(n):
-            if index == fail_at and not order.context:
-                yield Fail(error_code="execution_error", message="out of luck", recoverable=True)
-            outcome = yield step("read", f"n{index}", tag=f"n{index}")
-            seen.append(outcome.result["tag"])
-        yield Finish(outputs={"seen": seen})
+            if index == fail_at and not job.context:
+                raise CapabilityFailed("out of luck", recoverable=True)
+            result = await job.run("bench.read", tag=f"n{index}")
+            seen.append(result["tag"])
+        return {"seen": seen}
 
-    return script
+    return function
 
 
 async def test_a_resubmission_goes_on_from_the_checkpoint_and_numbers_its_steps_on(look):
-    async with look(capability(script=counting(5))) as world:
+    async with look(capability(function=counting(5))) as world:
         caller = world.caller()
         first = await caller.accepted(inputs={"fail_at": 3})
         checkpoint = (await caller.outcome(first))["error_details"]["last_checkpoint"]
@@ -486,7 +480,7 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 async def test_what_is_not_the_same_work_does_not_go_on_from_a_checkpoint(look, what):
     change, word = REFUSED[what]
-    async with look(capability(script=counting(5)), capability("other", counting(5))) as world:
+    async with look(capability(function=counting(5)), capability("other", counting(5))) as world:
         caller = world.caller()
         told = {"inputs": {"fail_at": 2}, "constraints": {"data_classification": "T2"}}
         session_id = await caller.accepted(**told)
@@ -500,7 +494,7 @@ async def test_what_is_not_the_same_work_does_not_go_on_from_a_checkpoint(look, 
 
 
 async def test_anothers_checkpoint_is_none_and_a_running_jobs_is_not_to_be_had(look):
-    async with look(capability(script=TWO, concurrent_limit=3)) as world:
+    async with look(capability(function=TWO, concurrent_limit=3)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         world.gate("g").open()
@@ -510,16 +504,19 @@ async def test_anothers_checkpoint_is_none_and_a_running_jobs_is_not_to_be_had(l
         assert "no checkpoint of a session of yours" in refused["reason_message"]
 
 
-async def test_a_plan_that_has_changed_does_not_follow_old_outcomes(look):
-    async with look(capability(script=counting(5))) as world:
+async def test_a_function_that_has_changed_does_not_follow_old_outcomes(look):
+    async with look(capability(function=counting(5))) as world:
         caller = world.caller()
         session_id = await caller.accepted(inputs={"fail_at": 2})
         checkpoint = (await caller.outcome(session_id))["error_details"]["last_checkpoint"]
-        world.parts.capabilities["look"].plan.script = scripted(step("set", line=1, value=1))
+        changed = capability(function=scripted(step("set", line=1, value=1)))
+        world.parts.capabilities._by_name["look"] = changed
         again = await caller.accepted(inputs={"fail_at": 2}, context={"last_checkpoint": checkpoint})
         failed = await caller.outcome(again)
         assert failed["error_code"] == "input_error"
         assert failed["error_details"]["reason"] == "checkpoint_does_not_fit"
+        assert "operation 1 is bench.set" in failed["error_message"]
+        assert "on record it is bench.read" in failed["error_message"]
 
 
 # --- the daemon dies -------------------------------------------------------------------------------------------------
@@ -533,12 +530,12 @@ async def test_a_plan_that_has_changed_does_not_follow_old_outcomes(look):
 )
 async def test_a_daemon_that_was_killed_says_at_its_next_start_how_its_jobs_ended_and_they_can_go_on(look, tmp_path):
     document = Caller.submission()
-    script = reading(*(step("read", f"n{n}", tag=f"n{n}", **({"gate": "g"} if n == 2 else {})) for n in range(4)))
-    async with killed(tmp_path, capability(script=script)) as world:
+    script = reading(*(step("read", tag=f"n{n}", **({"gate": "g"} if n == 2 else {})) for n in range(4)))
+    async with killed(tmp_path, capability(function=script)) as world:
         caller = world.caller()
         session_id = (await caller.reply(document))["session_id"]
         await world.gate("g").reached()
-    async with look(capability(script=script)) as world:
+    async with look(capability(function=script)) as world:
         world.gate("g").open()
         caller = world.caller()
         await caller.send(document)
@@ -564,13 +561,13 @@ async def test_a_daemon_that_was_killed_says_at_its_next_start_how_its_jobs_ende
 
 
 async def test_a_daemon_that_was_killed_while_a_job_was_aborted_says_that_it_was_aborted(look, tmp_path):
-    async with killed(tmp_path, capability(script=TWO)) as world:
+    async with killed(tmp_path, capability(function=TWO)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
         await caller.send(Caller.abortion(session_id))
         await caller.told(session_id, "state_changed", 2)
-    async with look(capability(script=TWO)) as world:
+    async with look(capability(function=TWO)) as world:
         caller = world.caller()
         await caller.call("hcp.attach", session_id=session_id, from_sequence=0)
         story = await caller.closed(session_id)

@@ -1,7 +1,7 @@
-"""A desk over a runtime in memory, callers that speak HCP to it, and capabilities whose plans are short scripts.
+"""A desk over a runtime in memory, callers that speak HCP to it, and capabilities whose functions are short.
 
 `HcpWorld` is a `World` with a desk, a book and a store in a directory of the test's; `Caller` sends documents on a
-connection of its own and keeps what comes. A script is a generator: it yields actions, and gets each step's outcome.
+connection of its own and keeps what comes.
 """
 
 from __future__ import annotations
@@ -18,50 +18,49 @@ from hearth.actors.embedded import job_sessions
 from hearth.config import Config
 from hearth.config_hcp import HcpConfig
 from hearth.hcp.capability import Capability, CapabilitySet, Safety
+from hearth.hcp.durable import CapabilityFailed
 from hearth.hcp.envelope import SafetyEnvelope
-from hearth.hcp.planning import Do, Finish, Progress
 from hearth.schema import Validator
 
 ANY = {"type": "object"}
-LOOK_TWICE = """\
-[capability]
-name = "look-twice"
-version = "1.2.0"
-description = "Reads the room's temperature some times, and says what it was on average."
+LOOK_TWICE = '''\
+"""A capability of the simulated board."""
 
-[capability.input_schema]
-type = "object"
-properties.samples = { type = "integer", minimum = 1, maximum = 100, default = 2 }
+from __future__ import annotations
 
-[capability.output_schema]
-type = "object"
-required = ["mean"]
-properties.mean = { type = "number" }
+import csv
+import io
+import statistics
+from typing import Annotated, Any
 
-[capability.safety]
-risk_ceiling = "R1"
-requires_human_approval = false
-involves_physical_resources = true
+from annotated_types import Ge, Le
 
-[capability.constraints]
-max_duration = "PT1M"
-concurrent_limit = 4
+from hearth import Job, capability
 
-[[recipe.steps]]
-name = "sample"
-tool = "hw.sensor.read"
-args = { sensor = "temperature" }
-repeat = { count = "inputs.samples" }
 
-[recipe.outputs]
-mean = "avg(results.sample[].value)"
-
-[[recipe.artifacts]]
-name = "samples"
-file = "samples.csv"
-rows = "results.sample"
-columns = ["at_s", "value"]
-"""
+@capability(
+    "look-twice",
+    version="1.2.0",
+    tools=["hw.sensor.read"],
+    risk_ceiling="R1",
+    involves_physical_resources=True,
+    max_duration="PT1M",
+    concurrent_limit=4,
+    output_schema={"type": "object", "required": ["mean"], "properties": {"mean": {"type": "number"}}},
+)
+async def look_twice(job: Job, *, samples: Annotated[int, Ge(1), Le(100)] = 2) -> dict[str, Any]:
+    """Reads the room\'s temperature some times, and says what it was on average."""
+    rows: list[tuple[float, float]] = []
+    try:
+        async for _ in job.every(0, samples):
+            reading = await job.run("hw.sensor.read", sensor="temperature")
+            rows.append((job.elapsed_s, reading["value"]))
+    finally:
+        text = io.StringIO()
+        csv.writer(text).writerows([("at_s", "value"), *rows])
+        job.artifact("samples.csv", text.getvalue(), media_type="text/csv")
+    return {"mean": statistics.fmean(value for _, value in rows)}
+'''
 """A capability of the simulated board, as its file."""
 
 
@@ -69,84 +68,66 @@ def offering(directory, *files, **hcp):
     """A configuration that keeps everything in this directory and offers the capabilities of these files' text."""
     paths = []
     for number, text in enumerate(files):
-        paths.append(directory / f"{number}.toml")
+        paths.append(directory / f"capability_{number}.py")
         paths[-1].write_text(text)
+        paths[-1].chmod(0o644)
     config = Config()
     return evolve(
         config,
         audit=evolve(config.audit, path=directory / "audit.log"),
-        hcp=evolve(config.hcp, capabilities=tuple(paths), shipped=(), **hcp),
+        hcp=evolve(config.hcp, capabilities=tuple(map(str, paths)), shipped=(), **hcp),
     )
 
 
-def step(tool, name="step", *, phase="work", **args):
-    """A step of a bench tool."""
-    return Do(tool=f"bench.{tool}", args=args, name=name, phase=phase)
+def step(tool, phase="work", **args):
+    """A step of a bench tool, as a part of a function: `await part(job)` has it done."""
+
+    async def part(job):
+        job.phase = phase
+        return await job.run(f"bench.{tool}", **args)
+
+    return part
 
 
-class ScriptCourse:
-    """A job by a generator: `yield` an action, get the outcome of a step. Implements `planning.Course`."""
-
-    def __init__(self, plan, order):
-        self.plan = plan
-        self.order = order
-        self.script = plan.script(order)
-        self.begun = False
-        self.done = 0
-        self.phase = ""
-
-    async def next(self, outcome, elapsed_s):
-        self.elapsed_s = elapsed_s
-        if self.begun:
-            if outcome is not None:
-                self.done += 1
-            action = self.script.send(outcome)
-        else:
-            self.begun = True
-            action = next(self.script)
-        if isinstance(action, Do):
-            self.phase = action.phase
-        return action
-
-    def progress(self):
-        return Progress(stage=self.phase, done=self.done, total=self.plan.total)
-
-    def partial_outputs(self):
-        return {"steps_done": self.done}
-
-    def keepsakes(self):
-        return self.plan.keepsakes(self)
+def waiting(seconds):
+    """A part that lets time pass."""
+    return lambda job: job.sleep(seconds)
 
 
-class ScriptPlan:
-    """Implements `planning.Plan`."""
+def failing(message, error_code="execution_error", **more):
+    """A part that ends the job."""
 
-    def __init__(self, script, *, tools, resumable=True, total=None, keepsakes=lambda _course: ()):
-        self.script = script
-        self.tools = frozenset(f"bench.{tool}" for tool in tools)
-        self.resumable = resumable
-        self.total = total
-        self.keepsakes = keepsakes
+    async def part(_job):
+        raise CapabilityFailed(message, error_code, **more)
 
-    def begin(self, order):
-        return ScriptCourse(self, order)
+    return part
 
 
-def reading(*steps):
-    """A script: these steps, then done with what the last of them said."""
+def reading(*parts):
+    """A function: these parts, then outputs of what the last of them gave."""
 
-    def script(_order):
-        outcome = None
-        for one in steps:
-            outcome = yield one
-        yield Finish(outputs={"tag": outcome.result["tag"]})
+    async def function(job, **_inputs):
+        result = {}
+        for part in parts:
+            result = await part(job)
+        return {"tag": result["tag"]}
 
-    return script
+    return function
 
 
-def capability(name="look", script=None, *, tools=("read", "set", "wait", "fail"), **more):
-    """A capability of risk R3 over the bench tools, whose plan is a script."""
-    plan_members = {key: more.pop(key) for key in ("resumable", "total", "keepsakes") if key in more}
+def scripted(*parts, outputs=None):
+    """A function: these parts, then these outputs."""
+
+    async def function(job, **_inputs):
+        for part in parts:
+            await part(job)
+        return outputs or {}
+
+    return function
+
+
+def capability(name="look", function=None, *, tools=("read", "set", "wait", "fail", "big"), **more):
+    """A capability of risk R3 over the bench tools."""
     safety = {
         "risk_ceiling": "R3",
         "risk_floor": "R3",
@@ -163,9 +144,9 @@ def capability(name="look", script=None, *, tools=("read", "set", "wait", "fail"
             **schemas,
             "safety": Safety(**safety),
             "envelope": SafetyEnvelope(),
-            "plan": ScriptPlan(script or reading(step("read", tag="x")), tools=tools, **plan_members),
-            "planner": "script",
-            "place": f"{name}.toml",
+            "tools": frozenset(f"bench.{tool}" for tool in tools),
+            "function": function or reading(step("read", tag="x")),
+            "place": f"{__file__}:1",
             "inputs": Validator(schemas["input_schema"]),
             "outputs": Validator(schemas["output_schema"]),
             "max_duration": timedelta(minutes=1),
