@@ -12,8 +12,9 @@ from support.hcp import Caller, capability, failing, hcp_world, reading, scripte
 from support.world import ALICE, BOB
 
 from hearth.actors.bridges.hcp.refusals import session_ended
+from hearth.hcp.capability import Limit
 from hearth.hcp.durable import CapabilityFailed, StepFailed
-from hearth.hcp.envelope import Parameter, SafetyEnvelope
+from hearth.hcp.envelope import SafetyEnvelope
 from hearth.policy.rules import Match, PolicyEntry
 
 TWO = reading(step("read", tag="first", gate="g"), step("read", tag="second"))
@@ -316,7 +317,7 @@ async def test_what_a_function_tells_is_told_and_its_warnings_are_in_the_summary
 
 
 async def test_a_value_beyond_a_limit_is_a_safety_violation_and_a_risk_event_in_the_summary(look):
-    envelope = SafetyEnvelope(parameters=(Parameter(name="heat", max=60, unit="celsius"),))
+    envelope = SafetyEnvelope(parameters={"heat": Limit(max=60, unit="celsius")})
 
     async def function(job):
         await job.run("bench.read")

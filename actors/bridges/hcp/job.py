@@ -166,7 +166,7 @@ class RunningJob:
             history=History.of(self.recorded),
             done=len(self.recorded),
             elapsed=self._elapsed,
-            authorize=partial(self.check, self.token),
+            authorize=lambda: self.check(self.token),
             progress=self._progress,
             warn=self.warn,
             stopping=lambda: self._scope.cancel_called,
