@@ -129,7 +129,7 @@ class Operation:
     def of(cls, position: str, kind: Kind, title: str, asked: Json) -> Operation:
         """Make one; `asked` is JSON. Raises TypeError for what is not."""
         text = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
-        shown = f"{title} {text.decode()}".strip()
+        shown = title if asked is None else f"{title} {text.decode()}".strip()
         what = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}…"
         return cls(position, kind, what, digest(kind.encode() + b" " + title.encode() + b" " + text))
 

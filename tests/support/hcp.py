@@ -135,6 +135,7 @@ def capability(name="look", function=None, *, tools=("read", "set", "wait", "fai
         "involves_physical_resources": True,
         **more.pop("safety", {}),
     }
+    function = function or reading(step("read", tag="x"))
     schemas = {"input_schema": more.pop("input_schema", ANY), "output_schema": more.pop("output_schema", ANY)}
     return Capability(
         **{
@@ -145,8 +146,8 @@ def capability(name="look", function=None, *, tools=("read", "set", "wait", "fai
             "safety": Safety(**safety),
             "envelope": SafetyEnvelope(),
             "tools": frozenset(f"bench.{tool}" for tool in tools),
-            "function": function or reading(step("read", tag="x")),
-            "place": f"{__file__}:1",
+            "function": function,
+            "place": f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}",
             "inputs": Validator(schemas["input_schema"]),
             "outputs": Validator(schemas["output_schema"]),
             "max_duration": timedelta(minutes=1),

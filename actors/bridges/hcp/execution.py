@@ -607,9 +607,7 @@ class Job:
         """Leave a plot of named series behind (PNG), drawn when the job has ended; a number may be missing (None)."""
         request = {"series": dict(series), "x": x, "title": title, "x_label": x_label, "y_label": y_label}
         asked = {key: value for key, value in request.items() if value not in (None, "")}
-        self._execution.leave(
-            Keepsake(name=name or file.partition(".")[0], file=file, type="image/png", plot=asked)
-        )
+        self._execution.leave(Keepsake(name=name or file.partition(".")[0], file=file, type="image/png", plot=asked))
 
     def watch(self, name: str, value: float) -> None:
         """Hold a measured value against the limit of this name. Raises SafetyViolation."""

@@ -45,7 +45,7 @@ async def _end(services: Services, row: SessionRow) -> None:
     duration_s, made, warnings = _measured(row, lines)
     unknown = [str(unknown_of(operation).operation) for operation in await services.book.begun(row.session_id)]
     message = f"{MESSAGE}; unknown is what came of {', '.join(unknown)}" if unknown else MESSAGE
-    last = checkpoint_id(row.session_id, row.checkpoints) if row.checkpoints else None
+    last = checkpoint_id(row.session_id, row.checkpoints) if row.checkpoints or unknown else None
     aborting = row.state == "ABORTING"
     services.audit(
         "hcp.recover",

@@ -59,7 +59,9 @@ async def resumption(
     if found is None or row is None or row.principal != principal:
         raise _no(at, "this is no checkpoint of a session of yours that is still kept", "leave it out to start anew")
     number = int(found[2])
-    if not 1 <= number <= row.checkpoints:
+    # Of what was under way when the daemon died the outcome will never be known, and from now on that is on record.
+    begun = await book.begun(row.session_id) if number == row.checkpoints else []
+    if number > row.checkpoints or not (number or begun):
         cure = f"name {checkpoint_id(row.session_id, row.checkpoints)}" if row.checkpoints else "leave it out"
         raise _no(at, f"session {row.session_id} has {row.checkpoints} checkpoints", cure)
     if row.session_id in live:
@@ -74,9 +76,7 @@ async def resumption(
         was = row.data_classification
         raise _no(at, f"the checkpoint holds data of class {was}", f"submit it with data_classification {was}")
     recorded = await book.outcomes(row.session_id, number)
-    if number == row.checkpoints:
-        # What was under way when the daemon died: its outcome will never be known, and from now on that is on record.
-        recorded += [unknown(operation).write() for operation in await book.begun(row.session_id)]
+    recorded += [unknown(operation).write() for operation in begun]
     steps = tuple(map(Recorded.read, recorded))
     return Resumption(checkpoint=checkpoint, row=row, steps=steps, recorded=tuple(recorded))
 

@@ -166,9 +166,7 @@ class Steps:
 
     def _failed(self, error: str, code: int | None, data: Mapping[str, Any] | None) -> Outcome:
         details = None if data is None else dict(data)
-        return Outcome(
-            status="failed", elapsed_s=self._elapsed(), error=error, error_code=code, error_data=details
-        )
+        return Outcome(status="failed", elapsed_s=self._elapsed(), error=error, error_code=code, error_data=details)
 
 
 def _all_done(done: TaskResult) -> bool:
