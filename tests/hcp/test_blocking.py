@@ -9,7 +9,7 @@ import time
 import pytest
 import trio
 from support.hcp import capability, hcp_world
-from support.waiting import eventually
+from support.hearthd import eventually
 
 from hearth.actors.bridges.hcp import blocking
 from hearth.actors.bridges.hcp.blocking import LONG_S, Watch
