@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import pkgutil
 import statistics
 import time
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ import hearth
 from hearth.actors.bridges.hcp import drawing
 from hearth.config import load_config
 from hearth.errors import JobRejected
-from hearth.hcp.library import SHIPPED
+from hearth.hcp import capabilities
 from hearth.hcp.plotting import COLOURS
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ async def files(runtime: EmbeddedRuntime, result: JobResult) -> dict[str, bytes]
 async def test_those_that_are_shipped_are_offered_on_the_simulated_board(tmp_path: Path) -> None:
     async with house(tmp_path) as runtime:
         offered = [one["capability"]["name"] for one in await runtime.capabilities()]
-    modules = sorted(file.stem for file in SHIPPED.glob("*.py") if not file.stem.startswith("_"))
+    modules = sorted(module.name for module in pkgutil.iter_modules(capabilities.__path__))
     assert sorted(offered) == [SURVEY, SELF_TEST, HEALTH] == [module.replace("_", "-") for module in modules]
 
 
