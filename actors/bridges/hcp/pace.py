@@ -28,9 +28,13 @@ class Pace:
         """The data of a progress event, if one is due; `done` is the part that is done, 0 to 1, where that is known."""
         # Where there turns out to be more to do it stands still; it never goes back.
         percent = None if done is None else max(self._percent, min(100.0, round(100 * done, 1)))
+        begins = percent is not None and self._percent < 0
+        if percent is None and self._percent >= 0:
+            # The function says itself how far it is: a count of steps must not take the second of its next percent.
+            percent = self._percent
         if self._stage is None:
             self._first = now
-        elif stage == self._stage:
+        elif stage == self._stage and not begins:
             if now - self._last < LEAST_S:
                 return None
             if percent is None:
