@@ -60,6 +60,19 @@ async def done(runtime: EmbeddedRuntime, capability: str, inputs: dict[str, Any]
     return await job.wait()
 
 
+async def aborted(
+    runtime: EmbeddedRuntime, capability: str, inputs: dict[str, Any], *, at: str, percent: float | None = None
+) -> JobResult:
+    """A job that is aborted at the first event of this type, and of this percentage."""
+    job = await runtime.delegate(capability, "a test of it", inputs)
+    async for event in job.events():
+        if event.event_type == at and event.data.get("percent") == percent:
+            await job.abort("that is enough")
+    result = await job.wait()
+    assert result.state == "ABORTED"
+    return result
+
+
 async def files(runtime: EmbeddedRuntime, result: JobResult) -> dict[str, bytes]:
     return {artifact.name: await runtime.artifact(artifact.uri) for artifact in result.artifacts}
 
@@ -147,6 +160,28 @@ async def test_a_sensor_that_there_is_not_is_an_input_error_with_the_sensors_tha
         result = await done(runtime, SURVEY, {"sensor": "barometer", "samples": 2})
     assert (result.state, result.error_code) == ("FAILED", "input_error")
     assert "temperature" in (result.error_message or "")
+
+
+async def test_an_aborted_survey_keeps_its_readings_and_the_statistics_of_them(tmp_path: Path) -> None:
+    async with house(tmp_path) as runtime:
+        result = await aborted(runtime, SURVEY, {"samples": 1000, "interval_s": 0.01}, at="intermediate_result")
+        kept = await files(runtime, result)
+    rows = list(csv.DictReader(io.StringIO(kept["readings"].decode())))
+    assert 10 <= len(rows) < 1000
+    assert result.outputs["samples"] == len(rows)
+    assert result.outputs["mean"] == pytest.approx(statistics.fmean(float(row["value"]) for row in rows), abs=1e-3)
+
+
+async def test_a_survey_says_how_far_it_is_and_what_it_has_read(tmp_path: Path) -> None:
+    async with house(tmp_path) as runtime:
+        job = await runtime.delegate(SURVEY, "watched", {"samples": 25, "interval_s": 0})
+        events = [event async for event in job.events()]
+    progress = [event.data for event in events if event.event_type == "progress"]
+    assert ("1 of 25 readings", 4.0) in [(one["message"], one.get("percent")) for one in progress]
+    assert {one["stage"] for one in progress} == {"sampling"}
+    found = [event.data["data"] for event in events if event.event_type == "intermediate_result"]
+    assert [one["samples"] for one in found] == [10, 20]
+    assert all(one["unit"] == "celsius" and 10 < one["latest"] < 40 for one in found)
 
 
 async def test_a_survey_that_hogs_the_sensors_bus_is_more_risky_and_a_policy_may_stop_it(tmp_path: Path) -> None:
@@ -237,6 +272,20 @@ async def test_each_wire_is_told_for_itself_and_what_is_wrong_is_a_result_and_no
     assert [told[out]["error"] for out in "ABCD"] == [None] * 4
     levels = {line["out"]: line for line in json.loads(kept["levels"])["lines"]}
     assert [each["level"] for each in levels["B"]["high"]] == [0, 0, 1, 1, 0, 0]
+
+
+async def test_an_aborted_self_test_keeps_the_levels_that_it_has_read(tmp_path: Path, bench: str) -> None:
+    wires = [{"out": out, "in": into} for out, into in (("A", "IN_A"), ("B", "IN_B"), ("C", "IN_C"), ("D", "IN_D"))]
+    async with house(tmp_path, bench) as runtime:
+        result = await aborted(runtime, SELF_TEST, {"wires": wires, "settle_s": 0.05}, at="progress", percent=25.0)
+        kept = await files(runtime, result)
+        async with runtime.open_session(client_name="test") as session:
+            assert (await session.run("gpio.get", line="IN_A"))["value"] == 0
+    lines = json.loads(kept["levels"])["lines"]
+    assert 1 <= len(lines) < 4
+    assert [each["level"] for each in lines[0]["high"]] == [1, 0, 0, 1]
+    assert result.outputs["lines"][0]["passed"] is True
+    assert result.outputs["wires"] == len(lines)
 
 
 async def test_one_output_that_two_inputs_see_is_two_wires_that_pass(tmp_path: Path, bench: str) -> None:
@@ -352,6 +401,20 @@ async def test_what_is_beyond_a_threshold_is_a_finding_and_what_is_not_is_none(
     assert {finding["subject"] for finding in ill["findings"] if finding["check"] == "disk"} <= fuller
 
 
+async def test_an_aborted_health_report_keeps_what_it_has_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_can_be_drawn(monkeypatch)
+    asked = {"samples": 2000, "interval_s": 0.05}
+    async with house(tmp_path) as runtime:
+        result = await aborted(runtime, HEALTH, asked, at="progress", percent=0.1)
+        kept = await files(runtime, result)
+    report = json.loads(kept["report"])
+    assert len(report["samples"]) == result.outputs["samples"] >= 1
+    assert result.outputs["uptime_s"] == report["uptime"]["uptime_s"]
+    assert list(report["network"]) == ["before"]
+
+
 async def test_a_plot_that_cannot_be_drawn_is_a_warning_and_the_report_is_complete_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,3 +431,64 @@ async def test_a_plot_that_cannot_be_drawn_is_a_warning_and_the_report_is_comple
 
 def nothing_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "COMMAND", ("/nonexistent/python",))
+
+
+# --- going on from a checkpoint -------------------------------------------------------------------------------------
+
+
+async def twice(
+    runtime: EmbeddedRuntime, capability: str, inputs: dict[str, Any], part: float
+) -> tuple[JobResult, JobResult, int]:
+    """A whole job, one that goes on from a checkpoint of it, and the number of steps before that checkpoint."""
+    job = await runtime.delegate(capability, "whole", inputs)
+    made = [event.data["checkpoint_id"] async for event in job.events() if event.event_type == "checkpoint_created"]
+    whole = (await job.wait()).raise_for_state()
+    before = int(len(made) * part)
+    resumed = await done(runtime, capability, inputs, context={"resume_from": made[before - 1]})
+    assert resumed.raise_for_state().summary.steps_executed == len(made) - before
+    return whole, resumed, before
+
+
+@pytest.mark.parametrize("part", [0.5, 1])
+async def test_a_survey_that_goes_on_keeps_the_readings_on_record_and_takes_the_others(
+    tmp_path: Path, part: float
+) -> None:
+    asked = {"samples": 8, "interval_s": 0.01, "unit": "fahrenheit"}
+    async with house(tmp_path) as runtime:
+        measures(runtime, 20.0, 20.25, 20.125, 20.5)
+        whole, resumed, before = await twice(runtime, SURVEY, asked, part)
+        first, second = [(await files(runtime, one))["readings"].splitlines()[1:] for one in (whole, resumed)]
+    assert before == 8 * part
+    assert [one == other for one, other in zip(first, second, strict=True)] == [True] * before + [False] * (8 - before)
+    assert resumed.outputs["first_at"] == whole.outputs["first_at"]
+    assert (resumed.outputs == whole.outputs) is (part == 1)
+
+
+@pytest.mark.parametrize("part", [0.5, 1])
+async def test_a_self_test_that_goes_on_comes_to_the_same_result(tmp_path: Path, bench: str, part: float) -> None:
+    pairs = [("A", "IN_A"), ("F", "IN_E"), ("B", "IN_B"), ("C", "IN_C")]
+    asked = {"wires": [{"out": out, "in": into} for out, into in pairs], "settle_s": 0.001}
+    async with house(tmp_path, bench) as runtime:
+        whole, resumed, _ = await twice(runtime, SELF_TEST, asked, part)
+        first, second = [json.loads((await files(runtime, one))["levels"]) for one in (whole, resumed)]
+    assert resumed.outputs == whole.outputs
+    assert first["lines"][0] == second["lines"][0], "with the times at which they were read"
+    assert (first == second) is (part == 1)
+
+
+@pytest.mark.parametrize("part", [0.5, 1])
+async def test_a_health_report_that_goes_on_keeps_the_looks_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float
+) -> None:
+    nothing_can_be_drawn(monkeypatch)
+    asked = {"samples": 4, "interval_s": 0.05, "sensors": ["temperature", "thermometer"]}
+    async with house(tmp_path) as runtime:
+        measures(runtime, 20.0)
+        whole, resumed, _ = await twice(runtime, HEALTH, asked, part)
+        first, second = [json.loads((await files(runtime, one))["report"]) for one in (whole, resumed)]
+    same = [one == other for one, other in zip(first["samples"], second["samples"], strict=True)]
+    assert same == ([True] * 4 if part == 1 else [True, True, False, False])
+    assert [first[name] for name in ("started_at", "machine", "uptime")] == [
+        second[name] for name in ("started_at", "machine", "uptime")
+    ]
+    assert (resumed.outputs == whole.outputs) is (part == 1)

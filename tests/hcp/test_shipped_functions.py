@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from hearth import CapabilityFailed, OutcomeUnknown
 from hearth.hcp.capabilities import (
     bench_climate_survey as climate,
     gpio_self_test as gpio,
@@ -69,6 +70,18 @@ def test_the_file_has_a_header_and_a_line_for_each_reading():
         ["2026-01-01T00:00:00.000Z", "0.0", "20.0", "celsius"],
         ["2026-01-01T00:00:01.000Z", "1.0", "-3.5", "celsius"],
     ]
+
+
+class Volts:
+    """A job in which every sensor measures a voltage."""
+
+    async def retry(self, _part, **_more):
+        return {"value": 3.3, "unit": "volt"}
+
+
+async def test_a_sensor_that_measures_no_temperature_fails_the_job_at_its_first_reading():
+    with pytest.raises(CapabilityFailed, match="supply measures volt, which is not a temperature"):
+        await climate.read(Volts(), "supply")
 
 
 @pytest.mark.parametrize("module", [climate, gpio, health])
@@ -142,6 +155,26 @@ def test_a_self_test_passes_if_all_of_its_wires_do():
 def test_wires_that_would_drive_lines_against_each_other_are_counted(wires, shared, both):
     given = [gpio.Wire(*wire) for wire in wires]
     assert (gpio.inputs_of_two_outputs(given), gpio.inputs_that_are_also_outputs(given)) == (shared, both)
+
+
+class CrashedWhileDriving:
+    """A job that goes on after a crash in the middle of its first step."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def run(self, tool, **args):
+        self.asked.append((tool, args))
+        if len(self.asked) == 1:
+            raise OutcomeUnknown("gpio.set")
+        return {}
+
+
+async def test_an_output_is_driven_again_if_nothing_says_whether_it_was():
+    job, errors = CrashedWhileDriving(), []
+    assert await gpio.drive(job, "A", 1, errors) is True
+    assert job.asked == [("gpio.set", {"line": "A", "value": 1})] * 2
+    assert errors == []
 
 
 # --- host-health-report ---------------------------------------------------------------------------------------------
