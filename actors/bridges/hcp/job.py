@@ -175,6 +175,8 @@ class RunningJob:
         )
         self.recorded = ()
         job = Job(execution, self.row.started_at)
+        # Until the function names one: error_details and progress always have a phase (L4, TaskFailed Schema).
+        job.phase = "running"
         end: End | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_alive, session, execution, nursery.cancel_scope)
@@ -256,8 +258,7 @@ class RunningJob:
             log.warning("%s", self._held())
 
     def _progress(self, done: float | None, message: str) -> dict[str, Any] | None:
-        stage = self.account.phase or "running"
-        return self._pace.due(stage, message, done, self._elapsed(), trio.current_time())
+        return self._pace.due(self.account.phase, message, done, self._elapsed(), trio.current_time())
 
     async def _stopping(self) -> float:
         """A step is about to be stopped: say so if that is the job's end, and return for how long it is waited for."""
