@@ -26,7 +26,7 @@ async def house(place, *capabilities, **more):
 
 def gated(**more):
     """A capability that waits in its first step until the gate "g" opens, then does another."""
-    return capability(script=reading(step("read", "first", gate="g"), step("read", "second", tag="x")), **more)
+    return capability(function=reading(step("read", gate="g"), step("read", tag="x")), **more)
 
 
 def events(caller, session_id, event_type):

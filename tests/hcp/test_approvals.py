@@ -26,10 +26,10 @@ def _bounded(broken_off_when_it_hangs):
 @pytest.fixture
 def guarded(tmp_path):
     """A world whose one capability needs a person's approval."""
-    script = reading(step("read", tag="done"))
+    function = reading(step("read", tag="done"))
 
     def world(*capabilities, **more):
-        heat = capability("heat", script, safety=GUARDED)
+        heat = capability("heat", function, safety=GUARDED)
         return hcp_world(tmp_path / "hcp", heat, *capabilities, policy=POLICY, **more)
 
     return world

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import trio
 from support.carriers import HERE, Papers, exposed, ssh_to_here
-from support.hcp import capability, hcp_world, reading, step
+from support.hcp import capability, hcp_world, scripted, step, waiting
 from support.waiting import passes
 from support.world import ALICE
 
@@ -20,29 +20,26 @@ from hearth.actors.localjobs import LocalJobs
 from hearth.config import Config
 from hearth.config_hcp import HcpConfig
 from hearth.errors import MethodNotFound
-from hearth.hcp.planning import Finish, Keepsake, Wait
 
 CSV = b"at_s,celsius\n" + b"0.1,21.5\n" * 100_000
 """More than one slice of it."""
 
 
-def gated(order):
-    """A script: a step that waits at the gate of its bus's name, then one more."""
-    bus = order.inputs["gate"]
-    yield step("read", "first", bus=bus, gate=bus)
-    outcome = yield step("read", "second", bus=bus, tag="x")
-    yield Finish(outputs={"tag": outcome.result["tag"]})
+async def gated(job, gate):
+    """Wait at the gate of a bus's name, then do one step more."""
+    await job.run("bench.read", bus=gate, gate=gate)
+    result = await job.run("bench.read", bus=gate, tag="x")
+    return {"tag": result["tag"]}
 
 
-def sleeper(_order):
-    """A script that waits for ever, without a step under way."""
-    yield step("read", "first", tag="a")
-    yield Wait(3600)
-    yield Finish(outputs={})
+sleeper = scripted(step("read", tag="a"), waiting(3600))
+"""It waits for ever, without a step under way."""
 
 
-def kept(_course):
-    return (Keepsake(name="samples", file="samples.csv", type="text/csv", content=CSV),)
+async def keeping(job):
+    await job.run("bench.read", tag="x")
+    job.artifact("samples.csv", CSV, media_type="text/csv")
+    return {}
 
 
 class House:
@@ -68,7 +65,7 @@ def over(tmp_path, papers, monkeypatch):
         capability("look"),
         capability("gated", gated, concurrent_limit=2),
         capability("sleeper", sleeper),
-        capability("files", reading(step("read", tag="x")), keepsakes=kept),
+        capability("files", keeping),
     )
 
     @asynccontextmanager

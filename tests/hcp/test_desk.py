@@ -12,7 +12,7 @@ from support.world import ALICE, BOB
 from hearth.actors.bridges.hcp import desk
 from hearth.policy.rules import Match, PolicyEntry
 
-GATED = reading(step("read", "first", tag="first", gate="g"))
+GATED = reading(step("read", tag="first", gate="g"))
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ async def test_a_story_goes_from_the_acceptance_over_the_events_to_the_result_an
 
 
 async def test_a_repeated_submit_never_runs_twice(look):
-    async with look(capability(script=GATED)) as world:
+    async with look(capability(function=GATED)) as world:
         first, second = world.caller(), world.caller()
         document = Caller.submission()
         await first.send(document)
@@ -112,7 +112,7 @@ async def test_a_message_id_belongs_to_its_principal(look):
 
 @pytest.mark.parametrize("when", ["while it runs", "afterwards"])
 async def test_another_message_under_a_used_id_is_refused(look, when):
-    async with look(capability(script=GATED)) as world:
+    async with look(capability(function=GATED)) as world:
         caller = world.caller()
         session_id = await caller.accepted(message_id="m-1")
         if when == "afterwards":
@@ -137,7 +137,7 @@ async def test_a_refusal_is_remembered_word_for_word(look):
 
 
 async def test_what_lacked_only_room_is_taken_when_it_is_sent_again(look):
-    async with look(capability(script=GATED)) as world:
+    async with look(capability(function=GATED)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -163,7 +163,7 @@ async def test_what_lacked_only_room_is_taken_when_it_is_sent_again(look):
     [({"max_jobs_per_principal": 1}, ALICE, "this principal"), ({"max_jobs": 1}, BOB, "jobs are under way")],
 )
 async def test_there_is_room_for_so_many_jobs(look, settings, who, word):
-    async with look(capability(script=GATED, concurrent_limit=9), settings=settings) as world:
+    async with look(capability(function=GATED, concurrent_limit=9), settings=settings) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         refused = await world.caller(who).rejected(Caller.submission())
@@ -294,8 +294,8 @@ async def test_without_a_desk_an_hcp_message_is_no_request(look):
 
 
 async def test_a_job_goes_on_when_its_caller_has_gone(look):
-    script = reading(step("read", "first", tag="first", gate="g"), step("read", "second", tag="second"))
-    async with look(capability(script=script)) as world:
+    function = reading(step("read", tag="first", gate="g"), step("read", tag="second"))
+    async with look(capability(function=function)) as world:
         caller = world.caller()
         document = Caller.submission()
         session_id = (await caller.reply(document))["session_id"]
@@ -328,10 +328,10 @@ async def test_a_daemon_that_ends_takes_no_more_jobs_and_remembers_no_refusal(lo
 
 
 async def test_a_job_under_way_ends_with_the_daemon_as_failed_and_recoverable(look):
-    script = reading(
-        step("read", "first", tag="first"), step("read", "second", tag="second", gate="g"), step("read", "third")
+    function = reading(
+        step("read", tag="first"), step("read", tag="second", gate="g"), step("read")
     )
-    async with look(capability(script=script)) as world:
+    async with look(capability(function=function)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()

@@ -9,7 +9,6 @@ import pytest
 from support.hcp import Caller, capability, hcp_world, reading, step
 from support.world import ALICE, BOB
 
-from hearth.hcp.planning import Keepsake
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
 
@@ -28,8 +27,11 @@ def _bounded(broken_off_when_it_hangs):
 
 @pytest.fixture
 async def world(tmp_path):
-    keepsakes = [Keepsake(name="note", file="note.txt", type="text/plain", content=NOTE)]
-    look = capability(keepsakes=lambda _course: keepsakes, data_classification="T4")
+    async def notes(job):
+        job.artifact("note.txt", NOTE, media_type="text/plain")
+        return {}
+
+    look = capability(function=notes, data_classification="T4")
     gated = capability("gated", reading(step("read", tag="first", gate="g")))
     async with hcp_world(tmp_path / "hcp", look, gated, policy=POLICY) as running:
         yield running

@@ -14,7 +14,7 @@ from support.hcp import Caller, capability, hcp_world, reading, step
 from hearth.actors.bridges.hcp.opening import Books, Opening
 from hearth.errors import ConfigError
 
-GATED = reading(step("read", "first", tag="first", gate="g"))
+GATED = reading(step("read", tag="first", gate="g"))
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ async def test_a_message_that_the_desk_was_not_opened_for_in_time_is_refused(clo
 
 
 async def test_sessions_without_an_end_get_one_before_anybody_asks(closed, tmp_path):
-    async with hcp_world(tmp_path / "hcp", capability(script=GATED)) as world:
+    async with hcp_world(tmp_path / "hcp", capability(function=GATED)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -140,7 +140,7 @@ async def test_sessions_without_an_end_get_one_before_anybody_asks(closed, tmp_p
 
 
 def test_what_a_desk_is_made_of_is_not_imported_with_the_daemon():
-    modules = "actors.bridges.hcp.house", "actors.bridges.hcp.book", "hcp.gate", "hcp.expressions"
+    modules = "actors.bridges.hcp.house", "actors.bridges.hcp.book", "hcp.gate", "hcp.declaration"
     names = [f"hearth.{module}" for module in modules]
     code = f"import sys, hearth.actors.daemon; print([name for name in {names!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

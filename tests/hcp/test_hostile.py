@@ -10,12 +10,11 @@ import pytest
 import trio
 from hcp.examples import example
 from hcp.mutating import mangled, mutant
-from support.hcp import Caller, capability, hcp_world, reading, step
+from support.hcp import Caller, capability, hcp_world, reading, scripted, step
 from support.hearthd import Hearthd
 
 from hearth.audit.verify import verify
 from hearth.hcp.messages import Abort
-from hearth.hcp.planning import Finish
 from hearth.hcp.reading import MessageError, read_message
 from hearth.policy.jobs import JobRules
 from hearth.policy.rules import Match, PolicyEntry
@@ -31,13 +30,8 @@ ENDS = ("task_completed", "task_failed")
 def analysis():
     """The capability that the page's simple task is for: it looks at the bench, and finds what the page found."""
     found = example("l4-simple-task-completed")["payload"]["outputs"]
-
-    def script(_order):
-        yield step("read", "look", tag="x")
-        yield Finish(outputs=found)
-
     schema = {"type": "object", "required": ["document_uri"], "properties": {"document_uri": {"type": "string"}}}
-    return capability("document-analysis", script, input_schema=schema, concurrent_limit=64)
+    return capability("document-analysis", scripted(step("read", tag="x"), outputs=found), input_schema=schema, concurrent_limit=64)
 
 
 def house(tmp_path):
@@ -254,19 +248,32 @@ def test_the_mutations_here_are_of_documents_that_would_be_taken() -> None:
 
 # --- and over a real daemon's socket ----------------------------------------------------------------------------------
 
-ANALYSIS = """
-[capability]
-name = "document-analysis"
-version = "1.0.0"
-description = "Says how long this machine has been up, and calls it a finding."
-input_schema = { type = "object", required = ["document_uri"], properties = { document_uri = { type = "string" } } }
-output_schema = { type = "object", properties = { findings = { type = "array" } } }
-safety = { risk_ceiling = "R1", requires_human_approval = false, involves_physical_resources = false }
-constraints = { concurrent_limit = 64 }
-[recipe]
-steps = [{ name = "look", tool = "sys.uptime" }]
-outputs = { findings = "[{statement: 'it is up', confidence: `1`}]" }
-"""
+ANALYSIS = '''\
+from typing import Any
+
+from hearth import Job, capability
+
+INPUTS = {
+    "type": "object",
+    "required": ["document_uri"],
+    "properties": {"document_uri": {"type": "string"}},
+}
+
+
+@capability(
+    "document-analysis",
+    version="1.0.0",
+    tools=["sys.uptime"],
+    risk_ceiling="R1",
+    concurrent_limit=64,
+    input_schema=INPUTS,
+    output_schema={"type": "object", "properties": {"findings": {"type": "array"}}},
+)
+async def analyse(job: Job, **_inputs: Any) -> dict[str, Any]:
+    """Says how long this machine has been up, and calls it a finding."""
+    await job.run("sys.uptime")
+    return {"findings": [{"statement": "it is up", "confidence": 1}]}
+'''
 OVER_THE_WIRE = 300
 
 
@@ -301,7 +308,7 @@ class Line:
 @pytest.mark.slow
 def test_a_real_daemon_answers_every_mutated_message_on_its_socket_and_says_nothing_of_a_bug(tmp_path):
     random = Random(1989)
-    offered = tmp_path / "document-analysis.toml"
+    offered = tmp_path / "document_analysis.py"
     offered.write_text(ANALYSIS)
     offered.chmod(0o600)
     settings = f'[hcp]\ncapabilities = ["{offered}"]\nshipped = []\nmax_jobs = 64\nmax_jobs_per_principal = 64\n'

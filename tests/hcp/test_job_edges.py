@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import trio
 from attrs import evolve
-from support.hcp import LOOK_TWICE, Caller, capability, hcp_world, offering, reading, step
+from support.hcp import LOOK_TWICE, Caller, capability, hcp_world, offering, reading, scripted, step, waiting
 from support.world import ALICE, BOB
 
 from hearth import open_runtime
@@ -16,12 +16,17 @@ from hearth.actors.bridges.hcp.opening import open_books
 from hearth.actors.bridges.hcp.steps import Steps
 from hearth.actors.build import build_parts
 from hearth.actors.embedded import job_sessions
+from hearth.api import Step
 from hearth.errors import MethodNotFound
-from hearth.hcp.planning import Finish, Keepsake, Tell, Wait
 from hearth.policy.rules import Match, PolicyEntry
 
-GATED = reading(step("read", "first", tag="first", gate="g"), step("read", "second", tag="second"))
-NOTE = Keepsake(name="note", file="note.txt", type="text/plain", content=b"it was fine")
+OFFERED = frozenset({"bench.wait"})
+GATED = reading(step("read", tag="first", gate="g"), step("read", tag="second"))
+
+
+async def notes(job):
+    job.artifact("note.txt", "it was fine", media_type="text/plain")
+    return {}
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +44,7 @@ def look(tmp_path):
 
 
 async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_max_duration(look):
-    async with look(capability(script=GATED, max_duration=timedelta(seconds=0.05))) as world:
+    async with look(capability(function=GATED, max_duration=timedelta(seconds=0.05))) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -53,7 +58,7 @@ async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_max_duration
 
 
 async def test_a_daemon_that_ends_waits_for_a_stuck_abort_no_longer_than_for_any_job(look):
-    async with look(capability(script=GATED), settings={"abort_timeout_s": 3600}, close_grace_s=0.05) as world:
+    async with look(capability(function=GATED), settings={"abort_timeout_s": 3600}, close_grace_s=0.05) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -65,7 +70,7 @@ async def test_a_daemon_that_ends_waits_for_a_stuck_abort_no_longer_than_for_any
 
 
 async def test_a_job_whose_task_somebody_else_cancels_ends_honestly(look):
-    async with look(capability(script=reading(step("wait", tag="w")))) as world:
+    async with look(capability(function=reading(step("wait", tag="w")))) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         while not (begun := world.records("task.step.start")):
@@ -78,7 +83,7 @@ async def test_a_job_whose_task_somebody_else_cancels_ends_honestly(look):
 
 
 async def test_a_job_that_waits_notices_that_its_hacp_session_has_ended(look):
-    async with look(capability(script=reading(Wait(60))), idle_ttl_s=0.15) as world:
+    async with look(capability(function=scripted(waiting(60))), idle_ttl_s=0.15) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await caller.told(session_id, "state_changed")
@@ -88,10 +93,19 @@ async def test_a_job_that_waits_notices_that_its_hacp_session_has_ended(look):
 
 
 async def test_a_step_past_its_limit_is_a_failed_outcome(look):
-    async with look() as world, job_sessions(world.runtime)(ALICE, "hcp:test") as session:
-        steps = Steps(session, priority="normal", intent="test", elapsed=lambda: 1.0, max_risk_level=2)
-        outcome = await steps.do(step("wait", tag="never"), 0.05, lambda: pytest.fail("nobody stopped it"))
-        assert (outcome.ok, outcome.error_code, outcome.elapsed_s) == (False, -32010, 1.0)
+    async with look() as world, job_sessions(world.runtime)(ALICE, "hcp:test", OFFERED) as session:
+        steps = Steps(
+            session,
+            priority="normal",
+            intent="test",
+            elapsed=lambda: 1.0,
+            max_risk_level=2,
+            deadline=lambda: trio.current_time() + 0.05,
+            stopping=lambda: pytest.fail("nobody stopped it"),
+            throttled=lambda _name: pytest.fail("there is no rate limit"),
+        )
+        outcome = await steps.do("never", [Step("bench.wait", {"tag": "never"})])
+        assert (outcome.status, outcome.error_code, outcome.elapsed_s) == ("failed", -32010, 1.0)
 
 
 async def test_a_plot_is_not_waited_for_when_the_daemon_ends(look, monkeypatch):
@@ -102,8 +116,11 @@ async def test_a_plot_is_not_waited_for_when_the_daemon_ends(look, monkeypatch):
         await trio.sleep_forever()
 
     monkeypatch.setattr("hearth.actors.bridges.hcp.house.draw", slowly)
-    plot = Keepsake(name="plot", file="plot.png", type="image/png", plot={})
-    async with look(capability(keepsakes=lambda _course: [plot, NOTE])) as world:
+
+    async def plots(job):
+        job.plot("plot.png", series={"level": [1, 2]})
+
+    async with look(capability(function=reading(plots, notes, step("read", tag="x")))) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await drawing.wait()
@@ -171,7 +188,7 @@ async def test_a_refusal_that_cannot_be_remembered_says_so_and_can_be_had_again(
 
 
 async def test_a_session_whose_end_cannot_be_written_at_one_start_gets_it_at_the_next(look, tmp_path, monkeypatch):
-    async with look(capability(script=GATED)) as world:
+    async with look(capability(function=GATED)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
@@ -188,8 +205,7 @@ async def test_a_session_whose_end_cannot_be_written_at_one_start_gets_it_at_the
 
 async def test_what_has_been_kept_for_long_enough_is_forgotten(look, monkeypatch):
     monkeypatch.setattr("hearth.actors.bridges.hcp.desk.EXPIRY_S", 0.02)
-    keeps = capability(keepsakes=lambda _course: [NOTE])
-    async with look(keeps, settings={"retention_s": 0.01}) as world:
+    async with look(capability(function=notes), settings={"retention_s": 0.01}) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         (artifact,) = (await caller.outcome(session_id))["artifacts"]
@@ -203,42 +219,31 @@ async def test_what_has_been_kept_for_long_enough_is_forgotten(look, monkeypatch
 # --- going on --------------------------------------------------------------------------------------------------------
 
 
-def talkative(order):
+async def talkative(job):
     seen = []
     for index in range(3):
-        yield Tell(event_type="log", data={"level": "info", "message": f"before {index}"})
-        yield Wait(0.0)
-        if index == 2 and not order.context:
-            yield Wait(60)
-        outcome = yield step("read", tag=f"n{index}")
-        seen.append(outcome.result["tag"])
-    yield Finish(outputs={"seen": seen})
+        await job.report(index=index)
+        await job.sleep(60 if index == 2 and not job.context else 0)
+        result = await job.run("bench.read", tag=f"n{index}")
+        seen.append(result["tag"])
+    return {"seen": seen}
 
 
 async def test_what_was_told_and_waited_for_is_not_told_nor_waited_for_again(look):
-    async with look(capability(script=talkative)) as world:
+    async with look(capability(function=talkative)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
-        await caller.told(session_id, "log", 3)
-        running = await caller.rejected(Caller.submission(context={"last_checkpoint": f"ckpt-{session_id}-000002"}))
+        await caller.told(session_id, "intermediate_result", 3)
+        last = (await caller.told(session_id, "checkpoint_created", 2))["checkpoint_id"]
+        running = await caller.rejected(Caller.submission(context={"last_checkpoint": last}))
         assert "still running" in running["reason_message"]
         await caller.send(Caller.abortion(session_id))
         await caller.closed(session_id)
-        again = await caller.accepted(context={"last_checkpoint": f"ckpt-{session_id}-000002"})
+        again = await caller.accepted(context={"last_checkpoint": last})
         assert (await caller.outcome(again))["outputs"] == {"seen": ["n0", "n1", "n2"]}
-        assert [one["data"]["message"] for one in caller.events_in(again, "log")] == ["before 2"]
+        assert [one["data"]["data"] for one in caller.events_in(again, "intermediate_result")] == [{"index": 2}]
         newest = (await caller.call("hcp.sessions"))["sessions"][0]
-        assert newest["resumed_from"] == f"ckpt-{session_id}-000002"
-
-
-async def test_a_plan_that_cannot_be_resumed_says_so_everywhere(look):
-    async with look(capability(resumable=False)) as world:
-        caller = world.caller()
-        session_id = await caller.accepted()
-        assert (await caller.told(session_id, "checkpoint_created"))["resumable"] is False
-        await caller.closed(session_id)
-        refused = await caller.rejected(Caller.submission(context={"last_checkpoint": f"ckpt-{session_id}-000001"}))
-        assert "cannot be resumed" in refused["reason_message"]
+        assert newest["resumed_from"] == last
 
 
 # --- and what there is no desk for -----------------------------------------------------------------------------------
@@ -254,7 +259,7 @@ async def test_a_runtime_that_serves_no_jobs_has_no_desk_and_no_book(tmp_path):
 
 
 async def test_an_embedding_program_that_is_cancelled_leaves_a_story_with_an_end(tmp_path):
-    slow = LOOK_TWICE.replace("repeat = {", "repeat = { every_s = 60,")
+    slow = LOOK_TWICE.replace("job.every(0, samples)", "job.every(60, samples)")
     config = offering(tmp_path, slow)
     with trio.CancelScope() as scope:
         async with open_runtime(config=config) as runtime:

@@ -7,12 +7,11 @@ from datetime import timedelta
 
 import pytest
 import trio
-from support.hcp import Caller, ScriptCourse, ScriptPlan, capability, hcp_world, step
+from support.hcp import Caller, capability, failing, hcp_world, reading, scripted, step, waiting
 from support.waiting import passes
 from support.world import ALICE, BOB, OPEN
 
 from hearth.actors.memory_budget import CONNECTION_BYTES, JOB_BYTES, SESSION_BYTES
-from hearth.hcp.planning import Fail, Finish, Wait
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
 
@@ -27,34 +26,22 @@ def _bounded(broken_off_when_it_hangs):
     """Every wait in here has a bound."""
 
 
-class HeldPlan(ScriptPlan):
-    """Its jobs do nothing until `go` is set. `most` is how many there were at once."""
+class Held:
+    """A function whose jobs do nothing until `go` is set. `most` is how many there were at once."""
 
     def __init__(self):
-        super().__init__(self._script, tools=("read",))
         self.go = trio.Event()
         self.running = 0
         self.most = 0
 
-    @staticmethod
-    def _script(_order):
-        yield Finish(outputs={})
-
-    def begin(self, order):
-        return HeldCourse(self, order)
-
-
-class HeldCourse(ScriptCourse):
-    """One of them."""
-
-    async def next(self, outcome, elapsed_s):
-        self.plan.running += 1
-        self.plan.most = max(self.plan.most, self.plan.running)
+    async def __call__(self, _job):
+        self.running += 1
+        self.most = max(self.most, self.running)
         try:
-            await self.plan.go.wait()
+            await self.go.wait()
         finally:
-            self.plan.running -= 1
-        return await super().next(outcome, elapsed_s)
+            self.running -= 1
+        return {}
 
 
 def nothing_is_held(world):
@@ -64,9 +51,9 @@ def nothing_is_held(world):
 
 
 async def test_a_flood_of_submissions_gets_as_many_jobs_as_there_are_places_and_a_refusal_each_for_the_rest(tmp_path):
-    held = {name: HeldPlan() for name in ("narrow", "wide")}
-    narrow = capability("narrow", plan=held["narrow"], concurrent_limit=2)
-    wide = capability("wide", plan=held["wide"], concurrent_limit=50)
+    held = {name: Held() for name in ("narrow", "wide")}
+    narrow = capability("narrow", function=held["narrow"], concurrent_limit=2)
+    wide = capability("wide", function=held["wide"], concurrent_limit=50)
     settings = {"max_jobs": 7, "max_jobs_per_principal": 4}
     async with hcp_world(tmp_path / "hcp", narrow, wide, settings=settings) as world:
         flood = {}
@@ -90,8 +77,8 @@ async def test_a_flood_of_submissions_gets_as_many_jobs_as_there_are_places_and_
         assert max(by_caller.values()) <= 4
         assert Counter(flood[one][1]["payload"]["capability"] for one in accepted)["narrow"] <= 2
         assert len(world.records("hcp.accept")) == 7
-        for plan in held.values():
-            plan.go.set()
+        for function in held.values():
+            function.go.set()
         for one in accepted:
             story = await flood[one][0].closed(answers[one][0]["session_id"])
             assert story[-2]["type"] == "task_completed"
@@ -109,10 +96,10 @@ async def test_a_flood_of_submissions_gets_as_many_jobs_as_there_are_places_and_
 
 
 async def test_one_principals_flood_leaves_room_for_the_others(tmp_path):
-    held = HeldPlan()
+    held = Held()
     settings = {"max_jobs": 5, "max_jobs_per_principal": 4}
     async with hcp_world(
-        tmp_path / "hcp", capability("wide", plan=held, concurrent_limit=9), settings=settings
+        tmp_path / "hcp", capability("wide", function=held, concurrent_limit=9), settings=settings
     ) as world:
         alice, bob = world.caller(ALICE), world.caller(BOB)
         documents = [Caller.submission("wide") for _ in range(40)]
@@ -126,37 +113,25 @@ async def test_one_principals_flood_leaves_room_for_the_others(tmp_path):
         await bob.closed(session_id)
 
 
-def bug(_order):
-    yield step("read", tag="x")
-    raise RuntimeError("a bug in the planner")
-
-
-def failing(_order):
-    yield Fail(error_code="execution_error", message="it is no use")
-
-
-def waiting(_order):
-    yield Wait(3600)
-
-
-def finishing(_order):
-    yield Finish(outputs={})
+async def bug(job):
+    await job.run("bench.read", tag="x")
+    raise RuntimeError("a bug in the function")
 
 
 ENDS = {
-    "completed": (finishing, {}, "COMPLETED"),
-    "failed": (failing, {}, "FAILED"),
+    "completed": (scripted(), {}, "COMPLETED"),
+    "failed": (scripted(failing("it is no use")), {}, "FAILED"),
     "by a bug": (bug, {}, "FAILED"),
-    "out of time": (waiting, {"max_duration": timedelta(milliseconds=50)}, "FAILED"),
-    "aborted": (waiting, {}, "ABORTED"),
+    "out of time": (scripted(waiting(3600)), {"max_duration": timedelta(milliseconds=50)}, "FAILED"),
+    "aborted": (scripted(waiting(3600)), {}, "ABORTED"),
 }
 
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_who_has_read_session_closed_finds_the_place_free_however_the_job_ended(tmp_path, end):
-    script, more, state = ENDS[end]
+    function, more, state = ENDS[end]
     settings = {"max_jobs": 1}
-    async with hcp_world(tmp_path / "hcp", capability(script=script, **more), settings=settings) as world:
+    async with hcp_world(tmp_path / "hcp", capability(function=function, **more), settings=settings) as world:
         caller = world.caller()
         for _ in range(3):
             session_id = await caller.accepted()
@@ -187,7 +162,7 @@ async def test_a_job_that_waits_for_a_person_has_a_place_until_it_is_decided(tmp
         PolicyEntry(name="approver", match=Match(uid=BOB.uid), hcp={"approve": True}),
         OPEN,
     )
-    one = capability(script=finishing, safety={"requires_human_approval": True}, concurrent_limit=9)
+    one = capability(function=scripted(), safety={"requires_human_approval": True}, concurrent_limit=9)
     async with hcp_world(tmp_path / "hcp", one, settings={"max_jobs": 1}, policy=entries) as world:
         caller, approver = world.caller(ALICE), world.caller(BOB)
         for approve in (False, True):
@@ -209,7 +184,7 @@ async def test_a_job_that_waits_for_a_person_has_a_place_until_it_is_decided(tmp
 
 
 async def test_a_job_is_charged_for_its_memory_refused_without_room_and_released_with_its_story(tmp_path):
-    gated = capability("gated", step("read", tag="first", gate="g"))
+    gated = capability("gated", reading(step("read", tag="first", gate="g")))
     async with hcp_world(tmp_path / "hcp", gated) as world:
         memory = world.runtime.memory
         account = memory.for_principal(ALICE.key)

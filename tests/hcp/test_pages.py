@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import trio
 from hcp.examples import NAMES, PAGES, changed, example
-from support.hcp import capability, hcp_world, step
+from support.hcp import capability, hcp_world, scripted, step
 from support.world import BOB
 
 from hearth.hcp.kinds import MessageError
-from hearth.hcp.planning import Finish
 from hearth.hcp.reading import (
     dump,
     read_declaration,
@@ -128,13 +127,8 @@ def test_a_task_submit_may_be_handed_in_whole_or_as_its_payload_alone(name) -> N
 
 
 def finding(outputs):
-    """A plan that looks at the bench and has found what a page has found."""
-
-    def script(_order):
-        yield step("read", "look", phase="material_growth", tag="x")
-        yield Finish(outputs=outputs)
-
-    return script
+    """A function that looks at the bench and has found what a page has found."""
+    return scripted(step("read", phase="material_growth", tag="x"), outputs=outputs)
 
 
 def synthesis():

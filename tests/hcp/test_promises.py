@@ -9,10 +9,9 @@ from uuid import UUID
 import pytest
 import trio
 from hcp.houses import events, gated, house, sequences
-from support.hcp import Caller, capability, reading, step
+from support.hcp import Caller, capability, reading, scripted, step
 from support.world import ALICE, NOON
 
-from hearth.hcp.planning import Fail, Finish, Keepsake
 from hearth.hcp.reading import read_message
 from hearth.hcp.values import read_duration, read_instant
 
@@ -83,7 +82,7 @@ async def test_a_job_is_accepted_or_rejected_told_of_and_completed_failed_or_abo
 
 @pytest.mark.spec(ENCODING, "MUST", "All message bodies MUST be encoded as UTF-8 JSON.")
 async def test_a_message_is_one_line_of_json_in_utf_8(place) -> None:
-    async with house(place, capability(script=reading(step("read", tag="Größe 𝔘")))) as world:
+    async with house(place, capability(function=reading(step("read", tag="Größe 𝔘")))) as world:
         caller = world.caller()
         document = caller.submission(inputs={"ü": "Größe 𝔘\n"})
         await caller.send(json.dumps(document, ensure_ascii=False).encode())
@@ -201,8 +200,11 @@ async def test_an_abort_that_follows_its_submit_finds_the_session(place) -> None
 @pytest.mark.spec("hcp L4 Artifacts")
 async def test_files_are_named_by_a_uri_with_their_size_and_checksum_and_fetched_by_it(place) -> None:
     content = bytes(range(256))
-    keepsake = Keepsake(name="raw", file="raw.bin", type="application/octet-stream", content=content)
-    async with house(place, capability(keepsakes=lambda _course: [keepsake])) as world:
+
+    async def leaves(job):
+        job.artifact("raw.bin", content, media_type="application/octet-stream")
+
+    async with house(place, capability(function=scripted(leaves))) as world:
         caller = world.caller()
         (artifact,) = (await caller.outcome(await caller.accepted()))["artifacts"]
         found = await caller.call("hcp.artifact", uri=artifact["uri"])
@@ -286,17 +288,14 @@ async def test_the_states_a_session_goes_through_are_told(place) -> None:
 async def test_a_failed_job_leaves_what_it_has_and_is_gone_on_with_from_its_last_checkpoint(place) -> None:
     failing = [True]
 
-    def script(_order):
-        yield step("set", "move", line=1, value=1)
-        outcome = yield step("read", "look", tag="x", **({"bus": "nowhere"} if failing[0] else {}))
-        if not outcome.ok:
-            yield Fail(error_code="execution_error", message=outcome.error or "", recoverable=True)
-        yield Finish(outputs={"tag": outcome.result["tag"]})
+    async def function(job):
+        await job.run("bench.set", line=1, value=1)
+        job.partial(moves=1)
+        job.artifact("log.csv", "moves\n1\n", media_type="text/csv")
+        result = await job.run("bench.read", tag="x", **({"bus": "nowhere"} if failing[0] else {}))
+        return {"tag": result["tag"]}
 
-    def left(course):
-        return [Keepsake(name="log", file="log.csv", type="text/csv", content=f"steps\n{course.done}\n".encode())]
-
-    async with house(place, capability(script=script, keepsakes=left)) as world:
+    async with house(place, capability(function=function)) as world:
         caller = world.caller()
         session_id = await caller.accepted()
         failed = await caller.outcome(session_id)
@@ -309,7 +308,7 @@ async def test_a_failed_job_leaves_what_it_has_and_is_gone_on_with_from_its_last
         assert [one["tool"] for one in world.records("task.step.start")] == ["bench.set", "bench.read"]
     assert told["checkpoint_id"] == last
     assert told["resumable"] is True
-    assert failed["partial_outputs"]["steps_done"] >= 1
+    assert failed["partial_outputs"] == {"moves": 1}
     assert [artifact["name"] for artifact in failed["artifacts"]] == ["log"]
     assert recovered["reason"] == "recovered_from_checkpoint"
     assert completed["execution_summary"]["steps_executed"] == 1
@@ -326,7 +325,7 @@ async def test_a_failed_job_leaves_what_it_has_and_is_gone_on_with_from_its_last
 )
 @pytest.mark.spec(CODES, "is", "timeout | Task exceeded max_duration")
 async def test_a_job_past_its_time_has_failed_by_timeout(place) -> None:
-    async with house(place, capability(script=reading(step("nap", ms=900)))) as world:
+    async with house(place, capability(function=reading(step("nap", ms=900)), tools=["nap"])) as world:
         caller = world.caller()
         session_id = await caller.accepted(constraints={"max_duration": "PT0.05S"})
         failed = await caller.outcome(session_id)
