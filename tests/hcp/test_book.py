@@ -169,6 +169,38 @@ async def test_a_checkpoint_and_the_event_that_tells_of_it_are_there_together(pl
             await book.outcomes(ONE, 3)
 
 
+def operation(position):
+    return {"position": position, "kind": "run", "what": "gpio.set", "digest": "sha256:00"}
+
+
+async def test_operations_that_began_are_on_record_until_they_have_an_outcome_or_had_no_effect(place):
+    async with running(Book(place)) as book:
+        await begin(book)
+        await begin(book, 2)
+        for position in ("1", "2.1.1", "2.0.1"):
+            await book.begin(ONE, position, operation(position))
+        await book.begin(TWO, "1", operation("1"))
+        await book.record(ONE, 1, {**operation("1"), "outcome": {}}, [event(1)])
+        assert await book.begun(ONE) == [operation("2.1.1"), operation("2.0.1")]
+        await book.withdraw(ONE, "2.0.1")
+    async with running(Book(place)) as book:
+        assert await book.begun(ONE) == [operation("2.1.1")]
+        assert await book.begun(TWO) == [operation("1")]
+        assert await book.begun(session_id(3)) == []
+
+
+async def test_an_operation_begins_once_and_only_in_a_session_that_has_not_ended(place):
+    async with running(Book(place)) as book:
+        await begin(book)
+        await book.begin(ONE, "1", operation("1"))
+        with pytest.raises(BookError):
+            await book.begin(ONE, "1", operation("1"))
+        await book.end(ONE, "FAILED", [event(1)])
+        with pytest.raises(BookError):
+            await book.begin(ONE, "2", operation("2"))
+        assert await book.begun(ONE) == [operation("1")]
+
+
 async def test_a_checkpoint_out_of_turn_changes_nothing(place):
     async with running(Book(place)) as book:
         await begin(book)

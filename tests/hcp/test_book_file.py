@@ -81,9 +81,7 @@ Book(Path(sys.argv[1])).open()
 
 async def test_another_process_cannot_have_it_open_either(place, unmeasured):
     async with running(Book(place)):
-        done = await trio.run_process(
-            [sys.executable, "-c", OPEN, str(place)], capture_stderr=True, check=False
-        )
+        done = await trio.run_process([sys.executable, "-c", OPEN, str(place)], capture_stderr=True, check=False)
     assert b"another process is using it" in done.stderr
 
 
@@ -146,8 +144,24 @@ async def test_a_newer_releases_book_is_refused_and_left_as_it_is(place):
     change(place, "PRAGMA user_version = 99")
     before = (place / "book.sqlite3").read_bytes()
     said = refused(place)
-    assert "a newer hearth wrote it: its schema is 99, this one knows 1" in said
+    assert "a newer hearth wrote it: its schema is 99, this one knows 2" in said
     assert (place / "book.sqlite3").read_bytes() == before
+
+
+async def test_an_older_releases_book_is_brought_up_to_this_one_and_its_checkpoints_are_not_gone_on_from(place):
+    async with running(Book(place)) as book:
+        await begin(book)
+        await book.record(ONE, 1, {"ok": True, "result": {"value": 1.5}}, [event(1)])
+    change(place, "DROP TABLE begun", "PRAGMA user_version = 1")
+    async with running(Book(place)) as book:
+        assert (await book.claim(ANN, "message-1", "digest")).kind == "answered"
+        assert await book.story(ONE) == [ACCEPTED, event(1)]
+        found = await book.session(ONE)
+        assert (found.checkpoints, found.resumable, found.sequence) == (0, False, 1)
+        await book.begin(ONE, "1", {"position": "1"})
+        await book.record(ONE, 1, {"position": "1"}, [event(2)])
+        assert await book.outcomes(ONE, 1) == [{"position": "1"}]
+    assert look(place, "PRAGMA user_version") == [(2,)]
 
 
 async def test_an_empty_file_becomes_a_book(place):

@@ -328,9 +328,7 @@ async def test_a_daemon_that_ends_takes_no_more_jobs_and_remembers_no_refusal(lo
 
 
 async def test_a_job_under_way_ends_with_the_daemon_as_failed_and_recoverable(look):
-    function = reading(
-        step("read", tag="first"), step("read", tag="second", gate="g"), step("read")
-    )
+    function = reading(step("read", tag="first"), step("read", tag="second", gate="g"), step("read"))
     async with look(capability(function=function)) as world:
         caller = world.caller()
         session_id = await caller.accepted()

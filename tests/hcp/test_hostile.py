@@ -31,7 +31,9 @@ def analysis():
     """The capability that the page's simple task is for: it looks at the bench, and finds what the page found."""
     found = example("l4-simple-task-completed")["payload"]["outputs"]
     schema = {"type": "object", "required": ["document_uri"], "properties": {"document_uri": {"type": "string"}}}
-    return capability("document-analysis", scripted(step("read", tag="x"), outputs=found), input_schema=schema, concurrent_limit=64)
+    return capability(
+        "document-analysis", scripted(step("read", tag="x"), outputs=found), input_schema=schema, concurrent_limit=64
+    )
 
 
 def house(tmp_path):

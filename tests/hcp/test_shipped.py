@@ -312,8 +312,12 @@ async def test_one_output_that_two_inputs_see_is_two_wires_that_pass(tmp_path: P
         ([("LED", 27), (5, 17)], "inputs_that_are_also_outputs"),
     ],
     ids=[
-        "an output that is also to be read", "two outputs on one input, a short circuit",
-        "that output by its name", "that input by its name", "that input by an alias", "that output by an alias",
+        "an output that is also to be read",
+        "two outputs on one input, a short circuit",
+        "that output by its name",
+        "that input by its name",
+        "that input by an alias",
+        "that output by an alias",
     ],
 )
 async def test_what_would_drive_a_line_against_another_is_refused_before_anything_moves(

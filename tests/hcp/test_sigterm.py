@@ -11,12 +11,12 @@ from support.hearthd import Hearthd, Wire
 
 from hearth.audit.verify import verify
 
-SLOW = LOOK_TWICE.replace("repeat = {", "repeat = { every_s = 3600,").replace("PT1M", "PT9H")
+SLOW = LOOK_TWICE.replace("job.every(0, samples)", "job.every(3600, samples)").replace("PT1M", "PT9H")
 
 
 @pytest.fixture
 def daemon(tmp_path, unmeasured):
-    file = tmp_path / "slow.toml"
+    file = tmp_path / "slow.py"
     file.write_text(SLOW)
     file.chmod(0o600)
     daemon = Hearthd(tmp_path, f'[hcp]\ncapabilities = ["{file}"]\n[board]\nprofile = "sim"\n')

@@ -63,7 +63,7 @@ async def test_the_audit_log_of_a_delegated_job_reads_as_one_story(tmp_path):
 
 
 async def test_what_a_caller_handed_in_is_in_the_log_as_a_hash_only(tmp_path):
-    config = offering(tmp_path, LOOK_TWICE)
+    config = offering(tmp_path, LOOK_TWICE.replace("job: Job, *, ", "job: Job, *, secret: str, "))
     async with open_runtime(config=config) as runtime:
         job = await runtime.delegate("look-twice", "look", {"samples": 1, "secret": "swordfish"})
         await job.wait()

@@ -97,6 +97,10 @@ _RELEASES: Final[tuple[str, ...]] = (
         operation BLOB NOT NULL,
         PRIMARY KEY (session, position)
     );
+
+    -- Until here an outcome did not say which operation it is of: no job can go on from one.
+    DELETE FROM outcomes;
+    UPDATE sessions SET checkpoints = 0, outcome_bytes = 0, resumable = 0;
     """,
 )
 """What each release of the schema adds to the one before; `user_version` counts how many of them a book has."""
