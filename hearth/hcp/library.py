@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
@@ -28,7 +28,7 @@ from hearth.hcp.python_files import declared_in, read_code, read_file, run_code,
 from hearth.vendors import package_of, vendors_points
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from importlib.metadata import EntryPoint
 
     from hearth.tools import ToolRegistry
@@ -87,17 +87,14 @@ def _own(entries: Sequence[str], registry: ToolRegistry) -> _Found:
         elif entry in points:
             _load(points[entry], found)
         else:
-            found.wrong.append(
-                f'[hcp] capabilities: no installed package has a capability "{entry}"{_near(entry, points)}'
-            )
+            missing = f'no installed package has a capability "{entry}" (entry point group {ENTRY_POINTS})'
+            found.wrong.append(f"[hcp] capabilities: {missing}; {_near(entry, points)}")
     return found
 
 
-def _near(name: str, points: Mapping[str, Any]) -> str:
-    close = get_close_matches(name, list(points), n=3)
-    if close:
-        return f"; did you mean {', '.join(close)}?"
-    return f"; there are {', '.join(sorted(points))}" if points else f" (entry points of the group {ENTRY_POINTS})"
+def _near(name: str, names: Iterable[str]) -> str:
+    close = get_close_matches(name, names := list(names), n=1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(names)) or 'none'}"
 
 
 def _load(point: EntryPoint, found: _Found) -> None:
@@ -172,9 +169,8 @@ def _ours(patterns: Sequence[str], package: str, registry: ToolRegistry, own: _F
     modules = {one.name.replace("_", "-"): one.name for one in pkgutil.iter_modules(paths) if one.name[0] != "_"}
     for pattern in patterns:
         if pattern != "*" and not any(fnmatchcase(name, pattern) for name in modules):
-            near = get_close_matches(pattern, modules, n=1)
-            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(modules)}"
-            found.wrong.append(f'[hcp] shipped: "{pattern}" fits no capability that comes with hearth; {meant}')
+            fits = f'"{pattern}" fits no capability that comes with hearth'
+            found.wrong.append(f"[hcp] shipped: {fits}; {_near(pattern, modules)}")
     for name, module in modules.items():
         if not any(fnmatchcase(name, pattern) for pattern in patterns):
             continue

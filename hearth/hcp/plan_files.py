@@ -22,6 +22,7 @@ from hearth.hcp.capability import CapabilitySource
 from hearth.hcp.faults import Fault, join
 from hearth.hcp.schema_kinds import near
 from hearth.hcp.tables import Table, unsayable
+from hearth.known_members import known_by
 from hearth.schema import Validator
 
 if TYPE_CHECKING:
@@ -126,16 +127,17 @@ def _declared(about: Table) -> tuple[dict[str, Any], dict[str, str]]:
 def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _Step | None:
     name, args = table.take("tool", Text("a tool's name")), table.mapping("args", {})
     table.done()
-    for place, text in _strings(args or {}, "args"):
-        for part in _PART.finditer(text):
-            if (wrong := _wrong(part, inputs)) is not None:
-                table.fault(place, wrong)
+    before = len(table.faults)
+    for place, text in _strings(args or {}, table.at("args")):
+        wrong = (_wrong(part, inputs) for part in _PART.finditer(text))
+        table.faults.extend(Fault(place, why) for why in dict.fromkeys(wrong) if why is not None)
     if name is None or args is None:
         return None
     if name not in registry:
         table.fault("tool", f"this daemon has no tool {name!r}{near(name, registry)}; tool.list has them all")
         return None
-    _check_args(table, args, registry[name])
+    if len(table.faults) == before:
+        _check_args(table, args, registry[name])
     return _Step(name, args)
 
 
@@ -156,22 +158,22 @@ def _wrong(part: re.Match[str], inputs: Any) -> str | None:
 
 def _check_args(table: Table, args: Mapping[str, Any], tool: Tool) -> None:
     """Hold a step's args against the tool's own schema, as far as they are constant."""
-    schema = tool.params_schema
-    properties = schema.get("properties", {})
-    unknown = [name for name in args if name not in properties and schema.get("additionalProperties") is False]
-    for name in unknown:
-        table.fault(join("args", name), unknown_key(name, properties) if properties else f"{tool.name} takes no args")
-    late = {name for name, value in args.items() if any(_is_late(text) for _, text in _strings(value, ""))}
-    if unknown:
+    at, schema = table.at("args"), tool.params_schema
+    names = known_by(schema)
+    if names is not None and (strangers := names.strangers(args)):
+        for one in strangers:
+            table.faults.append(Fault(at + one.pointer.replace("/", "."), unknown_key(one.name, sorted(one.known))))
         return
+    late = {name for name, value in args.items() if any(_is_late(text) for _, text in _strings(value, ""))}
     if late:
-        kept = {key: schema[key] for key in ("type", "required", "additionalProperties", "$defs") if key in schema}
-        schema = {**kept, "properties": {name: {} if name in late else one for name, one in properties.items()}}
+        kept = {key: schema[key] for key in ("type", "required", "$defs") if key in schema}
+        properties: Mapping[str, Any] = schema.get("properties", {})
+        schema = {**kept, "properties": {name: one for name, one in properties.items() if name not in late}}
     known = {name: None if name in late else filled(value, {}) for name, value in args.items()}
     validator = Validator(schema)
     if not validator.accepts(known):
         pointer, reason = validator.explain(known)
-        table.fault("args" + pointer.replace("/", "."), f"{tool.name} does not take it: {reason}")
+        table.faults.append(Fault(at + pointer.replace("/", "."), f"{tool.name} does not take it: {reason}"))
     elif not late:
         try:
             # A bus, a line or a sensor that this board does not have.

@@ -86,7 +86,9 @@ def run_code(file: Path, data: bytes) -> list[CapabilitySource]:
         text = decode_source(data)
     except SyntaxError as error:
         raise ConfigError(f"{file}:{error.lineno or 1}: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:  # a NUL byte, or what is nested too deeply
+    except (RecursionError, MemoryError):
+        raise ConfigError(f"{file}: is nested too deeply; flatten it") from None
+    except ValueError as error:  # a NUL byte, to some versions
         raise ConfigError(f"{file}: is not Python: {error}") from None
     module = _module(file)
     # Under its name: attrs and `inspect` look there for the names that annotations use.
@@ -95,15 +97,14 @@ def run_code(file: Path, data: bytes) -> list[CapabilitySource]:
     linecache.cache[str(file)] = (len(data), None, text.splitlines(keepends=True), str(file))
     try:
         exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:  # an operator's code may raise anything; it becomes an error with its line
-        del sys.modules[module.__name__]
-        raise ConfigError(f"{file}:{_line(error, file)}: {said(error)}") from error
-    found = declared_in(module)
-    if not found:
-        raise ConfigError(
-            f"{file}: declares no capability; put @capability(…) above an async function, or move it away"
-        )
-    return found
+    except (Exception, SystemExit) as error:  # noqa: BLE001  an operator's code may raise anything
+        wrong = f"{file}:{_line(error, file)}: {said(error)}"
+    else:
+        if found := declared_in(module):
+            return found
+        wrong = f"{file}: declares no capability; put @capability(…) above an async function, or move it away"
+    del sys.modules[module.__name__]
+    raise ConfigError(wrong)
 
 
 def declared_in(module: ModuleType) -> list[CapabilitySource]:

@@ -1,5 +1,8 @@
 """What the tests of whole jobs share."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 from support.steps import within_real_seconds
 
@@ -9,3 +12,11 @@ def broken_off_when_it_hangs():
     """The book has a thread, so these tests run on the real clock: what hangs is broken off after so many seconds."""
     with within_real_seconds(30):
         yield
+
+
+@pytest.fixture
+def reachable():
+    """A directory that any user may enter: those of pytest are closed to all but their owner."""
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)

@@ -1,7 +1,7 @@
 """What `hearthd --check` and a start make of the capabilities that a configuration names."""
 
 import pytest
-from hcp.capability_files import RIGHT
+from hcp.capability_files import PLAN, RIGHT
 
 from hearth import schema
 from hearth.actors import daemon
@@ -14,7 +14,7 @@ def configured(tmp_path):
     """A configuration with one capability of the operator's, as a function of what else it says."""
     capabilities = tmp_path / "capabilities.d"
     capabilities.mkdir()
-    (capabilities / "blink.toml").write_text(RIGHT, encoding="utf-8")
+    (capabilities / "blink.toml").write_text(PLAN, encoding="utf-8")
 
     def write(*, hcp="", policy="hcp = { approve = true }"):
         file = tmp_path / "hearth.toml"
@@ -51,8 +51,8 @@ def test_check_has_every_schema_judged_by_the_authority(configured, capfd, monke
     monkeypatch.setattr(daemon, "check_schema", judge)
     check(configured(), capfd)
     assert [where.partition("blink.toml: ")[2] for where in judged[-2:]] == [
-        "capability.input_schema",
-        "capability.output_schema",
+        "input_schema",
+        "output_schema",
     ]
 
 
@@ -69,27 +69,39 @@ def test_check_tells_what_is_left_out_and_why(configured, tmp_path, capfd):
     file = configured()
     file.write_text(file.read_text().replace('capabilities = ["', f'capabilities = ["{tmp_path}/empty", "'))
     note, line = check(file, capfd)
-    assert note == f"hearthd: note: {tmp_path}/empty has no capability in it: there is no *.toml"
+    assert note == f"hearthd: note: {tmp_path}/empty has no capability in it: there is no *.py and no *.toml"
     assert ", 1 capabilities" in line
 
 
 def test_check_tells_all_that_is_wrong_and_exits_2(configured, tmp_path, capfd):
     file = tmp_path / "capabilities.d/blink.toml"
-    file.write_text(RIGHT.replace('"1.2.0"', '"1"').replace('"PT10M"', '"10m"'))
+    file.write_text(PLAN.replace('"1.2.0"', '"1"').replace('"PT10M"', '"10m"'))
+    (code := tmp_path / "capabilities.d/a.py").write_text(RIGHT.replace('"1.2.0"', '"1"'))
+    (tmp_path / "capabilities.d/b.py").write_text("import nothing_of_this_name")
     with pytest.raises(SystemExit) as ended:
         daemon.main(["--config", str(configured()), "--check"])
     assert ended.value.code == 2
     lines = capfd.readouterr().err.splitlines()
-    assert [line.partition(" expected")[0] for line in lines] == [
+    assert [line.partition(" expected")[0].partition(" No module")[0] for line in lines] == [
+        f"hearthd: {code}:8: version:",
+        f"hearthd: {tmp_path}/capabilities.d/b.py:1: ModuleNotFoundError:",
         f"hearthd: {file}: capability.version:",
         f"hearthd: {file}: capability.constraints.max_duration:",
     ]
 
 
-def test_a_vendors_planner_that_there_is_not_stops_the_start(configured, capfd):
+def test_an_entry_point_that_there_is_not_stops_the_start(configured, capfd):
+    file = configured()
+    file.write_text(file.read_text().replace('capabilities = ["', 'capabilities = ["acme", "'))
+    with pytest.raises(SystemExit):
+        daemon.main(["--config", str(file), "--check"])
+    assert '[hcp] capabilities: no installed package has a capability "acme"' in capfd.readouterr().err
+
+
+def test_planners_are_gone_and_the_cure_is_told(configured, capfd):
     with pytest.raises(SystemExit):
         daemon.main(["--config", str(configured(hcp='planners = ["acme"]')), "--check"])
-    assert "[hcp] planners: no package that is installed has a planner 'acme'" in capfd.readouterr().err
+    assert "[hcp] planners: unknown key; write what it planned as a Python function" in capfd.readouterr().err
 
 
 def test_where_no_jobs_are_taken_no_capability_is_read(configured, tmp_path, capfd):

@@ -2,22 +2,21 @@
 
 import copy
 import tomllib
+from pathlib import Path
 from random import Random
 
 import pytest
-from hcp.capability_files import RIGHT, registry
+from hcp.capability_files import PLAN, RIGHT, registry
 
-from hearth.hcp.declaration import declare
-from hearth.hcp.library import SHIPPED
-from hearth.hcp.planners import load_planners
+from hearth.config_toml import dump_key, dump_value
+from hearth.errors import ConfigError
+from hearth.hcp.library import load_capabilities
 
-FILES = [RIGHT, *(file.read_text("utf-8") for file in sorted(SHIPPED.glob("*.toml")))]
 WILD = [
-    True, 0, -1, 1.5, 2**60, "", "x", "inputs.", "inputs.nope", "results.a[0].b", "sum(`1`)", "@", "`{}`", "\0",
-    "é" * 300, [], [[]], [1, "a"], {}, {"a": 1}, {"a": True}, {"expr": "inputs.nope"}, {"expr": 5}, {"type": "string"},
-    {"$ref": "#"}, {"$ref": "http://x"}, {"type": ["object", "null"]},
+    True, 0, -1, 1.5, 2**60, "", "x", "{", "{line}", "{nope}", "{{}}", "é" * 300, [], [[]], [1, "a"], ["{line}"], {},
+    {"a": 1}, {"a": "{line}"}, {"type": "string"}, {"$ref": "#"}, {"$ref": "http://x"}, {"type": ["object", "null"]},
 ]  # fmt: skip
-KEYS = ["x", "a b", "", "$ref", "type", "allOf", "properties", "when", "repeat", "steps"]
+KEYS = ["x", "a b", "", "$ref", "type", "allOf", "properties", "required", "default", "steps", "tool", "args"]
 
 
 def ways(value, way=()):
@@ -55,20 +54,47 @@ def spoilt(random, document):
                 table[key] = copy.deepcopy(at(document, other))
             case _ if isinstance(text := table[key], str) and text:
                 where = random.randrange(len(text))
-                table[key] = text[:where] + random.choice(["", "[", "`", "(", ".", "\n", "é", "'"]) + text[where + 1 :]
+                table[key] = text[:where] + random.choice(["", "[", "{", "}", ".", "\n", "é", "'"]) + text[where + 1 :]
     return document
 
 
-@pytest.mark.parametrize("text", FILES, ids=["right", *(file.stem for file in sorted(SHIPPED.glob("*.toml")))])
-def test_a_spoilt_file_is_a_capability_or_says_what_is_wrong_and_where(text):
-    planners = load_planners()
-    random = Random(20261122)
+def outcome(file: Path) -> bool:
+    """Whether it is a capability; every line of a refusal has the file and a reason."""
+    try:
+        load_capabilities([str(file)], registry=registry(), shipped=[])
+    except ConfigError as error:
+        for line in str(error).splitlines():
+            assert line.startswith(f"{file}:"), line
+            assert len(line) > len(f"{file}: x")
+        return False
+    return True
+
+
+def test_a_spoilt_plan_is_a_capability_or_says_what_is_wrong_and_where(tmp_path):
+    random, file = Random(20261122), tmp_path / "spoilt.toml"
     refused = 0
-    for _ in range(60):
-        declared = declare(spoilt(random, tomllib.loads(text)), "spoilt.toml", registry(), planners)
-        assert (declared.capability is None) == bool(declared.faults)
-        for fault in declared.faults:
-            assert fault.reason
-            assert fault.key.split(".")[0].split("[")[0]
-        refused += declared.capability is None
-    assert refused > 20, "a mutation that changes nothing is none"
+    for _ in range(300):
+        document = spoilt(random, tomllib.loads(PLAN))
+        file.write_text("".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in document.items()))
+        refused += not outcome(file)
+    assert refused > 100, "a mutation that changes nothing is none"
+
+
+@pytest.mark.parametrize(("text", "suffix"), [(RIGHT, "py"), (PLAN, "toml")])
+def test_a_file_with_spoilt_bytes_is_a_capability_or_says_what_is_wrong(tmp_path, text, suffix):
+    random, file = Random(20261123), tmp_path / f"spoilt.{suffix}"
+    refused = 0
+    for _ in range(150):
+        data = bytearray(text.encode())
+        for _ in range(random.choice((1, 1, 2, 4, 8))):
+            place = random.randrange(len(data))
+            match random.randrange(3):
+                case 0:
+                    data[place] = random.randrange(256)
+                case 1:
+                    del data[place : place + random.choice((1, 2, 20))]
+                case _:
+                    data[place:place] = random.choice((b"\0", b"\xff", b"(" * 300, b"9" * 400, b"\n", b'"'))
+        file.write_bytes(bytes(data))
+        refused += not outcome(file)
+    assert refused > 50
