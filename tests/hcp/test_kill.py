@@ -10,49 +10,39 @@ from support.hearthd import Hearthd, Wire
 from hearth.audit.record import args_hash
 from hearth.audit.verify import verify
 
-CAPABILITY = """
-[capability]
-name = "two-halves"
-version = "1.0.0"
-description = "Writes files, waits until somebody says yes, and writes as many again."
-[capability.input_schema]
-type = "object"
-required = ["place"]
-properties = { place = { type = "string" }, each = { type = "integer", default = 3 } }
-[capability.output_schema]
-type = "object"
-required = ["written"]
-properties = { written = { type = "array", items = { type = "string" } } }
-[capability.safety]
-risk_ceiling = "R2"
-requires_human_approval = false
-involves_physical_resources = false
+CAPABILITY = '''\
+"""Writes files, waits until a person says yes, and writes as many again."""
 
-[[recipe.steps]]
-name = "first"
-tool = "file.write"
-repeat = { count = "inputs.each" }
-args.path = { expr = "join('', [inputs.place, '/first-', to_string(index)])" }
-args.data = "b25jZQ=="
-args.mode = "create"
+from __future__ import annotations
 
-[[recipe.steps]]
-name = "ask"
-tool = "file.read"
-repeat = { count = 5000, every_s = 0.01, until = "latest.data == 'eWVz'" }
-args.path = { expr = "join('', [inputs.place, '/answer'])" }
+from attrs import frozen
 
-[[recipe.steps]]
-name = "second"
-tool = "file.write"
-repeat = { count = "inputs.each" }
-args.path = { expr = "join('', [inputs.place, '/second-', to_string(index)])" }
-args.data = "b25jZQ=="
-args.mode = "create"
+from hearth import Job, capability
 
-[recipe.outputs]
-written = "[results.first, results.second][].path"
-"""
+
+@frozen
+class Written:
+    """The outputs."""
+
+    written: list[str]
+
+
+@capability("two-halves", version="1.0.0", tools=["file.write", "file.read"], risk_ceiling="R2")
+async def two_halves(job: Job, *, place: str, each: int = 3) -> Written:
+    """Writes files, waits until a person says yes, and writes as many again."""
+    written = []
+    for half in ("first", "second"):
+        if half == "second":
+            job.phase = "ask"
+            async for _ in job.every(0.01):
+                if (await job.run("file.read", path=f"{place}/answer"))["data"] == "eWVz":
+                    break
+        job.phase = half
+        for number in range(each):
+            result = await job.run("file.write", path=f"{place}/{half}-{number}", data="b25jZQ==", mode="create")
+            written.append(result["path"])
+    return Written(written)
+'''
 """Its files can only be created: a step that were done twice would fail."""
 EACH = 3
 BOTH_HALVES = sorted(f"{half}-{number}" for half in ("first", "second") for number in range(EACH))
@@ -84,13 +74,14 @@ class Caller(Wire):
         self.send(json.dumps(document).encode() + b"\n")
 
     def until(self, *, checkpoint=None):
-        """The lines that come, up to the one that tells of this checkpoint, or to the last of all."""
+        """The lines that come, up to the one that tells of this checkpoint or a later one, or to the last of all."""
         lines = []
         while True:
             lines.append(self.raw())
             assert lines[-1], f"the daemon closed after {lines[-2:]}"
             data = json.loads(lines[-1])["payload"].get("data", {})
-            if "final_state" in data or (checkpoint and data.get("checkpoint_id", "").endswith(f"-{checkpoint:06d}")):
+            made = int(data.get("checkpoint_id", "0")[-6:])
+            if "final_state" in data or (checkpoint and made >= checkpoint):
                 return lines
 
 
@@ -101,7 +92,7 @@ class House:
         self.place = directory / "place"
         self.place.mkdir()
         self.answer("no")
-        offered = directory / "two-halves.toml"
+        offered = directory / "two_halves.py"
         offered.write_text(CAPABILITY)
         offered.chmod(0o600)
         self.daemon = Hearthd(
