@@ -7,6 +7,7 @@ the configuration would stand above every other rule.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from hearth.audit.files import real
@@ -61,6 +62,8 @@ def _own(
                 yield f"[{name}] {key}", path
     for path in config.hcp.capability_paths:
         yield "capability files", path
+        with suppress(OSError):  # for what cannot be listed, who loads the files has the words
+            yield from (("capability files", file) for file in path.glob("*") if file.is_symlink())
     yield "agent cards", real(audit.path).parent / CARDS
 
 

@@ -95,6 +95,14 @@ def test_a_root_inside_a_directory_of_capability_files_is_refused(house):
         house.build("write", "jobs/more")
 
 
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_a_root_that_holds_what_a_link_among_capability_files_leads_to_is_refused(house, access):
+    (house.directory / "share/survey.py").touch()
+    (house.directory / "jobs/survey.py").symlink_to("../share/survey.py")
+    with pytest.raises(ConfigError, match=r"holds capability files \(.*/jobs/survey.py\)"):
+        house.build(access, "share")
+
+
 def test_every_root_that_is_wrong_is_told_at_once(house):
     with pytest.raises(ConfigError) as refused:
         house.build("read", "etc", "share", "run")
