@@ -1,4 +1,4 @@
-"""Capabilities, policies and submissions to try the gate with: real schemas, expressions and envelopes, no daemon."""
+"""Capabilities, policies and submissions to try the gate with: real schemas, rules and limits, no daemon."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve
 
-from hearth.hcp.capability import Capability, CapabilitySet, Escalation, Safety
-from hearth.hcp.envelope import read_envelope
-from hearth.hcp.expressions import Names, compile_expression
+from hearth.hcp.capability import Capability, CapabilitySet, Escalation, Limit, Safety
+from hearth.hcp.envelope import SafetyEnvelope
 from hearth.hcp.gate import Allowance, Approval, Rejection, assess
 from hearth.hcp.messages import Constraints, ExpectedOutput, TaskSubmit
 from hearth.policy.jobs import JobRules
 from hearth.schema import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 INPUTS = {
     "type": "object",
@@ -45,44 +44,37 @@ OUTPUTS = {
     },
 }
 RULES = [
-    ("inputs.samples > `1000`", "R3", "many samples wear the sensor"),
-    ("inputs.heat >= `100`", "R4", "heat is a hazard"),
-    ("inputs.fast", "R2", "speed is noisy"),
+    Escalation(
+        lambda samples: samples > 1000,
+        "R3",
+        "many samples wear the sensor",
+        "keep /payload/inputs/samples at 1000 or less",
+    ),
+    Escalation(lambda heat: heat >= 100, "R4", "heat is a hazard", "keep /payload/inputs/heat below 100"),
+    Escalation(lambda fast: fast, "R2", "speed is noisy", "leave /payload/inputs/fast out, or make it false"),
 ]
-ENVELOPE = {"parameters": {"interval": {"value": "inputs.interval", "min": 0.01, "max": 60, "unit": "second"}}}
+LIMITS = {"interval": Limit(lambda interval: interval, min=0.01, max=60, unit="second")}
 TOOLS = frozenset({"hw.sensor.read"})
 
 
-@frozen
-class NamedTools:
-    """A plan of which the gate sees what it looks at: the tools."""
-
-    tools: frozenset[str] = TOOLS
-    resumable: bool = True
-
-    def begin(self, _order: Any) -> Any:
-        raise AssertionError("the gate begins nothing")
+async def unused(_job: Any, **_inputs: Any) -> Any:
+    raise AssertionError("the gate runs nothing")
 
 
 def capability(
     name: str = "bench-climate-survey",
     *,
     version: str = "1.4.2",
-    rules: list[tuple[str, str, str]] = RULES,
+    rules: Sequence[Escalation] = RULES,
     floor: Any = "R1",
     ceiling: Any = "R4",
     approval: bool = False,
     tools: frozenset[str] = TOOLS,
     inputs: Mapping[str, Any] = INPUTS,
     outputs: Mapping[str, Any] = OUTPUTS,
-    envelope: Mapping[str, Any] = ENVELOPE,
+    limits: Mapping[str, Limit] = LIMITS,
     **others: Any,
 ) -> Capability:
-    names = Names.of_inputs(inputs)
-    escalate = tuple(
-        Escalation(when=compile_expression(when, names=names), risk=risk, because=because)  # type: ignore[arg-type]
-        for when, risk, because in rules
-    )
     return Capability(
         name=name,
         version=version,
@@ -94,12 +86,12 @@ def capability(
             risk_floor=floor,
             requires_human_approval=approval,
             involves_physical_resources=True,
-            escalate=escalate,
+            escalate=tuple(rules),
         ),
-        envelope=read_envelope(envelope, inputs),
-        plan=NamedTools(tools),
-        planner="recipe",
-        place="survey.toml",
+        envelope=SafetyEnvelope(parameters=limits),
+        tools=tools,
+        function=unused,
+        place="survey.py:12",
         inputs=Validator(inputs),
         outputs=Validator(outputs),
         **{"max_duration": timedelta(hours=1), **others},

@@ -130,7 +130,7 @@ def test_whatever_is_approved_is_within_every_limit(document, one, by):
     rank = CLASSIFICATIONS.index
     assert rank(approval.classification) <= min(rank(one.data_classification), rank(by.rules.max_data_classification))
     assert rank(approval.classification) >= rank(submit.constraints.data_classification or "T1")
-    assert one.plan.tools <= by.tools - by.too_risky
+    assert one.tools <= by.tools - by.too_risky
     assert by.rules.allows_caller(submit.caller_id)
     assert approval.needs_approval == (one.safety.requires_human_approval and order(approval.risk) >= order("R3"))
     assert one.inputs.accepts(inputs)

@@ -7,8 +7,9 @@ import pytest
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
+from hearth.hcp.annotations import schema_of
 from hearth.hcp.schemas import schema_faults
-from hearth.hcp.spelling import misplaced, respelled
+from hearth.hcp.spelling import I2cAddress, Line, Port, misplaced, respelled
 from hearth.schema import Validator
 
 BOARD = {
@@ -19,9 +20,14 @@ BOARD = {
         {"label": "second", "driver": "sim", "names": ["X", "A"], "alias": {"PIN1": "X"}},
     ],
     "i2c": [{"bus": 1, "driver": "sim"}],
+    "uart": [
+        {"port": "gps", "driver": "sim"},
+        {"port": "modem", "driver": "serial", "path": "/dev/serial/by-id/hearth-test-modem"},
+    ],
 }
 LINE = {"type": ["integer", "string"], "format": "gpio-line"}
 ADDRESS = {"type": ["integer", "string"], "format": "i2c-address"}
+PORT = {"type": "string", "format": "uart-port"}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +49,27 @@ def test_a_line_has_one_name_however_it_is_given(board, given, chip, name):
         assert board.line(chip, given) == board.line(chip, name), "and it is the line that a tool takes it for"
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("gps", "gps"), ("uart:gps", "gps"), ("modem", "modem"), ("uart:modem", "modem"),
+        ("/dev/serial/by-id/hearth-test-modem", "modem"), ("GPS", "GPS"), ("uart:x", "uart:x"), ("/dev/x", "/dev/x"),
+    ],
+)  # fmt: skip
+def test_a_port_has_one_name_however_it_is_given(board, given, name):
+    assert board.port_name(given) == name
+
+
+def test_the_device_that_a_profiles_link_leads_to_is_the_same_port(tmp_path):
+    device, link = tmp_path / "ttyUSB3", tmp_path / "modem"
+    device.touch()
+    link.symlink_to(device)
+    board = open_board(
+        parse_profile({**BOARD, "uart": [{"port": "modem", "driver": "serial", "path": str(link)}]}, "test")
+    )
+    assert [board.port_name(str(one)) for one in (device, link)] == ["modem", "modem"]
+
+
 def test_marks_are_followed_through_properties_and_items(board):
     schema = {
         "type": "object",
@@ -51,6 +78,8 @@ def test_marks_are_followed_through_properties_and_items(board):
             "many": {"type": "array", "items": {"type": "array", "items": LINE}},
             "pair": {"type": "object", "properties": {"chip": {"type": "string"}, "line": LINE, "free": {}}},
             "addr": ADDRESS,
+            "port": PORT,
+            "none": {**LINE, "type": ["integer", "string", "null"]},
             "text": {"type": "string"},
             "anything": True,
         },
@@ -60,23 +89,54 @@ def test_marks_are_followed_through_properties_and_items(board):
         "many": [["PIN1", 1], [], ["A"]],
         "pair": {"chip": "second", "line": 0, "free": 0, "more": 1},
         "addr": "0x048",
+        "port": "uart:gps",
+        "none": None,
         "text": "PIN1",
         "anything": "PIN1",
         "stranger": 1,
     }
-    assert respelled(schema, inputs, board.line_name) == {
+    assert respelled(schema, inputs, board.line_name, board.port_name) == {
         **inputs,
         "one": "B",
         "many": [["B", "B"], [], ["A"]],
         "pair": {"chip": "second", "line": "X", "free": 0, "more": 1},
         "addr": 0x48,
+        "port": "gps",
     }
     assert inputs["one"] == 1, "what was given stays as it is"
 
 
 @pytest.mark.parametrize(("given", "number"), [("0x48", 72), ("0X0048", 72), (72, 72), ("72", "72"), ("0x", "0x")])
 def test_an_i2c_address_has_one_spelling(given, number):
-    assert respelled(ADDRESS, given, lambda line, _chip: line) == number
+    assert respelled(ADDRESS, given) == number
+
+
+@pytest.mark.parametrize("annotation", [Line, I2cAddress, Port])
+@pytest.mark.parametrize("around", [lambda one: one, lambda one: one | None, lambda one: list[one]])
+def test_an_annotation_marks_its_value_alone_optional_and_in_a_list(annotation, around):
+    def fake(given, *_chip):
+        return f"<{given}>"
+
+    schema = schema_of(around(annotation))
+    whole = {"type": "object", "properties": {"it": schema}}
+    assert list(schema_faults(whole, "key")) == []
+    given = ["0x48"] if schema["type"] == "array" else "0x48"
+    spelt = {Line: "<0x48>", Port: "<0x48>", I2cAddress: 0x48}[annotation]
+    assert respelled(whole, {"it": given}, fake, fake) == {"it": [spelt] if isinstance(given, list) else spelt}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "fits", "fails"),
+    [
+        (Line, [0, 1023, "GPIO17"], [-1, 1024, "", None, True]),
+        (I2cAddress, [8, 0x77, "0x48", "0X048"], [7, 0x78, "72", "0x", None]),
+        (Port, ["uart0", "/dev/ttyUSB0"], ["", 0, None]),
+    ],
+)
+def test_an_annotation_takes_the_spellings_of_its_thing(annotation, fits, fails):
+    validator = Validator(schema_of(annotation))
+    assert [one for one in fits if not validator.accepts(one)] == []
+    assert [one for one in fails if validator.accepts(one)] == []
 
 
 def test_a_mark_that_would_never_be_looked_at_is_a_fault_of_the_file():
