@@ -111,7 +111,7 @@ def structurer(annotation: Any) -> Callable[[Any], Any]:
 
     It raises what the initialiser of an attrs class raises, and ValueError for a date that there is not.
     """
-    annotation = getattr(annotation, "__value__", annotation)
+    annotation = _named(annotation)
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return structurer(args[0])
@@ -149,8 +149,9 @@ def unstructure(value: Any, where: str = "") -> Any:
     if isinstance(value, list | tuple):
         return [unstructure(one, f"{where}[{index}]") for index, one in enumerate(value)]
     if isinstance(value, Mapping):
-        if stray := next((key for key in value if not isinstance(key, str)), None):
-            raise NotJson(Fault(where, f"{stray!r} is no name of a member; make it a str"))
+        for key in value:
+            if not isinstance(key, str):
+                raise NotJson(Fault(where, f"{key!r} is no name of a member; make it a str"))
         return {key: unstructure(one, f"{where}.{key}") for key, one in value.items()}
     if attrs.has(type(value)):
         return {
@@ -172,11 +173,17 @@ def _read_datetime(text: str) -> datetime:
     return instant.astimezone(UTC)
 
 
+def _named(annotation: Any) -> Any:
+    """The type that another name stands for: `type Metres = float`, `Metres = NewType("Metres", float)`."""
+    named = getattr(annotation, "__value__", getattr(annotation, "__supertype__", annotation))
+    return named if named is annotation else _named(named)
+
+
 # --- schemas --------------------------------------------------------------------------------------------------------
 
 
 def _schema(annotation: Any, where: str, within: tuple[type, ...]) -> dict[str, Any]:
-    annotation = NoneType if annotation is None else getattr(annotation, "__value__", annotation)
+    annotation = NoneType if annotation is None else _named(annotation)
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         schema = _schema(args[0], where, within)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -152,13 +152,14 @@ def declare(source: CapabilitySource, registry: ToolRegistry) -> Declared:
     }
     signature = _signature(source, values)
     known = _Inputs(signature, faults)
-    tools, missing = _tools(values, registry)
+    names = values.take("tools", _WORDS)
+    tools, missing = _tools(names or (), values.at("tools"), registry)
     safety = _safety(values, known, tools)
     envelope = _envelope(values, known)
     check = values.take("check", _Instance("a function of the inputs", Callable), None)  # type: ignore[arg-type]
     if check is not None:
         known.hold(check, values.at("check"))
-    clean_up, clean_up_s = _clean_up(values)
+    clean_up, clean_up_s = _clean_up(values, names)
     if faults or missing or safety is None or signature is None:
         told = [evolve(fault, place=source.place) for fault in dict.fromkeys((*faults, *missing))]
         return Declared(None, tuple(told), of_machine=not faults)
@@ -194,22 +195,19 @@ def _description(source: CapabilitySource, values: _Values) -> Any:
     return values.take("description", Text(limit=10_000))
 
 
-def _tools(values: _Values, registry: ToolRegistry) -> tuple[list[Tool], list[Fault]]:
+def _tools(names: Sequence[str], key: str, registry: ToolRegistry) -> tuple[list[Tool], list[Fault]]:
     """The declared tools that there are, by name, and a fault for each that there is not."""
-    names: Iterable[str] = values.take("tools", _WORDS) or ()
-    there = sorted(name for name in set(names) if name in registry)
     missing = [
-        Fault(values.at("tools"), f"this daemon has no tool {name!r}{near(name, registry)}; tool.list has them all")
+        Fault(key, f"this daemon has no tool {name!r}{near(name, registry)}; tool.list has them all")
         for name in dict.fromkeys(names)
         if name not in registry
     ]
-    return [registry[name] for name in there], missing
+    return [registry[name] for name in sorted(set(names)) if name in registry], missing
 
 
-def _clean_up(values: _Values) -> tuple[frozenset[str], float]:
+def _clean_up(values: _Values, tools: Sequence[str] | None) -> tuple[frozenset[str], float]:
     names = frozenset(values.take("clean_up", _WORDS, ()) or ())
-    tools = values.content.get("tools")
-    for name in sorted(names - set(tools if isinstance(tools, list) else ())):
+    for name in sorted(names - set(names if tools is None else tools)):
         values.fault("clean_up", f"{name!r} is not among tools; a job may use no others, so put it there too")
     duration = values.take("clean_up_duration", _DURATION, USUAL_CLEAN_UP) or USUAL_CLEAN_UP
     return names, duration.total_seconds()
@@ -479,7 +477,7 @@ def _escalations(values: _Values, known: _Inputs, ceiling: Risk | None, floor: R
         else:
             known.hold(one.when, table.at("when"))
         if risk is not None and ceiling is not None and floor is not None:
-            if not floor < risk <= ceiling:
+            if floor <= ceiling and not floor < risk <= ceiling:
                 between = f'above risk_floor ("{floor}") and up to risk_ceiling ("{ceiling}")'
                 table.fault("risk", f'expected a risk {between}, got "{risk}"')
             yield one
