@@ -79,7 +79,7 @@ async def _what_there_is(stage: Stage, client: Client) -> None:
     offered = {one["capability"]["name"]: one["capability"] for one in await client.capabilities()}
     for name, one in offered.items():
         what = f"{name} {one['version']}".ljust(28)
-        stage.happened(f"{what} {one['safety']['risk_ceiling']}  {_brief(one['description'], 58)}")
+        stage.happened(f"{what} {one['safety']['risk_ceiling']}  {_brief(' '.join(one['description'].split()), 58)}")
     stage.claim(
         f"{CAPABILITY} is among them: it drives nothing, and needs no person's approval",
         CAPABILITY in offered
@@ -209,7 +209,7 @@ async def _the_account(stage: Stage, client: Client, result: JobResult) -> None:
     told = io.StringIO()
     show(job.entry, messages, await job.wait(), file=told, width=_WIDTH)
     for line in told.getvalue().splitlines():
-        if "checkpoint" not in line or "[0]" in line or "checkpoints" in line:
+        if "checkpoint" not in line or "-000001" in line or "checkpoints" in line:
             stage.happened(line.rstrip())
     stage.claim(
         "it has every message of the job, from the acceptance to the last event",

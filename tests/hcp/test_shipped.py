@@ -60,14 +60,15 @@ async def done(runtime: EmbeddedRuntime, capability: str, inputs: dict[str, Any]
     return await job.wait()
 
 
-async def aborted(
-    runtime: EmbeddedRuntime, capability: str, inputs: dict[str, Any], *, at: str, percent: float | None = None
-) -> JobResult:
-    """A job that is aborted at the first event of this type, and of this percentage."""
+async def aborted(runtime: EmbeddedRuntime, capability: str, inputs: dict[str, Any], *, after: int) -> JobResult:
+    """A job that is aborted when it has done so many steps."""
     job = await runtime.delegate(capability, "a test of it", inputs)
+    made = 0
     async for event in job.events():
-        if event.event_type == at and event.data.get("percent") == percent:
-            await job.abort("that is enough")
+        if event.event_type == "checkpoint_created":
+            made += 1
+            if made == after:
+                await job.abort("that is enough")
     result = await job.wait()
     assert result.state == "ABORTED"
     return result
@@ -164,7 +165,7 @@ async def test_a_sensor_that_there_is_not_is_an_input_error_with_the_sensors_tha
 
 async def test_an_aborted_survey_keeps_its_readings_and_the_statistics_of_them(tmp_path: Path) -> None:
     async with house(tmp_path) as runtime:
-        result = await aborted(runtime, SURVEY, {"samples": 1000, "interval_s": 0.01}, at="intermediate_result")
+        result = await aborted(runtime, SURVEY, {"samples": 1000, "interval_s": 0.01}, after=10)
         kept = await files(runtime, result)
     rows = list(csv.DictReader(io.StringIO(kept["readings"].decode())))
     assert 10 <= len(rows) < 1000
@@ -177,7 +178,7 @@ async def test_a_survey_says_how_far_it_is_and_what_it_has_read(tmp_path: Path) 
         job = await runtime.delegate(SURVEY, "watched", {"samples": 25, "interval_s": 0})
         events = [event async for event in job.events()]
     progress = [event.data for event in events if event.event_type == "progress"]
-    assert ("1 of 25 readings", 4.0) in [(one["message"], one.get("percent")) for one in progress]
+    assert ("reading 1 of 25", 0.0) in [(one["message"], one.get("percent")) for one in progress]
     assert {one["stage"] for one in progress} == {"sampling"}
     found = [event.data["data"] for event in events if event.event_type == "intermediate_result"]
     assert [one["samples"] for one in found] == [10, 20]
@@ -277,7 +278,7 @@ async def test_each_wire_is_told_for_itself_and_what_is_wrong_is_a_result_and_no
 async def test_an_aborted_self_test_keeps_the_levels_that_it_has_read(tmp_path: Path, bench: str) -> None:
     wires = [{"out": out, "in": into} for out, into in (("A", "IN_A"), ("B", "IN_B"), ("C", "IN_C"), ("D", "IN_D"))]
     async with house(tmp_path, bench) as runtime:
-        result = await aborted(runtime, SELF_TEST, {"wires": wires, "settle_s": 0.05}, at="progress", percent=25.0)
+        result = await aborted(runtime, SELF_TEST, {"wires": wires, "settle_s": 0.05}, after=16)
         kept = await files(runtime, result)
         async with runtime.open_session(client_name="test") as session:
             assert (await session.run("gpio.get", line="IN_A"))["value"] == 0
@@ -405,13 +406,11 @@ async def test_what_is_beyond_a_threshold_is_a_finding_and_what_is_not_is_none(
     assert {finding["subject"] for finding in ill["findings"] if finding["check"] == "disk"} <= fuller
 
 
-async def test_an_aborted_health_report_keeps_what_it_has_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_aborted_health_report_keeps_what_it_has_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing_can_be_drawn(monkeypatch)
     asked = {"samples": 2000, "interval_s": 0.05}
     async with house(tmp_path) as runtime:
-        result = await aborted(runtime, HEALTH, asked, at="progress", percent=0.1)
+        result = await aborted(runtime, HEALTH, asked, after=10)
         kept = await files(runtime, result)
     report = json.loads(kept["report"])
     assert len(report["samples"]) == result.outputs["samples"] >= 1

@@ -97,9 +97,9 @@ async def survey(
     job.phase = "sampling"
     try:
         async for number in job.every(interval_s, samples):
+            await job.report((number - 1) / samples, f"reading {number} of {samples}")
             reading = await read(job, sensor)
             readings.append(reading)
-            await job.report(number / samples, f"{number} of {samples} readings")
             if number % REPORT_EVERY == 0:
                 await job.report(result_type="sample", samples=number, latest=reading.value, unit=reading.unit)
     finally:

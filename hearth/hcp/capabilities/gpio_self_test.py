@@ -122,10 +122,10 @@ async def self_test(
             # All outputs low: an input that is high later is high because of the output under test.
             await drive(job, wire.out, 0, errors=[])
         job.phase = "testing"
-        for wire in wires:
+        for number, wire in enumerate(wires, 1):
+            await job.report((number - 1) / len(wires), f"wire {number} of {len(wires)}")
             trials.append(Trial(wire))
-            await try_wire(job, trials[-1], [wire.in_ for wire in wires], settle_s)
-            await job.report(len(trials) / len(wires), f"{len(trials)} of {len(wires)} wires")
+            await try_wire(job, trials[-1], [each.in_ for each in wires], settle_s)
     finally:
         job.artifact("levels.json", levels_file(job, wires, settle_s, trials), media_type="application/json")
         if trials:

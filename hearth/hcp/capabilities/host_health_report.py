@@ -176,8 +176,8 @@ async def report(
         job.phase = "watching"
         await job.sleep(interval_s)
         async for number in job.every(interval_s, samples):
+            await job.report((number - 1) / samples, f"look {number} of {samples}")
             looks.append(await look(job, sensors))
-            await job.report(number / samples, f"{number} of {samples} looks")
         job.phase = "last_look"
         network["after"] = await ask(job, "sys.network")
         disk["after"] = await ask(job, "sys.disk")
