@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from hearth.actors.asks import Follower
+    from hearth.actors.bridges.hcp.opening import Books
     from hearth.actors.bridges.hcp.services import OpenSession
+    from hearth.actors.runtime import RuntimeParts
     from hearth.actors.session import Session
     from hearth.api import TaskEvent
     from hearth.delegation_jobs import Delegations
@@ -293,11 +295,23 @@ async def open_runtime(
     parts = build_parts(
         config, default_policy=EMBEDDED_POLICY, board=board if isinstance(board, Board) else None, style=style
     )
+    async with serve_parts(parts, open_all(parts)) as runtime:
+        yield runtime
+
+
+def open_all(parts: RuntimeParts) -> Books | None:
+    """Lock and repair what the last run of these parts left behind. Blocking. Raises ConfigError."""
     for note in parts.open_records():
         log.warning("%s", note)
     books = open_books(parts)
     for note in () if books is None else books.notes:
         log.warning("%s", note)
+    return books
+
+
+@asynccontextmanager
+async def serve_parts(parts: RuntimeParts, books: Books | None) -> AsyncIterator[EmbeddedRuntime]:
+    """Run the parts of a runtime in this process; `books` is what `open_all` returned for them."""
     with ExitStack() as closed:
         for owned in (books, parts.launcher):
             if owned is not None:

@@ -241,10 +241,10 @@ def _sim_i2c(spec: I2cSpec, style: Style | None, seed: int) -> Driver:
     return SimI2c(spec.bus, devices, style=mine, speed_hz=spec.speed_hz, addresses=spec.addresses)
 
 
-def _sim_uart(spec: UartSpec, _style: Style | None, _seed: int) -> Driver:
+def _sim_uart(spec: UartSpec, style: Style | None, _seed: int) -> Driver:
     from hearth.drivers.sim.uart import SimUart
 
-    return SimUart(spec.port, spec.settings, peer=spec.peer)
+    return SimUart(spec.port, spec.settings, peer=spec.peer, terminal=style is not Style.ASYNC)
 
 
 def _linux_gpio(chip: ChipSpec, _style: Style | None, _seed: int) -> Driver:

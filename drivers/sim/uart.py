@@ -2,12 +2,14 @@
 
 It owns the pair of descriptors. hearth's end is the terminal's master; the slave (`/dev/pts/N`, in
 `describe`) is the cable's far end, where the peer sits or, with `peer="none"`, where a person attaches a
-terminal program. It refuses to simulate baud rates: a pseudo-terminal has none.
+terminal program. For a virtual clock the pair is one of sockets: a pseudo-terminal hands bytes over in a thread of the
+kernel's, which a clock that jumps cannot wait for. It refuses to simulate baud rates: neither has any.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import tty
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,13 +93,15 @@ class EchoPeer:
 
 
 class SimUart(FdUart):
-    """A `UartDriver` over a pseudo-terminal.
+    """A `UartDriver` over a pseudo-terminal, or over a pair of sockets.
 
     `peer` is there while the port is open, unless it was asked to be none. It asserts CTS, DSR and CD; RTS, DTR and
     breaks reach nobody, and are kept for whoever asks.
     """
 
-    def __init__(self, port: str, settings: UartSettings | None = None, *, peer: PeerKind = "echo") -> None:
+    def __init__(
+        self, port: str, settings: UartSettings | None = None, *, peer: PeerKind = "echo", terminal: bool = True
+    ) -> None:
         super().__init__(port, settings or UartSettings())
         self.peer: EchoPeer | None = None
         self.path: str | None = None
@@ -105,31 +109,40 @@ class SimUart(FdUart):
         """How many breaks were sent."""
         self.in_break = False
         self._peer_kind = peer
+        self._terminal = terminal
+        """False: a pair of sockets, to which nothing can be attached."""
         self._far = -1
         self._rts = self._dtr = False
 
     def open(self) -> None:
-        """Make the pseudo-terminal. Raises DeviceError when the system has none left."""
+        """Make the pair. Raises DeviceError when the system has no pseudo-terminal left."""
         try:
-            near, far = os.openpty()
+            near, far = self._pair()
         except OSError as error:
             raise DeviceError(
                 f"uart {self.port}: no pseudo-terminal to be had ({error.strerror}); is /dev/pts mounted?",
                 effect="none",
                 data={"port": self.port},
             ) from error
-        tty.setraw(far)
         os.set_blocking(near, False)
         os.set_blocking(far, False)
         # The far end stays open for as long as the port is: a person who detaches must not hang up the line.
         self._far = far
-        self.path = os.ttyname(far)
+        self.path = os.ttyname(far) if self._terminal else None
         self.peer = EchoPeer(far) if self._peer_kind == "echo" else None
         self._rts, self._dtr = self.settings.rts, self.settings.dtr
         self._attach(near)
 
+    def _pair(self) -> tuple[int, int]:
+        if not self._terminal:
+            near, far = socket.socketpair()
+            return near.detach(), far.detach()
+        pair = os.openpty()
+        tty.setraw(pair[1])
+        return pair
+
     def close(self) -> None:
-        """Take the pseudo-terminal away."""
+        """Take the pair away."""
         super().close()
         if self.peer is not None:
             self.peer.close()

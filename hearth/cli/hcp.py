@@ -13,6 +13,7 @@ import click
 
 from hearth.cli import hcpview, render
 from hearth.cli.common import DONE, Options, connected, interruptible, standard
+from hearth.cli.hcp_new import new
 from hearth.cli.hcpjobs import abort, account, submit, watch
 from hearth.cli.tools import kind
 from hearth.errors import HearthError
@@ -30,7 +31,7 @@ def hcp() -> None:
     """
 
 
-for command in (submit, watch, abort, account):
+for command in (new, submit, watch, abort, account):
     hcp.add_command(command)
 
 

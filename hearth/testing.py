@@ -1,0 +1,383 @@
+"""Run a capability in a test: on a simulated board, in virtual time, with faults and crashes.
+
+    from hearth.testing import run_capability
+
+    def test_survey() -> None:
+        result = run_capability(survey, {"samples": 5, "interval_s": 60})  # 4 virtual minutes
+        assert result.state == "COMPLETED"
+        assert result.outputs["samples"] == 5
+
+What runs is hearth itself: the gate, the job store, sessions, buses and the audit log, on a temporary directory that is
+gone afterwards. Only two things differ from hearthd: the clock, which jumps over every wait as soon as nothing is left
+to do, and the policy, which allows every risk, since a test is about the capability.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+import shutil
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import trio
+from attrs import evolve, frozen
+
+from hearth.actors.bridges.hcp.book_rows import BookError
+from hearth.actors.build import build_parts
+from hearth.actors.embedded import EmbeddedRuntime, open_all, serve_parts
+from hearth.actors.localjobs import LocalJobs
+from hearth.config import AuditConfig, Config
+from hearth.drivers.base import Style
+from hearth.drivers.boards import Board, load_profile, open_board
+from hearth.errors import DeviceError
+from hearth.groups import unwrapped
+from hearth.hcp.capability import CapabilitySet
+from hearth.hcp.declaration import declare
+from hearth.policy.jobs import JobRules
+from hearth.policy.principal import from_token
+from hearth.policy.rules import Match, PolicyEntry
+from hearth.tools import Done, ToolRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hearth.actors.bridges.hcp.book import Book
+    from hearth.actors.runtime import RuntimeParts
+    from hearth.api import JobEvent, JobResult
+    from hearth.delegation_face import DelegationFace
+    from hearth.hcp.capability import Capability
+    from hearth.tools import Args, StepContext, Tool
+
+NEW_YEAR = 1_767_225_600.0
+"""Epoch seconds at which each run begins: 2026-01-01T00:00:00Z."""
+_POLICY = (PolicyEntry(name="test", match=Match(any=True), max_risk=3, hcp=JobRules(approve=True)),)
+_OUTSIDE = {("trio._threads", "to_thread_run_sync"), ("hearth.actors.bridges.hcp.drawing", "draw")}
+"""Functions (module, name) that wait for a thread or for another process."""
+
+
+@frozen(kw_only=True)
+class RanStep:
+    """A step that a capability had done. One that is replayed after a crash is not done, and is not listed."""
+
+    tool: str
+    args: Mapping[str, Any]
+    result: Mapping[str, Any] | None = None
+    """None for a step that failed."""
+    error: str | None = None
+
+
+@frozen(kw_only=True)
+class CapabilityRun:
+    """What came of a job."""
+
+    state: Literal["COMPLETED", "FAILED", "ABORTED"]
+    outputs: Mapping[str, Any]
+    """Of a job that did not complete: what `job.partial` had been told."""
+    error_code: str | None
+    error_message: str | None
+    artifacts: Mapping[str, bytes]
+    """The files of `job.artifact` and `job.plot`, by file name."""
+    warnings: tuple[str, ...]
+    events: tuple[JobEvent, ...]
+    """What the caller was told, in order; after a crash also what was told before it."""
+    steps: tuple[RanStep, ...]
+    """The steps that were done, in the order in which they ended; with those before a crash."""
+    done_twice: tuple[str, ...]
+    """Operations that were on record when hearth crashed and were done again: none, unless hearth has a bug."""
+    duration_s: float
+    """Seconds of virtual time from the submission to the end."""
+
+
+def run_capability(
+    function: Callable[..., Any],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    board: str | Board = "sim",
+    prepare: Callable[[Board], Any] | None = None,
+    crash_at: int | None = None,
+    answer: bool | Callable[[str], bool] = True,
+    seed: int = 0,
+    config: Config | None = None,
+) -> CapabilityRun:
+    """Run one job of a capability to its end, in virtual time, and return what came of it.
+
+    `function` is decorated with @capability. `board` is a profile, by its name or file, or a Board that was opened with
+    `Style.ASYNC`; all of its buses are simulated. `prepare` gets the board once it is in use, to set what its devices
+    measure and what goes wrong; a coroutine function runs beside the job, in the same virtual time.
+
+    With `crash_at` hearth is killed when that many operations of the job are on record, and the job is resumed from its
+    last checkpoint. `answer` is what a person answers, to an approval and to `job.ask_person`; a callable gets the
+    question. `seed` fixes what the simulated devices measure and what `job.random` returns. `config` is for tools that
+    need some, such as [files].
+
+    Call it from a plain function, not from a coroutine. Raises JobRejected where the gate refuses the job, and
+    ValueError for a function that hearthd would not take, with all that is wrong with it.
+    """
+    run = _Run(function, dict(inputs or {}), _simulated(board, seed), config or Config(), answer, crash_at)
+    clock, state = _Clock(), random.getstate()
+    random.seed(seed)
+    try:
+        with tempfile.TemporaryDirectory(prefix="hearth-testing-") as directory:
+            return trio.run(run.whole, Path(directory), prepare, clock=clock, instruments=[clock])
+    finally:
+        random.setstate(state)
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+class _Clock(trio.abc.Clock, trio.abc.Instrument):
+    """A clock that jumps to the next deadline once nothing is left to do before it.
+
+    Nothing is left when a look at all descriptors has made no task run, and no task waits for a thread or for another
+    process: those take real time, and the clock stands still for them, however busy the machine is.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._looked = False
+        """True once the descriptors were looked at, and no task has run since."""
+        self._ran: set[trio.lowlevel.Task] = set()
+        """Tasks that have run since they were last asked what they wait for."""
+        self._outside: set[trio.lowlevel.Task] = set()
+        """Tasks that wait for a thread or for another process."""
+
+    def start_clock(self) -> None:
+        """See trio.abc.Clock."""
+
+    def current_time(self) -> float:
+        """See trio.abc.Clock."""
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """See trio.abc.Clock: called when no task can run, for how long to wait for descriptors."""
+        if not self._looked:
+            self._looked = True
+            return 0.0
+        for task in self._ran:
+            (self._outside.add if _waits_outside(task) else self._outside.discard)(task)
+        self._ran.clear()
+        if self._outside or deadline == math.inf:
+            return math.inf
+        self._now = max(self._now, deadline)
+        self._looked = False
+        return 0.0
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """See trio.abc.Instrument."""
+        self._looked = False
+        self._ran.add(task)
+
+
+def _waits_outside(task: trio.lowlevel.Task) -> bool:
+    return any(
+        (frame.f_globals.get("__name__"), frame.f_code.co_name) in _OUTSIDE for frame, _ in task.iter_await_frames()
+    )
+
+
+# --- the run --------------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """One job, over one life of a runtime, or over two with a crash between them."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        inputs: Mapping[str, Any],
+        board: Board,
+        config: Config,
+        answer: bool | Callable[[str], bool],
+        crash_at: int | None,
+    ) -> None:
+        self._function, self._inputs, self._board = function, inputs, board
+        self._config, self._answer, self._crash_at = config, answer, crash_at
+        self._steps: list[RanStep] = []
+        self._events: list[JobEvent] = []
+        self._lives: list[dict[str, str]] = []
+        """What each life put on record: position -> operation."""
+        self._killed: str | None = None
+        """The HCP session that ran when hearth was killed."""
+        self._submitted = math.inf
+        self._life = trio.CancelScope()
+        self._asked = trio.Event()
+        """Set while a person may be asked something."""
+
+    async def whole(self, directory: Path, prepare: Callable[[Board], Any] | None) -> CapabilityRun:
+        """Run the job to its end."""
+        first, second = directory / "first", directory / "second"
+        first.mkdir()
+        async with unwrapped(), trio.open_nursery() as world:
+            run = await self._live(first, second, partial(_prepared, prepare, self._board, world))
+            if run is None:
+                run = await self._live(second, None)
+            elif self._crash_at is not None:
+                count = len(self._lives[0])
+                raise ValueError(f"crash_at={self._crash_at}: the job ended before, with {count} operations on record")
+            world.cancel_scope.cancel()
+        assert run is not None
+        return run
+
+    async def _live(
+        self, place: Path, after_crash: Path | None, begin: Callable[[], None] = lambda: None
+    ) -> CapabilityRun | None:
+        """One life of a runtime; None if it was killed. `after_crash` is where the disk is then copied to."""
+        self._lives.append({})
+        parts = self._parts(place)
+        (name,) = parts.capabilities
+        books = open_all(parts)
+        assert books is not None
+        self._watch(books.open().book, place, after_crash)
+        run = None
+        async with serve_parts(parts, books) as runtime, trio.open_nursery() as nursery:
+            begin()
+            nursery.start_soon(self._person, runtime)
+            with trio.CancelScope() as self._life:
+                context = None if self._killed is None else await _checkpoint(runtime, self._killed)
+                self._asked.set()
+                self._submitted = min(self._submitted, trio.current_time())
+                job = await runtime.delegate(name, "a test", self._inputs, context=context)
+                self._asked = trio.Event()
+                async with trio.open_nursery() as following:
+                    following.start_soon(self._follow, job)
+                    ended = await job.wait()
+                run = await self._outcome(runtime, ended, trio.current_time() - self._submitted)
+            nursery.cancel_scope.cancel()
+        return run
+
+    # --- the parts of a runtime ---
+
+    def _parts(self, place: Path) -> RuntimeParts:
+        audit = AuditConfig(path=place / "audit.log", reserve_bytes=0)
+        config = evolve(self._config, audit=audit, policy=(), hcp=evolve(self._config.hcp, capabilities=(), shipped=()))
+        parts = build_parts(
+            config, default_policy=_POLICY, board=self._board, clock=lambda: NEW_YEAR + trio.current_time()
+        )
+        for driver in parts.drivers.values():
+            if driver.style is Style.THREAD:
+                # In place: a thread would be one more thing that the clock has to wait for.
+                driver.style = Style.ASYNC
+        tools = ToolRegistry([self._noting(tool) for tool in parts.registry.values()])
+        return evolve(parts, registry=tools, capabilities=CapabilitySet([_declared(self._function, tools)]))
+
+    def _noting(self, tool: Tool) -> Tool:
+        """The tool, with a note of each step, and dead when hearth is."""
+        life = len(self._lives)
+
+        async def run(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
+            if self._killed is not None and life == 1:
+                raise DeviceError("hearth was killed", effect="none")
+            try:
+                value = await tool.run(ctx, args)
+            except BaseException as error:
+                self._steps.append(RanStep(tool=tool.name, args=args, error=str(error) or type(error).__name__))
+                raise
+            result = value.result if isinstance(value, Done) else value
+            self._steps.append(RanStep(tool=tool.name, args=args, result=result))
+            return value
+
+        return evolve(tool, run=run)
+
+    def _watch(self, book: Book, place: Path, after_crash: Path | None) -> None:
+        """Note what is put on record, and kill hearth when it is time to."""
+        record, on_record = book.record, self._lives[-1]
+
+        async def watched(session_id: str, number: int, outcome: Mapping[str, Any], *args: Any, **more: Any) -> None:
+            if after_crash is not None and self._killed is not None:
+                raise BookError("hearth was killed")
+            await record(session_id, number, outcome, *args, **more)
+            on_record[outcome["position"]] = outcome["what"]
+            if after_crash is not None and len(on_record) == self._crash_at:
+                self._killed = session_id
+                # What a crash would leave on the disk, in the one thread that writes to the job store.
+                await book._clerk.read(lambda _file: shutil.copytree(place, after_crash))
+                self._life.cancel()
+                raise BookError("hearth was killed")
+
+        book.record = watched  # type: ignore[method-assign]
+
+    # --- who else is there ---
+
+    async def _follow(self, job: DelegationFace) -> None:
+        async for event in job.events():
+            self._events.append(event)
+            if event.event_type == "state_changed":
+                asked = trio.Event()
+                if event.data.get("to_state") == "PAUSED":
+                    asked.set()
+                self._asked.set()
+                self._asked = asked
+
+    async def _person(self, runtime: EmbeddedRuntime) -> None:
+        """Answer what a person is asked, as another principal than the caller: nobody approves their own jobs."""
+        principal = from_token("the person of hearth.testing")
+        jobs = LocalJobs(runtime._runtime, principal)
+        person = EmbeddedRuntime(runtime._runtime, principal, jobs)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(jobs.run)
+            while True:
+                await self._asked.wait()
+                for question in await person.pending_approvals():
+                    text = question.get("question") or f"Approve a job of {question['capability']}?"
+                    yes = self._answer(text) if callable(self._answer) else self._answer
+                    await person.decide(question["approval_id"], approve=yes)
+                await trio.sleep(0.1)
+
+    async def _outcome(self, runtime: EmbeddedRuntime, ended: JobResult, duration_s: float) -> CapabilityRun:
+        files = {one.uri.rpartition("/")[2]: await runtime.artifact(one.uri) for one in ended.artifacts}
+        first, *later = self._lives
+        return CapabilityRun(
+            state=cast("Any", ended.state),
+            outputs=ended.outputs,
+            error_code=ended.error_code,
+            error_message=ended.error_message,
+            artifacts=files,
+            warnings=tuple(one.data["message"] for one in self._events if one.event_type == "warning"),
+            events=tuple(self._events),
+            steps=tuple(self._steps),
+            done_twice=tuple(what for life in later for position, what in life.items() if position in first),
+            duration_s=duration_s,
+        )
+
+
+def _prepared(prepare: Callable[[Board], Any] | None, board: Board, world: trio.Nursery) -> None:
+    begun = None if prepare is None else prepare(board)
+    if inspect.isawaitable(begun):
+
+        async def go_on() -> None:
+            await begun
+
+        world.start_soon(go_on)
+
+
+def _declared(function: Callable[..., Any], tools: ToolRegistry) -> Capability:
+    source = getattr(function, "__hearth_capability__", None)
+    if source is None:
+        raise ValueError(f"{function!r} is no capability: put @capability(…) from hearth above it")
+    declared = declare(source, tools)
+    if declared.capability is None:
+        raise ValueError("\n".join(str(fault) for fault in declared.faults))
+    return declared.capability
+
+
+def _simulated(board: str | Board, seed: int) -> Board:
+    opened = board if isinstance(board, Board) else open_board(load_profile(board), style=Style.ASYNC, seed=seed)
+    profile = opened.profile
+    if profile.discover or any(one.driver != "sim" for one in (*profile.chips, *profile.i2c, *profile.uarts)):
+        raise ValueError(f'board {opened.name!r} drives real hardware; name one whose buses have driver = "sim"')
+    for bus, driver in opened.drivers.items():
+        if driver.style is Style.THREAD:
+            cure = "open the board with open_board(load_profile(…), style=Style.ASYNC)"
+            raise ValueError(f"board {opened.name!r}: {bus} works in a thread, and its waits are real time; {cure}")
+    return opened
+
+
+async def _checkpoint(runtime: EmbeddedRuntime, session_id: str) -> dict[str, Any]:
+    """What the caller of a job that a crash ended says to go on from there."""
+    ended = await (await runtime.attach_job(session_id)).wait()
+    assert ended.details is not None
+    return {"last_checkpoint": ended.details.last_checkpoint}
