@@ -34,7 +34,7 @@ from hearth.config import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import Board, load_profile, open_board
 from hearth.errors import DeviceError
-from hearth.groups import unwrapped
+from hearth.groups import sole
 from hearth.hcp.capability import CapabilitySet
 from hearth.hcp.declaration import declare
 from hearth.policy.jobs import JobRules
@@ -43,7 +43,7 @@ from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Done, ToolRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from hearth.actors.bridges.hcp.book import Book
     from hearth.actors.runtime import RuntimeParts
@@ -98,7 +98,7 @@ def run_capability(
     *,
     board: str | Board = "sim",
     prepare: Callable[[Board], Any] | None = None,
-    crash_at: int | None = None,
+    crash_at: int | str | None = None,
     answer: bool | Callable[[str], bool] = True,
     seed: int = 0,
     config: Config | None = None,
@@ -109,8 +109,9 @@ def run_capability(
     `Style.ASYNC`; all of its buses are simulated. `prepare` gets the board once it is in use, to set what its devices
     measure and what goes wrong; a coroutine function runs beside the job, in the same virtual time.
 
-    With `crash_at` hearth is killed when that many operations of the job are on record, and the job is resumed from its
-    last checkpoint. `answer` is what a person answers, to an approval and to `job.ask_person`; a callable gets the
+    With `crash_at` hearth is killed when so many operations of the job are on record, or, for the name of a tool, when
+    its first step is done and not on record yet. The job is then resumed from its last checkpoint; one that has none
+    has failed. `answer` is what a person answers, to an approval and to `job.ask_person`; a callable gets the
     question. `seed` fixes what the simulated devices measure and what `job.random` returns. `config` is for tools that
     need some, such as [files].
 
@@ -123,6 +124,8 @@ def run_capability(
     try:
         with tempfile.TemporaryDirectory(prefix="hearth-testing-") as directory:
             return trio.run(run.whole, Path(directory), prepare, clock=clock, instruments=[clock])
+    except BaseExceptionGroup as group:
+        raise sole(group) from None
     finally:
         random.setstate(state)
 
@@ -192,7 +195,7 @@ class _Run:
         board: Board,
         config: Config,
         answer: bool | Callable[[str], bool],
-        crash_at: int | None,
+        crash_at: int | str | None,
     ) -> None:
         self._function, self._inputs, self._board = function, inputs, board
         self._config, self._answer, self._crash_at = config, answer, crash_at
@@ -200,8 +203,9 @@ class _Run:
         self._events: list[JobEvent] = []
         self._lives: list[dict[str, str]] = []
         """What each life put on record: position -> operation."""
-        self._killed: str | None = None
-        """The HCP session that ran when hearth was killed."""
+        self._kill: Callable[[], Awaitable[None]] | None = None
+        """Kills hearth, in a life in which it may be."""
+        self._killed = False
         self._submitted = math.inf
         self._life = trio.CancelScope()
         self._asked = trio.Event()
@@ -211,13 +215,13 @@ class _Run:
         """Run the job to its end."""
         first, second = directory / "first", directory / "second"
         first.mkdir()
-        async with unwrapped(), trio.open_nursery() as world:
+        async with trio.open_nursery() as world:
             run = await self._live(first, second, partial(_prepared, prepare, self._board, world))
             if run is None:
                 run = await self._live(second, None)
             elif self._crash_at is not None:
-                count = len(self._lives[0])
-                raise ValueError(f"crash_at={self._crash_at}: the job ended before, with {count} operations on record")
+                done = f"it put {len(self._lives[0])} operations on record"
+                raise ValueError(f"crash_at={self._crash_at!r}: the job ended before; {done}")
             world.cancel_scope.cancel()
         assert run is not None
         return run
@@ -237,17 +241,27 @@ class _Run:
             begin()
             nursery.start_soon(self._person, runtime)
             with trio.CancelScope() as self._life:
-                context = None if self._killed is None else await _checkpoint(runtime, self._killed)
-                self._asked.set()
-                self._submitted = min(self._submitted, trio.current_time())
-                job = await runtime.delegate(name, "a test", self._inputs, context=context)
-                self._asked = trio.Event()
-                async with trio.open_nursery() as following:
-                    following.start_soon(self._follow, job)
-                    ended = await job.wait()
+                ended = await self._job(runtime, name)
                 run = await self._outcome(runtime, ended, trio.current_time() - self._submitted)
             nursery.cancel_scope.cancel()
         return run
+
+    async def _job(self, runtime: EmbeddedRuntime, name: str) -> JobResult:
+        """Hand the job in, or go on with it as the caller of one that a crash ended, and wait for its end."""
+        context = None
+        if self._killed:
+            (crashed,) = await runtime.jobs()
+            ended = await (await runtime.attach_job(crashed["session_id"])).wait()
+            if ended.details is None or ended.details.last_checkpoint is None:
+                return ended
+            context = {"last_checkpoint": ended.details.last_checkpoint}
+        self._submitted = min(self._submitted, trio.current_time())
+        self._asked.set()
+        job = await runtime.delegate(name, "a test", self._inputs, context=context)
+        self._asked = trio.Event()
+        async with trio.open_nursery() as following:
+            following.start_soon(self._follow, job)
+            return await job.wait()
 
     # --- the parts of a runtime ---
 
@@ -269,7 +283,7 @@ class _Run:
         life = len(self._lives)
 
         async def run(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
-            if self._killed is not None and life == 1:
+            if self._killed and life == 1:
                 raise DeviceError("hearth was killed", effect="none")
             try:
                 value = await tool.run(ctx, args)
@@ -278,6 +292,9 @@ class _Run:
                 raise
             result = value.result if isinstance(value, Done) else value
             self._steps.append(RanStep(tool=tool.name, args=args, result=result))
+            if tool.name == self._crash_at and self._kill is not None:
+                await self._kill()
+                raise DeviceError("hearth was killed", effect="unknown")
             return value
 
         return evolve(tool, run=run)
@@ -286,18 +303,22 @@ class _Run:
         """Note what is put on record, and kill hearth when it is time to."""
         record, on_record = book.record, self._lives[-1]
 
+        async def kill() -> None:
+            self._killed, self._kill = True, None
+            # What a crash would leave on the disk, in the one thread that writes to the job store.
+            await book._clerk.read(_copied, place, after_crash)
+            self._life.cancel()
+
         async def watched(session_id: str, number: int, outcome: Mapping[str, Any], *args: Any, **more: Any) -> None:
-            if after_crash is not None and self._killed is not None:
+            if self._killed and after_crash is not None:
                 raise BookError("hearth was killed")
             await record(session_id, number, outcome, *args, **more)
             on_record[outcome["position"]] = outcome["what"]
-            if after_crash is not None and len(on_record) == self._crash_at:
-                self._killed = session_id
-                # What a crash would leave on the disk, in the one thread that writes to the job store.
-                await book._clerk.read(lambda _file: shutil.copytree(place, after_crash))
-                self._life.cancel()
+            if len(on_record) == self._crash_at and self._kill is not None:
+                await self._kill()
                 raise BookError("hearth was killed")
 
+        self._kill = None if after_crash is None else kill
         book.record = watched  # type: ignore[method-assign]
 
     # --- who else is there ---
@@ -336,7 +357,12 @@ class _Run:
             error_code=ended.error_code,
             error_message=ended.error_message,
             artifacts=files,
-            warnings=tuple(one.data["message"] for one in self._events if one.event_type == "warning"),
+            warnings=tuple(
+                one.data["message"]
+                for one in self._events
+                # How long the function computes is measured in real time, and differs from run to run.
+                if one.event_type == "warning" and one.data["code"] != "event_loop_held"
+            ),
             events=tuple(self._events),
             steps=tuple(self._steps),
             done_twice=tuple(what for life in later for position, what in life.items() if position in first),
@@ -367,7 +393,8 @@ def _declared(function: Callable[..., Any], tools: ToolRegistry) -> Capability:
 def _simulated(board: str | Board, seed: int) -> Board:
     opened = board if isinstance(board, Board) else open_board(load_profile(board), style=Style.ASYNC, seed=seed)
     profile = opened.profile
-    if profile.discover or any(one.driver != "sim" for one in (*profile.chips, *profile.i2c, *profile.uarts)):
+    buses: list[Any] = [*profile.chips, *profile.i2c, *profile.uarts]
+    if profile.discover or any(bus.driver != "sim" for bus in buses):
         raise ValueError(f'board {opened.name!r} drives real hardware; name one whose buses have driver = "sim"')
     for bus, driver in opened.drivers.items():
         if driver.style is Style.THREAD:
@@ -376,8 +403,5 @@ def _simulated(board: str | Board, seed: int) -> Board:
     return opened
 
 
-async def _checkpoint(runtime: EmbeddedRuntime, session_id: str) -> dict[str, Any]:
-    """What the caller of a job that a crash ended says to go on from there."""
-    ended = await (await runtime.attach_job(session_id)).wait()
-    assert ended.details is not None
-    return {"last_checkpoint": ended.details.last_checkpoint}
+def _copied(_file: object, place: Path, to: Path) -> None:
+    shutil.copytree(place, to)

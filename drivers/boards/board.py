@@ -223,7 +223,13 @@ def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
 
     # A chip has nothing to wait for: in virtual time it is INLINE.
     mine = Style.THREAD if style is Style.THREAD else Style.INLINE
-    return SimGpio(chip.label, chip.lines, wires=chip.wires, style=mine)
+    driver = SimGpio(chip.label, chip.lines, wires=chip.wires, style=mine)
+    if style is Style.ASYNC:
+        from hearth.drivers.sim.i2c import clock_for
+
+        clock = clock_for(style)
+        driver.clock_ns = lambda: round(clock() * 1e9)
+    return driver
 
 
 def _sim_i2c(spec: I2cSpec, style: Style | None, seed: int) -> Driver:

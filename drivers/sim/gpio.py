@@ -93,7 +93,8 @@ class SimGpio(BaseDriver):
         self.label = label
         self.shorts = 0
         """How often a net was driven high and low at once."""
-        self._clock_ns = clock_ns
+        self.clock_ns = clock_ns
+        """The time of an edge: nanoseconds, monotonic."""
         self._specs = {spec.offset: spec for spec in lines}
         self._all = {spec.offset: _Line(spec, _Net()) for spec in lines}
         self._lines: Mapping[int, _Line] = {}
@@ -196,7 +197,7 @@ class SimGpio(BaseDriver):
             self.shorts += 1
         level = net.level
         if level != before:
-            now = self._clock_ns()
+            now = self.clock_ns()
             for line in net.lines:
                 for watch in line.watches:
                     watch.feed(line.value, now)

@@ -64,7 +64,7 @@ async def FUNCTION_NAME(
         reading = await job.run("hw.sensor.read", sensor=sensor)
         readings.append(reading["value"])
         await job.report(progress=number / samples, message=f"{number} of {samples} readings")
-    job.artifact("readings.csv", "value\\n" + "".join(f"{value}\\n" for value in readings))
+    job.artifact("readings.csv", "value\\n" + "".join(f"{value}\\n" for value in readings), media_type="text/csv")
     return Result(mean=sum(readings) / len(readings), readings=readings)
 '''
 
