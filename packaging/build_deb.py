@@ -101,7 +101,7 @@ class Build:
         home = self.tree / HOME
         (home / "bin").mkdir()
         (home / "bin" / "python3").symlink_to(os.path.relpath(self._python, f"/{HOME}/bin"))
-        # What an administrator installs for the system is seen: vendors' tools, planners, matplotlib. Ours comes first.
+        # What an administrator installs for the system is seen: vendors' tools, matplotlib. Ours comes first.
         settings = {"home": self._python.parent, "include-system-site-packages": "true", "version": self._exact}
         self.write(HOME / "pyvenv.cfg", "".join(f"{key} = {value}\n" for key, value in settings.items()))
         for name, module in SCRIPTS.items():

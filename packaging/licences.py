@@ -45,9 +45,7 @@ _CLASSIFIERS = {
 }
 """Those that mean one licence; "BSD License" and "Apache Software License" do not."""
 _BY_TEXT = {
-    "flexcache": "BSD-3-Clause",
     "isodate": "BSD-3-Clause",
-    "pint": "BSD-3-Clause",
     "pyserial": "BSD-3-Clause",
     "rfc8785": "Apache-2.0",
     "semantic-version": "BSD-2-Clause",

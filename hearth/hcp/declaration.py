@@ -28,9 +28,8 @@ from hearth.hcp.annotations import (
 )
 from hearth.hcp.capability import Capability, Escalation, Limit, Safety
 from hearth.hcp.envelope import SafetyEnvelope
-from hearth.hcp.faults import Fault, join
+from hearth.hcp.faults import Fault, join, near
 from hearth.hcp.inputs import InputRefused, ask, named, pointer, wire_name
-from hearth.hcp.schema_kinds import near
 from hearth.hcp.schemas import schema_faults
 from hearth.hcp.source_check import source_warnings
 from hearth.hcp.tables import Table, unsayable

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
 from attrs import frozen
 
 from hearth.config_toml import dump_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @frozen
@@ -25,3 +31,9 @@ class Fault:
 def join(path: str, key: str) -> str:
     """The path of a key within a table."""
     return f"{path}.{dump_key(key)}" if path else dump_key(key)
+
+
+def near(name: str, there: Iterable[str]) -> str:
+    """Words to add to a fault: the nearest of the names that there are, if one is near."""
+    found = get_close_matches(name, list(there), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -298,6 +298,11 @@ async def test_priority_and_time_reach_the_bus(look):
 
 
 @pytest.mark.spec("hcp L2 Standard Event Types", "is", "warning | Non-fatal warning | code, message, details")
+@pytest.mark.spec(
+    "hcp L2 Standard Event Types",
+    "is",
+    "intermediate_result | Partial or interim result available | result_type, data, is_partial",
+)
 async def test_what_a_function_tells_is_told_and_its_warnings_are_in_the_summary(look):
     async def function(job):
         await job.report(mean=1)
@@ -309,13 +314,39 @@ async def test_what_a_function_tells_is_told_and_its_warnings_are_in_the_summary
         caller = world.caller()
         session_id = await caller.accepted()
         summary = (await caller.outcome(session_id))["execution_summary"]
-        assert (await caller.told(session_id, "intermediate_result"))["data"] == {"mean": 1}
+        interim = await caller.told(session_id, "intermediate_result")
+        assert interim == {"result_type": "progress", "data": {"mean": 1}, "is_partial": True}
         codes = [event["data"]["code"] for event in caller.events_in(session_id, "warning")]
         assert codes == ["noisy", "event_too_large"]
         assert summary["warnings"][0] == "it is noisy"
         assert len(caller.events_in(session_id, "intermediate_result")) == 1
 
 
+@pytest.mark.spec(
+    "hcp L2 Standard Event Types",
+    "is",
+    "progress | Execution progress update | stage (string), percent (number, optional), message (string)",
+)
+async def test_how_far_a_function_says_it_is_is_told_with_its_stage(look):
+    async def function(job):
+        job.phase = "warming"
+        await job.report(0.25, "a quarter")
+        job.phase = "measuring"
+        await job.report(0.5, "half")
+        return {}
+
+    async with look(capability(function=function)) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        await caller.closed(session_id)
+        told = [event["data"] for event in caller.events_in(session_id, "progress")]
+        assert [(one["stage"], one["percent"], one["message"]) for one in told] == [
+            ("warming", 25.0, "a quarter"),
+            ("measuring", 50.0, "half"),
+        ]
+
+
+@pytest.mark.spec("hcp L3 Safety Envelope", "is", "Enforced locally by the callee during L1 tool execution")
 async def test_a_value_beyond_a_limit_is_a_safety_violation_and_a_risk_event_in_the_summary(look):
     envelope = SafetyEnvelope(parameters={"heat": Limit(max=60, unit="celsius")})
 

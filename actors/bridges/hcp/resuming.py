@@ -41,11 +41,6 @@ class Resumption:
     """The same as the book has them."""
 
 
-def number_of(checkpoint: str) -> int:
-    """The steps done before a checkpoint of ours."""
-    return int(checkpoint.rpartition("-")[2])
-
-
 async def resumption(
     book: Book, principal: str, submit: TaskSubmit, approval: Approval, live: Container[str]
 ) -> Resumption | None:
