@@ -71,7 +71,7 @@ def _overview(found: Sequence[Mapping[str, Any]]) -> list[str]:
             str(each.get("version")),
             str((each.get("safety") or {}).get("risk_ceiling")),
             "asks a person" if (each.get("safety") or {}).get("requires_human_approval") else "-",
-            str(each.get("description", "")).partition(". ")[0].removesuffix("."),
+            " ".join(str(each.get("description", "")).split()).partition(". ")[0].removesuffix("."),
         )
         for each in found
     ]
