@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -35,5 +34,7 @@ def join(path: str, key: str) -> str:
 
 def near(name: str, there: Iterable[str]) -> str:
     """Words to add to a fault: the nearest of the names that there are, if one is near."""
+    from difflib import get_close_matches  # 5 ms, and only when something is misspelt
+
     found = get_close_matches(name, list(there), 1)
     return f"; did you mean {found[0]!r}?" if found else ""

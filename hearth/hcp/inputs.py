@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.errors import HearthError
-from hearth.hcp.caller_schema import escaped, explain
+from hearth.schema import Validator, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,16 +80,16 @@ def fill_defaults(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[
 
 def what_is_wrong(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[str, str]:
     """For inputs that were refused: a sentence that names the place, and the cure."""
-    misfit = explain(schema, inputs)
+    pointer_in, reason = Validator(schema).explain(inputs)
     place = AT
     value: Any = inputs
     wanted: Any = schema
-    parts = [part.replace("~1", "/").replace("~0", "~") for part in misfit.pointer.split("/")[1:]]
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer_in.split("/")[1:]]
     for part in parts:
         place = f"{place}/{escaped(part)}"
         value = value[int(part)] if isinstance(value, Sequence) else value[part]
         wanted = _beneath(schema, wanted, part)
-    return f"{place}: {misfit.reason}", _cure(place, value, wanted)
+    return f"{place}: {reason}", _cure(place, value, wanted)
 
 
 def _cure(place: str, value: Any, wanted: Any) -> str:
