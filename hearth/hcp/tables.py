@@ -96,7 +96,10 @@ def unsayable(value: object, path: str = "") -> Iterator[Fault]:
     """
     if isinstance(value, Mapping):
         for key, member in value.items():
-            yield from unsayable(member, join(path, key))
+            if isinstance(key, str):
+                yield from unsayable(member, join(path, key))
+            else:
+                yield Fault(path, f"expected a key that JSON can hold, got {show(key)}; write it as a string")
     elif isinstance(value, list):
         for index, member in enumerate(value):
             yield from unsayable(member, f"{path}[{index}]")

@@ -96,6 +96,21 @@ def test_every_fault_of_every_source_is_told_with_its_place(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("input_schema={1: 2}", "input_schema: expected a key that JSON can hold, got 1; write it as a string"),
+        ("output_schema={'type': object()}", "output_schema.type: expected what JSON can hold, got "),
+        ("escalate=[5]", "escalate[0]: expected an Escalation("),
+        ("clean_up=[[]]", "clean_up[0]: expected a non-empty string, got []"),
+        ("nope=1", "TypeError: capability() got an unexpected keyword argument 'nope'"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_a_fault_as_any_other(tmp_path, said, told):
+    file = named(tmp_path, "a", RIGHT.replace('risk_ceiling="R3"', f'risk_ceiling="R3", {said}'))
+    assert refused(file)[0].startswith(f"{file}:8: {told}")
+
+
 def test_what_is_not_there_is_refused(tmp_path):
     cure = "create it, or take it out of [hcp] capabilities"
     assert refused(tmp_path / "none") == [f"{tmp_path}/none: cannot be read: No such file or directory; {cure}"]
