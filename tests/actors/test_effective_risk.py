@@ -138,42 +138,26 @@ async def test_a_session_that_ends_leaves_no_place_at_a_serial_port(tmp_path):
         await until(lambda: not port._inbox._cursors)
 
 
-PROBE = """
-[capability]
-name = "probe"
-version = "1.0.0"
-description = "Reads one byte."
+PROBE = '''
+from typing import Literal
 
-[capability.input_schema]
-type = "object"
-properties.width = { enum = [8, 16], default = 8 }
+from hearth import Job, capability
 
-[capability.output_schema]
-type = "object"
 
-[capability.safety]
-risk_floor = "R1"
-risk_ceiling = "R1"
-requires_human_approval = false
-involves_physical_resources = false
-
-[capability.constraints]
-max_duration = "PT10S"
-
-[[recipe.steps]]
-name = "look"
-tool = "i2c.read"
-args = { bus = 1, addr = "0x50", reg = 5, reg_width = { expr = "inputs.width" }, len = 1 }
-
-[recipe.outputs]
-data = "results.look.data"
-"""
+@capability("probe", version="1.0.0", tools=["i2c.read"], risk_ceiling="R1", max_duration="PT10S")
+async def probe(job: Job, *, width: Literal[8, 16] = 8) -> dict[str, str]:
+    """Reads one byte."""
+    result = await job.run("i2c.read", bus=1, addr="0x50", reg=5, reg_width=width, len=1)
+    return {"data": result["data"]}
+'''
 
 
 @pytest.mark.parametrize("policy", ["max_risk = 0", "max_risk = 2"])
 async def test_no_step_of_a_job_is_riskier_than_the_job_whatever_its_inputs_make_of_it(tmp_path, policy):
-    (tmp_path / "probe.toml").write_text(PROBE)
-    more = f'[hcp]\ncapabilities = ["{tmp_path}/probe.toml"]'
+    file = tmp_path / "probe.py"
+    file.write_text(PROBE)
+    file.chmod(0o644)
+    more = f'[hcp]\ncapabilities = ["{file}"]'
     async with runtime(tmp_path, f"{policy}\nhcp = {{ }}", more) as opened:
         before = bytes(memory(opened))
         assert (await (await opened.delegate("probe", "look", {})).wait()).outputs == {"data": "/w=="}

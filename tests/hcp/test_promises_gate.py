@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import tomllib
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 from hcp.houses import gated, house, policy
-from support.hcp import capability, reading, step
+from support.hcp import capability, failing, reading, scripted, step
 from support.world import ALICE, BOB, NOON, World
 
+from hearth import Escalation, Limit, capability as declare_capability
+from hearth.hcp.capability import MARK
 from hearth.hcp.declaration import declare
-from hearth.hcp.planners import load_planners
-from hearth.hcp.planning import Fail, Finish, Keepsake, Tell
 from hearth.hcp.reading import read_declaration
 from hearth.hcp.token import verify
 from hearth.hcp.values import NEEDED_RISK_LEVEL
 from hearth.policy.jobs import JobRules
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Tool
+
+if TYPE_CHECKING:
+    from hearth import Job
 
 ENVELOPES = "hcp L3 Safety Envelope"
 TASK = "hcp L4 TaskSubmit Fields"
@@ -168,31 +171,22 @@ async def test_an_abort_under_a_token_that_does_not_hold_is_refused_and_the_job_
         assert (await caller.closed(session_id))[-1]["payload"]["data"]["final_state"] == "COMPLETED"
 
 
-OVEN = """
-[capability]
-name = "oven"
-version = "1.2.0"
-description = "Heats something, looks how hot it has got, and opens the door."
-input_schema = { type = "object", properties = { target = { type = "integer" }, found = { type = "integer" } } }
-output_schema = { type = "object" }
-safety.risk_ceiling = "R5"
-safety.risk_floor = "R4"
-safety.requires_human_approval = false
-safety.involves_physical_resources = true
-[[capability.safety.escalate]]
-when = "inputs.target > `800`"
-risk = "R5"
-because = "it glows"
-[safety_envelope]
-prohibited_actions = ["opening it while it glows"]
-parameters.temperature = { value = "inputs.target", watch = "results.look.count", max = 1000, unit = "celsius" }
-[recipe]
-outputs = { hottest = "results.look.count" }
-steps = [
-    { name = "look", tool = "bench.heat", args = { n = { expr = "inputs.found" } } },
-    { name = "open", tool = "bench.set", args = { line = 1, value = 1 } },
-]
-"""
+@declare_capability(
+    "oven",
+    version="1.2.0",
+    tools=["bench.heat", "bench.set"],
+    risk_ceiling="R5",
+    risk_floor="R4",
+    escalate=[Escalation(lambda target: target > 800, "R5", "it glows", "keep /payload/inputs/target at 800 or less")],
+    limits={"temperature": Limit(lambda target: target, max=1000, unit="celsius")},
+    prohibited_actions=["opening it while it glows"],
+)
+async def oven(job: Job, *, target: int, found: int) -> dict[str, int]:
+    """Heats something, looks how hot it has got, and opens the door."""
+    hottest = (await job.run("bench.heat", n=found))["count"]
+    job.watch("temperature", hottest)
+    await job.run("bench.set", line=1, value=1)
+    return {"hottest": hottest}
 
 
 async def heat(_ctx, args):
@@ -215,9 +209,9 @@ HEAT = Tool(
 
 
 def kitchen(place):
-    """A world with a capability that has a safety envelope: of a file, done by the shipped planner."""
+    """A world with a capability that has a safety envelope, as its author declares it."""
     registry = World(extra_tools=[HEAT]).parts.registry
-    found = declare(tomllib.loads(OVEN), "oven.toml", registry, load_planners())
+    found = declare(getattr(oven, MARK), registry)
     assert found.capability is not None, found.faults
     return house(place, found.capability, policy=policy(), extra_tools=[HEAT])
 
@@ -257,7 +251,7 @@ async def test_a_job_that_finds_itself_outside_of_its_envelope_does_nothing_furt
         assert [one["tool"] for one in world.records("task.step.start")] == ["bench.heat"]
     assert failed["error_code"] == "safety_violation"
     assert "temperature" in failed["error_message"]
-    assert failed["execution_summary"]["risk_events"]
+    assert failed["execution_summary"]["risk_events"] == ["safety_envelope.temperature"]
 
 
 @pytest.mark.spec(
@@ -284,12 +278,9 @@ async def test_a_capability_is_found_by_its_name_and_by_a_range_that_has_its_ver
 
 @pytest.mark.spec(LIMITS, "is", "confidence_threshold | number (0–1) | Minimum acceptable confidence for results")
 async def test_a_result_below_the_threshold_is_no_completion(place) -> None:
-    def script(_order):
-        yield step("read", tag="x")
-        yield Finish(outputs={"confidence": 0.9})
-
+    function = scripted(step("read", tag="x"), outputs={"confidence": 0.9})
     schema = {"type": "object", "properties": {"confidence": {"type": "number"}}}
-    async with house(place, capability(script=script, output_schema=schema)) as world:
+    async with house(place, capability(function=function, output_schema=schema)) as world:
         caller = world.caller()
         for threshold, end in ((0.9, "task_completed"), (0.95, "task_failed")):
             story = await caller.closed(await caller.accepted(constraints={"confidence_threshold": threshold}))
@@ -321,8 +312,11 @@ def test_each_risk_level_needs_a_level_of_hacps_that_says_the_same_of_effects() 
 )
 @pytest.mark.parametrize("level", ["T1", "T2", "T3", "T4"])
 async def test_who_reads_an_artifact_is_logged_from_t2_on_and_is_the_submitter_alone_from_t3_on(place, level) -> None:
-    keepsake = Keepsake(name="log", file="log.csv", type="text/csv", content=b"a\n")
-    offered = capability(keepsakes=lambda _course: [keepsake], data_classification="T4")
+    async def logging(job):
+        job.artifact("log.csv", b"a\n", media_type="text/csv")
+        return {}
+
+    offered = capability(function=logging, data_classification="T4")
     async with house(place, offered, policy=policy(max_data_classification="T4")) as world:
         caller, other = world.caller(), world.caller(BOB)
         completed = await caller.outcome(await caller.accepted(constraints={"data_classification": level}))
@@ -344,20 +338,15 @@ async def test_who_reads_an_artifact_is_logged_from_t2_on_and_is_the_submitter_a
 @pytest.mark.spec(CODES, "is", "resource_unavailable | Required resource is not available")
 @pytest.mark.parametrize("code", ["execution_error", "input_error", "safety_violation", "resource_unavailable"])
 async def test_a_failure_bears_the_standard_code_of_its_cause(place, code) -> None:
-    def script(_order):
-        yield Tell(event_type="log", data={"level": "info", "message": "about to fail"})
-        yield Fail(error_code=code, message="no further", risk_event="stopped")
+    async def bug(_job):
+        return {}["a bug in a capability"]
 
-    def bug(_order):
-        yield {}["a bug in a planner"]
-
-    async with house(place, capability(script=script), capability("bug", bug)) as world:
+    async with house(place, capability(function=failing("no further", code)), capability("bug", bug)) as world:
         caller = world.caller()
         failed = await caller.outcome(await caller.accepted())
         crashed = await caller.outcome(await caller.accepted("bug"))
     assert (failed["error_code"], failed["error_message"]) == (code, "no further")
     assert failed["error_details"]["recoverable"] is False
-    assert failed["execution_summary"]["risk_events"] == ["stopped"]
     assert crashed["error_code"] == "internal_error"
 
 
