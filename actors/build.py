@@ -41,9 +41,9 @@ from hearth.tools import ToolRegistry
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hearth.actors.energymeter import SensorDriver
     from hearth.drivers.base import Driver, Style
     from hearth.drivers.launching import Launcher
+    from hearth.drivers.linux.sensors import KernelSensors
 
 
 def build_parts(
@@ -167,7 +167,7 @@ def _meter(config: Config, board: Board, journal: Journal) -> EnergyMeter:
     """What measures the card's price; of no driver where the price is known, or is not to be measured."""
     wanted = config.card.measure_energy and config.card.base_cost_joules is None
     driver = board.drivers.get(SENSORS_BUS) if wanted else None
-    return EnergyMeter(cast("SensorDriver | None", driver), lambda: sum(journal.tally.steps.values()))
+    return EnergyMeter(cast("KernelSensors | None", driver), lambda: sum(journal.tally.steps.values()))
 
 
 def audit_settings(config: Config) -> AuditSettings:

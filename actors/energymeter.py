@@ -7,7 +7,7 @@ and changes nothing, and must not wait behind a client's. What the readings mean
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -15,9 +15,10 @@ from hearth.agentcard.energy import PERIOD_S, EnergyPerInvocation, Sensor, choos
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from hearth.agentcard.build import Measured
+    from hearth.drivers.linux.sensors import KernelSensors
 
 log = logging.getLogger("hearth.energymeter")
 
@@ -26,24 +27,12 @@ MOST_FAILURES = 5
 """Readings in a row that fail before a meter is given up: it was unplugged, or its permission withdrawn."""
 
 
-class SensorDriver(Protocol):
-    """What is needed of `hearth.drivers.linux.sensors.KernelSensors`."""
-
-    def scan(self, most: int | None = None) -> Sequence[Any]:
-        """Every sensor there is."""
-        ...
-
-    def read(self, name: str) -> Any:
-        """Its value now. Raises DeviceError."""
-        ...
-
-
 class EnergyMeter:
     """Reads as long as `run` does; without a driver or meters that ends at once, and `measured` stays None."""
 
     def __init__(
         self,
-        driver: SensorDriver | None,
+        driver: KernelSensors | None,
         invocations: Callable[[], int],
         *,
         clock: Callable[[], float] = trio.current_time,
@@ -86,7 +75,7 @@ class EnergyMeter:
                 self._energy.reading(self._clock(), values, self._invocations())
             await self._pause(PERIOD_S)
 
-    def _read(self, driver: SensorDriver) -> dict[str, float]:
+    def _read(self, driver: KernelSensors) -> dict[str, float]:
         return {meter.sensor: float(driver.read(meter.sensor).value) for meter in self._energy.meters}
 
 

@@ -6,7 +6,7 @@ and what its failure means for the others, is the task's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import trio
@@ -22,47 +22,19 @@ if TYPE_CHECKING:
 
     from hearth.actors.bus import Bus
     from hearth.actors.events import EventLog
+    from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
-    from hearth.actors.tally import Tally
     from hearth.api import Status
     from hearth.errors import RpcError
     from hearth.policy.buckets import Buckets
     from hearth.tools import PathGuard, Tool, Undo
 
 
-class Receipt(Protocol):
-    """The journal's promise: `get` returns when the records are as durable as configured."""
-
-    async def get(self) -> None:
-        """Wait; raises AuditUnavailable."""
-
-
-class AuditTrail(Protocol):
-    """The journal's face to those who write to it."""
-
-    def post(self, *records: Mapping[str, Any], minor: bool = False) -> Receipt:
-        """Hand over records, to be written together and in this order.
-
-        `minor` ones tell of nothing that was changed or disclosed: they never displace others.
-        """
-        ...
-
-    @property
-    def failure(self) -> str | None:
-        """Why the log cannot be written at the moment, or None."""
-        ...
-
-    @property
-    def tally(self) -> Tally:
-        """Where what happens is counted."""
-        ...
-
-
 @frozen(eq=False)
 class TaskServices:
     """What every task of a runtime works with."""
 
-    journal: AuditTrail
+    journal: Journal
     buses: Mapping[str, Bus]
     paths: PathGuard
     clock: Callable[[], float]

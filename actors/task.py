@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hearth.actors.bus import Bus
+    from hearth.actors.journal import Receipt
     from hearth.actors.memory_budget import Account
-    from hearth.actors.step import Receipt, StepRun, TaskServices
+    from hearth.actors.step import StepRun, TaskServices
     from hearth.api import Status
 
 log = logging.getLogger("hearth.task")

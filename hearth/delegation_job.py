@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import trio
@@ -20,7 +20,7 @@ from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hearth.errors import HearthError
+    from hearth.delegation_jobs import Delegations
     from hearth.hcp.messages import Message
     from hearth.hcp.values import State
     from hearth.protocol.client import ProtocolViolation
@@ -35,23 +35,12 @@ _TELLS_STATE = {"session_created": "state", "state_changed": "to_state", "sessio
 """Event type -> the member that says in which state the session is."""
 
 
-class Router(Protocol):
-    """The connection's jobs, as one of them knows them."""
-
-    @property
-    def ended(self) -> Callable[[str], HearthError] | None:
-        """Set when the connection has ended: from what was under way to the error that says why."""
-        ...
-
-    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Call a method that needs no session. Raises the RpcError it is answered with, or CarrierError."""
-        ...
-
-
 class Job:
     """What is known of one session, and who reads its messages."""
 
-    def __init__(self, router: Router, session_id: str, from_sequence: int = 1, *, catching_up: bool = False) -> None:
+    def __init__(
+        self, router: Delegations, session_id: str, from_sequence: int = 1, *, catching_up: bool = False
+    ) -> None:
         self.session_id = session_id
         self.accepted: TaskAccepted | None = None
         self.state: State = "PENDING"

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import h11
 import trio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from trio_websocket import CloseReason
 
     from hearth.actors.listeners.streams import SocketTransport
     from hearth.actors.listeners.websocket_meter import Meter
@@ -30,15 +32,6 @@ _TEXT, _CLOSE, _PING = 0x81, 0x88, 0x89
 _SHORT = [bytes((_TEXT, size)) for size in range(126)]
 _PING_FRAME = bytes((_PING, 0))
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-
-
-class Closed(Protocol):
-    """Why a WebSocket is closed, as trio-websocket has it."""
-
-    @property
-    def code(self) -> int:
-        """The close code."""
-        ...
 
 
 class Wire(trio.abc.Stream):
@@ -100,7 +93,7 @@ class Wire(trio.abc.Stream):
         self._parting = False
         self._closed = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self._why_closed: Callable[[], Closed | None] | None = None
+        self._why_closed: Callable[[], CloseReason | None] | None = None
         self.on_end: Callable[[], object] | None = None
         """Called when the peer has ended the stream, or it is closed."""
         self.answered = False
@@ -110,7 +103,7 @@ class Wire(trio.abc.Stream):
         self.farewell = GOING_AWAY
         """The code of the close frame with which we part."""
 
-    def frames(self, nursery: trio.Nursery, why_closed: Callable[[], Closed | None]) -> None:
+    def frames(self, nursery: trio.Nursery, why_closed: Callable[[], CloseReason | None]) -> None:
         """From now on frames are spoken. Pings are sent in `nursery`; `why_closed` says why the WebSocket is, if so."""
         self._nursery = nursery
         self._why_closed = why_closed

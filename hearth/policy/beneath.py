@@ -14,7 +14,7 @@ import functools
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,17 +29,12 @@ _MAX_LINKS = 40
 _ATTEMPTS = 128
 """A `..` that races with a rename anywhere on the machine makes openat2 ask to be called again."""
 
+Beneath: TypeAlias = "Callable[[int, bytes, int], int]"
+"""Opens `path` (relative, without NUL) beneath the directory `root`; the new descriptor is close-on-exec.
 
-class Beneath(Protocol):
-    """Open `path` (relative, without NUL) beneath the directory `root`; the new descriptor is close-on-exec.
-
-    `flags` are those of open(2), without O_CREAT. Raises OSError: EXDEV and ELOOP as above, or what open(2)
-    says.
-    """
-
-    def __call__(self, root: int, path: bytes, flags: int, /) -> int:
-        """Open it."""
-        ...
+Called with (root, path, flags); `flags` are those of open(2), without O_CREAT. Raises OSError: EXDEV and ELOOP as
+above, or what open(2) says.
+"""
 
 
 def by_openat2(root: int, path: bytes, flags: int, /) -> int:

@@ -41,7 +41,7 @@ ALICE, BOB = "uid:1000", "token:9f86d081884c7d659a2feaa0c55ad015"
 
 
 class Everything:
-    """Permits it: who may use what is looked at in test_card_permits. Implements `Permits`."""
+    """Permits it: who may use what is looked at in test_card_permits. Stands in for `SessionPermits`."""
 
     async def usable(self, _ask):
         return CARD_TOOLS

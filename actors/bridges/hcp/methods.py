@@ -7,7 +7,7 @@ principal's own; an artifact of class T1 or T2 is also for those who may use the
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -31,11 +31,8 @@ from hearth.protocol.hcp_methods import (
 
 if TYPE_CHECKING:
     from hearth.actors.asks import Ask, Reading
-    from hearth.actors.bridges.hcp.approvals import Approvals
     from hearth.actors.bridges.hcp.book_rows import SessionRow
-    from hearth.actors.bridges.hcp.job import RunningJob
-    from hearth.actors.bridges.hcp.services import Services
-    from hearth.actors.bridges.hcp.story import Story
+    from hearth.actors.bridges.hcp.desk import HcpDesk
     from hearth.hcp.capability import Capability
     from hearth.hcp.gate import Allowance
     from hearth.policy.principal import Principal
@@ -46,26 +43,10 @@ SHARED: Final = frozenset(("T1", "T2"))
 """Classes whose artifacts others may read who may use the capability; the higher ones are their principal's alone."""
 
 
-class House(Protocol):
-    """The desk, as the methods know it."""
-
-    services: Services
-    approvals: Approvals
-    jobs: dict[str, RunningJob]
-
-    def withdraw(self, principal: Principal, message_id: str, reason: str | None) -> bool:
-        """Take back a task_submit of this principal's that has not been accepted; False where none is under way."""
-        ...
-
-    async def story(self, session_id: str, owner: Principal) -> Story | None:
-        """A session's messages."""
-        ...
-
-
 class Methods:
     """The methods of one desk."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: HcpDesk) -> None:
         self._house = house
         self._reads = Buckets(house.services.rate)
 

@@ -7,7 +7,7 @@ remembered, unless another time may have another answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from attrs import define, field
@@ -35,9 +35,8 @@ from hearth.hcp.values import new_id, write_duration
 if TYPE_CHECKING:
     from hearth.actors import memory_budget
     from hearth.actors.asks import Letter
-    from hearth.actors.bridges.hcp.approvals import Approvals, Decision
-    from hearth.actors.bridges.hcp.rooms import Rooms
-    from hearth.actors.bridges.hcp.services import Services
+    from hearth.actors.bridges.hcp.approvals import Decision
+    from hearth.actors.bridges.hcp.desk import HcpDesk
     from hearth.api import Session
     from hearth.hcp.gate import Allowance, Approval
     from hearth.hcp.messages import TaskSubmit
@@ -51,29 +50,11 @@ MOST_INTENT: Final = 1000
 """Characters of an intent that are remembered, for lists of jobs; the plan has all of it."""
 
 
-class House(Protocol):
-    """The desk, as a submission knows it."""
-
-    services: Services
-    approvals: Approvals
-    rooms: Rooms
-    jobs: dict[str, RunningJob]
-
-    @property
-    def closing(self) -> bool:
-        """True once no more jobs are taken."""
-        ...
-
-    async def story(self, session_id: str, owner: Principal) -> Story | None:
-        """A session's messages, running or ended; None where they are kept no longer."""
-        ...
-
-
 @define(eq=False)
 class Submission:
     """A task_submit and everybody who has sent it."""
 
-    house: House
+    house: HcpDesk
     principal: Principal
     allowed: Allowance
     message_id: str

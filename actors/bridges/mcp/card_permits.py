@@ -5,7 +5,7 @@ The tools are the bridge's own and no tasks of the session; without this they wo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hearth.errors import CarrierError, MethodNotFound, SessionInvalid
 from hearth.mcp.card_permits import policy_name
@@ -18,26 +18,14 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.mcp.providers import Ask
 
 
-class Permits(Protocol):
-    """Says what may be used. Both raise RpcError, and CarrierError."""
-
-    async def usable(self, ask: Ask) -> Collection[str]:
-        """The tools that the client is to be shown."""
-        ...
-
-    async def use(self, ask: Ask, tool: str) -> None:
-        """Returns once one use of this tool is permitted and on record."""
-        ...
-
-
 class SessionPermits:
-    """Asks the client's HACP session. Implements `Permits`.
+    """Asks the client's HACP session what may be used. Both methods raise RpcError, and CarrierError.
 
     A server that does not know the methods has no policy for these tools, which then run for their user alone.
     """
 
     async def usable(self, ask: Ask) -> Collection[str]:
-        """See Permits."""
+        """The tools that the client is to be shown."""
         try:
             said = await _ask(ask, "mcp.info")
         except MethodNotFound:
@@ -46,7 +34,7 @@ class SessionPermits:
         return found
 
     async def use(self, ask: Ask, tool: str) -> None:
-        """See Permits."""
+        """Returns once one use of this tool is permitted and on record."""
         try:
             await _ask(ask, "mcp.use", tool=policy_name(tool))
         except MethodNotFound:

@@ -13,7 +13,7 @@ import mcp_types as types
 import trio
 from mcp.shared.exceptions import MCPError
 
-from hearth.actors.bridges.mcp.card_permits import Permits, SessionPermits
+from hearth.actors.bridges.mcp.card_permits import SessionPermits
 from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
 from hearth.actors.bridges.mcp.card_schema import CARD_SCHEMA
 from hearth.actors.bridges.mcp.failures import as_mcp, no_session
@@ -60,7 +60,7 @@ class AgentCards(Provider):
         *,
         principal: Callable[[Ask], str],
         own_card: Callable[[], Mapping[str, Any] | None] = lambda: None,
-        permits: Permits | None = None,
+        permits: SessionPermits | None = None,
         account: Callable[[str], Account] = lambda _key: unlimited(),
     ) -> None:
         self._registry = CardRegistry(directory, account)
