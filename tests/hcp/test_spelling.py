@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import asynccontextmanager
 
+import pytest
+import trio
+
+import hearth
+from hearth.config import load_config
+from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.tools import build_tools
+from hearth.errors import JobRejected
 from hearth.hcp.annotations import schema_of
 from hearth.hcp.schemas import schema_faults
 from hearth.hcp.spelling import I2cAddress, Line, Port, misplaced, respelled
@@ -172,3 +179,69 @@ def test_a_lease_and_a_queue_see_one_bus_however_it_is_spelt(name, spellings):
         for tool in build_tools(open_board(load_profile("sim")), enable=(), disable=(), exec_templates={})
     }
     assert len({tools[name].bus(args) for args in spellings}) == 1
+
+
+SPELT = """
+from hearth import I2cAddress, InputRefused, Job, Limit, Line, Port, capability
+
+
+def two_ports(first: Port, second: Port) -> None:
+    if first == second:
+        raise InputRefused("both are one port", cure="Name two ports", at="second")
+
+
+@capability(
+    "spelt",
+    version="1.0.0",
+    tools=["hw.board"],
+    risk_ceiling="R1",
+    check=two_ports,
+    limits={"lines": Limit(lambda lines: len(lines) - len(set(lines)), max=0)},
+)
+async def spelt(
+    job: Job, *, lines: list[Line], first: Port, second: Port, addr: I2cAddress | None = None
+) -> dict[str, str | list[str] | int | None]:
+    \"\"\"Says what it was given.\"\"\"
+    return {"lines": lines, "first": first, "second": second, "addr": addr}
+"""
+
+
+@asynccontextmanager
+async def delegating(directory):
+    """What hands in jobs of `spelt` to a daemon with a simulated board."""
+    file = directory / "spelt.py"
+    file.write_text(SPELT)
+    file.chmod(0o644)
+    config = directory / "hearth.toml"
+    config.write_text(
+        f'[audit]\npath = "{directory}/audit.log"\n[hcp]\ncapabilities = ["{file}"]\nshipped = []\n'
+        '[[policy]]\nname = "all"\nmatch = { any = true }\nmax_risk = 0\nhcp = {}\n'
+    )
+    with trio.fail_after(30):
+        async with hearth.open_runtime(config=load_config(config), style=Style.INLINE) as opened:
+
+            async def delegate(**inputs):
+                return await (await opened.delegate("spelt", "say it", inputs)).wait()
+
+            yield delegate
+
+
+async def test_a_function_gets_the_one_spelling_of_all_that_its_caller_names(tmp_path):
+    async with delegating(tmp_path) as delegate:
+        result = await delegate(lines=[17, "BUTTON"], first="uart:uart0", second="other", addr="0x48")
+    assert result.outputs == {"lines": ["GPIO17", "GPIO4"], "first": "uart0", "second": "other", "addr": 72}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code", "said"),
+    [
+        ({"lines": [], "first": "uart0", "second": "uart:uart0"}, "invalid_input", "/payload/inputs/second: both"),
+        ({"lines": [17, "LED"], "first": "a", "second": "b"}, "safety_violation", "/payload/inputs/lines: outside"),
+    ],
+)
+async def test_two_spellings_of_one_thing_get_past_no_check_and_no_limit(tmp_path, inputs, code, said):
+    async with delegating(tmp_path) as delegate:
+        with pytest.raises(JobRejected) as caught:
+            await delegate(**inputs)
+    assert caught.value.reason_code == code
+    assert said in caught.value.message
