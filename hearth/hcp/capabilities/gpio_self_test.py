@@ -1,7 +1,7 @@
 """Drives wired outputs, one at a time, and reads which inputs follow."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 from annotated_types import Ge, Le, Len, MinLen
@@ -204,7 +204,7 @@ def judged(trial: Trial, wires: list[Wire]) -> LineResult:
 
 def levels_file(job: Job, wires: list[Wire], settle_s: float, trials: list[Trial]) -> bytes:
     """Return every level that was read, as JSON."""
-    document: dict[str, Any] = {
+    document = {
         "started_at": iso(job.started_at),
         "wires": [{"out": wire.out, "in": wire.in_} for wire in wires],
         "settle_s": settle_s,
@@ -212,14 +212,14 @@ def levels_file(job: Job, wires: list[Wire], settle_s: float, trials: list[Trial
             {
                 "out": trial.wire.out,
                 "in": trial.wire.in_,
-                "low": [asdict(level) for level in trial.low],
-                "high": [asdict(level) for level in trial.high],
+                "low": trial.low,
+                "high": trial.high,
                 "errors": trial.errors,
             }
             for trial in trials
         ],
     }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(document, default=asdict, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def iso(instant: datetime) -> str:

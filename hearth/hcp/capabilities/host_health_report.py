@@ -14,6 +14,7 @@ from hearth import Job, Limit, StepFailed, capability
 Result: TypeAlias = dict[str, Any]
 """The result of a tool, with `at` and `at_s`."""
 Check: TypeAlias = Literal["cpu", "memory", "load", "disk", "temperature"]
+Percent: TypeAlias = Annotated[float, Ge(0), Le(100)]
 
 
 @frozen
@@ -135,13 +136,9 @@ async def report(
         {"uniqueItems": True},
         "sensors to look at too, by their names in hw.sensor.list",
     ] = (),
-    max_cpu_percent: Annotated[
-        float, Ge(0), Le(100), "a finding, if the processor is busier than this on average"
-    ] = 90,
-    max_memory_percent: Annotated[
-        float, Ge(0), Le(100), "a finding, if more of the memory than this is in use at any time"
-    ] = 90,
-    max_disk_percent: Annotated[float, Ge(0), Le(100), "a finding for each file system that is fuller than this"] = 90,
+    max_cpu_percent: Annotated[Percent, "a finding, if the processor is busier than this on average"] = 90,
+    max_memory_percent: Annotated[Percent, "a finding, if more of the memory than this is in use at any time"] = 90,
+    max_disk_percent: Annotated[Percent, "a finding for each file system that is fuller than this"] = 90,
     max_celsius: Annotated[
         float, Ge(-50), Le(200), "a finding for each thermal zone that is hotter than this at any time"
     ] = 80,
