@@ -107,6 +107,7 @@ class Steps:
     async def _submit(self, name: str, steps: Sequence[Step], constraints: Mapping[str, Any]) -> Task:
         """Hand the task in; where a rate limit says that it is too early, come back when it says."""
         while True:
+            pause = 0.0
             remaining_ms = max(1.0, math.ceil((self._deadline() - trio.current_time()) * 1000))
             # Shielded: a submission that is not waited for could be done without a record of it here.
             with trio.CancelScope(shield=True):
