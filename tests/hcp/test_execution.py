@@ -483,6 +483,13 @@ def asking(tmp_path):
     return lambda **settings: hcp_world(tmp_path / "hcp", capability(function=asks), policy=policy, settings=settings)
 
 
+@pytest.mark.spec(
+    "hcp L2 State Definitions",
+    "is",
+    "PAUSED | Execution temporarily suspended, session preserved | Callee decision or checkpoint",
+)
+@pytest.mark.spec("hcp L2 Valid State Transitions", "is", "RUNNING | PAUSED | Callee pauses execution")
+@pytest.mark.spec("hcp L2 Valid State Transitions", "is", "PAUSED | RUNNING | Callee resumes execution")
 async def test_a_person_is_asked_while_the_job_is_paused_and_the_answer_is_on_record(asking):
     async with asking() as world:
         caller, bob = world.caller(), world.caller(BOB)
