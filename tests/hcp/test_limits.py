@@ -27,14 +27,14 @@ def _bounded(broken_off_when_it_hangs):
 
 
 class Held:
-    """A function whose jobs do nothing until `go` is set. `most` is how many there were at once."""
+    """Jobs of `run` do nothing until `go` is set. `most` is how many there were at once."""
 
     def __init__(self):
         self.go = trio.Event()
         self.running = 0
         self.most = 0
 
-    async def __call__(self, _job):
+    async def run(self, _job):
         self.running += 1
         self.most = max(self.most, self.running)
         try:
@@ -52,8 +52,8 @@ def nothing_is_held(world):
 
 async def test_a_flood_of_submissions_gets_as_many_jobs_as_there_are_places_and_a_refusal_each_for_the_rest(tmp_path):
     held = {name: Held() for name in ("narrow", "wide")}
-    narrow = capability("narrow", function=held["narrow"], concurrent_limit=2)
-    wide = capability("wide", function=held["wide"], concurrent_limit=50)
+    narrow = capability("narrow", function=held["narrow"].run, concurrent_limit=2)
+    wide = capability("wide", function=held["wide"].run, concurrent_limit=50)
     settings = {"max_jobs": 7, "max_jobs_per_principal": 4}
     async with hcp_world(tmp_path / "hcp", narrow, wide, settings=settings) as world:
         flood = {}
@@ -99,7 +99,7 @@ async def test_one_principals_flood_leaves_room_for_the_others(tmp_path):
     held = Held()
     settings = {"max_jobs": 5, "max_jobs_per_principal": 4}
     async with hcp_world(
-        tmp_path / "hcp", capability("wide", function=held, concurrent_limit=9), settings=settings
+        tmp_path / "hcp", capability("wide", function=held.run, concurrent_limit=9), settings=settings
     ) as world:
         alice, bob = world.caller(ALICE), world.caller(BOB)
         documents = [Caller.submission("wide") for _ in range(40)]
