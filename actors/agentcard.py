@@ -23,6 +23,7 @@ from hearth.agentcard.version import next_version
 from hearth.audit import keys
 from hearth.audit.record import timestamp
 from hearth.errors import ConfigError
+from hearth.files import replace_file
 from hearth.ids import new_id
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class AgentCardKeeper:
             return True
         document = {"format": _FORMAT, "agent_id": self._memory.agent_id, "card": self._memory.card}
         try:
-            _replace(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2), sync=sync)
+            replace_file(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2), 0o644, sync=sync)
         except OSError as error:
             former, self.failure = self.failure, f"agent card {self.path}: cannot be kept: {error.strerror}"
             if former is None:
@@ -239,16 +240,3 @@ def _moved_aside(path: Path, why: str, now: float) -> str:
     except OSError as error:
         return f"{trouble}, nor moved away: {error.strerror}; this agent has a new agent_id until it is"
     return f"{trouble}; it is now {aside}, and this agent has a new agent_id: put it back, mended, to keep the former"
-
-
-def _replace(path: Path, content: bytes, *, sync: bool) -> None:
-    """Put a new file in the place of the old one, whole or not at all. Raises OSError."""
-    draft = path.with_name(path.name + ".next")
-    draft.unlink(missing_ok=True)  # a crash's, or somebody's: what is written must be a file of our own making
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-        file.flush()
-        if sync:
-            os.fsync(fd)
-    draft.replace(path)

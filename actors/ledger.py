@@ -10,7 +10,6 @@ the audit log's lock owns it.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import stat
@@ -21,6 +20,7 @@ from attrs import field, frozen
 
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable
+from hearth.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
@@ -155,17 +155,8 @@ def _replace(path: Path, outputs: Mapping[str, list[Hashable]]) -> None:
     """Put a new file in the place of the old one, or none where there is nothing to say."""
     if not outputs:
         path.unlink(missing_ok=True)
-        return
-    draft = path.with_name(path.name + ".next")
-    content = orjson.dumps({"version": _VERSION, "outputs": outputs})
-    draft.unlink(missing_ok=True)  # a crash's, or somebody's: what is written must be a file of our own making
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        if os.write(fd, content) != len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(fd)
-    draft.replace(path)
+    else:
+        replace_file(path, orjson.dumps({"version": _VERSION, "outputs": outputs}), 0o600, sync=False)
 
 
 def _parse(content: bytes) -> dict[str, tuple[Hashable, ...]]:

@@ -25,6 +25,7 @@ from hearth.address_values import (
 )
 from hearth.config import default_socket
 from hearth.errors import ConfigError
+from hearth.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -273,9 +274,4 @@ def _like(scheme: str) -> str:
 
 
 def _near(name: str, known: tuple[str, ...]) -> str:
-    from difflib import get_close_matches
-
-    if not known:
-        return ""
-    near = get_close_matches(name, known, 1)
-    return f" (did you mean {near[0]}?)" if near else f" (there are {', '.join(known)})"
+    return f" ({suggest(name, known) or 'there are ' + ', '.join(known)})" if known else ""

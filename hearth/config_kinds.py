@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from hearth.config_toml import dump_key, show
 from hearth.errors import ConfigError
+from hearth.suggestions import suggest
 
 if TYPE_CHECKING:
     from attrs import Attribute
@@ -102,9 +103,7 @@ class Number(Kind):
 class Text(Kind):
     """A non-empty string, optionally of a given form."""
 
-    def __init__(
-        self, expected: str = "a non-empty string", form: str = "(?s:.+)", *, limit: int = 4096
-    ) -> None:
+    def __init__(self, expected: str = "a non-empty string", form: str = "(?s:.+)", *, limit: int = 4096) -> None:
         self.expected = expected
         self._form, self._limit = re.compile(form), limit
 
@@ -260,11 +259,8 @@ class OneOrMore(Kind):
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """The reason against a key that nobody reads, with the nearest known one or, failing that, all."""
-    import difflib  # 5 ms, and only when something is misspelt
-
     names = list(known)
-    near = difflib.get_close_matches(key.lower(), names, 1)
-    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; expected {', '.join(names)}"
+    return f"unknown key; {suggest(key.lower(), names) or 'expected ' + ', '.join(names)}"
 
 
 def kind_of(annotation: object) -> Kind | None:

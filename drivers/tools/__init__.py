@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from hearth.errors import ConfigError
+from hearth.suggestions import suggest
 from hearth.tools import Tool
 from hearth.vendors import package_of, vendors_points
 
@@ -92,10 +93,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, list(names), n=3)
-    return f"; did you mean {', '.join(close)}?" if close else "; `hearth tools` lists them"
+    return f"; {suggest(name, names, most=3) or '`hearth tools` lists them'}"
 
 
 def _vendor_tools(board: Board, names: Sequence[str], known: Mapping[str, Tool]) -> list[Tool]:

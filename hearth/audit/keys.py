@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from hearth.audit.disk import sync_names
 from hearth.errors import ConfigError
+from hearth.files import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -203,7 +204,7 @@ def _create(path: Path, raw: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        _write_new(draft, _pem("PRIVATE", _PRIVATE_DER + raw), 0o600)
+        write_new(draft, _pem("PRIVATE", _PRIVATE_DER + raw).encode(), 0o600)
         with contextlib.suppress(FileExistsError):  # another process of ours was faster: its key is as good
             os.link(draft, path)
     finally:
@@ -218,18 +219,9 @@ def _publish(path: Path, pem: str) -> None:
                 os.fsync(file.fileno())  # an earlier life wrote it, and may not have come to this
                 return
     except FileNotFoundError:
-        _write_new(path, pem, 0o644)
+        write_new(path, pem.encode(), 0o644)
         return
     with path.open("a", encoding="utf-8") as file:
         file.write(pem)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _write_new(path: Path, text: str, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    # UTF-8 is always loaded. "ascii" would be imported only now, and a confined daemon may not find it.
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)

@@ -22,6 +22,7 @@ from hearth.cli import render
 from hearth.cli.common import Options, standard
 from hearth.config_toml import dump_string, dump_value
 from hearth.errors import ConfigError
+from hearth.files import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -172,12 +173,8 @@ def _write_all(folder: Path, identities: Mapping[str, Identity]) -> None:
         )
     with contextlib.ExitStack() as undo:
         for path, (content, mode) in contents.items():
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+            write_new(path, content, mode)
             undo.callback(path.unlink)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
         undo.pop_all()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,11 @@ import click
 from hearth.cli import render
 from hearth.cli.common import DONE, Options, interruptible, session, standard
 from hearth.errors import HearthError
+from hearth.suggestions import suggest
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
 
 
 @click.command()
@@ -52,8 +51,7 @@ def choose(entries: Sequence[Mapping[str, Any]], pattern: str | None) -> list[Ma
     exact = [entry for entry in entries if entry["name"] == pattern]
     fitting = exact or [entry for entry in entries if fnmatchcase(entry["name"], pattern) or pattern in entry["name"]]
     if not fitting:
-        near = get_close_matches(pattern, names, 3)
-        cure = f"did you mean {', '.join(near)}?" if near else "`hearth tools` lists them all"
+        cure = suggest(pattern, names, most=3) or "`hearth tools` lists them all"
         raise HearthError(f"no tool fits {pattern!r}; {cure}")
     return fitting
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from hearth.config_toml import dump_key
+from hearth.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,5 @@ def join(path: str, key: str) -> str:
 
 def near(name: str, there: Iterable[str]) -> str:
     """Words to add to a fault: the nearest of the names that there are, if one is near."""
-    from difflib import get_close_matches  # 5 ms, and only when something is misspelt
-
-    found = get_close_matches(name, list(there), 1)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    said = suggest(name, there, show=repr)
+    return f"; {said}" if said else ""

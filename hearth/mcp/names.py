@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hearth.errors import ConfigError
+from hearth.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,10 +60,7 @@ def mcp_name(name: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """What to say behind a name that is not known, with the known name that is most like it, if any is."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name[:LONGEST_SHOWN], known, 1)
-    return f"; did you mean {close[0]}?" if close else ";"
+    return f"; {suggest(name[:LONGEST_SHOWN], known)}".rstrip()
 
 
 def by_mcp_name(names: Iterable[str]) -> dict[str, str]:

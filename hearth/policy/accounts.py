@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import grp
 import pwd
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
+
+from hearth.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,8 +34,8 @@ def unknown_accounts(entries: Iterable[PolicyEntry]) -> list[str]:
 def _unknown(policy: str, key: str, name: str | None, number: str) -> str | None:
     if name is None or _exists(key, name):
         return None
-    near = get_close_matches(name, _names(key), n=1)
-    cure = f"did you mean {near[0]!r}? Else create the {key}" if near else f"create the {key}"
+    said = suggest(name, _names(key), show=repr)
+    cure = f"{said} Else create the {key}" if said else f"create the {key}"
     return f"policy {policy!r}: match.{key}: this machine has no {key} {name!r}; {cure}, or give its number as {number}"
 
 

@@ -23,6 +23,7 @@ from hearth.actors.memory_budget import unlimited
 from hearth.agentcard.validate import validate
 from hearth.audit.record import timestamp
 from hearth.errors import HearthError
+from hearth.files import write_new
 from hearth.protocol.weight import parsed_bytes
 
 if TYPE_CHECKING:
@@ -163,12 +164,8 @@ class CardRegistry:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._directory / f".{name}.{os.getpid()}.new"
         draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(document)
-                file.flush()
-                os.fsync(descriptor)
+            write_new(draft, document, 0o600)
             if new:
                 os.link(draft, self._directory / name)
             else:

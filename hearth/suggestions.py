@@ -1,0 +1,16 @@
+"""The nearest of the names that there are, for messages about a name that is not known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+def suggest(name: str, known: Iterable[str], *, most: int = 1, show: Callable[[str], str] = str) -> str:
+    """Return "did you mean NAME?", with up to `most` near names, each as `show` writes it; "" where none is near."""
+    from difflib import get_close_matches  # 5 ms, and only when something is misspelt
+
+    near = get_close_matches(name, list(known), most)
+    return f"did you mean {', '.join(map(show, near))}?" if near else ""
