@@ -59,9 +59,10 @@ async def check(
     job.phase = "before"
     before = celsius = await read(job)
     job.phase = "cooling"
-    await job.run("gpio.set", line=fan, value=1)
     try:
         async for _ in job.every(every_s, looks):
+            # In each round: after a crash the outputs are in their safe state, and the fan is off.
+            await job.run("gpio.set", line=fan, value=1)
             celsius = await read(job)
             rows.append((job.at.isoformat(), job.elapsed_s, celsius))
             job.watch("temperature", celsius)

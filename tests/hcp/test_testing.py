@@ -123,11 +123,34 @@ async def blind(job: Any) -> Outputs:
     return {}
 
 
-def test_a_job_without_a_checkpoint_has_failed_and_a_dead_process_cleans_nothing_up():
+def test_a_crash_in_the_very_first_step_is_told_and_a_dead_process_cleans_nothing_up():
     result = run_capability(blind, {}, crash_at="gpio.set")
-    assert result.state == "FAILED"
-    assert "unknown" in (result.error_message or "")
-    assert [step.args["line"] for step in result.steps] == ["LED"]
+    assert (result.state, result.error_code) == ("FAILED", "execution_error")
+    assert "outcome is unknown" in (result.error_message or "")
+    assert [step.args["line"] for step in result.steps] == ["LED", "RELAY"]
+
+
+@declared("heater", tools=["i2c.write"], risk="R3", max_duration="PT1H", clean_up=["i2c.write"])
+async def heater(job: Any) -> Outputs:
+    """Is on until its time is over."""
+    try:
+        await job.run("i2c.write", bus=1, addr=0x50, reg=0, data="/w==")
+        await job.sleep(86_400)
+    finally:
+        async with job.clean_up():
+            await job.run("i2c.write", bus=1, addr=0x50, reg=0, data="AA==")
+    return {}
+
+
+def slow_bus(board):
+    board.drivers["i2c:1"].faults.latency_s = 0.5
+
+
+def test_clean_up_comes_after_max_duration_with_time_of_its_own():
+    result = run_capability(heater, {}, prepare=slow_bus)
+    assert (result.state, result.error_code) == ("FAILED", "timeout")
+    assert [(step.args["data"], step.error) for step in result.steps] == [("/w==", None), ("AA==", None)]
+    assert result.duration_s >= 3600.5
 
 
 # --- faults, and a world that changes -------------------------------------------------------------------------------

@@ -261,7 +261,9 @@ class Execution:
         name = tools[0] if len(tools) == 1 else f"{tools[0]} and {len(tools) - 1} more"
 
         async def live(operation: Operation) -> Outcome:
-            self.authorize()
+            if not _branch.get().cleaning:
+                # The token ends with max_duration; clean-up may come after it, and has a bound of its own.
+                self.authorize()
             noted = await self._note(operation, steps)
             try:
                 outcome = await self.steps.do(name, steps, **constraints)

@@ -149,7 +149,7 @@ class RunningJob:
             elapsed=self._elapsed,
             # Args are computed as the job goes: none of them makes a step riskier than what was approved.
             max_risk_level=NEEDED_RISK_LEVEL[approval.risk],
-            deadline=lambda: self._scope.deadline,
+            deadline=trio.current_effective_deadline,
             stopping=self._stopping,
             throttled=self._throttled,
         )
