@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import PurePath
@@ -26,7 +27,7 @@ from hearth.hcp.values import write_instant
 from hearth.schema import Validator
 
 Member: TypeAlias = tuple[str, Any, Any]
-"""A parameter or a field: its name, its annotation, and its default (MISSING if it has none)."""
+"""A parameter or a field: its name, its annotation, and its default; MISSING where there is none."""
 MISSING: Final = attrs.NOTHING
 
 _PLAIN: Final[dict[Any, dict[str, Any]]] = {
@@ -81,6 +82,10 @@ def object_schema(members: Iterable[Member], where: str = "", _within: tuple[typ
         wire = wire_name(name)
         at = f"{where}.{name}" if where else name
         try:
+            if annotation is MISSING:
+                raise NotJson(Fault(at, "has no annotation; write its type, such as int or Annotated[float, Ge(0)]"))
+            if wire in properties:
+                raise NotJson(Fault(at, f"there is a {wire!r} already, as JSON has it; give one of them another name"))
             properties[wire] = schema = _schema(annotation, at, _within)
             if default is MISSING:
                 required.append(wire)
@@ -96,6 +101,8 @@ def object_schema(members: Iterable[Member], where: str = "", _within: tuple[typ
 
 def evaluated(annotation: Any, names: Mapping[str, Any], where: str) -> Any:
     """An annotation in which strings have been looked up in a module's names. Raises NotJson."""
+    if annotation is MISSING:
+        return annotation
     try:
         holder: Any = SimpleNamespace(__annotations__={"it": annotation})
         return get_type_hints(holder, dict(names), include_extras=True)["it"]
@@ -117,7 +124,7 @@ def structurer(annotation: Any) -> Callable[[Any], Any]:
         return structurer(args[0])
     if origin in (Union, UnionType):
         members = [(Validator(schema_of(one)).accepts, structurer(one)) for one in args]
-        return lambda value: next((make(value) for fits, make in members if fits(value)), value)
+        return lambda value: _first(members, value)
     if origin in (list, tuple):
         item = structurer(args[0])
         return lambda value: origin(map(item, value))
@@ -131,7 +138,7 @@ def structurer(annotation: Any) -> Callable[[Any], Any]:
     if isinstance(annotation, type) and attrs.has(annotation):
         fields = [(wire_name(_alias(one)), _alias(one), structurer(one.type)) for one in _fields(annotation)]
         return lambda value: annotation(**{alias: make(value[wire]) for wire, alias, make in fields if wire in value})
-    return _as_it_is
+    return deepcopy  # of Any it may be a list, which the function may change, and its approval keeps
 
 
 def unstructure(value: Any, where: str = "") -> Any:
@@ -162,8 +169,16 @@ def unstructure(value: Any, where: str = "") -> Any:
     raise _no_form(type(value), where)
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _first(members: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]], value: Any) -> Any:
+    """The value of the first member of a union that takes it."""
+    refusal = None
+    for fits, make in members:
+        if fits(value):
+            try:
+                return make(value)
+            except ValueError as error:  # "now" fits the schema of a date: that it is none, only its reader knows
+                refusal = refusal or error
+    raise refusal or ValueError("it fits no type of the union")
 
 
 def _read_datetime(text: str) -> datetime:
@@ -205,7 +220,8 @@ def _schema(annotation: Any, where: str, within: tuple[type, ...]) -> dict[str, 
     if isinstance(annotation, type) and attrs.has(annotation):
         if annotation in within:
             raise NotJson(Fault(where, f"{annotation.__name__} contains itself; write dict for its inner parts"))
-        members = ((_alias(one), one.type, one.default) for one in _fields(annotation, where))
+        fields = _fields(annotation, where)
+        members = ((_alias(one), MISSING if one.type is None else one.type, one.default) for one in fields)
         return object_schema(members, where, (*within, annotation))
     try:
         return dict(_PLAIN[annotation])

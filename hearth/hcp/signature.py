@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
@@ -53,6 +54,9 @@ def read_signature(
         for one in rest
         if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)
     ]
+    if whole is not None and job.kind is not job.POSITIONAL_ONLY:
+        cure = f"write ({job.name}, /, **{whole.name})"
+        faults.append(Fault("function", f"an input may be called {job.name!r} too: {cure}"))
     if input_schema is not None:
         structure = _as_given(input_schema, parameters, whole is not None, faults)
     else:
@@ -126,13 +130,13 @@ def _as_given(
             cure = "give it a default here or there, or require it in input_schema"
             faults.append(Fault(f"parameters.{one.name}", f"may be missing in inputs; {cure}"))
     if takes_all:
-        return lambda inputs: {names.get(wire, wire): value for wire, value in inputs.items()}
+        return lambda inputs: {names.get(wire, wire): value for wire, value in deepcopy(inputs).items()}
     faults += [
         Fault("function", f"has no parameter for input {wire!r}; add one, or take **inputs")
         for wire in properties
         if wire not in names
     ]
-    return lambda inputs: {names[wire]: value for wire, value in inputs.items() if wire in names}
+    return lambda inputs: {names[wire]: deepcopy(value) for wire, value in inputs.items() if wire in names}
 
 
 def _from_parameters(
@@ -142,15 +146,11 @@ def _from_parameters(
     found = []
     for one in parameters:
         at = f"parameters.{one.name}"
-        if one.annotation is one.empty:
-            faults.append(Fault(at, "has no annotation; write its type, such as int or Annotated[float, Ge(0)]"))
-            continue
+        annotation, default = (MISSING if given is one.empty else given for given in (one.annotation, one.default))
         try:
-            annotation = evaluated(one.annotation, _globals(function), at)
+            found.append((one.name, evaluated(annotation, _globals(function), at), default))
         except NotJson as error:
             faults += error.faults
-            continue
-        found.append((one.name, annotation, MISSING if one.default is one.empty else one.default))
     try:
         schema = object_schema(found, "parameters")
     except NotJson as error:

@@ -36,7 +36,8 @@ class Keywords(dict[str, Any]):
 Line: TypeAlias = Annotated[int | str, Keywords(format=LINE, minimum=0, maximum=1023, minLength=1, maxLength=64)]
 """A GPIO line: an offset or a name from the caller, its one name in the function."""
 I2cAddress: TypeAlias = Annotated[
-    int | str, Keywords(format=ADDRESS, minimum=0x08, maximum=0x77, pattern="^0[xX][0-9a-fA-F]{1,4}$")
+    int,
+    Keywords(type=["integer", "string"], format=ADDRESS, minimum=0x08, maximum=0x77, pattern="^0[xX][0-9a-fA-F]{1,4}$"),
 ]
 """A 7-bit I2C address: an integer or "0x48" from the caller, the integer in the function."""
 Port: TypeAlias = Annotated[str, Keywords(format=PORT, minLength=1, maxLength=128)]

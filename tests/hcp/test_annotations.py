@@ -57,6 +57,26 @@ class Unsayable:
     worse: list[set[int]]
 
 
+@attrs.frozen
+class Untyped:
+    x = attrs.field()
+
+
+@attrs.frozen
+class Even:
+    n: int = attrs.field()
+
+    @n.validator
+    def _even(self, _attribute: Any, value: int) -> None:
+        if value % 2:
+            raise ValueError(f"{value} is odd")
+
+
+@attrs.frozen
+class Odd:
+    n: int
+
+
 @dataclass
 class Plain:
     x: int
@@ -172,6 +192,7 @@ WRONG = [
     (Annotated[int, Predicate(bool)], "says nothing here; use Ge, Gt,"),
     (Annotated[int, 5], "it: 5 says nothing here"),
     (Node, "it.inner[]: Node contains itself; write dict for its inner parts"),
+    (Untyped, "it.x: has no annotation; write its type, such as int"),
     (Unknown, "it: Unknown cannot be evaluated: name 'OrderedDict' is not defined; define it at the top"),
 ]
 
@@ -242,6 +263,9 @@ VALUES = [
     (float | None, 3, 3.0),
     (Literal["a", "b"], "a", "a"),
     (Any, {"a": [1]}, {"a": [1]}),
+    (datetime | Literal["now"], "now", "now"),
+    (datetime | Literal["now"], "2025-01-15T12:00:00Z", NOON),
+    (Even | Odd, {"n": 3}, Odd(3)),
     (list, [1], [1]),
     (list[float], [1, 2], [1.0, 2.0]),
     (tuple[int, ...], [1.0, 2], (1, 2)),
@@ -260,6 +284,18 @@ def test_json_becomes_a_value_of_its_annotation(annotation, document, value):
     made = structurer(annotation)(document)
     assert made == value
     assert type(made) is type(value)
+
+
+def test_a_value_that_no_type_of_a_union_takes_is_refused_as_by_the_first():
+    with pytest.raises(ValueError, match="3 is odd"):
+        structurer(Even | None)({"n": 3})
+
+
+@pytest.mark.parametrize("annotation", [Any, dict, dict[str, Any], dict | None])
+def test_a_value_shares_nothing_with_the_json_that_it_is_made_of(annotation):
+    document = {"a": [1]}
+    structurer(annotation)(document)["a"].append(2)
+    assert document == {"a": [1]}
 
 
 @pytest.mark.parametrize(

@@ -511,8 +511,16 @@ async def bare(job, *, line, times: int) -> None:
     """No annotation."""
 
 
-async def open_ended(job, **inputs: int) -> None:
+async def open_ended(job, /, **inputs: int) -> None:
     """Any inputs."""
+
+
+async def job_in_the_way(job, **inputs: Any) -> None:
+    """An input may be called as the job is."""
+
+
+async def one_name_twice(job, *, x: int, x_: int) -> None:
+    """In JSON these are one."""
 
 
 async def unsayable(job, *, data: bytes, pair: Annotated[int, "x", 5], hidden: Job, n: int = "x") -> list[int]:
@@ -543,6 +551,11 @@ FUNCTIONS = [
     (positional, ["parameters.line: inputs are keyword-only", "parameters.more: inputs are keyword-only"]),
     (bare, ["parameters.line: has no annotation; write its type"]),
     (open_ended, ["parameters.inputs: **inputs declares no inputs; name each input as a parameter, or give"]),
+    (job_in_the_way, [
+        "function: an input may be called 'job' too: write (job, /, **inputs)",
+        "parameters.inputs: **inputs declares no inputs",
+    ]),
+    (one_name_twice, ["parameters.x_: there is a 'x' already, as JSON has it; give one of them another name"]),
     (unsayable, [
         "parameters.hidden: cannot be evaluated: name 'Job' is not defined; define it at the top of the module",
         "parameters.data: bytes has no JSON form", "parameters.pair: 5 says nothing here",
@@ -577,7 +590,7 @@ GIVEN = {
 }
 
 
-async def takes_all(job, **inputs: Any) -> None:
+async def takes_all(job, /, **inputs: Any) -> None:
     """Take all."""
 
 
@@ -595,6 +608,16 @@ def test_with_a_schema_of_its_own_a_function_gets_json_as_it_is(function):
     more = {"more": 1} if function is takes_all else {}
     assert one.structure({"n": 1, "more": 1}) == {"n": 1, **more}, "a parameter that there is not is not passed"
     assert one.unstructure({"a": (1,)}) == {"a": [1]}
+
+
+@pytest.mark.parametrize("function", [takes_all, takes_some])
+def test_a_function_that_changes_its_inputs_changes_no_approval(function):
+    one = declared(plain(function, input_schema=GIVEN))
+    inputs = {"n": [1], "in": {"a": [2]}}
+    made = one.structure(inputs)
+    made["n"].append(5)
+    made["in" if function is takes_all else "in_"]["a"].append(5)
+    assert inputs == {"n": [1], "in": {"a": [2]}}
 
 
 @pytest.mark.parametrize(
