@@ -119,4 +119,10 @@ class Account:
         """
         with trio.CancelScope(shield=True):
             async with self._turn:
-                yield
+                sequence = self._sequence
+                try:
+                    yield
+                except BookError:
+                    # What was not told has no number.
+                    self._sequence = sequence
+                    raise

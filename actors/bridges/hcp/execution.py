@@ -163,6 +163,8 @@ class Execution:
     """Steps that the function has asked for, those on record included."""
     files: dict[str, Keepsake] = field(factory=dict)
     partial: dict[str, Any] = field(factory=dict)
+    begun: set[str] = field(factory=set)
+    """Positions of which only the beginning is on record."""
     fatal: Exception | None = None
     _asked: int = 0
     _told: int = 0
@@ -244,6 +246,7 @@ class Execution:
                 said.append(("progress", progress))
         await self.account.keep(number, recorded.write(), *said)
         self.done = number
+        self.begun.discard(operation.position)
         self.announced += len(said) > 0
 
     # --- steps ----------------------------------------------------------------------------------------------------
@@ -298,11 +301,13 @@ class Execution:
             return False
         with trio.CancelScope(shield=True):
             await self.services.book.begin(self.session_id, operation.position, asdict(operation))
+        self.begun.add(operation.position)
         return True
 
     async def _withdraw(self, operation: Operation) -> None:
         with trio.CancelScope(shield=True):
             await self.services.book.withdraw(self.session_id, operation.position)
+        self.begun.discard(operation.position)
 
     # --- what is no step ------------------------------------------------------------------------------------------
 

@@ -113,8 +113,11 @@ class RunningJob:
     @property
     def last_checkpoint(self) -> str | None:
         """The newest one's name."""
-        done = len(self.recorded) if self.execution is None else self.execution.done
-        return checkpoint_id(self.row.session_id, done) if done else None
+        execution = self.execution
+        done = len(self.recorded) if execution is None else execution.done
+        # Before the first one, if there is a step that must not be done again.
+        named = done or (execution is not None and execution.begun)
+        return checkpoint_id(self.row.session_id, done) if named else None
 
     # --- the actor ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from hearth.actors.bridges.hcp.execution import checkpoint_id
 from hearth.audit.record import args_hash
-from hearth.hcp.durable import Recorded, unknown
+from hearth.hcp.durable import ANNOUNCED, Recorded, unknown
 from hearth.hcp.rejection import Rejection
 from hearth.hcp.values import CLASSIFICATIONS
 
@@ -54,6 +54,10 @@ async def resumption(
     if found is None or row is None or row.principal != principal:
         raise _no(at, "this is no checkpoint of a session of yours that is still kept", "leave it out to start anew")
     number = int(found[2])
+    recorded = await book.outcomes(row.session_id, row.checkpoints)
+    while 0 < number < row.checkpoints and recorded[number]["kind"] not in ANNOUNCED:
+        # No checkpoint was told of what is no step: it goes with the step before it.
+        number += 1
     # Of what was under way when the daemon died the outcome will never be known, and from now on that is on record.
     begun = await book.begun(row.session_id) if number == row.checkpoints else []
     if number > row.checkpoints or not (number or begun):
@@ -70,8 +74,7 @@ async def resumption(
     if CLASSIFICATIONS.index(approval.classification) < CLASSIFICATIONS.index(row.data_classification):
         was = row.data_classification
         raise _no(at, f"the checkpoint holds data of class {was}", f"submit it with data_classification {was}")
-    recorded = await book.outcomes(row.session_id, number)
-    recorded += [unknown(operation).write() for operation in begun]
+    recorded = recorded[:number] + [unknown(operation).write() for operation in begun]
     steps = tuple(map(Recorded.read, recorded))
     return Resumption(checkpoint=checkpoint, row=row, steps=steps, recorded=tuple(recorded))
 

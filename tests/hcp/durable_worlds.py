@@ -1,0 +1,559 @@
+"""Worlds of durable jobs: a random function over a whole runtime in memory, with faults and deaths, until it is over.
+
+`play(seed)` makes a function (`durable_programs`) and has a caller hand it in, and hand it in again from its last
+checkpoint after every failure, up to three times. Steps fail, transactions hang, the HACP session ends, the audit log
+or the job store fails, the caller aborts, the time runs out; and up to twice the process dies, at a write of the job
+store (before or after its commit), in a step, or at any time. There is no thread and no real clock, and chance is the
+seed's alone. Every promise that does not hold is a `Broken`.
+
+What is promised, whatever happens:
+
+- a session's messages end with one terminal message and one session_closed, and no event's number is missing;
+- what a caller was told before a death, it is told again after it, to the byte;
+- no step that began without being known to have had no effect begins again at its position;
+- what a function sees at a position it sees again when it is replayed, and it was on record when it went on;
+- the records of a session are numbered without gap, and its checkpoints are those of them that are steps;
+- a function that asks the same is never refused as one that has changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import random
+import shutil
+import tempfile
+from collections import Counter
+from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+from uuid import UUID
+
+import outcome
+import trio
+from attrs import define, field
+from hcp.durable_programs import Course, program
+from support.hcp import Caller, capability, hcp_world
+from support.steps import seeded, within_real_seconds
+from support.world import BenchTools
+from trio.testing import MockClock
+
+import hearth.ids
+from hearth.actors.asks import End
+from hearth.actors.bridges.hcp import blocking, book_clerk, execution
+from hearth.actors.bridges.hcp.book_file import BookFile
+from hearth.actors.bridges.hcp.book_rows import BookError
+from hearth.errors import DeviceError
+from hearth.groups import sole
+from hearth.hcp import values
+from hearth.hcp.durable import ANNOUNCED
+from hearth.policy.rules import Match, PolicyEntry
+from hearth.tools import Done, Tool, Undo
+
+SESSIONS = 3
+"""Jobs of a line: the first one, and those that go on from a checkpoint."""
+LIVES = 10
+LONGEST = 100_000.0
+"""Virtual seconds after which a world that has not ended never will."""
+PATIENCE_S = 20
+"""Real seconds."""
+OPEN = {"type": "object"}
+PASSING = ("resource_unavailable", "shutting_down", "internal_error")
+
+
+class Broken(AssertionError):
+    """A promise that does not hold."""
+
+
+@define
+class Death:
+    """How a life ends: at the nth event of a kind, before or after it; at a time; or properly, at a time."""
+
+    kind: str
+    """ "write", "act", "time" or "stop"."""
+    at: float
+    after: bool = False
+
+
+@define(eq=False)
+class Life:
+    """One run of the process."""
+
+    death: Death | None
+    dead: bool = False
+    over: trio.Event = field(factory=trio.Event)
+    counts: Counter[str] = field(factory=Counter)
+    caller: Caller | None = None
+    told: list = field(factory=list)
+    """What the caller had been told when it died."""
+
+    def die(self):
+        """From here on nothing that this life does reaches anything."""
+        self.dead = True
+        self.told = list(self.caller.messages) if self.caller is not None else []
+        self.over.set()
+
+    def passes(self, kind, *, after):
+        """One more event of a kind, before or after it is done; dies if this is where it dies."""
+        if self.dead:
+            return
+        self.counts[kind] += not after
+        if self.death == Death(kind, self.counts[kind], after):
+            self.die()
+
+    def messages(self):
+        """What the caller was told."""
+        return self.told if self.dead else self.caller.messages
+
+    async def end_in_time(self):
+        """Die, or end, at a time."""
+        await trio.sleep(self.death.at)
+        self.over.set() if self.death.kind == "stop" else self.die()
+
+
+class World:
+    """What outlives the process: the disk, the devices, the caller, and what has been seen."""
+
+    def __init__(self, seed, directory):
+        self.seed = seed
+        self.directory = directory
+        self.rng = random.Random(f"{seed}/world")
+        self.program = program(random.Random(f"{seed}/program"))
+        self.hard = self.rng.random() ** 1.5
+        """How much goes wrong, from 0 to 1."""
+        self.life = Life(None)
+        self.figures = Counter()
+        self.begun = Counter()
+        """By tag: how often a transaction began and is not known to have had no effect."""
+        self.seen = {}
+        """By session and position: what the function saw."""
+        self.on_record = {}
+        """By position: what the session that runs goes on from."""
+        self.heard = {}
+        """By session: what the caller was told."""
+        self.store_fails = range(0)
+        self.touched = set()
+        """Sessions during which the job store failed."""
+        self._tries = Counter()
+
+    # --- what the function and the devices tell
+
+    def saw(self, session, position, found):
+        """An operation came back to the function."""
+        if self.life.dead:
+            return
+        found = json.loads(json.dumps(found))
+        recorded = self.on_record.get(position)
+        if recorded is not None and recorded != found:
+            self.broken(f"operation {position} is on record as {recorded}, and the function sees {found}")
+        self.seen.setdefault(session, {})[position] = found
+
+    def fate(self, tag):
+        """How a transaction ends ("done", "none", "did" or "unknown"), and the seconds that it takes."""
+        self._tries[tag] += 1
+        rng = random.Random(f"{self.seed}/{tag}/{self._tries[tag]}")
+        end = "done" if rng.random() > 0.3 * self.hard else rng.choice(("none", "none", "did", "unknown"))
+        slow = rng.random() < 0.1 * self.hard
+        return end, rng.choice((0.7, 1.5, 20.0) if slow else (0.0, 0.001, 0.05))
+
+    def tools(self):
+        """bench.act has an effect, bench.look has none."""
+
+        async def transaction(tag, _driver):
+            life = self.life
+            life.passes("act", after=False)
+            end, seconds = self.fate(tag)
+            if end == "none" or life.dead:
+                raise DeviceError("the device said no", effect="none")
+            self.begun[tag] += 1
+            self.figures["effects"] += 1
+            if self.begun[tag] > 1:
+                self.broken(f"step {tag} began twice")
+            await trio.sleep(seconds)
+            life.passes("act", after=True)
+            if end != "done":
+                raise DeviceError("the device gave up", effect="done" if end == "did" else "unknown")
+
+        async def act(ctx, args):
+            tag = args["tag"]
+            await ctx.transact(functools.partial(transaction, tag))
+
+            async def undo(_driver):
+                self.begun[tag] -= not self.life.dead
+
+            return Done({"tag": tag}, Undo(undo, f"take {tag} back"))
+
+        async def look(ctx, args):
+            async def glance(_driver):
+                end, seconds = self.fate(args["tag"])
+                await trio.sleep(seconds)
+                if end != "done":
+                    raise DeviceError("it cannot be seen", effect="none")
+                return self.rng.random()
+
+            return {"value": await ctx.transact(glance)}
+
+        more = {
+            "timeout_ms": 1000, "description": "", "params_schema": OPEN, "result_schema": OPEN,
+            "bus": lambda args: args["bus"],
+        }  # fmt: skip
+        return [
+            Tool(name="bench.act", risk_level=1, capability="CAP_GPIO_RW", run=act, supports_rollback=True, **more),
+            Tool(name="bench.look", risk_level=0, capability="CAP_GPIO_READ", run=look, **more),
+        ]
+
+    async def function(self, job):
+        """The capability."""
+        course = Course(job, functools.partial(self.saw, job.session_id))
+        await course.run(self.program)
+        return {"values": course.values}
+
+    def broken(self, reason):
+        """Fail the world, from where exceptions are contained."""
+        self.failure = self.failure or Broken(reason)
+
+    failure = None
+
+    # --- the disk
+
+    def write(self, real, file, operations):
+        """Stands for BookFile.write."""
+        life = self.life
+        if isinstance(operations[0], functools.partial):
+            # While the store is opened: whoever dies there has not begun to serve.
+            return real(file, operations)
+        life.passes("write", after=False)
+        error = "switched off"
+        if not life.dead and life.counts["write"] in self.store_fails:
+            self.touched |= set(self.heard)
+            self.figures["store failed"] += 1
+            error = "the job store fails"
+        elif not life.dead:
+            results = real(file, operations)
+            life.passes("write", after=True)
+            if not life.dead:
+                return results
+        return [outcome.Error(BookError(error)) for _ in operations]
+
+    # --- the lives
+
+    def deaths(self):
+        """How each life ends."""
+        rng = random.Random(f"{self.seed}/deaths")
+        for _ in range(2):
+            kind = rng.choice(("write", "write", "write", "act", "time", "stop", None))
+            after = rng.random() < 0.5
+            if kind is None:
+                yield None
+            elif kind in ("time", "stop"):
+                yield Death(kind, rng.choice((0.01, 0.5, 2.0, 10.0)) * rng.random())
+            else:
+                yield Death(kind, rng.randint(1, 40 if kind == "write" else 6), after)
+        while True:
+            yield None
+
+    async def play(self):
+        """Everything, to its end."""
+        rates = {"bench.act": "3/s"} if self.hard > 0.8 else {}
+        self.policy = (PolicyEntry(name="bench", match=Match(any=True), max_risk=2, rate=rates),)
+        self.offered = capability(
+            "look", self.function, tools=("act", "look"), clean_up=frozenset(("bench.act",)), clean_up_s=2.0,
+            max_duration=timedelta(minutes=30),
+        )  # fmt: skip
+        self.sessions = 0
+        document = self._document()
+        for _, death in zip(range(LIVES), self.deaths(), strict=False):
+            if document is None:
+                return
+            self.figures["lives"] += 1
+            self.life = Life(death)
+            document = await self._live(document)
+        raise Broken(f"it is not over after {LIVES} lives")
+
+    async def _live(self, document):
+        """One life; the document that the next one begins with."""
+        life = self.life
+        settings = {"approval_timeout_s": 2.0, "abort_timeout_s": 1.0}
+        async with hcp_world(
+            self.directory, self.offered, settings=settings, policy=self.policy, extra_tools=self.tools(),
+            opened=False, close_grace_s=2,
+        ) as world:  # fmt: skip
+            life.caller = world.caller()
+            if life.death is not None and life.death.kind in ("time", "stop"):
+                world.nursery.start_soon(life.end_in_time)
+            while document is not None:
+                with trio.CancelScope() as living:
+                    world.nursery.start_soon(self._until_over, living)
+                    session = await self._hand_in(world, document)
+                if life.over.is_set():
+                    self.figures[f"ended: {life.death.kind}"] += 1
+                    break
+                document = await self._next_document(world, session)
+                if self.rng.random() < 0.3:
+                    break
+        self._hear()
+        if self.failure is not None:
+            raise self.failure
+        return document
+
+    async def _until_over(self, scope):
+        await self.life.over.wait()
+        scope.cancel()
+
+    def _document(self, context=None):
+        self.sessions += 1
+        more = {} if context is None else {"context": {"last_checkpoint": context}}
+        if self.rng.random() < 0.15:
+            more["constraints"] = {"max_duration": f"PT{self.rng.choice((1, 5))}S"}
+        return Caller.submission("look", message_id=f"message-{self.sessions}", **more)
+
+    async def _hand_in(self, world, document):
+        """Send it, and hear its session to the end; the session."""
+        caller = self.life.caller
+        while True:
+            self._plan_faults(world)
+            answer = await caller.reply(document)
+            if answer["type"] == "task_accepted":
+                break
+            if answer["payload"]["reason_code"] not in PASSING:
+                raise Broken(f"refused: {answer['payload']}")
+            self.figures["refused"] += 1
+            self._heal(world)
+        session = answer["session_id"]
+        self.heard.setdefault(session, [])
+        async with trio.open_nursery() as nursery:
+            self._plan_ends(nursery, world, session)
+            await caller.closed(session)
+            nursery.cancel_scope.cancel()
+        self._heal(world)
+        self._hear()
+        return session
+
+    def _heal(self, world):
+        world.journal.heal()
+        self.store_fails = range(0)
+
+    def _plan_faults(self, world):
+        """What of the surroundings fails while the next job runs."""
+        rng = self.rng
+        if rng.random() < 0.15 * self.hard:
+            first = self.life.counts["write"] + rng.randint(1, 30)
+            self.store_fails = range(first, first + rng.choice((1, 3, 1000)))
+        if rng.random() < 0.06 * self.hard:
+            world.journal.fail("disk full")
+
+    def _plan_ends(self, nursery, world, session):
+        """What breaks the next job off."""
+        rng = self.rng
+
+        async def later(what):
+            await trio.sleep(rng.choice((0.01, 0.3, 2.0, 10.0)) * rng.random())
+            await what()
+
+        async def abort():
+            self.figures["aborts"] += 1
+            await self.life.caller.send(Caller.abortion(session))
+
+        async def end_session():
+            self.figures["HACP sessions ended"] += 1
+            for one in list(world.runtime._sessions.values()):
+                one.post(End("for the test"))
+
+        async def fail_audit():
+            self.figures["audit log failed"] += 1
+            world.journal.fail("disk full")
+
+        for chance, what in ((0.2, abort), (0.1, end_session), (0.1, fail_audit)):
+            if rng.random() < chance * self.hard:
+                nursery.start_soon(later, what)
+
+    # --- what is promised
+
+    def _hear(self):
+        """Hold what the caller has been told against what it was told before, and against the form of a story."""
+        messages = self.life.messages()
+        for session in dict.fromkeys(one["session_id"] for one in messages if one["type"] == "task_accepted"):
+            story = [one for one in messages if one["session_id"] == session]
+            former = self.heard.get(session, [])
+            # An end that could not be written is told all the same, and the next start tells another.
+            if story[: len(former)] != former[: len(story)] and session not in self.touched:
+                raise Broken(f"session {session} was told as {former}, and is now told as {story}")
+            if len(story) > len(former) or session in self.touched:
+                self.heard[session] = story
+            numbers = [one["payload"]["sequence"] for one in story if one["type"] == "event"]
+            if numbers != list(range(1, len(numbers) + 1)):
+                raise Broken(f"session {session}: the events are numbered {numbers}")
+            if any(one["payload"].get("event_type") == "session_closed" for one in story):
+                _check_end(session, story)
+
+    async def _next_document(self, world, session):
+        """Hold what is on record against what was seen; what the caller hands in next, None if all is over."""
+        book = (await world.runtime.desk.real()).services.book
+        row = await book.session(session)
+        records = await book.outcomes(session, row.checkpoints)
+        notes = [one["position"] for one in await book.begun(session)]
+        self._check_records(session, records, notes)
+        story = self.heard[session]
+        state = story[-1]["payload"]["data"]["final_state"]
+        self.figures[state] += 1
+        if state == "COMPLETED" or self.sessions == SESSIONS:
+            return None
+        events = [one["payload"] for one in story if one["type"] == "event"]
+        announced = [one["data"]["checkpoint_id"] for one in events if one["event_type"] == "checkpoint_created"]
+        checkpoint = announced[-1] if announced else None
+        if state == "FAILED":
+            last = self._last_checkpoint(story[-2]["payload"], notes)
+            checkpoint = last if checkpoint is None or self.rng.random() < 0.7 else checkpoint
+        if checkpoint is None:
+            return None
+        self.figures["resumed"] += 1
+        self.on_record = {one["position"]: _as_seen(one) for one in records} | {one: ["unknown"] for one in notes}
+        return self._document(checkpoint)
+
+    def _last_checkpoint(self, failed, notes):
+        """What a job that failed says that one can go on from."""
+        details = failed["error_details"]
+        reason = details.get("reason") or failed["error_code"]
+        self.figures[f"FAILED: {reason}"] += 1
+        if reason == "checkpoint_does_not_fit":
+            raise Broken(f"the same function is refused as one that has changed: {failed['error_message']}")
+        if reason == "outcome_unknown" and "bench.act" not in failed["error_message"]:
+            raise Broken(f"the step whose outcome is unknown is not named: {failed['error_message']}")
+        if notes and details.get("last_checkpoint") is None:
+            raise Broken(f"{notes} have begun, and there is no checkpoint to go on from: {failed}")
+        return details.get("last_checkpoint")
+
+    def _check_records(self, session, records, notes):
+        recorded = {one["position"]: _as_seen(one) for one in records}
+        if len(recorded) != len(records):
+            raise Broken(f"session {session}: a position has two records: {[one['position'] for one in records]}")
+        for position, found in self.seen.get(session, {}).items():
+            if position in recorded:
+                held = recorded[position] == found
+            elif found[0] == "unknown":
+                held = position in notes
+            else:
+                held = found[0] == "failed" and found[-1] == "none"
+            if not held:
+                raise Broken(f"{position} was seen as {found}, and on record it is {recorded.get(position)}")
+        begun = {tag.partition("#")[0] for tag, count in self.begun.items() if count and "~" not in tag}
+        if missing := begun - set(recorded) - set(notes):
+            raise Broken(f"session {session}: {missing} had an effect, and nothing is on record of them")
+        inherited = len(self.on_record)
+        steps = [number for number, one in enumerate(records, 1) if one["kind"] in ANNOUNCED and number > inherited]
+        events = [one["payload"]["data"] for one in self.heard[session] if one["type"] == "event"]
+        told = [data.get("checkpoint_id", "") for data in events]
+        if steps != [int(checkpoint[-6:]) for checkpoint in told if checkpoint]:
+            raise Broken(f"session {session}: its steps are records {steps}, its checkpoints {told}")
+
+
+def _as_seen(record):
+    """What the function sees of an operation on record."""
+    of = record["outcome"]
+    if of["status"] == "unknown":
+        return ["unknown"]
+    if of["status"] == "done":
+        return ["done"] if record["kind"] in ("sleep", "every") else ["done", _value(record["kind"], of["value"])]
+    data = of["error_data"] or {}
+    return ["failed", of["error"], of["error_code"], data.get("effect", "unknown")]
+
+
+def _value(kind, value):
+    if kind == "submit" and isinstance(value, dict):
+        return [value]
+    return [value["approved"], value["by"]] if kind == "ask_person" else value
+
+
+def _check_end(session, story):
+    """One terminal message, unless it was aborted, and one session_closed."""
+    closed = [one for one in story if one["payload"].get("event_type") == "session_closed"]
+    if closed != story[-1:]:
+        raise Broken(f"session {session} has {len(closed)} session_closed, and ends with {story[-1]}")
+    state = closed[0]["payload"]["data"]["final_state"]
+    ends = [one["type"] for one in story if one["type"] in ("task_completed", "task_failed")]
+    if ends != {"COMPLETED": ["task_completed"], "FAILED": ["task_failed"], "ABORTED": []}[state]:
+        raise Broken(f"session {session} is {state}, and its ends are {ends}")
+    if ends and story[-2]["type"] != ends[0]:
+        raise Broken(f"session {session}: {story[-2]} is between its end and session_closed")
+
+
+# --- a world without threads ------------------------------------------------------------------------------------------
+
+
+class _Background:
+    """Stands for `hearth.actors.threads.Background`: the work is done at once."""
+
+    def __init__(self, work, _name):
+        self._result = outcome.capture(work)
+
+    async def wait(self):
+        await trio.lowlevel.checkpoint()
+        return self._result.unwrap()
+
+
+@contextmanager
+def _surroundings(world):
+    """No thread, no chance but the seed's, and the world's hand on the disk."""
+    ids, delays = random.Random(f"{world.seed}/ids"), random.Random(f"{world.seed}/threads")
+
+    async def run_sync(work, *args, **_more):
+        await trio.sleep(delays.choice((0.0, 0.0, 0.001)))
+        return work(*args)
+
+    with ExitStack() as stack:
+        for place, name, stand_in in (
+            (trio.to_thread, "run_sync", run_sync),
+            (book_clerk, "Background", _Background),
+            (blocking.Watch, "looking", lambda _watch: nullcontext()),
+            (blocking, "LONG_S", 3600.0),
+            (execution, "random", ids),
+            (values, "uuid4", lambda: UUID(int=ids.getrandbits(128), version=4)),
+            (hearth.ids, "os", SimpleNamespace(urandom=ids.randbytes)),
+            (BenchTools, "all", lambda _tools: []),
+            (BookFile, "write", functools.partialmethod(_write, world, BookFile.write)),
+        ):
+            stack.enter_context(patch.object(place, name, stand_in))
+        yield
+
+
+def _write(file, world, real, operations):
+    return world.write(real, file, operations)
+
+
+@contextmanager
+def _quiet():
+    logger = logging.getLogger("hearth")
+    disabled, logger.disabled = logger.disabled, True
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+        logger.disabled = disabled
+
+
+def play(seed):
+    """Play a world; its figures. Raises Broken, with the seed."""
+    memory = Path("/dev/shm")
+    place = Path(tempfile.mkdtemp(prefix="hearth-durable-", dir=memory if os.access(memory, os.W_OK) else None))
+    world = World(seed, place / "hcp")
+
+    async def main():
+        with trio.fail_after(LONGEST):
+            await world.play()
+
+    try:
+        with _quiet(), _surroundings(world), within_real_seconds(PATIENCE_S), seeded(f"{seed}/scheduling"):
+            trio.run(main, clock=MockClock(autojump_threshold=0))
+    except (Broken, ExceptionGroup, TimeoutError, trio.TooSlowError) as error:
+        only = sole(error)
+        only.add_note(f"again: seed {seed}; the function: {world.program}")
+        raise only from None
+    finally:
+        shutil.rmtree(place)
+    return world.figures
