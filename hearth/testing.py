@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import trio
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from hearth.actors.bridges.hcp.book_rows import BookError
 from hearth.actors.build import build_parts
@@ -185,31 +185,27 @@ def _waits_outside(task: trio.lowlevel.Task) -> bool:
 # --- the run --------------------------------------------------------------------------------------------------------
 
 
+@define(eq=False)
 class _Run:
     """One job, over one life of a runtime, or over two with a crash between them."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        inputs: Mapping[str, Any],
-        board: Board,
-        config: Config,
-        answer: bool | Callable[[str], bool],
-        crash_at: int | str | None,
-    ) -> None:
-        self._function, self._inputs, self._board = function, inputs, board
-        self._config, self._answer, self._crash_at = config, answer, crash_at
-        self._steps: list[RanStep] = []
-        self._events: list[JobEvent] = []
-        self._lives: list[dict[str, str]] = []
-        """What each life put on record: position -> operation."""
-        self._kill: Callable[[], Awaitable[None]] | None = None
-        """Kills hearth, in a life in which it may be."""
-        self._killed = False
-        self._submitted = math.inf
-        self._life = trio.CancelScope()
-        self._asked = trio.Event()
-        """Set while a person may be asked something."""
+    _function: Callable[..., Any]
+    _inputs: Mapping[str, Any]
+    _board: Board
+    _config: Config
+    _answer: bool | Callable[[str], bool]
+    _crash_at: int | str | None
+    _steps: list[RanStep] = field(factory=list)
+    _events: list[JobEvent] = field(factory=list)
+    _lives: list[dict[str, str]] = field(factory=list)
+    """What each life put on record: position -> operation."""
+    _kill: Callable[[], Awaitable[None]] | None = None
+    """Kills hearth, in a life in which it may be."""
+    _killed: bool = False
+    _submitted: float = math.inf
+    _life: trio.CancelScope = field(factory=trio.CancelScope)
+    _asked: trio.Event = field(factory=trio.Event)
+    """Set while a person may be asked something."""
 
     async def whole(self, directory: Path, prepare: Callable[[Board], Any] | None) -> CapabilityRun:
         """Run the job to its end."""
