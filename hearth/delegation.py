@@ -127,13 +127,13 @@ class Delegating(ABC):
 
         Raises InvalidParams (there is none of that URI for this principal) and ArtifactDamaged.
         """
-        from hearth.delegation_files import fetch
+        from hearth.delegation_face import fetch
 
         return await fetch(self.delegations().post.call, uri)
 
     async def artifact_to(self, uri: str, path: str | os.PathLike[str]) -> int:
         """Put the artifact into a file: whole, or not at all; returns its size. Raises as `artifact`, and OSError."""
-        from hearth.delegation_files import fetch_to
+        from hearth.delegation_face import fetch_to
 
         return await fetch_to(self.delegations().post.call, uri, Path(path))
 

@@ -6,23 +6,33 @@ often, is the jobs' business.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import os
+import tempfile
 import time
+from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import evolve
+import trio
+from attrs import evolve, frozen
 
 from hearth.api import ENDED, JobEvent, JobResult
+from hearth.errors import ArtifactDamaged
 from hearth.hcp.messages import Event, TaskCompleted, TaskFailed
 from hearth.hcp.reading import MessageError, read_message, read_payload, read_submission, write_message
 from hearth.hcp.values import HCP_VERSION, new_id, write_instant
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-    from hearth.delegation_job import Job, Messages
-    from hearth.delegation_jobs import Delegations
+    from hearth.delegation_jobs import Delegations, Job, Messages
     from hearth.hcp.messages import Message, TaskAccepted
     from hearth.hcp.values import State
+
+    Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
 
 ELIDED = "..."
 """What the pages' examples have for an id: as good as none."""
@@ -62,22 +72,6 @@ async def attach(jobs: Delegations, session_id: str, from_sequence: int) -> Dele
     return DelegationFace(jobs, job, from_sequence, messages)
 
 
-class JobMessages:
-    """What `async for message in delegation.messages()` reads; whoever stops early may just walk away."""
-
-    def __init__(self, messages: Messages) -> None:
-        self._messages = messages
-
-    def __aiter__(self) -> JobMessages:
-        return self
-
-    async def __anext__(self) -> Message:
-        message = await self._messages.next()
-        if message is None:
-            raise StopAsyncIteration
-        return message
-
-
 class JobEvents:
     """What `async for event in delegation.events()` reads."""
 
@@ -88,7 +82,7 @@ class JobEvents:
         return self
 
     async def __anext__(self) -> JobEvent:
-        while (message := await self._messages.next()) is not None:
+        async for message in self._messages:
             event = message.payload
             if isinstance(event, Event):
                 return JobEvent(
@@ -148,9 +142,9 @@ class DelegationFace:
         """See hearth.api.Delegation."""
         return JobEvents(self._read(from_sequence))
 
-    def messages(self, *, from_sequence: int | None = None) -> JobMessages:
+    def messages(self, *, from_sequence: int | None = None) -> Messages:
         """As `events`, with the messages that are none in their places: the acceptance, and the outcome."""
-        return JobMessages(self._read(from_sequence))
+        return self._read(from_sequence)
 
     def _read(self, from_sequence: int | None) -> Messages:
         if from_sequence in (None, self._from_sequence) and self._unread is not None:
@@ -215,3 +209,117 @@ def _left_behind(closing: Mapping[str, Any]) -> TaskCompleted:
         return cast("TaskCompleted", read_payload("task_completed", said))
     except MessageError:
         return TaskCompleted(outputs={})
+
+
+# --- artifacts --------------------------------------------------------------------------------------------------------
+#
+# Fetching an artifact: slice by slice, and checked against the size and the checksum that its daemon names.
+#
+# Owns that a file which is fetched is whole or not there. It asks through whatever calls hcp.artifact.
+
+KINDS = {"sha256": hashlib.sha256}
+"""Kind of checksum -> how it is made."""
+
+
+@frozen
+class _Slice:
+    """A part of an artifact, and what all of it should be."""
+
+    data: bytes
+    size: int
+    checksum: str
+
+
+async def read_slices(ask: Ask, uri: str) -> AsyncGenerator[bytes]:
+    """The artifact's bytes, in order; the last comes only if all are what they should be.
+
+    Raises ArtifactDamaged, InvalidParams (there is none of that URI for this caller) or CarrierError.
+    """
+    offset, promised, digest = 0, None, None
+    held: bytes = b""
+    while True:
+        part = _read(await ask("hcp.artifact", {"uri": uri, "offset": offset}), uri)
+        if promised is None:
+            promised = (part.size, part.checksum)
+            digest = _digest(part.checksum, uri)
+        elif promised != (part.size, part.checksum):
+            raise ArtifactDamaged(f"{uri}: it became another file while it was fetched")
+        offset += len(part.data)
+        if offset > part.size or (not part.data and offset < part.size):
+            raise ArtifactDamaged(f"{uri}: {offset} bytes have come of a file of {part.size}")
+        assert digest is not None
+        digest.update(part.data)
+        if held:
+            yield held
+        held = part.data
+        if offset == part.size:
+            break
+    if digest.hexdigest() != promised[1].partition(":")[2].lower():
+        raise ArtifactDamaged(f"{uri}: what has come is not what its checksum promises ({promised[1]})")
+    yield held
+
+
+def _digest(checksum: str, uri: str) -> Any:
+    kind = KINDS.get(checksum.partition(":")[0])
+    if kind is None:
+        raise ArtifactDamaged(f"{uri}: a checksum of a kind that is not known here: {checksum[:80]!r}")
+    return kind()
+
+
+def _read(answer: Mapping[str, Any], uri: str) -> _Slice:
+    data, size, checksum = (answer.get(name) for name in ("data", "size_bytes", "checksum"))
+    if isinstance(data, str) and type(size) is int and isinstance(checksum, str):
+        with suppress(ValueError):  # binascii.Error is one
+            return _Slice(base64.b64decode(data, validate=True), size, checksum)
+    raise ArtifactDamaged(f"{uri}: the server's answer is no part of a file")
+
+
+async def fetch(ask: Ask, uri: str) -> bytes:
+    """The artifact, whole. Raises as `read_slices`."""
+    async with aclosing(read_slices(ask, uri)) as parts:
+        return b"".join([part async for part in parts])
+
+
+async def fetch_to(ask: Ask, uri: str, path: Path) -> int:
+    """Put the artifact into a file, which is there whole or, if it was there before, as it was; returns its size.
+
+    A file of that name is replaced; the new one is its owner's alone to read. Raises as `read_slices`, and OSError.
+    """
+    part = await trio.to_thread.run_sync(_Part.make, path)
+    try:
+        async with aclosing(read_slices(ask, uri)) as slices:
+            async for data in slices:
+                await trio.to_thread.run_sync(part.write, data)
+        return await trio.to_thread.run_sync(part.finish)
+    finally:
+        # In its place by now, or of no use to anybody.
+        part.discard()
+
+
+class _Part:
+    """A file on its way, beside the place where it is to be."""
+
+    def __init__(self, path: Path, fd: int, name: str) -> None:
+        self._path = path
+        self._file = os.fdopen(fd, "wb")
+        self._name = name
+
+    @classmethod
+    def make(cls, path: Path) -> _Part:
+        if path.exists() and not path.is_file():
+            raise FileExistsError(17, "there is something that is no file", str(path))
+        return cls(path, *tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent))
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+
+    def finish(self) -> int:
+        size = self._file.tell()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        Path(self._name).replace(self._path)
+        return size
+
+    def discard(self) -> None:
+        self._file.close()
+        Path(self._name).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from hearth.cli.demo import SCENE_LIMIT
 from hearth.cli.demo_daemon import run_daemon
 from hearth.cli.hcpaccount import show
 from hearth.client import connect
-from hearth.delegation_order import closes
+from hearth.delegation_jobs import closes
 from hearth.errors import JobRejected
 from hearth.hcp.messages import Event
 

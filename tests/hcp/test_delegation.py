@@ -10,7 +10,7 @@ from support.hcp_callee import OTHER, SESSION, accepted, delegated, joined, writ
 from support.steps import within_real_seconds
 
 import hearth
-from hearth import CarrierError, InvalidParams, JobFailed, JobRejected, SessionInvalid, delegation_job
+from hearth import CarrierError, InvalidParams, JobFailed, JobRejected, SessionInvalid, delegation_jobs
 from hearth.hcp.messages import (
     Artifact,
     ErrorDetails,
@@ -429,7 +429,7 @@ async def test_a_second_reader_has_everything_sent_again_and_the_first_sees_noth
 
 
 async def test_a_reader_that_falls_behind_has_the_rest_sent_again(ends, monkeypatch):
-    monkeypatch.setattr(delegation_job, "MESSAGES_KEPT", 4)
+    monkeypatch.setattr(delegation_jobs, "MESSAGES_KEPT", 4)
     client, callee = ends
     told = [*range(1, 11)]
 
@@ -585,7 +585,7 @@ async def test_an_abort_that_is_answered_with_how_the_job_has_ended_returns_that
 
 
 async def test_a_callee_that_never_closes_its_session_keeps_no_reader(ends, monkeypatch, caplog):
-    monkeypatch.setattr(delegation_job, "CLOSING_PATIENCE", 0.05)
+    monkeypatch.setattr(delegation_jobs, "CLOSING_PATIENCE", 0.05)
     client, callee = ends
     async with delegated(client, callee) as job:
         await callee.event(1)
@@ -599,7 +599,7 @@ async def test_a_callee_that_never_closes_its_session_keeps_no_reader(ends, monk
 
 @pytest.mark.parametrize("state", ["ABORTED", "FAILED"])
 async def test_a_callee_that_ends_in_a_state_and_tells_no_outcome_keeps_no_caller(ends, monkeypatch, caplog, state):
-    monkeypatch.setattr(delegation_job, "CLOSING_PATIENCE", 0.05)
+    monkeypatch.setattr(delegation_jobs, "CLOSING_PATIENCE", 0.05)
     client, callee = ends
     async with delegated(client, callee) as job:
         await callee.event(1, "state_changed", from_state="ABORTING", to_state=state)

@@ -5,7 +5,7 @@ import logging
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.delegation_order import EARLY_KEPT, InOrder
+from hearth.delegation_jobs import EARLY_KEPT, InOrder
 from hearth.hcp.messages import Event, Message, TaskCompleted
 
 SESSION = "6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42"

@@ -13,8 +13,8 @@ from support.waiting import passes
 
 import hearth
 from hearth import CarrierError, step
+from hearth.client import FIRST_WAIT, LONGEST_WAIT, Polling
 from hearth.errors import InvalidParams, SessionInvalid, TaskNotFound
-from hearth.polling import FIRST_WAIT, LONGEST_WAIT, Polling
 from hearth.protocol.client import ProtocolViolation
 
 TWO = [step("gpio.set", line=17, value=1), step("gpio.set", line=18, value=1)]
