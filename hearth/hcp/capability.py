@@ -164,8 +164,16 @@ class Capability:
     data_classification: Classification = "T2"
     """The most sensitive data it may be given."""
     formats: tuple[str, ...] = ()
-    source_warnings: tuple[str, ...] = ()
-    """A sentence for each place in the source that a replay would not repeat, with the place and the cure."""
+
+    @property
+    def source_warnings(self) -> tuple[str, ...]:
+        """A sentence for each place in the source that a replay would not repeat, with the place and the cure.
+
+        The file is parsed for it, which takes some milliseconds.
+        """
+        from hearth.hcp.source_check import source_warnings
+
+        return tuple(source_warnings(self.function))
 
     def declaration(self) -> dict[str, Any]:
         """The Capability Declaration, as L3's schema has it."""

@@ -20,7 +20,6 @@ from hearth.hcp.envelope import SafetyEnvelope
 from hearth.hcp.faults import Fault, join, near
 from hearth.hcp.schemas import schema_faults
 from hearth.hcp.signature import checker, faults_over_inputs, outputs, read_signature
-from hearth.hcp.source_check import source_warnings
 from hearth.hcp.tables import Table, unsayable
 from hearth.hcp.values import CLASSIFICATIONS, LEAST_RISK, NEEDED_RISK_LEVEL, RISKS, read_duration
 from hearth.hcp.versions import read_version
@@ -169,7 +168,6 @@ def declare(source: CapabilitySource, registry: ToolRegistry) -> Declared:
             check=checker(check, signature.structure),
             clean_up=clean_up,
             clean_up_s=clean_up_s,
-            source_warnings=tuple(source_warnings(source.function)),
         )
     )
 

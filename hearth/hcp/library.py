@@ -70,8 +70,9 @@ def load_capabilities(
     ours = _ours(shipped, package, registry, own)
     if wrong := [*own.wrong, *ours.wrong]:
         raise ConfigError("\n".join(wrong))
+    # Of those that come with hearth there are none: a test sees to it, and a start need not read their sources.
+    warnings = [warning for one in own.capabilities.values() for warning in one.source_warnings]
     found = [*own.capabilities.values(), *ours.capabilities.values()]
-    warnings = [warning for one in found for warning in one.source_warnings]
     return CapabilitySet(found, [*own.notes, *ours.notes, *warnings])
 
 
