@@ -28,8 +28,6 @@ import trio
 from attrs import evolve
 
 from hearth._version import __version__
-from hearth.actors.bridges.hcp.drawer import start_drawer
-from hearth.actors.bridges.hcp.drawer_limits import limits_of
 from hearth.actors.bridges.hcp.opening import open_books, open_desk
 from hearth.actors.build import build_parts
 from hearth.actors.confinement import confine_daemon, lacking, own_uid, places_of, plan_of
@@ -313,7 +311,7 @@ def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
     uid = own_uid(config)
     listening = activated_socket(os.environ)
-    bound, drawer, parts = None, None, None
+    bound, parts = None, None
     notifier = Notifier(os.environ)
     made = [] if listening is not None or path.parent.is_dir() else [path.parent]
     if listening is None:
@@ -327,20 +325,16 @@ def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool)
         parts = build_parts(config, default_policy=policy, config_file=file, socket=path)
         daemon = Daemon(config, parts, signals=signals, voice=voice, notifier=notifier)
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
-        if config.hcp.serve:
-            drawer = start_drawer(limits_of(config, no_sandbox=no_sandbox))
         # Addresses are bound and devices known: from here on nothing is opened that the plan does not name.
         own = places_of(parts, path if bound is not None else None)
-        daemon.confined(
-            confine_daemon(config, parts, own, made, no_sandbox=no_sandbox, notifier=notifier.fileno())
-        )
+        daemon.confined(confine_daemon(config, parts, own, made, no_sandbox=no_sandbox, notifier=notifier.fileno()))
         voice.start()
         if config.hcp.capabilities:
             # Loaded by now; those that come with hearth are loaded when the first job asks.
             for note in parts.capabilities.notes:
                 log.info("%s", note)
         notes = parts.open_records()
-        books = open_books(parts, drawer)
+        books = open_books(parts)
         for note in notes if books is None else (*notes, *books.notes):
             log.warning("%s", note)
         signals.started()
@@ -348,8 +342,6 @@ def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool)
     finally:
         signals.over()
         listening.close()
-        if drawer is not None:
-            drawer.close()
         if parts is not None and parts.launcher is not None:
             parts.launcher.close()
         notifier.close()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 EXTRAS = ("mcp",)
-"""All but drawing: matplotlib is Debian's own (Suggests), and is found where it is installed."""
+"""All but drawing: Pillow is Debian's own (Suggests), and is found where it is installed."""
 HOME = Path("usr/lib/hearth")
 MAINTAINER = "The hearth maintainers <hearth@hearth.invalid>"
 SCRIPTS = {"hearth": "hearth.cli.main", "hearthd": "hearth.actors.daemon"}
@@ -101,7 +101,7 @@ class Build:
         home = self.tree / HOME
         (home / "bin").mkdir()
         (home / "bin" / "python3").symlink_to(os.path.relpath(self._python, f"/{HOME}/bin"))
-        # What an administrator installs for the system is seen: vendors' tools, matplotlib. Ours comes first.
+        # What an administrator installs for the system is seen: vendors' tools, Pillow. Ours comes first.
         settings = {"home": self._python.parent, "include-system-site-packages": "true", "version": self._exact}
         self.write(HOME / "pyvenv.cfg", "".join(f"{key} = {value}\n" for key, value in settings.items()))
         for name, module in SCRIPTS.items():

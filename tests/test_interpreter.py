@@ -59,7 +59,6 @@ def imported(folder: Path) -> str:
         pytest.param([str(BIN / "hearth"), "mcp", "--to", "unix:/nonexistent"], id="mcp"),
         pytest.param([str(BIN / "hearth"), "demo", "--fast"], id="demo", marks=pytest.mark.slow),
         pytest.param([str(BIN / "hearthd"), "--check"], id="hearthd"),
-        pytest.param(python_module("hearth.hcp.plotting"), id="plotting"),
         pytest.param([*python_module("hearth.cli.main"), "--version"], id="the line for an MCP client"),
     ],
 )

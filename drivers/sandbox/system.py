@@ -21,7 +21,7 @@ _KERNEL: Final = (("/proc", "telemetry, processes"), ("/sys", "telemetry, sensor
 _ETC: Final = (
     "passwd", "group", "nsswitch.conf", "localtime", "timezone", "hosts", "host.conf", "resolv.conf", "gai.conf",
     "services", "protocols", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "os-release", "mime.types", "ssl/openssl.cnf",
-    "ssl/certs", "pki/tls/openssl.cnf", "alternatives", "fonts", "matplotlibrc",
+    "ssl/certs", "pki/tls/openssl.cnf", "alternatives", "fonts",
 )  # fmt: skip
 """What of /etc is read by name: users and groups, time zone, resolver, loader, OpenSSL, fonts."""
 _USERS: Final = ("/var/lib/sss/mc", "/var/lib/extrausers", "/run/systemd/userdb", "/run/nscd")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -108,14 +109,15 @@ async def test_a_step_past_its_limit_is_a_failed_outcome(look):
         assert (outcome.status, outcome.error_code, outcome.elapsed_s) == ("failed", -32010, 1.0)
 
 
-async def test_a_plot_is_not_waited_for_when_the_daemon_ends(look, monkeypatch):
-    drawing = trio.Event()
+async def test_a_plot_that_is_being_drawn_when_the_daemon_ends_is_kept(look, monkeypatch):
+    began, done = threading.Event(), threading.Event()
 
-    async def slowly(_plot):
-        drawing.set()
-        await trio.sleep_forever()
+    def slowly(_plot):
+        began.set()
+        assert done.wait(5)
+        return b"drawn"
 
-    monkeypatch.setattr("hearth.actors.bridges.hcp.house.draw", slowly)
+    monkeypatch.setattr("hearth.actors.bridges.hcp.ending.draw", slowly)
 
     async def plots(job):
         job.plot("plot.png", series={"level": [1, 2]})
@@ -123,12 +125,14 @@ async def test_a_plot_is_not_waited_for_when_the_daemon_ends(look, monkeypatch):
     async with look(capability(function=reading(plots, notes, step("read", tag="x")))) as world:
         caller = world.caller()
         session_id = await caller.accepted()
-        await drawing.wait()
-        await world.desk.end(trio.current_time() + 5)
+        assert await trio.to_thread.run_sync(began.wait, 5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.desk.end, trio.current_time() + 5)
+            await trio.testing.wait_all_tasks_blocked()
+            done.set()
         completed = await caller.outcome(session_id)
         assert completed["outputs"] == {"tag": "x"}
-        assert [one["name"] for one in completed["artifacts"]] == ["note"]
-        assert "ending" in completed["execution_summary"]["warnings"][0]
+        assert {one["name"] for one in completed["artifacts"]} == {"note", "plot"}
 
 
 # --- the end of the daemon, in between -------------------------------------------------------------------------------

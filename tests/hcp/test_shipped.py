@@ -8,6 +8,7 @@ import itertools
 import json
 import pkgutil
 import statistics
+import sys
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,10 @@ import trio
 from PIL import Image
 
 import hearth
-from hearth.actors.bridges.hcp import drawing
 from hearth.config import load_config
 from hearth.errors import JobRejected
 from hearth.hcp import capabilities
-from hearth.hcp.plotting import COLOURS
+from hearth.hcp.plot import COLOURS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -433,7 +433,7 @@ async def test_a_plot_that_cannot_be_drawn_is_a_warning_and_the_report_is_comple
 
 
 def nothing_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "COMMAND", ("/nonexistent/python",))
+    monkeypatch.setitem(sys.modules, "PIL", None)
 
 
 # --- going on from a checkpoint -------------------------------------------------------------------------------------

@@ -302,7 +302,7 @@ async def plotter(job: Any) -> Outputs:
 
 @pytest.mark.slow
 def test_time_stands_still_while_another_process_draws():
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("PIL")
     result = run_capability(plotter, {})
     assert result.warnings == ()
     assert result.artifacts["walk.png"].startswith(b"\x89PNG")

@@ -44,11 +44,11 @@ def python_for(user: str) -> tuple[str, str] | None:
     path = ":".join([str(ROOT), *(place for place in sys.path if place.endswith("-packages"))])
     major, minor = sys.version_info[:2]
     for python in (sys.executable, shutil.which(f"python{major}.{minor}", path="/usr/bin:/usr/local/bin")):
-        probe = [python, "-c", "import hearth.actors.daemon, matplotlib, cryptography"]
+        probe = [python, "-c", "import hearth.actors.daemon, PIL, cryptography"]
         entry = pwd.getpwnam(user)
         try:
             done = subprocess.run(
-                probe, env={"PYTHONPATH": path, "MPLCONFIGDIR": "/tmp"}, cwd="/", timeout=60, check=False,
+                probe, env={"PYTHONPATH": path}, cwd="/", timeout=60, check=False,
                 user=entry.pw_uid, group=entry.pw_gid, extra_groups=[], capture_output=True,
             )  # fmt: skip
         except (OSError, TypeError):

@@ -11,14 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import trio
 from attrs import evolve
 
 from hearth.actors.bridges.hcp.book import BookError
-from hearth.actors.bridges.hcp.drawing import DrawingError
 from hearth.actors.bridges.hcp.ends import End
 from hearth.actors.bridges.hcp.store import StoreError
 from hearth.actors.supervisor import contain
 from hearth.hcp.messages import ErrorDetails, TaskCompleted, TaskFailed
+from hearth.hcp.plot import PlotError, draw
 from hearth.hcp.reading import write_payload
 from hearth.hcp.report import conform, summary
 
@@ -33,6 +34,8 @@ MOST_OUTPUT_BYTES: Final = 512 << 10
 """Bytes of JSON that outputs may have: a message is one document, and what is larger belongs into an artifact (L1)."""
 MOST_WARNINGS: Final = 100
 """How many a summary lists."""
+DRAWING: Final = trio.CapacityLimiter(1)
+"""One plot is drawn at a time: there are more urgent things for a small machine's processor."""
 
 AFTER_ABORT: Final = ("partial_outputs", "artifacts", "execution_summary")
 """What session_closed has of an aborted job, beside L2's own members."""
@@ -75,10 +78,14 @@ class Ending:
         assert job.end is not None
         for keepsake in execution.files.values():
             try:
-                content = keepsake.content if keepsake.plot is None else await self._draw(keepsake.plot)
+                content = keepsake.content
+                if keepsake.plot is not None:
+                    # Abandoned when cancelled: it has nothing but a picture to lose.
+                    work = partial(draw, keepsake.plot)
+                    content = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=DRAWING)
                 await self._keep(keepsake, content or b"")
-            except DrawingError as error:
-                await self._warn("plot_not_drawn", f"{keepsake.file}: {error}")
+            except PlotError as error:
+                await self._warn("plot_not_drawn", f"{keepsake.file}: the plot was not drawn: {error}")
             except StoreError as error:
                 await self._warn("artifact_not_kept", f"{keepsake.file} could not be kept: {error}")
                 if job.end.state == "COMPLETED":
@@ -90,11 +97,6 @@ class Ending:
         # What cannot be told now is in the summary all the same.
         with suppress(BookError):
             await self._job.warn(code, message)
-
-    async def _draw(self, plot: Mapping[str, Any]) -> bytes:
-        with self._job.drawing:
-            return await self._job.services.draw(plot)
-        raise DrawingError("the plot was not drawn: the daemon was ending")
 
     async def _keep(self, keepsake: Keepsake, content: bytes) -> None:
         job = self._job

@@ -88,7 +88,7 @@ class Keepsake:
     """MIME."""
     content: bytes | None = None
     plot: Mapping[str, Any] | None = None
-    """For `hearth.hcp.plotting`, where there is no content: title, x, series, labels."""
+    """For `hearth.hcp.plot`, where there is no content: title, x, series, labels."""
 
 
 @frozen

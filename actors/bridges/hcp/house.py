@@ -5,7 +5,6 @@ What is slow to import is imported by this module, which nobody imports before t
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -13,7 +12,6 @@ from attrs import frozen
 
 from hearth.actors.bridges.hcp.book import Book
 from hearth.actors.bridges.hcp.desk import HcpDesk
-from hearth.actors.bridges.hcp.drawing import by, draw
 from hearth.actors.bridges.hcp.recovery import recover
 from hearth.actors.bridges.hcp.services import Services
 from hearth.actors.bridges.hcp.store import ArtifactStore
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hearth.actors.bridges.hcp.drawer import Drawer
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.runtime import Runtime, RuntimeParts
 
@@ -58,12 +55,8 @@ async def keep_house(
     open_session: OpenSession,
     opened: Callable[[HcpDesk], None],
     over: trio.Event,
-    drawer: Drawer | None = None,
 ) -> None:
-    """Keep a desk until it is over; `opened` is told of it once what the last run left without an end has one.
-
-    `drawer` starts what draws plots; without one, this process does.
-    """
+    """Keep a desk until it is over; `opened` is told of it once what the last run left without an end has one."""
     parts, book = runtime.parts, furniture.book
     services = Services(
         capabilities=parts.capabilities,
@@ -81,7 +74,6 @@ async def keep_house(
         memory=runtime.memory,
         refusals=runtime.refusals,
         rate=Rate.parse(parts.limits.session_rate),
-        draw=draw if drawer is None else partial(draw, start=partial(by, drawer)),
     )
     try:
         async with trio.open_nursery() as outer:

@@ -66,8 +66,6 @@ class RunningJob:
     duration_s: float = 0.0
     end: End | None = None
     steps: Steps | None = None
-    drawing: trio.CancelScope = field(factory=trio.CancelScope)
-    """In which its plots are drawn, at its end: that may take longer than an ending daemon has time."""
     _began: float = field(factory=trio.current_time)
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
     _cut: Cut | None = None
@@ -84,8 +82,6 @@ class RunningJob:
             self._scope.cancel()
         if self.steps is not None and self._cut is not None:
             self.steps.hurry(cut.until)
-        if not cut.aborts:
-            self.drawing.cancel()
 
     def check(self, token: str) -> None:
         """Raises TokenError for a token that is not this session's, or not any more.

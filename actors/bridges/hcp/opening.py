@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from hearth.actors.asks import Ask, Letter, Reading
     from hearth.actors.bridges.hcp.desk import HcpDesk
-    from hearth.actors.bridges.hcp.drawer import Drawer
     from hearth.actors.bridges.hcp.house import Furniture
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.runtime import Runtime, RuntimeParts
@@ -46,8 +45,6 @@ class Books:
     furniture: Furniture | None = None
     used: bool = False
     """Whether there has been a desk over them, which closes them itself."""
-    drawer: Drawer | None = None
-    """Starts what draws plots; without one, this process does."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -73,11 +70,11 @@ class Books:
             self.furniture.book.close()
 
 
-def open_books(parts: RuntimeParts, drawer: Drawer | None = None) -> Books | None:
+def open_books(parts: RuntimeParts) -> Books | None:
     """Lock and repair what the last run's jobs left; None where no jobs are taken. Blocking. Raises ConfigError."""
     if not parts.hcp.serve or parts.hcp_directory is None:
         return None
-    books = Books(parts, parts.hcp_directory, drawer=drawer)
+    books = Books(parts, parts.hcp_directory)
     if parts.hcp_directory.exists():
         books.open()
     return books
@@ -234,7 +231,7 @@ class Opening:
                     self._is_ready.set()
                     continue
                 books.used = True
-                await house.keep_house(furniture, self._runtime, self._open_session, opened, self._over, books.drawer)
+                await house.keep_house(furniture, self._runtime, self._open_session, opened, self._over)
 
     async def end(self) -> None:
         """End every job, then the desk itself. Half of the grace is for the sessions that end afterwards."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from hearth.actors.bridges.hcp.book import Book
@@ -62,8 +62,6 @@ class Services:
     """Epoch seconds."""
     idle_ttl_s: float
     """How long a HACP session lives that nobody names."""
-    draw: Callable[[Mapping[str, Any]], Awaitable[bytes]]
-    """A plot's request to its PNG, in a child process; raises DrawingError."""
     memory: MemoryBudget
     """What is kept for each principal."""
     refusals: Refusals

@@ -1,0 +1,286 @@
+"""Line plots: named series over one axis, as a PNG of a fixed size, drawn by Pillow in this process (decision 0108).
+
+A request is an object: `series` (name -> numbers, with None where there is none), `x` (as many numbers; without it they
+are counted from 0), `title`, `x_label`, `y_label`. `draw` takes some tens of milliseconds, so a job calls it
+in a thread. Everything is drawn SCALE times too large and reduced at the end, which smooths it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import unicodedata
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from attrs import frozen
+
+from hearth.errors import HearthError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from PIL import Image as Images, ImageDraw as Pens, ImageFont as Fonts
+
+    Font: TypeAlias = Fonts.FreeTypeFont | Fonts.ImageFont
+
+WIDTH, HEIGHT = 960, 540
+"""Of the picture, in pixels."""
+COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#f0e442", "#000000")
+"""Of the series, in their order; colour-blind people can tell them apart too (Okabe and Ito). Yellow is late."""
+MOST_POINTS: Final = 200_000
+"""Numbers in all: they are what a drawing's time depends on."""
+MOST_TEXT: Final = 200
+"""Characters of a title, a label, a name."""
+LONGEST_NAME: Final = 32
+"""Characters of a name that the legend shows."""
+FARTHEST: Final = 1e30
+"""The greatest number that can be drawn."""
+NEAREST: Final = 1e-30
+"""Numbers that are less than this apart are drawn as equal."""
+FEW: Final = 60
+"""Up to so many points in a series, each is marked."""
+MOST_STROKES: Final = 4 * WIDTH
+"""Points of a series after thinning; only an x that goes back and forth has more."""
+AT_ONCE: Final = 100
+"""Points in one call of Pillow, which lets no other thread run meanwhile."""
+FONT: Final = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"
+"""Preferred, where it is installed: Pillow's own font has ASCII and little more."""
+SPELT: Final = {"µ": "u", "μ": "u", "Ω": "Ohm", "×": "x", "–": "-", "—": "-", "→": "->", "ß": "ss"}
+"""What is written instead of what Pillow's own font lacks; an accent is dropped, anything else is a "?"."""
+CURE: Final = "pip install 'hearth[plot]'"
+SCALE: Final = 2
+EM: Final = 13 * SCALE
+"""Height of the letters, in pixels before the picture is reduced. All other distances are given in it."""
+INK, PALE, GRID = "#222222", "#666666", "#e5e5e5"
+
+
+class PlotError(HearthError):
+    """What cannot be drawn, and why, in one line."""
+
+
+@frozen(kw_only=True)
+class Plot:
+    """A request that can be drawn. NaN is a gap."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x: tuple[float, ...]
+    series: tuple[tuple[str, tuple[float, ...]], ...]
+
+
+def read_plot(request: object) -> Plot:
+    """Check a request. Raises PlotError with the member that is wrong."""
+    if not isinstance(request, dict):
+        raise PlotError("expected an object with `series`")
+    named = request.get("series")
+    if not isinstance(named, dict) or not named:
+        raise PlotError("series: expected an object with at least one series in it")
+    if len(named) > len(COLOURS):
+        raise PlotError(f"series: {len(named)} are more than the {len(COLOURS)} that can be told apart")
+    series = tuple((_text(name, "series"), _numbers(values, f"series.{name}")) for name, values in named.items())
+    longest = max(len(values) for _, values in series)
+    given = request.get("x")
+    x = tuple(map(float, range(longest))) if given is None else _numbers(given, "x")
+    for name, values in series:
+        if len(values) != len(x):
+            raise PlotError(f"series.{name}: {len(values)} numbers, where x has {len(x)}")
+    if len(x) * len(series) > MOST_POINTS:
+        raise PlotError(f"series: {len(x) * len(series)} numbers are more than the {MOST_POINTS} that can be drawn")
+    labels = {member: _text(request.get(member, ""), member) for member in ("title", "x_label", "y_label")}
+    return Plot(**labels, x=x, series=series)
+
+
+def _text(value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise PlotError(f"{place}: expected a string")
+    if len(value) > MOST_TEXT:
+        raise PlotError(f"{place}: {len(value)} characters are more than {MOST_TEXT}")
+    return " ".join(value.split())
+
+
+def _numbers(values: object, place: str) -> tuple[float, ...]:
+    if not isinstance(values, (list, tuple)):
+        raise PlotError(f"{place}: expected an array of numbers")
+    return tuple(math.nan if value is None else _number(value, place, index) for index, value in enumerate(values))
+
+
+def _number(value: object, place: str, index: int) -> float:
+    # A boolean is a level, of a line or of an alarm: 0 or 1.
+    if not isinstance(value, (int, float)):
+        raise PlotError(f"{place}[{index}]: expected a number or null")
+    if not -FARTHEST <= value <= FARTHEST:
+        raise PlotError(f"{place}[{index}]: expected a number between -{FARTHEST:g} and {FARTHEST:g}")
+    return float(value)
+
+
+def draw(request: Mapping[str, Any]) -> bytes:
+    """Return the PNG of a request. Blocking. Raises PlotError, also where Pillow is not installed."""
+    plot = read_plot(request)
+    try:
+        from PIL import Image, ImageFont
+
+        try:
+            font: Font = ImageFont.truetype(FONT, EM)
+        except OSError:
+            font, plot = ImageFont.load_default(EM), _spelt(plot)
+    except (ImportError, TypeError) as error:  # TypeError: before 10.1 its own font has one size
+        raise PlotError(f"there is no Pillow 10.1 or newer to draw with ({error}): {CURE}") from None
+    picture = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), "white")
+    _draw_into(picture, plot, font)
+    written = io.BytesIO()
+    picture.reduce(SCALE).save(written, "PNG")
+    return written.getvalue()
+
+
+def _spelt(plot: Plot) -> Plot:
+    """The same plot, in letters that Pillow's own font has."""
+
+    def plain(text: str) -> str:
+        apart = unicodedata.normalize("NFKD", "".join(SPELT.get(letter, letter) for letter in text))
+        kept = (letter for letter in apart if not unicodedata.combining(letter))
+        return "".join(letter if letter.isascii() or letter in "°±…" else "?" for letter in kept)
+
+    series = tuple((plain(name), values) for name, values in plot.series)
+    return Plot(
+        title=plain(plot.title), x_label=plain(plot.x_label), y_label=plain(plot.y_label), x=plot.x, series=series
+    )
+
+
+@frozen
+class _Axis:
+    """Numbers from `low` to `high`, drawn from pixel `begin` to pixel `end`."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """The pixel of a number."""
+        return self.begin + (value - self.low) / (self.high - self.low) * (self.end - self.begin)
+
+
+def _span(values: Iterable[float], margin: float) -> tuple[float, float]:
+    """The least and the greatest of these numbers, with a margin: a part of their distance."""
+    known = [value for value in values if not math.isnan(value)] or [0.0, 1.0]
+    low, high = min(known), max(known)
+    largest = max(-low, high)
+    if high - low <= max(1e-9 * largest, NEAREST):
+        more = 0.05 * largest if largest > 100 * NEAREST else 0.5
+    else:
+        more = margin * (high - low)
+    return low - more, high + more
+
+
+def _ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
+    """Round numbers within a range, at most so many and one, and their labels."""
+    rough = (high - low) / most
+    exponent = math.floor(math.log10(rough))
+    factor = next((each for each in (1, 2, 5) if each * 10.0**exponent >= rough), 10)
+    exponent, factor = (exponent + 1, 1) if factor == 10 else (exponent, factor)
+    step = factor * 10.0**exponent
+    largest = max(-low, high)
+    form = f".{max(0, -exponent)}f"
+    if largest >= 1e10 or exponent < -4:
+        form = f".{math.floor(math.log10(largest)) - exponent + 1}g"
+    return [
+        (number * step, format(number * step, form)) for number in range(math.ceil(low / step), int(high // step) + 1)
+    ]
+
+
+def _draw_into(picture: Images.Image, plot: Plot, font: Font) -> None:
+    from PIL import Image, ImageDraw
+
+    pen = ImageDraw.Draw(picture)
+    several = len(plot.series) > 1
+    shown = [_shown(name, values) for name, values in plot.series]
+    y_label = plot.y_label or ("" if several else plot.series[0][0])
+    low, high = _span((value for _, values in plot.series for value in values), 0.05)
+    rows = _ticks(low, high, 10)
+    left = (3 if y_label else 1) * EM + int(max(font.getlength(label) for _, label in rows)) // SCALE * SCALE
+    right = picture.width - EM - (int(max(map(font.getlength, shown))) + 3 * EM if several else 0)
+    top, bottom = (3 if plot.title else 1) * EM, picture.height - (4 if plot.x_label else 2) * EM
+    up = _Axis(low, high, bottom, top)
+    across = _Axis(*_span(plot.x, 0.02), left, right)
+
+    for value, label in rows:
+        pen.line([(left, up.at(value)), (right, up.at(value))], GRID, SCALE)
+        pen.text((left - EM / 2, up.at(value)), label, INK, font, anchor="rm")
+    columns = _ticks(across.low, across.high, 10)
+    if sum(font.getlength(label) + EM for _, label in columns) > right - left:
+        columns = _ticks(across.low, across.high, 4)
+    for value, label in columns:
+        pen.line([(across.at(value), top), (across.at(value), bottom)], GRID, SCALE)
+        pen.text((across.at(value), bottom + EM / 2), label, INK, font, anchor="mt")
+    pen.line([(left, top), (left, bottom), (right, bottom)], INK, SCALE)
+    pen.text((picture.width / 2, 1.5 * EM), _fitting(plot.title, font, picture.width - 2 * EM), INK, font, anchor="mm")
+    pen.text(
+        ((left + right) / 2, picture.height - EM), _fitting(plot.x_label, font, right - left), INK, font, anchor="mm"
+    )
+    beside = Image.new("RGB", (bottom - top, 2 * EM), "white")
+    words = _fitting(y_label, font, beside.width)
+    ImageDraw.Draw(beside).text((beside.width / 2, EM), words, INK, font, anchor="mm")
+    if y_label:
+        picture.paste(beside.rotate(90, expand=True), (0, top))
+
+    for number in range(len(plot.series)):
+        _draw_series(pen, plot, number, across, up)
+        if several:
+            y = (1.5 + 1.5 * number) * EM + (top - EM)
+            pen.line([(right + EM, y), (right + 2 * EM, y)], COLOURS[number], 3 * SCALE)
+            pen.text((right + 2.5 * EM, y), shown[number], INK, font, anchor="lm")
+    if all(_is_gap(values) for _, values in plot.series):
+        pen.text(((left + right) / 2, (top + bottom) / 2), "nothing was measured", PALE, font, anchor="mm")
+
+
+def _draw_series(pen: Pens.ImageDraw, plot: Plot, number: int, across: _Axis, up: _Axis) -> None:
+    name, values = plot.series[number]
+    strokes = 0
+    for run in _runs(plot.x, values):
+        points = _thinned((across.at(x), up.at(y)) for x, y in run)
+        if (strokes := strokes + len(points)) > MOST_STROKES:
+            raise PlotError(f"series.{name}: x goes back and forth too often")
+        for first in range(0, len(points), AT_ONCE):
+            # One stroke is in two calls, so that the corner between them is rounded too.
+            pen.line(points[first : first + AT_ONCE + 2], COLOURS[number], 2 * SCALE, joint="curve")
+        if len(values) <= FEW or len(points) == 1:
+            for point in points:
+                pen.circle(point, 3 * SCALE, COLOURS[number])
+
+
+def _is_gap(values: tuple[float, ...]) -> bool:
+    return all(map(math.isnan, values))
+
+
+def _shown(name: str, values: tuple[float, ...]) -> str:
+    """What the legend says of a series."""
+    short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    return f"{short} (none)" if _is_gap(values) else short
+
+
+def _fitting(text: str, font: Font, width: float) -> str:
+    """As much of a text as fits."""
+    kept = text
+    while kept and font.getlength(kept) > width:
+        kept = f"{kept[:-2]}…"
+    return kept
+
+
+def _runs(x: tuple[float, ...], values: tuple[float, ...]) -> Iterator[Iterator[tuple[float, float]]]:
+    """The points between the gaps: each run is to be read before the next one."""
+    for gap, run in groupby(zip(x, values, strict=True), key=lambda point: math.isnan(sum(point))):
+        if not gap:
+            yield run
+
+
+def _thinned(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of points that follow each other in one column of pixels: the first, the lowest, the highest and the last."""
+    kept: list[tuple[float, float]] = []
+    for _, column in groupby(points, key=lambda point: point[0] // SCALE):
+        some = list(column)
+        heights = [y for _, y in some]
+        telling = {0, heights.index(min(heights)), heights.index(max(heights)), len(some) - 1}
+        kept += (some[index] for index in sorted(telling))
+    return kept
