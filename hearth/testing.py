@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 NEW_YEAR = 1_767_225_600.0
 """Epoch seconds at which each run begins: 2026-01-01T00:00:00Z."""
 _POLICY = (PolicyEntry(name="test", match=Match(any=True), max_risk=3, hcp=JobRules(approve=True)),)
-_OUTSIDE = {("trio._threads", "to_thread_run_sync"), ("hearth.actors.bridges.hcp.drawing", "draw")}
-"""Functions (module, name) that wait for a thread or for another process."""
+_OUTSIDE = ("trio._threads", "to_thread_run_sync")
+"""The function (module, name) that waits for a thread."""
 
 
 @frozen(kw_only=True)
@@ -147,7 +147,7 @@ class _Clock(trio.abc.Clock, trio.abc.Instrument):
         self._ran: set[trio.lowlevel.Task] = set()
         """Tasks that have run since they were last asked what they wait for."""
         self._outside: set[trio.lowlevel.Task] = set()
-        """Tasks that wait for a thread or for another process."""
+        """Tasks that wait for a thread."""
 
     def start_clock(self) -> None:
         """See trio.abc.Clock."""
@@ -178,7 +178,7 @@ class _Clock(trio.abc.Clock, trio.abc.Instrument):
 
 def _waits_outside(task: trio.lowlevel.Task) -> bool:
     return any(
-        (frame.f_globals.get("__name__"), frame.f_code.co_name) in _OUTSIDE for frame, _ in task.iter_await_frames()
+        (frame.f_globals.get("__name__"), frame.f_code.co_name) == _OUTSIDE for frame, _ in task.iter_await_frames()
     )
 
 

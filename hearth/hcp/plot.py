@@ -29,7 +29,7 @@ WIDTH, HEIGHT = 960, 540
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#f0e442", "#000000")
 """Of the series, in their order; colour-blind people can tell them apart too (Okabe and Ito). Yellow is late."""
 MOST_POINTS: Final = 200_000
-"""Numbers in all: they are what a drawing's time depends on."""
+"""Numbers in all."""
 MOST_TEXT: Final = 200
 """Characters of a title, a label, a name."""
 LONGEST_NAME: Final = 32

@@ -294,14 +294,14 @@ def test_a_board_of_ones_own_is_used():
 
 @declared("plotter", max_duration="PT5S")
 async def plotter(job: Any) -> Outputs:
-    """Leaves a plot, which another process draws."""
+    """Leaves a plot, which a thread draws."""
     job.plot("walk.png", series={"walk": [1.0, 3.0, 2.0]})
     await job.sleep(1)
     return {}
 
 
 @pytest.mark.slow
-def test_time_stands_still_while_another_process_draws():
+def test_time_stands_still_while_a_thread_draws():
     pytest.importorskip("PIL")
     result = run_capability(plotter, {})
     assert result.warnings == ()
