@@ -21,6 +21,7 @@ Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _CLOCK: Final = "a replay reads another time; use await job.now(), job.started_at or job.at"
 _CHANCE: Final = "a replay draws another value; use await job.random()"
 _PAUSE: Final = "it blocks the daemon, and a replay waits again; use await job.sleep(seconds)"
+_TIMEOUT: Final = "a replay takes another time, so it may end elsewhere; use max_duration, or compare job.elapsed_s"
 _FILES: Final = "a replay does it again; leave files behind by job.artifact(), read them by the tool file.read"
 _OUTSIDE: Final = "it bypasses policy and audit log, and a replay does it again; use a tool by await job.run()"
 _PARALLEL: Final = "its order is on no record; use await job.gather()"
@@ -38,6 +39,7 @@ _CALLS: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("subprocess", "os.system", "os.popen", "trio.run_process", "trio.open_tcp_stream"), _OUTSIDE),
     **dict.fromkeys(("threading", "multiprocessing", "concurrent.futures", "trio.to_thread", "asyncio"), _PARALLEL),
+    **dict.fromkeys(("trio.move_on_after", "trio.move_on_at", "trio.fail_after", "trio.fail_at"), _TIMEOUT),
     "trio.open_nursery": _PARALLEL,
     "input": "the daemon has no terminal; use await job.ask_person(question)",
 }

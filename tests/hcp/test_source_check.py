@@ -51,6 +51,8 @@ WRONG = [
     ("threading.Thread(target=print)", "job.gather("),
     ("await trio.to_thread.run_sync(print)", "job.gather("),
     ("async with trio.open_nursery() as nursery: pass", "job.gather("),
+    ("with trio.move_on_after(5): pass", "max_duration"),
+    ("with trio.fail_at(5): pass", "max_duration"),
     ("input('go on?')", "job.ask_person("),
     ("[time.time() for _ in range(3)]", "job.now()"),
     ("part = lambda: time.time()", "job.now()"),
