@@ -55,93 +55,26 @@ if TYPE_CHECKING:
     from hearth.tools import Done as Done, StepContext as StepContext, Tool as Tool, Undo as Undo
 
 _HOME = {
-    "hearth.actors.bridges.hcp.execution": ("Answer", "Job"),
-    "hearth.actors.embedded": ("open_runtime",),
-    "hearth.api": (
-        "Delegation",
-        "JobEvent",
-        "JobResult",
-        "Step",
-        "StepResult",
-        "Task",
-        "TaskEvent",
-        "TaskResult",
-        "step",
-    ),
-    "hearth.client": ("connect",),
-    "hearth.config": ("Config", "load_config"),
+    "hearth.actors.bridges.hcp.execution": "Answer Job",
+    "hearth.actors.embedded": "open_runtime",
+    "hearth.api": "Delegation JobEvent JobResult Step StepResult Task TaskEvent TaskResult step",
+    "hearth.client": "connect",
+    "hearth.config": "Config load_config",
     "hearth.errors": (
-        "ArtifactDamaged",
-        "CarrierError",
-        "ConfigError",
-        "DeviceError",
-        "HearthError",
-        "InvalidParams",
-        "JobFailed",
-        "JobRejected",
-        "PermissionDenied",
-        "ResourceBusy",
-        "RpcError",
-        "SessionInvalid",
-        "TaskFailed",
-        "TimedOut",
+        "ArtifactDamaged CarrierError ConfigError DeviceError HearthError InvalidParams JobFailed "
+        "JobRejected PermissionDenied ResourceBusy RpcError SessionInvalid TaskFailed TimedOut"
     ),
-    "hearth.hcp.capability": ("Escalation", "Limit", "capability"),
-    "hearth.hcp.durable": ("CapabilityFailed", "OutcomeUnknown", "ReplayMismatch", "SafetyViolation", "StepFailed"),
-    "hearth.hcp.inputs": ("InputRefused",),
-    "hearth.hcp.spelling": ("I2cAddress", "Line", "Port"),
-    "hearth.tools": ("Done", "StepContext", "Tool", "Undo"),
+    "hearth.hcp.capability": "Escalation Limit capability",
+    "hearth.hcp.durable": "CapabilityFailed OutcomeUnknown ReplayMismatch SafetyViolation StepFailed",
+    "hearth.hcp.inputs": "InputRefused",
+    "hearth.hcp.spelling": "I2cAddress Line Port",
+    "hearth.tools": "Done StepContext Tool Undo",
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+"""By module, the public names that are in it."""
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
-__all__ = [
-    "Answer",
-    "ArtifactDamaged",
-    "CapabilityFailed",
-    "CarrierError",
-    "Config",
-    "ConfigError",
-    "Delegation",
-    "DeviceError",
-    "Done",
-    "Escalation",
-    "HearthError",
-    "I2cAddress",
-    "InputRefused",
-    "InvalidParams",
-    "Job",
-    "JobEvent",
-    "JobFailed",
-    "JobRejected",
-    "JobResult",
-    "Limit",
-    "Line",
-    "OutcomeUnknown",
-    "PermissionDenied",
-    "Port",
-    "ReplayMismatch",
-    "ResourceBusy",
-    "RpcError",
-    "SafetyViolation",
-    "SessionInvalid",
-    "Step",
-    "StepContext",
-    "StepFailed",
-    "StepResult",
-    "Task",
-    "TaskEvent",
-    "TaskFailed",
-    "TaskResult",
-    "TimedOut",
-    "Tool",
-    "Undo",
-    "__version__",
-    "capability",
-    "connect",
-    "load_config",
-    "open_runtime",
-    "step",
-]
+if not TYPE_CHECKING:  # type checkers take the imports above
+    __all__ = ["__version__", *_MODULE_OF]  # noqa: PLE0604  they are strings
 
 
 def __getattr__(name: str) -> Any:
@@ -154,4 +87,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return ["__version__", *_MODULE_OF]
