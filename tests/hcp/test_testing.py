@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from itertools import count
 from typing import Annotated, Any
 
 import pytest
@@ -92,6 +93,25 @@ def test_a_job_that_is_killed_after_any_record_comes_to_the_same_outputs_and_rep
 def test_a_crash_that_never_comes_is_a_mistake_of_the_test():
     with pytest.raises(ValueError, match="crash_at=9: the job ended before; it put 7 operations on record"):
         run_capability(survey, {}, crash_at=9)
+
+
+runs = count()
+"""A clock of a capability's own, which a replay finds at another time."""
+
+
+@declared("fickle", tools=["hw.board"])
+async def fickle(job: Any) -> Outputs:
+    """Does something else each time."""
+    if not next(runs):
+        await job.run("hw.board")
+    await job.sleep(1)
+    return {}
+
+
+def test_a_function_that_takes_another_course_at_a_replay_is_found_out():
+    result = run_capability(fickle, {}, crash_at=1)
+    assert (result.state, result.error_code) == ("FAILED", "input_error")
+    assert "operation 1 is job.sleep(1), and on record it is hw.board" in (result.error_message or "")
 
 
 @declared("switch", tools=["gpio.get", "gpio.set"], risk="R3")
