@@ -136,8 +136,8 @@ def run_capability(
 class _Clock(trio.abc.Clock, trio.abc.Instrument):
     """A clock that jumps to the next deadline once nothing is left to do before it.
 
-    Nothing is left when a look at all descriptors has made no task run, and no task waits for a thread or for another
-    process: those take real time, and the clock stands still for them, however busy the machine is.
+    Nothing is left when a look at all descriptors has made no task run, and no task waits for a thread:
+    that takes real time, and the clock stands still for it, however busy the machine is.
     """
 
     def __init__(self) -> None:

@@ -18,11 +18,12 @@ from attrs import frozen
 from hearth.errors import HearthError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from PIL import Image as Images, ImageDraw as Pens, ImageFont as Fonts
 
     Font: TypeAlias = Fonts.FreeTypeFont | Fonts.ImageFont
+    Scale: TypeAlias = Callable[[float], float]
 
 WIDTH, HEIGHT = 960, 540
 """Of the picture, in pixels."""
@@ -52,7 +53,7 @@ CURE: Final = "pip install 'hearth[plot]'"
 SCALE: Final = 2
 EM: Final = 13 * SCALE
 """Height of the letters, in pixels before the picture is reduced. All other distances are given in it."""
-INK, PALE, GRID = "#222222", "#666666", "#e5e5e5"
+INK, GRID = "#222222", "#e5e5e5"
 
 
 class PlotError(HearthError):
@@ -143,23 +144,13 @@ def _spelt(plot: Plot) -> Plot:
         return "".join(letter if letter.isascii() or letter in "°±…" else "?" for letter in kept)
 
     series = tuple((plain(name), values) for name, values in plot.series)
-    return Plot(
-        title=plain(plot.title), x_label=plain(plot.x_label), y_label=plain(plot.y_label), x=plot.x, series=series
-    )
+    labels = plain(plot.title), plain(plot.x_label), plain(plot.y_label)
+    return Plot(title=labels[0], x_label=labels[1], y_label=labels[2], x=plot.x, series=series)
 
 
-@frozen
-class _Axis:
-    """Numbers from `low` to `high`, drawn from pixel `begin` to pixel `end`."""
-
-    low: float
-    high: float
-    begin: float
-    end: float
-
-    def at(self, value: float) -> float:
-        """The pixel of a number."""
-        return self.begin + (value - self.low) / (self.high - self.low) * (self.end - self.begin)
+def _scale(low: float, high: float, begin: float, end: float) -> Scale:
+    """From a number between `low` and `high` to its pixel between `begin` and `end`."""
+    return lambda value: begin + (value - low) / (high - low) * (end - begin)
 
 
 def _span(values: Iterable[float], margin: float) -> tuple[float, float]:
@@ -202,27 +193,28 @@ def _draw_into(picture: Images.Image, plot: Plot, font: Font) -> None:
     left = (3 if y_label else 1) * EM + int(max(font.getlength(label) for _, label in rows)) // SCALE * SCALE
     right = picture.width - EM - (int(max(map(font.getlength, shown))) + 3 * EM if several else 0)
     top, bottom = (3 if plot.title else 1) * EM, picture.height - (4 if plot.x_label else 2) * EM
-    up = _Axis(low, high, bottom, top)
-    across = _Axis(*_span(plot.x, 0.02), left, right)
+    begin, end = _span(plot.x, 0.02)
+    up, across = _scale(low, high, bottom, top), _scale(begin, end, left, right)
+
+    def write(x: float, y: float, text: str, anchor: str = "mm") -> None:
+        pen.text((x, y), text, INK, font, anchor=anchor)
 
     for value, label in rows:
-        pen.line([(left, up.at(value)), (right, up.at(value))], GRID, SCALE)
-        pen.text((left - EM / 2, up.at(value)), label, INK, font, anchor="rm")
-    columns = _ticks(across.low, across.high, 10)
+        pen.line([(left, up(value)), (right, up(value))], GRID, SCALE)
+        write(left - EM / 2, up(value), label, "rm")
+    columns = _ticks(begin, end, 10)
     if sum(font.getlength(label) + EM for _, label in columns) > right - left:
-        columns = _ticks(across.low, across.high, 4)
+        columns = _ticks(begin, end, 4)
     for value, label in columns:
-        pen.line([(across.at(value), top), (across.at(value), bottom)], GRID, SCALE)
-        pen.text((across.at(value), bottom + EM / 2), label, INK, font, anchor="mt")
+        pen.line([(across(value), top), (across(value), bottom)], GRID, SCALE)
+        write(across(value), bottom + EM / 2, label, "mt")
     pen.line([(left, top), (left, bottom), (right, bottom)], INK, SCALE)
-    pen.text((picture.width / 2, 1.5 * EM), _fitting(plot.title, font, picture.width - 2 * EM), INK, font, anchor="mm")
-    pen.text(
-        ((left + right) / 2, picture.height - EM), _fitting(plot.x_label, font, right - left), INK, font, anchor="mm"
-    )
-    beside = Image.new("RGB", (bottom - top, 2 * EM), "white")
-    words = _fitting(y_label, font, beside.width)
-    ImageDraw.Draw(beside).text((beside.width / 2, EM), words, INK, font, anchor="mm")
+    write(picture.width / 2, 1.5 * EM, _fitting(plot.title, font, picture.width - 2 * EM))
+    write((left + right) / 2, picture.height - EM, _fitting(plot.x_label, font, right - left))
     if y_label:
+        beside = Image.new("RGB", (bottom - top, 2 * EM), "white")
+        words = _fitting(y_label, font, beside.width)
+        ImageDraw.Draw(beside).text((beside.width / 2, EM), words, INK, font, anchor="mm")
         picture.paste(beside.rotate(90, expand=True), (0, top))
 
     for number in range(len(plot.series)):
@@ -230,16 +222,15 @@ def _draw_into(picture: Images.Image, plot: Plot, font: Font) -> None:
         if several:
             y = (1.5 + 1.5 * number) * EM + (top - EM)
             pen.line([(right + EM, y), (right + 2 * EM, y)], COLOURS[number], 3 * SCALE)
-            pen.text((right + 2.5 * EM, y), shown[number], INK, font, anchor="lm")
+            write(right + 2.5 * EM, y, shown[number], "lm")
     if all(_is_gap(values) for _, values in plot.series):
-        pen.text(((left + right) / 2, (top + bottom) / 2), "nothing was measured", PALE, font, anchor="mm")
+        write((left + right) / 2, (top + bottom) / 2, "nothing was measured")
 
 
-def _draw_series(pen: Pens.ImageDraw, plot: Plot, number: int, across: _Axis, up: _Axis) -> None:
+def _draw_series(pen: Pens.ImageDraw, plot: Plot, number: int, across: Scale, up: Scale) -> None:
     name, values = plot.series[number]
     strokes = 0
-    for run in _runs(plot.x, values):
-        points = _thinned((across.at(x), up.at(y)) for x, y in run)
+    for points in _runs((across(x), up(y)) for x, y in zip(plot.x, values, strict=True)):
         if (strokes := strokes + len(points)) > MOST_STROKES:
             raise PlotError(f"series.{name}: x goes back and forth too often")
         for first in range(0, len(points), AT_ONCE):
@@ -268,19 +259,20 @@ def _fitting(text: str, font: Font, width: float) -> str:
     return kept
 
 
-def _runs(x: tuple[float, ...], values: tuple[float, ...]) -> Iterator[Iterator[tuple[float, float]]]:
-    """The points between the gaps: each run is to be read before the next one."""
-    for gap, run in groupby(zip(x, values, strict=True), key=lambda point: math.isnan(sum(point))):
-        if not gap:
-            yield run
+def _runs(points: Iterable[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:
+    """The points between the gaps; of those in one column of pixels the first, the lowest, the highest and the last.
 
-
-def _thinned(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of points that follow each other in one column of pixels: the first, the lowest, the highest and the last."""
-    kept: list[tuple[float, float]] = []
+    A gap within a column of pixels cannot be seen, and is none.
+    """
+    run: list[tuple[float, float]] = []
     for _, column in groupby(points, key=lambda point: point[0] // SCALE):
-        some = list(column)
-        heights = [y for _, y in some]
-        telling = {0, heights.index(min(heights)), heights.index(max(heights)), len(some) - 1}
-        kept += (some[index] for index in sorted(telling))
-    return kept
+        some = [point for point in column if not math.isnan(sum(point))]
+        if some:
+            heights = [y for _, y in some]
+            telling = {0, heights.index(min(heights)), heights.index(max(heights)), len(some) - 1}
+            run += (some[index] for index in sorted(telling))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run

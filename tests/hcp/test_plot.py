@@ -80,6 +80,11 @@ def test_a_number_between_two_gaps_is_a_visible_point() -> None:
     assert len(where(draw({"series": {"a": lonely}}), COLOURS[0])) > 10
 
 
+def test_very_many_gaps_that_no_pixel_could_show_do_not_take_the_line_apart() -> None:
+    columns = {x for x, _ in where(draw({"series": {"a": [1, None] * 10_000}}), COLOURS[0])}
+    assert len(columns) == max(columns) - min(columns) + 1 > 500
+
+
 def test_few_points_are_marked_and_many_are_not() -> None:
     marked, bare = (where(draw({"series": {"a": [5] * count}}), COLOURS[0]) for count in (plot.FEW, plot.FEW + 1))
     assert len({y for _, y in marked}) > len({y for _, y in bare})
