@@ -39,19 +39,14 @@ def card() -> None:
 
 @card.command()
 @standard
-def show(options: Options) -> int:
+async def show(options: Options) -> None:
     """Show the card of the daemon, as it gives it to others."""
-
-    async def work() -> int:
-        async with session(options) as (client, opened):
-            info = await client.call("mcp.info", {"session_id": opened.session_id})
-        found = info.get("agent_card")
-        if not isinstance(found, dict):
-            raise HearthError("the daemon has no valid card to show; its log says why")
-        click.echo(_json(found) if options.json else "\n".join(_lines(found)))
-        return DONE
-
-    return interruptible(work)
+    async with session(options) as (client, opened):
+        info = await client.call("mcp.info", {"session_id": opened.session_id})
+    found = info.get("agent_card")
+    if not isinstance(found, dict):
+        raise HearthError("the daemon has no valid card to show; its log says why")
+    click.echo(_json(found) if options.json else "\n".join(_lines(found)))
 
 
 @card.command()

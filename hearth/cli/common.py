@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from hearth.address import Address, NamedBy
     from hearth.facade import SessionFace
@@ -86,9 +87,10 @@ def _same(to: str, socket: str) -> bool:
         raise click.UsageError(str(error)) from None
 
 
-def standard(work: Callable[..., int | None]) -> Callable[..., None]:
+def standard(work: Callable[..., int | Awaitable[int | None] | None]) -> Callable[..., None]:
     """Make a command's function out of one that takes Options first and returns its exit code (None: 0).
 
+    An async function is run by `interruptible`.
     It gets --to, --socket and --json; an error that hearth or the system raised becomes a message and a code.
     """
 
@@ -100,7 +102,8 @@ def standard(work: Callable[..., int | None]) -> Callable[..., None]:
         context = click.get_current_context()
         options = _options(context, to, socket, as_json=as_json)
         try:
-            code = work(options, **arguments)
+            done = work(options, **arguments)
+            code = interruptible(lambda: done) if isinstance(done, Awaitable) else done
         except BrokenPipeError:
             code = nobody_reads()
         except (HearthError, OSError) as error:
@@ -167,11 +170,9 @@ def _message(error: HearthError | OSError) -> str:
     return str(error)
 
 
-@asynccontextmanager
-async def connected(options: Options) -> AsyncIterator[Client]:
+def connected(options: Options) -> AbstractAsyncContextManager[Client]:
     """A connection. Raises CarrierError: nobody there."""
-    async with connect(options.address) as client:
-        yield client
+    return connect(options.address)
 
 
 @asynccontextmanager

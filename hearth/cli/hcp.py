@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hearth.cli import hcpview, render
-from hearth.cli.common import DONE, Options, connected, interruptible, standard
+from hearth.cli.common import Options, connected, standard
 from hearth.cli.hcp_new import new
 from hearth.cli.hcpjobs import abort, account, submit, watch
 from hearth.cli.tools import kind
@@ -38,23 +38,18 @@ for command in (new, submit, watch, abort, account):
 @hcp.command()
 @click.argument("name", required=False)
 @standard
-def capabilities(options: Options, name: str | None) -> int:
+async def capabilities(options: Options, name: str | None) -> None:
     """List what this daemon does as a whole job, or show the capability NAME with its schemas."""
-
-    async def work() -> int:
-        async with connected(options) as client:
-            found = await client.capabilities()
-        if name is None:
-            lines = _overview([_capability(each) for each in found])
-            click.echo(render.compact(found) if options.json else "\n".join(lines))
-            return DONE
-        chosen = [each for each in found if _capability(each).get("name") == name]
-        if not chosen:
-            raise HearthError(f"there is no capability {name!r} for you here; `hearth hcp capabilities` lists them")
-        click.echo(render.compact(chosen[0]) if options.json else "\n".join(_details(chosen[0])))
-        return DONE
-
-    return interruptible(work)
+    async with connected(options) as client:
+        found = await client.capabilities()
+    if name is None:
+        lines = _overview([_capability(each) for each in found])
+        click.echo(render.compact(found) if options.json else "\n".join(lines))
+        return
+    chosen = [each for each in found if _capability(each).get("name") == name]
+    if not chosen:
+        raise HearthError(f"there is no capability {name!r} for you here; `hearth hcp capabilities` lists them")
+    click.echo(render.compact(chosen[0]) if options.json else "\n".join(_details(chosen[0])))
 
 
 def _capability(declaration: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -111,31 +106,26 @@ def _given(name: str, schema: Mapping[str, Any], required: Sequence[str]) -> str
 
 @hcp.command()
 @standard
-def jobs(options: Options) -> int:
+async def jobs(options: Options) -> None:
     """List your jobs that the daemon still remembers, the newest first; before them those that wait for an approval.
 
     One that waits has no session yet: its message id stands there, and `hearth hcp abort` takes it.
     """
-
-    async def work() -> int:
-        async with connected(options) as client:
-            found = await client.jobs()
-        if options.json:
-            click.echo(render.compact(found))
-        elif found:
-            click.echo("\n".join(render.table(hcpview.JOBS, hcpview.job_rows(found))))
-        else:
-            click.echo("there is none")
-        return DONE
-
-    return interruptible(work)
+    async with connected(options) as client:
+        found = await client.jobs()
+    if options.json:
+        click.echo(render.compact(found))
+    elif found:
+        click.echo("\n".join(render.table(hcpview.JOBS, hcpview.job_rows(found))))
+    else:
+        click.echo("there is none")
 
 
 @hcp.command()
 @click.argument("uri")
 @click.option("-o", "--output", metavar="FILE", help="Put it there: whole, or not at all.")
 @standard
-def artifact(options: Options, uri: str, output: str | None) -> int:
+async def artifact(options: Options, uri: str, output: str | None) -> None:
     """Fetch the file at URI, which a job has left behind, and check it against its checksum.
 
     Without -o it goes to stdout as it is; with --json and no -o, in base64.
@@ -143,74 +133,63 @@ def artifact(options: Options, uri: str, output: str | None) -> int:
     if output is None and not options.json and sys.stdout.isatty():
         raise click.UsageError("a file does not belong on a terminal: name one with -o FILE, or pipe it")
 
-    async def work() -> int:
-        async with connected(options) as client:
-            if output is not None:
-                size = await client.artifact_to(uri, output)
-                told = {"uri": uri, "file": output, "size_bytes": size}
-                click.echo(render.compact(told) if options.json else f"{render.clean(output)}  {size} bytes")
-                return DONE
-            content = await client.artifact(uri)
-        if options.json:
-            data = base64.b64encode(content).decode()
-            click.echo(render.compact({"uri": uri, "size_bytes": len(content), "data": data}))
-        else:
-            sys.stdout.buffer.write(content)
-            sys.stdout.buffer.flush()
-        return DONE
-
-    return interruptible(work)
+    async with connected(options) as client:
+        if output is not None:
+            size = await client.artifact_to(uri, output)
+            told = {"uri": uri, "file": output, "size_bytes": size}
+            click.echo(render.compact(told) if options.json else f"{render.clean(output)}  {size} bytes")
+            return
+        content = await client.artifact(uri)
+    if options.json:
+        data = base64.b64encode(content).decode()
+        click.echo(render.compact({"uri": uri, "size_bytes": len(content), "data": data}))
+    else:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
 
 
 @hcp.command()
 @standard
-def pending(options: Options) -> int:
+async def pending(options: Options) -> None:
     """List the jobs that wait for a person's approval, with what they would do; for who may give it."""
-
-    async def work() -> int:
-        async with connected(options) as client:
-            found = await client.pending_approvals()
-        if options.json:
-            click.echo(render.compact(found))
-            return DONE
-        if not found:
-            click.echo("there is none")
-        else:
-            click.echo("\n".join(render.table(hcpview.APPROVALS, hcpview.approval_rows(found))))
-            for each in found:
-                shown = {"inputs": each.get("inputs"), "hazards": each.get("hazard_categories")}
-                facts = {name: value for name, value in shown.items() if value}
-                name = click.style(render.clean(str(each.get("approval_id"))), bold=True)
-                click.echo("\n".join(["", name, *render.fields(facts, indent="  ")]))
-        return DONE
-
-    return interruptible(work)
+    async with connected(options) as client:
+        found = await client.pending_approvals()
+    if options.json:
+        click.echo(render.compact(found))
+        return
+    if not found:
+        click.echo("there is none")
+    else:
+        click.echo("\n".join(render.table(hcpview.APPROVALS, hcpview.approval_rows(found))))
+        for each in found:
+            shown = {"inputs": each.get("inputs"), "hazards": each.get("hazard_categories")}
+            facts = {name: value for name, value in shown.items() if value}
+            name = click.style(render.clean(str(each.get("approval_id"))), bold=True)
+            click.echo("\n".join(["", name, *render.fields(facts, indent="  ")]))
 
 
 @hcp.command()
 @click.argument("approval")
 @click.option("--reason", metavar="TEXT", help="Why; it stands in the audit log.")
 @standard
-def approve(options: Options, approval: str, reason: str | None) -> int:
+async def approve(options: Options, approval: str, reason: str | None) -> None:
     """Let the job that waits for APPROVAL be done."""
-    return _decide(options, approval, approve=True, reason=reason)
+    await _decide(options, approval, approve=True, reason=reason)
 
 
 @hcp.command()
 @click.argument("approval")
 @click.option("--reason", metavar="TEXT", help="Why; its caller is told.")
 @standard
-def deny(options: Options, approval: str, reason: str | None) -> int:
+async def deny(options: Options, approval: str, reason: str | None) -> None:
     """Have the job that waits for APPROVAL rejected."""
-    return _decide(options, approval, approve=False, reason=reason)
+    await _decide(options, approval, approve=False, reason=reason)
 
 
-def _decide(options: Options, approval: str, *, approve: bool, reason: str | None) -> int:
-    async def work() -> int:
-        async with connected(options) as client:
-            await client.decide(approval, approve=approve, reason=reason)
-        word = "approved" if approve else "denied"
-        click.echo(render.compact({"approval_id": approval, "approved": approve}) if options.json else word)
-        return DONE
+async def _decide(options: Options, approval: str, *, approve: bool, reason: str | None) -> None:
 
-    return interruptible(work)
+
+    async with connected(options) as client:
+        await client.decide(approval, approve=approve, reason=reason)
+    word = "approved" if approve else "denied"
+    click.echo(render.compact({"approval_id": approval, "approved": approve}) if options.json else word)

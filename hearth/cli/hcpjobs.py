@@ -138,24 +138,20 @@ async def _abort_quietly(job: DelegationFace) -> None:
 @click.argument("session")
 @click.option("--from", "from_sequence", type=click.IntRange(min=1), default=1, help="The first event to show.")
 @standard
-def watch(options: Options, session: str, from_sequence: int) -> int:
+async def watch(options: Options, session: str, from_sequence: int) -> int:
     """Follow the job of SESSION to its end; exits with 1 if that is FAILED or ABORTED.
 
     Ctrl-C stops the watching, not the job.
     """
-
-    async def work() -> int:
-        async with connected(options) as client:
-            return await _followed(options, await client.attach_job(session, from_sequence), live=True)
-
-    return interruptible(work)
+    async with connected(options) as client:
+        return await _followed(options, await client.attach_job(session, from_sequence), live=True)
 
 
 @click.command()
 @click.argument("session")
 @click.option("--reason", metavar="TEXT", help="Why; it is told to whoever follows the job.")
 @standard
-def abort(options: Options, session: str, reason: str | None) -> int:
+async def abort(options: Options, session: str, reason: str | None) -> int:
     """Have the job of SESSION end, and print ABORTING, or how it has ended already.
 
     No step of it begins any more; one that has begun on a bus finishes. `hearth hcp watch` waits for the end.
@@ -163,51 +159,42 @@ def abort(options: Options, session: str, reason: str | None) -> int:
     A job that waits for an approval has no session yet: with its message id, as `hearth hcp jobs` shows it, it is
     withdrawn, and REJECTED is printed.
     """
-
-    async def work() -> int:
-        async with connected(options) as client:
-            if any(each["session_id"] is None and each["message_id"] == session for each in await client.jobs()):
-                await client.withdraw(session, reason)
-                shown = {"message_id": session, "state": "REJECTED"}
-                click.echo(render.compact(shown) if options.json else hcpview.state("REJECTED"))
-                return DONE
-            job = await client.attach_job(session)
-            try:
-                state = await job.abort(reason)
-            except JobRejected as rejected:
-                return told_rejection(options, rejected)
-        shown = {"session_id": job.session_id, "state": state}
-        click.echo(render.compact(shown) if options.json else hcpview.state(state))
-        return DONE
-
-    return interruptible(work)
+    async with connected(options) as client:
+        if any(each["session_id"] is None and each["message_id"] == session for each in await client.jobs()):
+            await client.withdraw(session, reason)
+            shown = {"message_id": session, "state": "REJECTED"}
+            click.echo(render.compact(shown) if options.json else hcpview.state("REJECTED"))
+            return DONE
+        job = await client.attach_job(session)
+        try:
+            state = await job.abort(reason)
+        except JobRejected as rejected:
+            return told_rejection(options, rejected)
+    shown = {"session_id": job.session_id, "state": state}
+    click.echo(render.compact(shown) if options.json else hcpview.state(state))
+    return DONE
 
 
 @click.command()
 @click.argument("session")
 @standard
-def account(options: Options, session: str) -> int:
+async def account(options: Options, session: str) -> None:
     """Open the account of the job of SESSION: who asked for what, what was decided, what was done, what came of it.
 
     Of a job that is under way, it is the account so far.
     """
+    async with connected(options) as client:
+        job = await client.attach_job(session)
+        messages = [message async for message in _on_record(job)]
+        result = await job.wait() if job.ended else None
+    if options.json:
+        written = [write_message(message) for message in messages]
+        ended = None if result is None else hcpview.result_json(result)
+        click.echo(render.compact({"job": job.entry, "messages": written, "result": ended}))
+    else:
+        from hearth.cli.hcpaccount import show
 
-    async def work() -> int:
-        async with connected(options) as client:
-            job = await client.attach_job(session)
-            messages = [message async for message in _on_record(job)]
-            result = await job.wait() if job.ended else None
-        if options.json:
-            written = [write_message(message) for message in messages]
-            ended = None if result is None else hcpview.result_json(result)
-            click.echo(render.compact({"job": job.entry, "messages": written, "result": ended}))
-        else:
-            from hearth.cli.hcpaccount import show
-
-            show(job.entry, messages, result)
-        return DONE
-
-    return interruptible(work)
+        show(job.entry, messages, result)
 
 
 async def _on_record(job: DelegationFace) -> AsyncIterator[Message]:

@@ -79,8 +79,12 @@ def said(message: Message) -> tuple[str, list[str]]:
     if isinstance(payload, TaskFailed):
         return "failed", [f"{payload.error_code}: {payload.error_message}"]
     if isinstance(payload, Event):
-        words = _EVENTS.get(payload.event_type, _other)(payload.data)
-        return _NAMES.get(payload.event_type, payload.event_type), [word for word in words if word]
+        kind, data = payload.event_type, payload.data
+        if kind in _MEMBERS:
+            words = [_text(data, name) for name in _MEMBERS[kind]]
+        else:
+            words = _EVENTS[kind](data) if kind in _EVENTS else [brief(data)]
+        return _NAMES.get(kind, kind), [word for word in words if word]
     return message.type, []
 
 
@@ -96,10 +100,6 @@ _NAMES = {
 def _text(data: Mapping[str, Any], name: str) -> str:
     value = data.get(name)
     return "" if value is None else render.scalar(value)
-
-
-def _created(data: Mapping[str, Any]) -> list[str]:
-    return [_text(data, "state")]
 
 
 def _changed(data: Mapping[str, Any]) -> list[str]:
@@ -128,37 +128,16 @@ def _short(text: str) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
-def _logged(data: Mapping[str, Any]) -> list[str]:
-    return [_text(data, "level"), _text(data, "message")]
-
-
-def _trouble(data: Mapping[str, Any]) -> list[str]:
-    return [_text(data, "code"), _text(data, "message")]
-
-
-def _checkpoint(data: Mapping[str, Any]) -> list[str]:
-    return [_text(data, "description"), _text(data, "checkpoint_id")]
-
-
-def _closed(data: Mapping[str, Any]) -> list[str]:
-    return [_text(data, "final_state"), _text(data, "reason")]
-
-
-def _other(data: Mapping[str, Any]) -> list[str]:
-    return [brief(data)]
-
-
-_EVENTS = {
-    "session_created": _created,
-    "state_changed": _changed,
-    "progress": _progress,
-    "intermediate_result": _result,
-    "log": _logged,
-    "warning": _trouble,
-    "error": _trouble,
-    "checkpoint_created": _checkpoint,
-    "session_closed": _closed,
+_EVENTS = {"state_changed": _changed, "progress": _progress, "intermediate_result": _result}
+_MEMBERS = {
+    "session_created": ("state",),
+    "log": ("level", "message"),
+    "warning": ("code", "message"),
+    "error": ("code", "message"),
+    "checkpoint_created": ("description", "checkpoint_id"),
+    "session_closed": ("final_state", "reason"),
 }
+"""What the other events say: the members of their data that are shown."""
 
 
 # --- how it ended ---------------------------------------------------------------------------------------------------

@@ -122,50 +122,36 @@ async def _show(client: Client, task: Reference, options: Options, *, steps: boo
 @click.command()
 @click.argument("task", type=ReferenceType())
 @standard
-def get(options: Options, task: Reference) -> int:
+async def get(options: Options, task: Reference) -> None:
     """Show the TASK as it stands; exits with 0 whatever its status is.
 
     TASK is SESSION/TASK as `hearth submit --detach` prints it. Asking keeps its session open for another idle time.
     """
-
-    async def work() -> int:
-        async with connected(options) as client:
-            await _show(client, task, options)
-        return DONE
-
-    return interruptible(work)
+    async with connected(options) as client:
+        await _show(client, task, options)
 
 
 @click.command()
 @click.argument("task", type=ReferenceType())
 @standard
-def cancel(options: Options, task: Reference) -> int:
+async def cancel(options: Options, task: Reference) -> None:
     """Ask the TASK to stop, and print CANCELLING, or how it has ended already.
 
     What has begun on a bus finishes; what waits never begins. `hearth watch` waits for the end.
     """
-
-    async def work() -> int:
-        async with connected(options) as client:
-            answer = await client.call("task.cancel", task.params)
-        click.echo(render.compact(answer) if options.json else render.status(answer["status"]))
-        return DONE
-
-    return interruptible(work)
+    async with connected(options) as client:
+        answer = await client.call("task.cancel", task.params)
+    click.echo(render.compact(answer) if options.json else render.status(answer["status"]))
 
 
 @click.command()
 @click.argument("task", type=ReferenceType())
 @standard
-def watch(options: Options, task: Reference) -> int:
+async def watch(options: Options, task: Reference) -> int:
     """Follow the TASK from its first event to its end; exits with 1 if that is FAILED or CANCELLED.
 
     Ctrl-C stops the watching, not the task.
     """
-
-    async def work() -> int:
-        async with connected(options) as client:
-            await show_events(client, task, None, as_json=options.json)
-            return taskview.exit_code(await _show(client, task, options, steps=False))
-
-    return interruptible(work)
+    async with connected(options) as client:
+        await show_events(client, task, None, as_json=options.json)
+        return taskview.exit_code(await _show(client, task, options, steps=False))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hearth.cli import render
-from hearth.cli.common import DONE, Options, interruptible, session, standard
+from hearth.cli.common import Options, session, standard
 from hearth.errors import HearthError
 from hearth.suggestions import suggest
 from hearth.tools import RISK_NAMES
@@ -20,24 +20,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("pattern", required=False)
 @standard
-def tools(options: Options, pattern: str | None) -> int:
+async def tools(options: Options, pattern: str | None) -> None:
     """List the tools, or those that PATTERN fits ("gpio.*", "read"); a whole name shows its args and schemas.
 
     The list is what the daemon's policy allows you; tools whose risk is above your cap are in it, and are refused.
     """
-
-    async def work() -> int:
-        async with session(options) as (_client, opened):
-            entries = await opened.tools()
-        chosen = choose(entries, pattern)
-        whole = pattern is not None and len(chosen) == 1 and chosen[0]["name"] == pattern
-        if options.json:
-            click.echo(render.compact(chosen[0] if whole else chosen))
-        else:
-            click.echo("\n".join(details(chosen[0]) if whole else overview(chosen)))
-        return DONE
-
-    return interruptible(work)
+    async with session(options) as (_client, opened):
+        entries = await opened.tools()
+    chosen = choose(entries, pattern)
+    whole = pattern is not None and len(chosen) == 1 and chosen[0]["name"] == pattern
+    if options.json:
+        click.echo(render.compact(chosen[0] if whole else chosen))
+    else:
+        click.echo("\n".join(details(chosen[0]) if whole else overview(chosen)))
 
 
 def choose(entries: Sequence[Mapping[str, Any]], pattern: str | None) -> list[Mapping[str, Any]]:
