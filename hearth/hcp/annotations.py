@@ -101,8 +101,6 @@ def object_schema(members: Iterable[Member], where: str = "", _within: tuple[typ
 
 def evaluated(annotation: Any, names: Mapping[str, Any], where: str) -> Any:
     """An annotation in which strings have been looked up in a module's names. Raises NotJson."""
-    if annotation is MISSING:
-        return annotation
     try:
         holder: Any = SimpleNamespace(__annotations__={"it": annotation})
         return get_type_hints(holder, dict(names), include_extras=True)["it"]
