@@ -13,6 +13,7 @@ from support.hcp import Caller, capability, hcp_world, scripted, step, waiting
 from support.world import BOB
 
 import hearth
+from hearth.hcp.annotations import unstructure
 from hearth.hcp.durable import CapabilityFailed, OutcomeUnknown, StepFailed
 from hearth.hcp.values import write_instant
 from hearth.policy.jobs import JobRules
@@ -642,6 +643,18 @@ async def test_what_cannot_be_outputs_is_a_failed_job(look):
         caller = world.caller()
         failed = await caller.outcome(await caller.accepted())
         assert failed["error_message"] == "internal error: TypeError"
+
+
+async def test_an_output_that_json_cannot_say_is_named_with_its_place(look):
+    async def function(_job):
+        return {"mean": float("nan")}
+
+    async with look(function, unstructure=unstructure) as world:
+        caller = world.caller()
+        failed = await caller.outcome(await caller.accepted())
+        assert failed["error_code"] == "internal_error"
+        assert "/outputs: .mean: nan has no JSON form" in failed["error_message"]
+        assert failed["error_details"]["reason"] == "outputs_not_json"
 
 
 async def test_a_retry_asks_again_only_for_what_may_pass(look):

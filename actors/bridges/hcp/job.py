@@ -25,6 +25,7 @@ from hearth.actors.bridges.hcp.pace import Pace
 from hearth.actors.bridges.hcp.steps import Steps, StepsEnded
 from hearth.actors.supervisor import contain
 from hearth.errors import RpcError
+from hearth.hcp.annotations import NotJson
 from hearth.hcp.durable import CapabilityFailed, History, OutcomeUnknown, ReplayMismatch, SafetyViolation, StepFailed
 from hearth.hcp.token import TokenError, verify
 from hearth.hcp.values import NEEDED_RISK_LEVEL
@@ -202,6 +203,8 @@ class RunningJob:
         except SafetyViolation as violation:
             self.risk_events.append(violation.risk_event)
             return End.failed("safety_violation", str(violation))
+        except NotJson as error:
+            return End.failed("internal_error", f"/outputs: {error}", reason="outputs_not_json")
         except OutcomeUnknown as error:
             return End.failed("execution_error", str(error), reason="outcome_unknown")
         except FATAL as error:
