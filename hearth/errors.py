@@ -37,6 +37,11 @@ class RpcError(HearthError):
     symbol: ClassVar[str] = "INTERNAL_ERROR"
     title: ClassVar[str] = "Internal error"
 
+    def __init_subclass__(cls, code: int | None = None, symbol: str = "", title: str = "") -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code, cls.symbol, cls.title = code, symbol, title
+
     def __init__(self, message: str | None = None, *, data: Mapping[str, Any] | None = None) -> None:
         self.message = message or self.title
         self.data = dict(data) if data is not None else None
@@ -50,120 +55,64 @@ class RpcError(HearthError):
         return wire
 
 
-class ParseError(RpcError):
+class ParseError(RpcError, code=-32700, symbol="PARSE_ERROR", title="Parse error"):
     """The bytes are not one JSON document."""
 
-    code = -32700
-    symbol = "PARSE_ERROR"
-    title = "Parse error"
 
-
-class InvalidRequest(RpcError):
+class InvalidRequest(RpcError, code=-32600, symbol="INVALID_REQUEST", title="Invalid Request"):
     """JSON, but not a request object."""
 
-    code = -32600
-    symbol = "INVALID_REQUEST"
-    title = "Invalid Request"
 
-
-class MethodNotFound(RpcError):
+class MethodNotFound(RpcError, code=-32601, symbol="METHOD_NOT_FOUND", title="Method not found"):
     """No such method."""
 
-    code = -32601
-    symbol = "METHOD_NOT_FOUND"
-    title = "Method not found"
 
-
-class InvalidParams(RpcError):
+class InvalidParams(RpcError, code=-32602, symbol="INVALID_PARAMS", title="Invalid params"):
     """Parameters are missing or wrong; `data` names the place."""
-
-    code = -32602
-    symbol = "INVALID_PARAMS"
-    title = "Invalid params"
 
 
 class InternalError(RpcError):
     """A bug in the server."""
 
 
-class SessionInvalid(RpcError):
+class SessionInvalid(RpcError, code=-32000, symbol="RPC_SESSION_INVALID", title="Session unknown or expired"):
     """The session is unknown, ended, or somebody else's."""
 
-    code = -32000
-    symbol = "RPC_SESSION_INVALID"
-    title = "Session unknown or expired"
 
-
-class TaskNotFound(RpcError):
+class TaskNotFound(RpcError, code=-32001, symbol="RPC_TASK_NOT_FOUND", title="Task unknown for this session"):
     """The session has no such task, or has forgotten it."""
 
-    code = -32001
-    symbol = "RPC_TASK_NOT_FOUND"
-    title = "Task unknown for this session"
 
-
-class ToolNotFound(RpcError):
+class ToolNotFound(RpcError, code=-32002, symbol="RPC_TOOL_NOT_FOUND", title="Tool not found"):
     """A step names a tool that is not registered."""
 
-    code = -32002
-    symbol = "RPC_TOOL_NOT_FOUND"
-    title = "Tool not found"
 
-
-class PermissionDenied(RpcError):
+class PermissionDenied(RpcError, code=-32003, symbol="RPC_PERMISSION_DENIED", title="Permission denied"):
     """Policy says no: principal, allowlist, risk cap or path guard."""
 
-    code = -32003
-    symbol = "RPC_PERMISSION_DENIED"
-    title = "Permission denied"
 
-
-class ResourceBusy(RpcError):
+class ResourceBusy(RpcError, code=-32004, symbol="RPC_RESOURCE_BUSY", title="Resource busy"):
     """The bus is taken: queue full, leased, wedged, or held by another process."""
 
-    code = -32004
-    symbol = "RPC_RESOURCE_BUSY"
-    title = "Resource busy"
 
-
-class QueueFull(RpcError):
+class QueueFull(RpcError, code=-32005, symbol="QUEUE_FULL", title="Queue full"):
     """A bounded queue of the server is full (draft §12)."""
 
-    code = -32005
-    symbol = "QUEUE_FULL"
-    title = "Queue full"
 
-
-class RateLimited(RpcError):
+class RateLimited(RpcError, code=-32006, symbol="RATE_LIMITED", title="Rate limited"):
     """Too many uses of a tool by this principal; `data.retry_after_ms` says when to come back."""
 
-    code = -32006
-    symbol = "RATE_LIMITED"
-    title = "Rate limited"
 
-
-class ShuttingDown(RpcError):
+class ShuttingDown(RpcError, code=-32007, symbol="SHUTTING_DOWN", title="Shutting down"):
     """The daemon is ending and takes no new work."""
 
-    code = -32007
-    symbol = "SHUTTING_DOWN"
-    title = "Shutting down"
 
-
-class UnsupportedVersion(RpcError):
+class UnsupportedVersion(RpcError, code=-32008, symbol="UNSUPPORTED_VERSION", title="Unsupported protocol version"):
     """The client needs a protocol major that this server does not speak."""
 
-    code = -32008
-    symbol = "UNSUPPORTED_VERSION"
-    title = "Unsupported protocol version"
 
-
-class DeviceError(RpcError):
+class DeviceError(RpcError, code=-32009, symbol="DEVICE_ERROR", title="Device error"):
     """The hardware, a file or the machine said no. `data.effect` says what became of the world."""
-
-    code = -32009
-    symbol = "DEVICE_ERROR"
-    title = "Device error"
 
     def __init__(
         self,
@@ -175,20 +124,12 @@ class DeviceError(RpcError):
         super().__init__(message, data={"effect": effect, **(data or {})})
 
 
-class TimedOut(DeviceError):
+class TimedOut(DeviceError, code=-32010, symbol="TIMED_OUT", title="Timed out"):
     """A transaction, step or task took longer than its limit."""
 
-    code = -32010
-    symbol = "TIMED_OUT"
-    title = "Timed out"
 
-
-class AuditUnavailable(RpcError):
+class AuditUnavailable(RpcError, code=-32011, symbol="AUDIT_UNAVAILABLE", title="Audit log cannot be written"):
     """The audit log, or the list of driven outputs, cannot be written, so nothing that has an effect may begin."""
-
-    code = -32011
-    symbol = "AUDIT_UNAVAILABLE"
-    title = "Audit log cannot be written"
 
 
 class TaskFailed(HearthError):
@@ -225,28 +166,11 @@ class ArtifactDamaged(HearthError):
 
 
 ERROR_TABLE: Mapping[int, type[RpcError]] = {
-    cls.code: cls
-    for cls in (
-        ParseError,
-        InvalidRequest,
-        MethodNotFound,
-        InvalidParams,
-        InternalError,
-        SessionInvalid,
-        TaskNotFound,
-        ToolNotFound,
-        PermissionDenied,
-        ResourceBusy,
-        QueueFull,
-        RateLimited,
-        ShuttingDown,
-        UnsupportedVersion,
-        DeviceError,
-        TimedOut,
-        AuditUnavailable,
-    )
+    kind.code: kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, RpcError) and kind is not RpcError
 }
-"""Code -> class, whole: what the wire can carry."""
+"""Code -> class, for each class above: what the wire can carry."""
 
 
 def effect_of(error: RpcError) -> Effect:
