@@ -100,15 +100,6 @@ class Principal:
     token_sha256: str | None = None
     key: str = field(init=False, default=Factory(_key_of, takes_self=True))
 
-    def to_audit(self) -> dict[str, Any]:
-        """What an audit record says: kind, key, and what is known of uid, gid, pid and user."""
-        record: dict[str, Any] = {"kind": self.kind, "key": self.key}
-        for name in ("uid", "gid", "pid", "user"):
-            value = getattr(self, name)
-            if value is not None:
-                record[name] = value
-        return record
-
 
 def from_peercred(sock: _Socket) -> Principal:
     """The process that connected to a unix socket, as the kernel recorded it (SO_PEERCRED, SO_PEERGROUPS).

@@ -9,12 +9,12 @@ import socket
 
 import pytest
 import trio
+from support.faulty_disk import FaultyDisk
 
 from hearth.actors.journal import Journal
 from hearth.actors.service import Notifier
 from hearth.actors.watchdog import SHARE, period, watched
 from hearth.audit import AuditSettings
-from hearth.audit.disk import FaultyDisk
 
 SECONDS = 6
 LIMIT_S = 20

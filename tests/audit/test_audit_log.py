@@ -12,9 +12,9 @@ import sys
 
 import pytest
 from hypothesis import given, settings as limits, strategies as st
+from support.faulty_disk import FaultyDisk
 
 from hearth.audit import AuditSettings, keys
-from hearth.audit.disk import FaultyDisk
 from hearth.audit.verify import head, verify
 from hearth.audit.writer import LogFailed
 from hearth.errors import ConfigError

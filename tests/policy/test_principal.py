@@ -160,18 +160,6 @@ def test_an_empty_subject_is_no_identity():
         Principal("tls", cert_subject="")
 
 
-def test_the_audit_record_has_what_is_known_and_nothing_else():
-    assert Principal("unix", uid=0, gid=0, pid=7, user="root", groups=frozenset((1, 2))).to_audit() == {
-        "kind": "unix",
-        "key": "uid:0",
-        "uid": 0,
-        "gid": 0,
-        "pid": 7,
-        "user": "root",
-    }
-    assert Principal("tls", cert_subject="CN=a").to_audit() == {"kind": "tls", "key": "cert:CN=a"}
-
-
 def test_a_token_is_known_by_its_digest_only():
     who = from_token("s3cret")
     assert who.token_sha256 == hashlib.sha256(b"s3cret").hexdigest()
