@@ -101,17 +101,13 @@ class DelegationFace:
     def __init__(self, jobs: Delegations, job: Job, from_sequence: int, messages: Messages) -> None:
         self._jobs = jobs
         self._job = job
+        self.session_id = job.session_id
         self._from_sequence = from_sequence
         self._unread: Messages | None = messages
         """The messages that came with the job, until somebody begins to read them."""
 
     def __repr__(self) -> str:
         return f"<job {self.session_id} {self.state}>"
-
-    @property
-    def session_id(self) -> str:
-        """See hearth.api.Delegation."""
-        return self._job.session_id
 
     @property
     def accepted(self) -> TaskAccepted | None:

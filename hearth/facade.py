@@ -118,27 +118,22 @@ class TaskFace:
     def __init__(self, link: Link, session_id: str, task_id: str, events: TaskEvents | None = None) -> None:
         self._link = link
         self._session_id = session_id
-        self._task_id = task_id
+        self.task_id = task_id
         self._events = events
         """Those that were asked for with the submission, until somebody reads them."""
 
     def __repr__(self) -> str:
-        return f"<task {self._task_id}>"
-
-    @property
-    def task_id(self) -> str:
-        """See hearth.api.Task."""
-        return self._task_id
+        return f"<task {self.task_id}>"
 
     def _params(self) -> dict[str, Any]:
-        return {"session_id": self._session_id, "task_id": self._task_id}
+        return {"session_id": self._session_id, "task_id": self.task_id}
 
     def events(self, *, from_seq: int = 1) -> TaskEvents:
         """See hearth.api.Task."""
         if from_seq == 1 and self._events is not None:
             events, self._events = self._events, None
             return events
-        return TaskEvents(self._link.follow(self._session_id, self._task_id, from_seq))
+        return TaskEvents(self._link.follow(self._session_id, self.task_id, from_seq))
 
     async def wait(self) -> TaskResult:
         """See hearth.api.Task."""
@@ -169,33 +164,23 @@ class SessionFace:
 
     def __init__(self, link: Link, opened: Mapping[str, Any]) -> None:
         self._link = link
-        self._session_id: str = member(opened, "session_id", str, "session.open")
+        self.session_id: str = member(opened, "session_id", str, "session.open")
         flags = opened.get("capabilities")
-        self._capabilities: tuple[str, ...] = tuple(flags) if isinstance(flags, list) else ()  # optional (draft §3.1)
+        self.capabilities: tuple[str, ...] = tuple(flags) if isinstance(flags, list) else ()  # optional (draft §3.1)
         self.closed = False
 
     def __repr__(self) -> str:
-        return f"<session {self._session_id}>"
-
-    @property
-    def session_id(self) -> str:
-        """See hearth.api.Session."""
-        return self._session_id
-
-    @property
-    def capabilities(self) -> Sequence[str]:
-        """See hearth.api.Session."""
-        return self._capabilities
+        return f"<session {self.session_id}>"
 
     async def tools(self) -> list[dict[str, Any]]:
         """See hearth.api.Session."""
-        answer = await self._link.call("tool.list", {"session_id": self._session_id})
+        answer = await self._link.call("tool.list", {"session_id": self.session_id})
         tools: list[dict[str, Any]] = member(answer, "tools", list, "tool.list")
         return tools
 
     async def call(self, method: str, /, **params: Any) -> Mapping[str, Any]:
         """See hearth.api.Session."""
-        return await self._link.call(method, {"session_id": self._session_id, "strict": True, **params})
+        return await self._link.call(method, {"session_id": self.session_id, "strict": True, **params})
 
     async def submit(
         self,
@@ -218,7 +203,7 @@ class SessionFace:
         # With a key the caller can come back for the task; without, nobody would ever know of it.
         take_back = self._cancelling if idempotency_key is None else None
         # Constraints are held against what is known here; only the server knows what its tools take.
-        params = {"session_id": self._session_id, "task": task, "strict": True}
+        params = {"session_id": self.session_id, "task": task, "strict": True}
         require_known("task.submit", params)
         events: TaskEvents | None = None
         if follow:
@@ -226,11 +211,11 @@ class SessionFace:
             events = None if following is None else TaskEvents(following, started=True)
         else:
             answer = await self._link.call("task.submit", params, take_back=take_back)
-        return TaskFace(self._link, self._session_id, member(answer, "task_id", str, "task.submit"), events)
+        return TaskFace(self._link, self.session_id, member(answer, "task_id", str, "task.submit"), events)
 
     def _cancelling(self, submitted: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
         task_id = submitted.get("task_id")
-        return ("task.cancel", {"session_id": self._session_id, "task_id": task_id}) if task_id else None
+        return ("task.cancel", {"session_id": self.session_id, "task_id": task_id}) if task_id else None
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
         """See hearth.api.Session."""
@@ -239,7 +224,7 @@ class SessionFace:
             done = await task.wait()
         except BaseException:
             # Whoever gave up waiting is the only one who knows of the task.
-            self._link.tell("task.cancel", {"session_id": self._session_id, "task_id": task.task_id})
+            self._link.tell("task.cancel", {"session_id": self.session_id, "task_id": task.task_id})
             raise
         step = done.steps[0] if done.steps else StepResult(tool, done.status)
         if step.status == "SUCCESS":
@@ -250,14 +235,14 @@ class SessionFace:
 
     async def task(self, task_id: str) -> TaskFace:
         """See hearth.api.Session."""
-        task = TaskFace(self._link, self._session_id, task_id)
+        task = TaskFace(self._link, self.session_id, task_id)
         await task.get()
         return task
 
     async def close(self) -> int:
         """See hearth.api.Session."""
         self.closed = True
-        answer = await self._link.call("session.close", {"session_id": self._session_id})
+        answer = await self._link.call("session.close", {"session_id": self.session_id})
         yielding = answer.get("yielding", 0)
         return yielding if type(yielding) is int else 0
 
