@@ -21,8 +21,16 @@ from hearth.cli import render
 from hearth.cli.audit import record_line
 from hearth.cli.common import DONE, FAILED, Options, interruptible, standard
 from hearth.cli.demo_daemon import SAFE_LINE, DaemonProcess, Place, make_place, run_daemon
-from hearth.cli.demo_faults import a_busy_bus, a_cancelled_write, a_dead_controller
-from hearth.cli.demo_scenes import REFUSALS, a_task, the_guards, the_machine, what_there_is
+from hearth.cli.demo_scenes import (
+    REFUSALS,
+    a_busy_bus,
+    a_cancelled_write,
+    a_dead_controller,
+    a_task,
+    the_guards,
+    the_machine,
+    what_there_is,
+)
 from hearth.cli.demo_stage import Stage, make_stage
 from hearth.client import connect
 from hearth.errors import HearthError, PermissionDenied, ResourceBusy

@@ -11,25 +11,35 @@ was named, no daemon at the default socket is a WARN: there may simply be none.
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import os
+import pwd
+import socket
+import stat
+import struct
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from attrs import asdict, evolve
+from attrs import asdict, evolve, frozen
 
 from hearth._version import __version__
 from hearth.address import UnixAddress, WebSocketAddress
-from hearth.cli import confinement, hardware, render
-from hearth.cli.checks import Check, check_log, check_socket, check_state
+from hearth.audit.files import backward, parse
+from hearth.audit.record import Record, digest
+from hearth.cli import render
 from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible, session, standard
 from hearth.config import Config, default_socket, default_state_dir, load_config
+from hearth.directories import whose_hands
 from hearth.errors import CarrierError, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hearth.address import Address
+
 
 COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 DAEMON = "daemon"
@@ -52,15 +62,15 @@ def doctor(options: Options, config: str | None, board: str | None) -> int:
     address = options.address
     log = loaded.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
     # Before the daemon is asked: it would be a finding itself, and a profile that is no profile is a usage error.
-    found = hardware.look(board or (None if config is None else loaded.board.profile))
-    confines = confinement.look(loaded)
+    found = look_at_hardware(board or (None if config is None else loaded.board.profile))
+    confines = look_at_confinement(loaded)
 
     async def work() -> int:
         checks = [Check("OK", "hearth", f"version {__version__}")]
         checks += check_way(address, options.named_by)
         daemon = await _ask_daemon(options)
         checks += [*daemon, check_state(log.parent), check_log(log, expected=config is not None)]
-        checks += [*hardware.checks(found), *confinement.machine_checks(confines)]
+        checks += [*hardware_checks(found), *machine_checks(confines)]
         failed = any(check.state == "FAIL" for check in checks)
         if options.json:
             told = {"ok": not failed, "checks": [asdict(check) for check in checks], "hardware": found}
@@ -112,8 +122,8 @@ async def _ask_daemon(options: Options) -> list[Check]:
                 return [first, Check("WARN", "board", "the policy does not let you see the health of the buses", cure)]
             board = await opened.run("hw.board")
             sandbox = (board.get("health") or {}).get("sandbox") or {}
-            process = confinement.look_at(options.address)
-            return [first, *board_checks(board), *confinement.daemon_checks(sandbox, process)]
+            process = look_at_daemon(options.address)
+            return [first, *board_checks(board), *daemon_checks(sandbox, process)]
     except CarrierError as error:
         cure = "where it is a service: `systemctl status hearth`; if it listens elsewhere: --to or HEARTH_ADDRESS"
         return [Check("WARN" if options.named_by == "default" else "FAIL", DAEMON, str(error), cure)]
@@ -152,3 +162,348 @@ def bus_cure(state: Any) -> str:
     if state == "wedged":
         return "a transaction does not return: look at the device and its wiring; the bus comes back when it does"
     return "the daemon tries again by itself; look at the device and at the daemon's permissions on it"
+
+
+# --- checks that need no daemon -------------------------------------------------------------------------------------
+#
+# The socket as a file, the state directory, the end of the audit log.
+#
+# Each looks and reports; none changes anything, and none raises for what it finds.
+
+LAST_RECORDS = 1000
+"""How many records at the end of the log are checked; `hearth audit verify` checks all."""
+
+
+@frozen
+class Check:
+    """One finding."""
+
+    state: Literal["OK", "WARN", "FAIL"]
+    name: str
+    finding: str
+    cure: str | None = None
+
+
+def check_socket(path: Path, named_by: str) -> list[Check]:
+    """Where the socket is, and whether this user may connect to it."""
+    source = "the default" if named_by == "default" else f"from {named_by}"
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return [Check("WARN", "socket", f"{path} ({source}) does not exist", "a daemon makes it when it starts")]
+    except OSError as error:
+        cure = f"`namei -l {path}` shows which directory does not let you through"
+        return [Check("FAIL", "socket", f"{path} ({source}): {error.strerror}", cure)]
+    if not stat.S_ISSOCK(status.st_mode):
+        return [Check("FAIL", "socket", f"{path} ({source}) is not a socket", "name the daemon's socket with --socket")]
+    owner, group = _user(status.st_uid), _group(status.st_gid)
+    mode = stat.S_IMODE(status.st_mode)
+    facts = f"{path} ({source}), mode {mode:04o}, user {owner}, group {group}"
+    found = []
+    if os.access(path, os.W_OK, effective_ids=True):
+        found.append(Check("OK", "socket", facts))
+    else:
+        found.append(Check("FAIL", "socket", f"{facts}: you may not connect", _joining(group, status.st_gid)))
+    with contextlib.suppress(OSError):
+        hands = whose_hands(path.parent, {os.geteuid(), status.st_uid})
+        if hands is not None:
+            finding, _, cure = hands.partition("; ")
+            found.append(Check("FAIL", "socket", f"{finding}: a socket there may be anybody's", cure))
+    if mode & stat.S_IWOTH:
+        cure = 'set [server] socket_mode = "0660": whoever may connect has authenticated by that'
+        found.append(Check("WARN", "socket", "everybody on this machine may connect", cure))
+    return found
+
+
+def _joining(group: str, gid: int) -> str:
+    me = _user(os.geteuid())
+    if gid == 0:
+        return "the group is root's; give the socket one of its own with [server] socket_group, then join that"
+    return f"join its group: sudo usermod -aG {group} {me}, then log in again"
+
+
+def _user(uid: int) -> str:
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def _group(gid: int) -> str:
+    with contextlib.suppress(KeyError):
+        return grp.getgrgid(gid).gr_name
+    return str(gid)
+
+
+def check_state(directory: Path) -> Check:
+    """Whether a daemon of this user could write its log there."""
+    existing = next((path for path in (directory, *directory.parents) if _is_seen(path)), directory)
+    if os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+        made = "" if existing == directory else " (hearthd makes it)"
+        return Check("OK", "state", f"{directory} can be written{made}")
+    cure = "a daemon that runs as another user does not need you to; else set [audit] path to a place of yours"
+    return Check("WARN", "state", f"{existing} cannot be written by {_user(os.geteuid())}", cure)
+
+
+def _is_seen(path: Path) -> bool:
+    """Whether it is there, as far as this user may look."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
+
+
+def check_log(path: Path, *, expected: bool) -> Check:
+    """Whether the last records of the log are chained."""
+    try:
+        with path.open("rb") as file:
+            return _check_end(path, file.fileno())
+    except FileNotFoundError:
+        if expected:
+            return Check("WARN", "log", f"{path} does not exist", "it is made when the daemon first writes to it")
+        return Check("OK", "log", f"no audit log at {path}; --config tells where another daemon's is")
+    except OSError as error:
+        cure = "the log is its daemon's; read it as that user, or name the daemon's --config"
+        return Check("WARN", "log", f"{path}: {error.strerror}", cure)
+
+
+def _check_end(path: Path, fd: int) -> Check:
+    cure = f"`hearth audit verify {path}` says more; keep the file as it is"
+    after: Record | None = None
+    count = 0
+    for _, line in backward(fd, os.fstat(fd).st_size):
+        if count == LAST_RECORDS:
+            break
+        if after is None and not line.endswith(b"\n"):
+            continue  # being written at this moment, or torn by a crash, which the daemon mends when it starts
+        record = parse(line)
+        if record is None:
+            return Check("FAIL", "log", f"{path}: a line among the last {count + 1} is no record", cure)
+        if after is not None and (after["prev"] != digest(line[:-1]) or after["seq"] != record["seq"] + 1):
+            return Check("FAIL", "log", f"{path}: record {after['seq']} does not follow from the one before it", cure)
+        after = record
+        count += 1
+    return Check("OK", "log", f"{path}: the last {count} records are chained")
+
+
+# --- the machine's hardware -----------------------------------------------------------------------------------------
+#
+# What is there, what a user lacks, what somebody else holds.
+#
+# Owns which finding is good or bad, and its words. The looking is the drivers' business: they stand above this package
+# and are called by name, when a doctor is asked for and not before, so that no other command imports them.
+
+_BOARDS = "hearth.drivers.boards.findings"
+
+MOST_USED = 6
+"""Lines in use that are named; the rest are counted. --json has all."""
+
+
+def look_at_hardware(board: str | None) -> dict[str, Any]:
+    """What is on this machine, and whether the profile `board` fits. Raises ConfigError for a bad profile."""
+    found: dict[str, Any] = import_module(_BOARDS).look(board)
+    return found
+
+
+def hardware_checks(found: Mapping[str, Any]) -> Iterator[Check]:
+    """The findings as checks.
+
+    What a profile wants and does not get fails. Without a profile everything is of interest, so a lacking permission
+    is a warning; with one, only what the profile needs is, and it says so itself.
+    """
+    profile = found.get("profile")
+    for kind, tell in (("chip", _chip), ("adapter", _adapter), ("port", _port)):
+        for entry in found[f"{kind}s"]:
+            yield _device(kind, f"{entry['node']} {tell(entry)}", entry, told_apart=profile is None)
+    yield Check("OK", "sensors", f"{found['sensors']} kernel sensors (hwmon, IIO, thermal, power)")
+    if not found["everybody_seen"] and found["ports"]:
+        yield Check("OK", "holders", "of other users' processes it cannot be seen what they hold; as root it can")
+    if profile is not None:
+        yield from _fit(profile)
+
+
+def _device(kind: str, told: str, entry: Mapping[str, Any], *, told_apart: bool) -> Check:
+    if entry["not_driven"] is not None:
+        told += f"; generic-linux does not drive it: {entry['not_driven']['reason']}"
+    elif entry["lack"] is not None:
+        told += f"; {entry['lack']['reason']}"
+        if told_apart:
+            return Check("WARN", kind, told, entry["lack"]["cure"])
+    elif entry.get("error") is not None:
+        return Check("WARN", kind, told, "the kernel's log may say why: `sudo dmesg`")
+    return Check("OK", kind, told)
+
+
+def _chip(chip: Mapping[str, Any]) -> str:
+    if chip["lines"] is None:
+        return f"({chip['driver'] or 'GPIO chip'}), not opened: {chip['error']}"
+    told = f'"{chip["label"]}" ({chip["driver"]}): {chip["lines"]} lines'
+    used = [_line(line) for line in chip["used"]]
+    more = f" and {len(used) - MOST_USED} more" if len(used) > MOST_USED else ""
+    return told + (f", {len(used)} in use: {', '.join(used[:MOST_USED])}{more}" if used else ", none in use")
+
+
+def _line(line: Mapping[str, Any]) -> str:
+    name = f"{line['line']} ({line['name']})" if line["name"] else str(line["line"])
+    by = f", {_processes(line['by'])}" if line["by"] else ""
+    return f"{name} by {line['consumer'] or 'the kernel'}{by}"
+
+
+def _adapter(adapter: Mapping[str, Any]) -> str:
+    return f'"{adapter["name"]}"{_able(adapter["functionality"])}{_open_in(adapter)}'
+
+
+def _able(abilities: list[str] | None) -> str:
+    if abilities is None:
+        return ""
+    if "i2c" in abilities:
+        return ": raw I2C" + (", 10-bit addresses" if "10bit" in abilities else "")
+    return f": SMBus only ({', '.join(abilities) or 'nothing'})"
+
+
+def _port(port: Mapping[str, Any]) -> str:
+    return f"({port['driver'] or 'serial port'}){_open_in(port)}"
+
+
+def _open_in(entry: Mapping[str, Any]) -> str:
+    return f", open in {_processes(entry['open_in'])}" if entry["open_in"] else ""
+
+
+def _processes(holders: list[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{holder['name']} (pid {holder['pid']})" for holder in holders)
+
+
+def _fit(profile: Mapping[str, Any]) -> Iterator[Check]:
+    if not profile["wants"]:
+        yield Check("OK", "profile", f"{profile['name']} needs nothing of this machine")
+    elif not profile["problems"]:
+        yield Check("OK", "profile", f"{profile['name']} fits this machine")
+    for problem in profile["problems"]:
+        told = f"{profile['name']}: {problem['key']}: {problem['problem']}"
+        yield Check("FAIL" if problem["severity"] == "fail" else "WARN", "profile", told, problem["cure"])
+
+
+# --- confinement ----------------------------------------------------------------------------------------------------
+#
+# What this kernel can, what a daemon would do with it, what is in force in one.
+#
+# Owns which finding is good or bad, and its words. The looking is the drivers' business, as above: it is called
+# by name, when a doctor is asked for and not before.
+
+_SANDBOX = "hearth.drivers.sandbox.findings"
+_INIT = 1
+_FILTER = "2"
+"""What /proc says of a thread that has a seccomp filter."""
+
+
+def look_at_confinement(config: Config) -> dict[str, Any]:
+    """What this kernel can, and what a daemon with this configuration would put in force."""
+    found: dict[str, Any] = import_module(_SANDBOX).look(config)
+    return found
+
+
+def look_at_daemon(address: Address) -> dict[str, Any] | None:
+    """What the kernel says of the process that listens there; None where that cannot be seen from here."""
+    if not isinstance(address, UnixAddress):
+        return None
+    try:
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(1)
+            asking.connect(str(address.path))
+            pid = struct.unpack("=iII", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    except OSError:
+        return None
+    # Where a service manager made the socket, it is the manager's; and across a container nobody has a number.
+    found: dict[str, Any] | None = import_module(_SANDBOX).process(pid) if pid > _INIT else None
+    return found
+
+
+def machine_checks(found: Mapping[str, Any]) -> Iterator[Check]:
+    """What the kernel can, and what would be done with it."""
+    kernel = found["kernel"]
+    offers = [f"Landlock {kernel['landlock']}"] if kernel["landlock"] else []
+    offers += ["seccomp filters"] if kernel["seccomp"] and kernel["libseccomp"] else []
+    lacking = [part for part in kernel["parts"] if not part["can_be"]]
+    if not lacking:
+        yield Check("OK", "kernel", f"can confine a daemon: {', '.join([*offers, 'no_new_privs'])}")
+    causes: dict[str, list[str]] = {}
+    for part in lacking:
+        causes.setdefault(part["detail"], []).append(part["name"])
+    for why, names in causes.items():
+        reason, _, cure = why.partition("; ")
+        yield Check("WARN", "kernel", f"cannot confine {', '.join(names)}: {reason}", cure or "see docs/sandbox.md")
+    yield from _planned(found["planned"])
+
+
+def _planned(planned: Mapping[str, Any]) -> Iterator[Check]:
+    if "off" in planned:
+        yield Check("WARN", "sandbox", f"would be off: {planned['off']}", "take it out of the configuration")
+        return
+    if "error" in planned:
+        yield Check("WARN", "sandbox", f"cannot be planned: {planned['error']}", "mend that first")
+        return
+    paths = planned["paths"]
+    devices = [entry["path"] for entry in paths if entry["access"] == "device"]
+    written = [entry["path"] for entry in paths if entry["access"] == "write"]
+    becomes = f"as {planned['user']}, " if "user" in planned else ""
+    yield Check(
+        "OK",
+        "sandbox",
+        f"started by you, {becomes}hearthd could write beneath {', '.join(written)}, open {len(devices)} device nodes, "
+        f"start no program, make sockets {', '.join(planned['sockets']) or 'of no kind'}",
+    )
+    if planned.get("programs_refused"):
+        reason, _, cure = planned["programs_refused"].partition(": set ")
+        yield Check("FAIL", "programs", reason, f"set {cure}")
+    elif planned.get("programs"):
+        told = "run outside of it, each in a cage of its own, started by the launcher"
+        yield Check("OK", "programs", f"{', '.join(planned['programs'])}: {told}")
+
+
+def daemon_checks(told: Mapping[str, Any], process: Mapping[str, Any] | None) -> Iterator[Check]:
+    """What a daemon says of itself (`health.sandbox`), and what the kernel says of it."""
+    state = told.get("state")
+    if state == "off":
+        cure = "start it without --no-sandbox, and with [sandbox] enable = true"
+        yield Check("WARN", "sandbox", f"is off in the daemon: {told.get('reason')}", cure)
+    elif state in ("in force", "in part"):
+        yield Check("OK", "sandbox", f"in force in the daemon: {', '.join(told.get('in_force', ()))}")
+    for name, why in told.get("missing", {}).items():
+        reason, _, cure = str(why).partition("; ")
+        yield Check("WARN", "sandbox", f"not in force in the daemon: {name}: {reason}", cure or "see docs/sandbox.md")
+    for path in told.get("added", ()):
+        yield Check(
+            "WARN", "sandbox", f"{path} may be written besides", "the daemon's environment names it: take it out"
+        )
+    for note in told.get("notes", ()):
+        yield Check("OK", "sandbox", f"but note: {note}")
+    if process is not None:
+        yield _process(told, process)
+
+
+def _process(told: Mapping[str, Any], process: Mapping[str, Any]) -> Check:
+    facts = (
+        f"pid {process['pid']}: uid {_ids(process['Uid'])}, capabilities {_capabilities(process['CapEff'])}, "
+        f"no_new_privs {'/'.join(process['NoNewPrivs'])}, seccomp {'/'.join(process['Seccomp'])}"
+    )
+    held = told.get("in_force", ())
+    escaped = [
+        name
+        for name, expected, found in (
+            ("no_new_privs", "1", process["NoNewPrivs"]),
+            ("syscalls", _FILTER, process["Seccomp"]),
+        )
+        if name in held and found != [expected]
+    ]
+    if escaped:
+        cure = "it says that this holds for all its threads, and the kernel says that it does not: tell us"
+        return Check("FAIL", "process", f"{facts}; {', '.join(escaped)} not in force in every thread", cure)
+    return Check("OK", "process", facts)
+
+
+def _ids(found: list[str]) -> str:
+    return "/".join(sorted({number for line in found for number in line.split()}))
+
+
+def _capabilities(found: list[str]) -> str:
+    return "none" if all(int(bits, 16) == 0 for bits in found) else "/".join(bits.lstrip("0") for bits in found)

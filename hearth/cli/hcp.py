@@ -7,19 +7,279 @@ from __future__ import annotations
 
 import base64
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import orjson
+import trio
 
 from hearth.cli import hcpview, render
-from hearth.cli.common import Options, connected, standard
+from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, standard
 from hearth.cli.hcp_new import new
-from hearth.cli.hcpjobs import abort, account, submit, watch
 from hearth.cli.tools import kind
-from hearth.errors import HearthError
+from hearth.errors import HearthError, JobRejected, RpcError
+from hearth.groups import unwrapped
+from hearth.hcp.messages import Event
+from hearth.hcp.reading import MessageError, read_submission, write_message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from hearth.api import JobResult
+    from hearth.client import Client
+    from hearth.delegation_face import DelegationFace
+    from hearth.hcp.messages import Message
+
+
+# --- jobs that are followed -----------------------------------------------------------------------------------------
+#
+# `hearth hcp submit`, `watch`, `abort` and `account`: whole jobs, followed from the command line.
+#
+# It owns what a file must be for the daemon to be asked at all, and what Ctrl-C does: a job that this command has
+# submitted is aborted in an orderly way, any other goes on.
+
+SILENCE = 2.0
+"""Seconds without an answer after which it is said what may be waited for."""
+ABORT_PATIENCE = 15.0
+"""Seconds that a job may take to end which was aborted by Ctrl-C, before it is left to itself."""
+
+
+@click.command()
+@click.argument("file")
+@click.option("--watch", "live", is_flag=True, help="Show what happens as it happens.")
+@click.option("--detach", is_flag=True, help="Do not wait: print the SESSION once the job is accepted.")
+@click.option("--message-id", metavar="ID", help="Submit it as this message: the same one is done once.")
+@standard
+def submit(options: Options, file: str, live: bool, detach: bool, message_id: str | None) -> int:
+    """Hand over the job in FILE (- for stdin), and wait for its end.
+
+    FILE is JSON: a task_submit message of HCP, or its payload alone. A message_id that was submitted before is answered
+    with the job it stands for, and nothing is done twice.
+
+    Exits with 1 if the job is rejected, fails or is aborted. Ctrl-C aborts it; --detach leaves it to itself.
+    """
+    if detach and live:
+        raise click.UsageError("--detach does not wait, so there is nothing to watch; use `hearth hcp watch` later")
+    document = read_job(file)
+    return interruptible(lambda: _submit(options, document, message_id, live=live, detach=detach))
+
+
+def read_job(name: str) -> Any:
+    """The task_submit in a file or on stdin ("-"), or its payload. Raises click.UsageError with place and cure."""
+    where = render.clean("stdin" if name == "-" else name)
+    try:
+        document = orjson.loads(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
+        read_submission(document, now=0)
+    except OSError as error:
+        raise click.UsageError(f"{where}: {error.strerror}") from None
+    except orjson.JSONDecodeError as error:
+        raise click.UsageError(f"{where}: not JSON: {error}") from None
+    except MessageError as error:
+        raise click.UsageError(f"{where}: {_cured(error)}") from None
+    return document
+
+
+def _cured(error: MessageError) -> str:
+    return render.clean(f"{error}; {error.suggestion}" if error.suggestion else str(error))
+
+
+async def _submit(options: Options, document: Any, message_id: str | None, *, live: bool, detach: bool) -> int:
+    async with connected(options) as client:
+        try:
+            job = await _handed_over(client, document, message_id)
+        except JobRejected as rejected:
+            return told_rejection(options, rejected)
+        except MessageError as error:
+            # All else of the file has been read before.
+            raise click.UsageError(f"--message-id: {_cured(error)}") from None
+        if detach:
+            click.echo(render.compact({"session_id": job.session_id}) if options.json else job.session_id)
+            return DONE
+        try:
+            return await _followed(options, job, live=live)
+        except BaseException:
+            await _abort_quietly(job)
+            raise
+
+
+async def _handed_over(client: Client, document: Any, message_id: str | None) -> DelegationFace:
+    """Hand it over; who has to wait for the answer is told why that may be."""
+
+    async def tell() -> None:
+        await trio.sleep(SILENCE)
+        waiting: list[dict[str, Any]] = []
+        click.echo("note: no answer yet", err=True)
+        with suppress(RpcError):
+            waiting = [each for each in await client.jobs() if each.get("session_id") is None]
+        for each in waiting:
+            name = render.clean(str(each.get("message_id")))
+            click.echo(f"note: {name} {hcpview.waits(each)}; `hearth hcp abort {name}` withdraws it", err=True)
+
+    async with unwrapped() as body, trio.open_nursery() as nursery:
+        nursery.start_soon(tell)
+        async with body.watched():
+            try:
+                job = await client.hand_over(document, message_id=message_id)
+            except trio.Cancelled:
+                kept = message_id is not None or "message_id" in document
+                then = "; `hearth hcp jobs` shows whether it still waits" if kept else ", and is withdrawn"
+                click.echo(f"note: it was not accepted yet{then}", err=True)
+                raise
+        nursery.cancel_scope.cancel()
+    return job
+
+
+async def _abort_quietly(job: DelegationFace) -> None:
+    """Whoever gave up waiting is told how the job ended, or how to come back to it."""
+    result: JobResult | None = None
+    with trio.move_on_after(ABORT_PATIENCE, shield=True), suppress(HearthError):
+        # An error is the end of the connection: the job goes on.
+        await job.abort("its caller was interrupted")
+        result = await job.wait()
+    if result is not None:
+        click.echo(f"note: the job has ended {result.state}; `hearth hcp account {job.session_id}` tells", err=True)
+    else:
+        click.echo(f"note: the job may go on; `hearth hcp watch {job.session_id}` comes back to it", err=True)
+
+
+@click.command()
+@click.argument("session")
+@click.option("--from", "from_sequence", type=click.IntRange(min=1), default=1, help="The first event to show.")
+@standard
+async def watch(options: Options, session: str, from_sequence: int) -> int:
+    """Follow the job of SESSION to its end; exits with 1 if that is FAILED or ABORTED.
+
+    Ctrl-C stops the watching, not the job.
+    """
+    async with connected(options) as client:
+        return await _followed(options, await client.attach_job(session, from_sequence), live=True)
+
+
+@click.command()
+@click.argument("session")
+@click.option("--reason", metavar="TEXT", help="Why; it is told to whoever follows the job.")
+@standard
+async def abort(options: Options, session: str, reason: str | None) -> int:
+    """Have the job of SESSION end, and print ABORTING, or how it has ended already.
+
+    No step of it begins any more; one that has begun on a bus finishes. `hearth hcp watch` waits for the end.
+
+    A job that waits for an approval has no session yet: with its message id, as `hearth hcp jobs` shows it, it is
+    withdrawn, and REJECTED is printed.
+    """
+    async with connected(options) as client:
+        if any(each["session_id"] is None and each["message_id"] == session for each in await client.jobs()):
+            await client.withdraw(session, reason)
+            shown = {"message_id": session, "state": "REJECTED"}
+            click.echo(render.compact(shown) if options.json else hcpview.state("REJECTED"))
+            return DONE
+        job = await client.attach_job(session)
+        try:
+            state = await job.abort(reason)
+        except JobRejected as rejected:
+            return told_rejection(options, rejected)
+    shown = {"session_id": job.session_id, "state": state}
+    click.echo(render.compact(shown) if options.json else hcpview.state(state))
+    return DONE
+
+
+@click.command()
+@click.argument("session")
+@standard
+async def account(options: Options, session: str) -> None:
+    """Open the account of the job of SESSION: who asked for what, what was decided, what was done, what came of it.
+
+    Of a job that is under way, it is the account so far.
+    """
+    async with connected(options) as client:
+        job = await client.attach_job(session)
+        messages = [message async for message in _on_record(job)]
+        result = await job.wait() if job.ended else None
+    if options.json:
+        written = [write_message(message) for message in messages]
+        ended = None if result is None else hcpview.result_json(result)
+        click.echo(render.compact({"job": job.entry, "messages": written, "result": ended}))
+    else:
+        from hearth.cli.hcpaccount import show
+
+        show(job.entry, messages, result)
+
+
+async def _on_record(job: DelegationFace) -> AsyncIterator[Message]:
+    """The messages that there are, to the newest event that there was when it was asked for."""
+    last = job.entry.get("last_sequence")
+    if not isinstance(last, int) or last < 1:
+        return
+    async for message in job.messages():
+        yield message
+        # Behind the last event but one of a job that has ended stands its outcome.
+        if isinstance(message.payload, Event) and message.payload.sequence >= last:
+            return
+
+
+async def _followed(options: Options, job: DelegationFace, *, live: bool) -> int:
+    if live:
+        await _show(job, as_json=options.json)
+    result: JobResult = await job.wait()
+    lines = [render.compact(hcpview.result_json(result))] if options.json else hcpview.result_lines(result)
+    click.echo("\n".join(lines))
+    return DONE if result.completed else FAILED
+
+
+async def _show(job: DelegationFace, *, as_json: bool) -> None:
+    """Show a job's messages as they come, in the form that suits stdout."""
+    if sys.stdout.isatty() and not as_json:
+        await _show_live(job)
+        return
+    async for message in job.messages():
+        click.echo(render.compact(write_message(message)) if as_json else hcpview.message_line(message))
+
+
+async def _show_live(job: DelegationFace) -> None:
+    # Only now: rich takes 100 ms to import, and only who watches on a terminal needs it.
+    from rich.live import Live
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+    from rich.text import Text
+
+    bar = Progress(SpinnerColumn(), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}", markup=False))
+    task = bar.add_task("", total=None)
+    with Live(bar, transient=True, refresh_per_second=8) as shown:
+        async for message in job.messages():
+            event = message.payload
+            if isinstance(event, Event) and event.event_type == "progress":
+                percent = event.data.get("percent")
+                _kind, words = hcpview.said(message)
+                described = render.clean("  ".join(words[1:] if percent is not None else words))
+                bar.update(
+                    task,
+                    description=described,
+                    total=None if percent is None else 100,
+                    completed=percent or 0,
+                )
+            else:
+                shown.console.print(Text(hcpview.message_line(message)))
+
+
+def told_rejection(options: Options, rejected: JobRejected) -> int:
+    """Tell why a job was not accepted; returns the exit code that goes with it."""
+    if options.json:
+        members = {
+            "reason_code": rejected.reason_code,
+            "message": rejected.message,
+            "suggestion": rejected.suggestion,
+            "assessed_risk_level": rejected.assessed_risk,
+        }
+        click.echo(render.compact({"error": {name: value for name, value in members.items() if value is not None}}))
+        return FAILED
+    head = click.style("hearth:", fg="red", bold=True)
+    assessed = f", assessed {rejected.assessed_risk}" if rejected.assessed_risk else ""
+    code = click.style(f"({rejected.reason_code}{assessed})", dim=True)
+    click.echo(f"{head} rejected: {render.clean(rejected.message)}  {code}", err=True)
+    if rejected.suggestion:
+        click.echo(f"        {render.clean(rejected.suggestion)}", err=True)
+    return FAILED
 
 
 @click.group()
@@ -187,7 +447,6 @@ async def deny(options: Options, approval: str, reason: str | None) -> None:
 
 
 async def _decide(options: Options, approval: str, *, approve: bool, reason: str | None) -> None:
-
 
     async with connected(options) as client:
         await client.decide(approval, approve=approve, reason=reason)

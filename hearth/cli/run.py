@@ -12,8 +12,7 @@ import orjson
 
 from hearth.cli import render, taskview
 from hearth.cli.common import DONE, Options, interruptible, report, session, standard
-from hearth.cli.following import Reference, follow, get_task, hold
-from hearth.cli.tasks import require_known_task
+from hearth.cli.tasks import Reference, follow, get_task, hold, require_known_task
 from hearth.errors import HearthError, TaskFailed, from_wire
 
 if TYPE_CHECKING:

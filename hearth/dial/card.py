@@ -16,7 +16,7 @@ import trio
 from attrs import frozen
 
 from hearth._version import __version__
-from hearth.address_values import TlsAddress
+from hearth.address import TlsAddress
 from hearth.agentcard import uri
 from hearth.agentcard.validate import Finding, read_card
 from hearth.dial.tls import context_for, told

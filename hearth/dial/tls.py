@@ -1,4 +1,4 @@
-"""TCP and TLS: who is there is proven by their certificate, who calls by ours; and what went wrong, in words.
+"""TCP, TLS and credentials: who is there is proven by their certificate, who calls by ours; what went wrong, in words.
 
 It owns the client's TLS settings, which a WebSocket's `wss` shares: TLS 1.2 at least, the server's name checked
 against its certificate, nothing to turn that off.
@@ -6,21 +6,158 @@ against its certificate, nothing to turn that off.
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import socket
 import ssl
-from contextlib import asynccontextmanager
+import stat
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import trio
 
-from hearth.dial.credentials import readable
-from hearth.dial.tcp import in_time, open_tcp
 from hearth.errors import CarrierError, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
     from hearth.address import TlsAddress, WebSocketAddress
+
+
+# --- TCP ------------------------------------------------------------------------------------------------------------
+#
+# A TCP connection, and why there is none, in words. TLS and WebSocket stand on it.
+
+DEADLINE = 10.0
+"""Seconds for a connection to be made: name, TCP, TLS and WebSocket together."""
+SILENCE = 30
+"""Seconds after which a peer whose machine or network is gone counts as gone, whether or not we are sending."""
+_PROBE = 10
+"""Seconds between two of the kernel's keep-alive probes."""
+_NO_WAY = frozenset((errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN))
+
+
+@contextmanager
+def in_time(address: TlsAddress | WebSocketAddress) -> Iterator[None]:
+    """Around all that makes the connection. Raises CarrierError when that takes too long."""
+    try:
+        with trio.fail_after(DEADLINE):
+            yield
+    except trio.TooSlowError:
+        cure = f"is {address.host} on, does a firewall let port {address.port} through, is it hearthd that listens?"
+        raise CarrierError(f"no connection to {address.place} within {DEADLINE:g} s: {cure}") from None
+
+
+async def open_tcp(address: TlsAddress | WebSocketAddress) -> trio.SocketStream:
+    """Connect, within `in_time`. Raises CarrierError."""
+    try:
+        stream = await trio.open_tcp_stream(address.host, address.port)
+    except OSError as error:
+        raise CarrierError(f"cannot connect to {address.place}: {_why(address, error)}") from None
+    try:
+        # The kernel's own probes: a client that waits for events sends nothing, and must learn of a dead link too.
+        for option, value in (
+            (socket.TCP_KEEPIDLE, _PROBE),
+            (socket.TCP_KEEPINTVL, _PROBE),
+            (socket.TCP_KEEPCNT, SILENCE // _PROBE),
+            (socket.TCP_USER_TIMEOUT, SILENCE * 1000),
+        ):
+            stream.setsockopt(socket.IPPROTO_TCP, option, value)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except OSError as error:  # it was reset meanwhile
+        await trio.aclose_forcefully(stream)
+        raise CarrierError(f"cannot connect to {address.place}: {_why(address, error)}") from None
+    return stream
+
+
+def _why(address: TlsAddress | WebSocketAddress, error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"there is no host {address.host} ({error.strerror}); look at the name, or write its IP address"
+    numbers = _numbers(error)
+    if errno.ECONNREFUSED in numbers:
+        section = "tls" if address.scheme == "tls" else "websocket"
+        return f"nobody listens on that port; is hearthd running there, with [{section}] listen for that address?"
+    if numbers & _NO_WAY:
+        return f"there is no way to {address.host} from here; is it on, and on this network?"
+    told = sorted(os.strerror(number) for number in numbers)
+    return "; ".join(told) or str(error)
+
+
+def _numbers(error: BaseException) -> set[int]:
+    """The errno of each attempt: a host may have several addresses, and Trio tells of each."""
+    found = {error.errno} if isinstance(error, OSError) and error.errno is not None else set[int]()
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            found |= _numbers(each)
+    if error.__cause__ is not None:
+        found |= _numbers(error.__cause__)
+    return found
+
+
+# --- files that prove who calls -------------------------------------------------------------------------------------
+#
+# Tokens and private keys. Those that others can read prove nothing, and are refused.
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,1024}\Z")
+"""What an Authorization header takes as a token (RFC 6750 §2.1), of a length that no header limit cuts."""
+
+
+def readable(path: Path, what: str, *, private: bool) -> Path:
+    """The path with ~ expanded, if there is a file that can be read and, if `private`, by nobody else.
+
+    A key of root's may be readable by a group, as Debian's ssl-cert is: who is in it was root's choice. `what` begins
+    the ConfigError that is raised otherwise.
+    """
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{what} {path}: nobody has that home directory; write the whole path") from None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: {error.strerror}") from None
+    try:
+        status = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(f"{what} {path} is not a file")
+    others = 0o037 if status.st_uid == 0 else 0o077
+    if private and status.st_mode & others:
+        mode = stat.S_IMODE(status.st_mode)
+        raise ConfigError(f"{what} {path} can be used by others (mode {mode:04o}); chmod 600 {path}")
+    return path
+
+
+def find_token(address: WebSocketAddress, given: str | None, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """The bearer token to offer and where it is from: the caller's, that of token_file, or HEARTH_TOKEN's.
+
+    Raises ConfigError, which never holds the token.
+    """
+    if given is not None:
+        if address.token_file is not None:
+            raise ConfigError(f"{address.place}: a token and token_file are given; leave one of them out")
+        return checked(given, "the token that was given"), "that was given"
+    if address.token_file is not None:
+        path = readable(address.token_file, "token_file", private=True)
+        try:
+            text = path.read_text("ascii")
+        except (OSError, UnicodeDecodeError):
+            raise ConfigError(f"token_file {path} holds no token; `hearth token new` makes one") from None
+        return checked(text.strip(), f"token_file {path}"), f"in {path}"
+    if environ.get("HEARTH_TOKEN"):
+        return checked(environ["HEARTH_TOKEN"].strip(), "HEARTH_TOKEN"), "in HEARTH_TOKEN"
+    return None
+
+
+def checked(token: str, where: str) -> str:
+    """The token, if it has the form of one. Raises ConfigError, which begins with `where` and never holds the token."""
+    if not _TOKEN.match(token):
+        raise ConfigError(f"{where}: a token is one word of letters, digits and -._~+/=; `hearth token new` makes one")
+    return token
+
 
 GOODBYE = 1.0
 """Seconds that a peer may take to let us say that we are closing."""

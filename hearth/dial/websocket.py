@@ -1,30 +1,27 @@
-"""ws:// and wss://: the opening handshake, who we say we are in it, and what a refusal means, in words.
-
-What is done with the open WebSocket is `websocket_stream`'s.
-"""
+"""ws:// and wss://: the opening handshake, who we say we are in it, what a refusal means, and the open WebSocket."""
 
 from __future__ import annotations
 
 import os
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import trio
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, RejectConnection, Request
-from wsproto.utilities import RemoteProtocolError
+from wsproto.connection import ConnectionState
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, RejectConnection, Request, TextMessage
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from hearth.dial.companion import accompanied
-from hearth.dial.credentials import find_token
-from hearth.dial.tcp import in_time, open_tcp
-from hearth.dial.tls import TlsStream, context_for, secure
-from hearth.dial.websocket_stream import RECEIVE_SIZE, WebSocketStream
+from hearth.dial.tls import TlsStream, context_for, find_token, in_time, open_tcp, secure
 from hearth.errors import CarrierError
+from hearth.protocol.client import MAX_ANSWER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hearth.address import WebSocketAddress
+
 
 SUBPROTOCOL = "hacp.v0"
 _HTTP = b"HTTP/1."
@@ -118,3 +115,197 @@ def _refusal(answer: RejectConnection, address: WebSocketAddress, offered: tuple
         where = "".join(filter(str.isprintable, target))
         return f"it sends us to {where} (HTTP {status}); write that address as ws:// or wss://"
     return f"it refuses a WebSocket (HTTP {status}); is it hearthd that listens there?"
+
+
+# --- the open WebSocket ---------------------------------------------------------------------------------------------
+#
+# A WebSocket as a stream of lines: a line is a text message, its LF is added and taken away here (RFC 6455).
+#
+# It speaks wsproto, on which trio-websocket stands, without the latter: as a client that takes a task that reads ahead
+# and waits out its whole deadline where a server is no WebSocket. Here reading happens when somebody reads, and a task
+# of its own does no more than answer pings, because whoever is being sent to much must not wait for us to be read.
+
+RECEIVE_SIZE = 1 << 16
+GOODBYE = 1.0
+"""Seconds for the closing handshake; the connection is closed in any case."""
+_NORMAL = frozenset((1000, 1001, 1005))
+_CODES = {
+    1002: "it says that we broke the protocol",
+    1003: "it says that it cannot take what we sent",
+    1007: "it says that what we sent is no text",
+    1008: "it does not let us go on",
+    1009: "what we sent is longer than it takes; see its [limits] max_document_bytes",
+    1011: "something is wrong with the daemon; its log says what",
+    1012: "the daemon restarts; connect again",
+    1013: "it has too much to do; connect again later",
+    1014: "a proxy before it cannot reach the daemon",
+}
+"""Close codes (RFC 6455 §7.4.1 and IANA's registry), as far as they say more than goodbye."""
+
+
+class WebSocketStream(trio.abc.Stream):
+    """The lines of an open WebSocket. Text that is no UTF-8 goes as a binary message, which a daemon answers as such.
+
+    A message that is longer than `limit` bytes ends the connection (close code 1009).
+    """
+
+    def __init__(
+        self, transport: trio.abc.Stream, protocol: WSConnection, place: str, *, limit: int = MAX_ANSWER_BYTES
+    ) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self._place = place
+        self._limit = limit
+        self._sending = trio.Lock()
+        self._torn = False
+        """True while a frame is on its way, and for good if that was cancelled: nothing can follow half a frame."""
+        self._unsent, self._received = bytearray(), bytearray()
+        self._length = 0
+        """Bytes of the message that is being received."""
+        self._owed: Ping | CloseConnection | None = None
+        """What the peer waits for. Of pings only the last (§5.5.3): a flood of them takes no memory."""
+        self._owes = trio.Event()
+        self._over: str | None = None
+        """Set when the peer sends no more: "" if that is as it should be, else why."""
+        self._closed = False
+
+    # --- sending ------------------------------------------------------------------------------------------------
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send the lines that `data` completes. See trio.abc.SendStream."""
+        if self._closed:
+            raise trio.ClosedResourceError
+        head, newline, tail = bytes(data).rpartition(b"\n")
+        lines = [bytes(self._unsent) + head] if newline else []
+        self._unsent = bytearray(tail) if newline else self._unsent + tail
+        if len(self._unsent) > self._limit:
+            raise trio.BrokenResourceError(f"{self._place}: a line of more than {self._limit} bytes")
+        messages = [_message(line) for some in lines for line in some.split(b"\n") if line.strip()]
+        async with self._sending:
+            if self._protocol.state is not ConnectionState.OPEN or self._torn:
+                raise trio.BrokenResourceError(f"{self._place}: {self._over or 'it is being closed'}")
+            if messages:
+                await self._put(b"".join(map(self._protocol.send, messages)))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See trio.abc.SendStream."""
+        async with self._sending:
+            await self._transport.wait_send_all_might_not_block()
+
+    async def _put(self, frames: bytes) -> None:
+        self._torn = True
+        await self._transport.send_all(frames)
+        self._torn = False
+
+    async def answer(self) -> None:
+        """Answer the peer's pings and its close; runs beside whoever uses the stream, until it is cancelled."""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the reader is told, too
+            while True:
+                await self._owes.wait()
+                async with self._sending:
+                    owed, self._owed, self._owes = self._owed, None, trio.Event()
+                    # Meanwhile we may have begun to close, or the peer: then it waits for no pong any more.
+                    with suppress(LocalProtocolError):
+                        if owed is not None and not self._torn:
+                            await self._put(self._protocol.send(owed.response()))
+
+    # --- receiving ----------------------------------------------------------------------------------------------
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """See trio.abc.ReceiveStream. Raises BrokenResourceError, with what the peer's close code means."""
+        if self._closed:
+            raise trio.ClosedResourceError
+        if self._received or self._over is not None:
+            await trio.lowlevel.checkpoint()
+        while not self._received and self._over is None:
+            self.take(await self._transport.receive_some(RECEIVE_SIZE))
+        if self._over and not self._received:
+            raise trio.BrokenResourceError(f"{self._place}: {self._over}")
+        data = bytes(self._received if max_bytes is None else self._received[:max_bytes])
+        del self._received[: len(data)]
+        return data
+
+    def take(self, data: bytes | bytearray) -> None:
+        """What the transport gave; b"" at its end."""
+        if not data:
+            self._over = "the connection ended without a farewell"
+            return
+        self._protocol.receive_data(bytes(data))
+        self.read()
+
+    def read(self) -> None:
+        """Look at what the protocol has understood."""
+        for event in self._protocol.events():
+            if isinstance(event, (TextMessage, BytesMessage)):
+                self._read_message(event)
+            elif isinstance(event, Ping):
+                self._owe(event)
+            elif isinstance(event, CloseConnection):
+                self._over = _farewell(event, theirs=self._protocol.state is not ConnectionState.OPEN)
+                self._owe(event)
+            if self._over is not None:
+                return
+
+    def _read_message(self, event: TextMessage | BytesMessage) -> None:
+        data = event.data.encode() if isinstance(event, TextMessage) else bytes(event.data)
+        self._length += len(data)
+        if self._length > self._limit:
+            self._over = f"a message of more than {self._limit} bytes"
+            self._owe(CloseConnection(code=1009))
+            return
+        # In JSON a line end is white space like any other, and a message may be formatted.
+        self._received += data.replace(b"\n", b" ")
+        if event.message_finished:
+            self._received += b"\n"
+            self._length = 0
+
+    def _owe(self, event: Ping | CloseConnection) -> None:
+        self._owed = event
+        self._owes.set()
+
+    # --- closing ------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Say goodbye, hear it, and close; all of it within GOODBYE seconds."""
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        try:
+            # Whoever is still reading is interrupted by the end of it all, and hears no goodbye.
+            over = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
+            with trio.move_on_after(GOODBYE), suppress(*over):
+                await self._say_goodbye()
+                await self._transport.aclose()
+        finally:
+            await trio.aclose_forcefully(self._transport)
+
+    async def _say_goodbye(self) -> None:
+        async with self._sending:
+            if self._torn:
+                return
+            if self._owed is not None and isinstance(self._owed, CloseConnection):
+                with suppress(LocalProtocolError):
+                    await self._put(self._protocol.send(self._owed.response()))
+            elif self._protocol.state is ConnectionState.OPEN:
+                await self._put(self._protocol.send(CloseConnection(code=1000)))
+        while self._over is None:
+            self.take(await self._transport.receive_some(RECEIVE_SIZE))
+            self._received.clear()
+
+
+def _message(line: bytes) -> TextMessage | BytesMessage:
+    try:
+        return TextMessage(line.decode())
+    except UnicodeDecodeError:
+        return BytesMessage(line)
+
+
+def _farewell(event: CloseConnection, *, theirs: bool) -> str:
+    if not theirs:
+        return f"it broke the protocol of WebSockets ({event.reason})"
+    if event.code in _NORMAL:
+        return ""
+    words = _CODES.get(event.code, "it closed the connection")
+    reason = "".join(filter(str.isprintable, event.reason or ""))
+    return f"{words} (close code {event.code}{f': {reason}' if reason else ''})"

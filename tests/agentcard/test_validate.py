@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from support.cards import EXAMPLE, GOOD, LARGEST, SMALLEST, card, with_capability, with_endpoint
 
-from hearth.agentcard.findings import MAX_FINDINGS
+from hearth.agentcard.document import MAX_FINDINGS
 from hearth.agentcard.validate import LANDAUER_J, read_card, validate
 from hearth.dial.card import Fetched, examine
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from hearth.audit.disk import Disk
-from hearth.audit.reserve import Reserve
+from hearth.audit.log import Reserve
 
 SIZE = 200_000
 

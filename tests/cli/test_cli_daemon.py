@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from hearth import client
-from hearth.cli import following
+from hearth.cli import tasks
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +168,7 @@ def test_constraints_go_with_the_run(at_home):
 
 
 def test_hold_keeps_the_session_for_that_long(at_home, house, monkeypatch):
-    monkeypatch.setattr(following, "SIGN_OF_LIFE", 0.01)
+    monkeypatch.setattr(tasks, "SIGN_OF_LIFE", 0.01)
     answer = at_home("run", "gpio.set", "line=17", "value=1", "--hold", "0.05")
     assert answer.code == 0
     assert "the session is held for 0.05 s" in answer.err

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from hearth.audit.chain import Chain
-from hearth.cli import checks, doctor, hardware
-from hearth.cli.checks import Check, check_log, check_socket, check_state
+from hearth.cli import doctor
+from hearth.cli.doctor import Check, check_log, check_socket, check_state
 
 AT = 1_800_000_000.0
 
@@ -60,16 +60,16 @@ def test_a_file_that_is_no_socket_fails(tmp_path):
 
 def test_a_socket_of_another_group_names_the_group_and_the_command_to_join_it(listening, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_args, **_options: False)
-    monkeypatch.setattr(checks, "_group", lambda _gid: "hearth")
-    monkeypatch.setattr(checks, "_user", lambda _uid: "ada")
-    assert checks._joining("hearth", 990) == "join its group: sudo usermod -aG hearth ada, then log in again"
+    monkeypatch.setattr(doctor, "_group", lambda _gid: "hearth")
+    monkeypatch.setattr(doctor, "_user", lambda _uid: "ada")
+    assert doctor._joining("hearth", 990) == "join its group: sudo usermod -aG hearth ada, then log in again"
     (found,) = check_socket(listening, "default")
     assert found.state == "FAIL"
     assert found.finding.endswith("you may not connect")
 
 
 def test_a_socket_of_roots_group_wants_a_group_of_its_own():
-    assert "[server] socket_group" in checks._joining("root", 0)
+    assert "[server] socket_group" in doctor._joining("root", 0)
 
 
 def test_a_socket_that_is_open_to_everybody_is_a_warning(listening):
@@ -86,7 +86,7 @@ def test_a_socket_where_others_can_put_another_fails_with_the_command_that_mends
 
 
 def test_ids_without_a_name_are_shown_as_numbers():
-    assert (checks._user(4_000_000_000), checks._group(4_000_000_000)) == ("4000000000", "4000000000")
+    assert (doctor._user(4_000_000_000), doctor._group(4_000_000_000)) == ("4000000000", "4000000000")
 
 
 # --- the state directory and the log --------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def log(tmp_path):
 
 def test_a_log_whose_last_records_are_chained_is_ok(log, monkeypatch):
     assert check_log(log, expected=True).finding == f"{log}: the last 5 records are chained"
-    monkeypatch.setattr(checks, "LAST_RECORDS", 2)
+    monkeypatch.setattr(doctor, "LAST_RECORDS", 2)
     assert check_log(log, expected=True).finding == f"{log}: the last 2 records are chained"
 
 
@@ -213,7 +213,7 @@ def machine(*, profile=None, chips=(), adapters=(), ports=(), everybody_seen=Tru
 
 
 def told(**found):
-    return [f"{check.state} {check.name} {check.finding}" for check in hardware.checks(machine(**found))]
+    return [f"{check.state} {check.name} {check.finding}" for check in doctor.hardware_checks(machine(**found))]
 
 
 SENSORS = "OK sensors 3 kernel sensors (hwmon, IIO, thermal, power)"
@@ -263,14 +263,14 @@ def test_what_runs_the_machine_is_told_with_the_reason_why_it_is_left_alone():
 
 
 def test_a_permission_that_lacks_is_a_warning_with_the_command():
-    (warning, _) = hardware.checks(machine(ports=[port(lack=LACK)]))
+    (warning, _) = doctor.hardware_checks(machine(ports=[port(lack=LACK)]))
     assert (warning.state, warning.cure) == ("WARN", "sudo usermod -aG dialout ada")
     closed = chip(label=None, lines=None, error="EACCES", lack=LACK)
     assert told(chips=[closed])[0].startswith("WARN chip gpiochip0 (gpio-sim), not opened: EACCES; ada may not open")
 
 
 def test_a_chip_that_cannot_be_opened_for_another_reason_is_a_warning_too():
-    (warning, _) = hardware.checks(machine(chips=[chip(label=None, lines=None, error="EIO")]))
+    (warning, _) = doctor.hardware_checks(machine(chips=[chip(label=None, lines=None, error="EIO")]))
     assert (warning.state, warning.finding) == ("WARN", "gpiochip0 (gpio-sim), not opened: EIO")
     assert "dmesg" in warning.cure
 
@@ -289,7 +289,7 @@ def test_what_does_not_fit_a_profile_fails_with_its_place():
         {"key": "i2c[0].bus", "severity": "fail", "problem": "/dev/i2c-1 is not there", "cure": "plug it in"},
         {"key": "uart[0].path", "severity": "warn", "problem": "you may not open it", "cure": "one\ntwo"},
     ]
-    found = list(hardware.checks(machine(profile={"name": "cell", "wants": True, "problems": problems})))[1:]
+    found = list(doctor.hardware_checks(machine(profile={"name": "cell", "wants": True, "problems": problems})))[1:]
     assert [(check.state, check.finding) for check in found] == [
         ("FAIL", "cell: i2c[0].bus: /dev/i2c-1 is not there"),
         ("WARN", "cell: uart[0].path: you may not open it"),
@@ -321,11 +321,11 @@ def gone(tmp_path):
 
 
 def test_this_machine_can_be_looked_at(gone):
-    found = hardware.look(gone)
+    found = doctor.look_at_hardware(gone)
     assert found["profile"]["wants"] is True
     assert found["profile"]["source"] == f"board profile {gone}"
     assert found == json.loads(json.dumps(found))
-    assert all(check.finding for check in hardware.checks(found))
+    assert all(check.finding for check in doctor.hardware_checks(found))
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from hearth.api import TaskEvent
 from hearth.cli import taskview
-from hearth.cli.following import event_json
+from hearth.cli.tasks import event_json
 
 TS = "2026-04-19T22:48:01.234Z"
 

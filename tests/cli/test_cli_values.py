@@ -7,9 +7,8 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.cli.following import Reference, ReferenceType
 from hearth.cli.run import _error, parse_pairs, parse_value, run
-from hearth.cli.tasks import read_plan
+from hearth.cli.tasks import Reference, ReferenceType, read_plan
 from hearth.errors import PermissionDenied, TaskFailed, TimedOut
 
 

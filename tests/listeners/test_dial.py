@@ -15,7 +15,7 @@ from support.users import NOBODY, ordinary_user
 
 from hearth import CarrierError
 from hearth.address import named, parse
-from hearth.dial import open_stream, tcp, unix
+from hearth.dial import open_stream, tls, unix
 
 PATIENCE = 20
 
@@ -116,12 +116,12 @@ async def test_a_peer_that_is_gone_at_once_is_told(bounded, monkeypatch) -> None
 
 async def test_a_link_that_is_dead_is_found_out_by_the_kernel(bounded) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener, await tcp.open_tcp(parse(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}")) as stream:
+    async with listener, await tls.open_tcp(parse(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}")) as stream:
         assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
         between = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
-        assert idle + between * (stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) - 1) <= tcp.SILENCE
-        assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == tcp.SILENCE * 1000
+        assert idle + between * (stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) - 1) <= tls.SILENCE
+        assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == tls.SILENCE * 1000
 
 
 async def test_a_daemon_that_accepts_nobody_is_waited_for_only_so_long(bounded, monkeypatch, tmp_path) -> None:

@@ -15,7 +15,7 @@ import trustme
 import hearth
 from hearth import CarrierError, ConfigError
 from hearth.address import parse
-from hearth.dial import open_stream, tcp, tls
+from hearth.dial import open_stream, tls
 
 PATIENCE = 20
 OPENED = {"session_id": "S1", "capabilities": [], "protocol_version": "0.1.0"}
@@ -292,7 +292,7 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_told(certificates) -> 
 
 @pytest.mark.usefixtures("bounded")
 async def test_a_server_that_says_nothing_is_waited_for_only_so_long(certificates, monkeypatch) -> None:
-    monkeypatch.setattr(tcp, "DEADLINE", 0.2)
+    monkeypatch.setattr(tls, "DEADLINE", 0.2)
 
     async def silent(_stream):
         await trio.sleep_forever()

@@ -18,8 +18,8 @@ from wsproto.events import AcceptConnection, CloseConnection, Ping, Pong, Reques
 import hearth
 from hearth import CarrierError, ConfigError
 from hearth.address import parse
-from hearth.dial import open_stream, tcp, websocket, websocket_stream
-from hearth.dial.websocket_stream import WebSocketStream
+from hearth.dial import open_stream, tls, websocket
+from hearth.dial.websocket import WebSocketStream
 
 PATIENCE = 20
 OPENED = {"session_id": "S1", "capabilities": [], "protocol_version": "0.1.0"}
@@ -218,7 +218,7 @@ async def test_pings_are_answered_while_we_wait_for_something_to_be_said() -> No
 
 
 async def test_what_comes_together_with_the_consent_is_not_lost(monkeypatch) -> None:
-    monkeypatch.setattr(websocket_stream, "GOODBYE", 0.1)
+    monkeypatch.setattr(websocket, "GOODBYE", 0.1)
 
     async def eager(stream):
         await accepted(stream, TextMessage('{"early":1}'))
@@ -432,7 +432,7 @@ async def test_a_server_that_does_not_speak_hacp_is_told() -> None:
 
 
 async def test_a_server_that_does_not_answer_is_waited_for_only_so_long(monkeypatch) -> None:
-    monkeypatch.setattr(tcp, "DEADLINE", 0.2)
+    monkeypatch.setattr(tls, "DEADLINE", 0.2)
 
     async def silent(_stream):
         await trio.sleep_forever()
@@ -524,7 +524,7 @@ async def test_a_server_that_breaks_the_protocol_is_told_so() -> None:
 
 @pytest.mark.slow
 async def test_a_server_that_does_not_say_goodbye_is_not_waited_for(monkeypatch) -> None:
-    monkeypatch.setattr(websocket_stream, "GOODBYE", 0.1)
+    monkeypatch.setattr(websocket, "GOODBYE", 0.1)
 
     async def deaf(stream):
         await accepted(stream)

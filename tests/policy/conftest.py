@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from hearth.policy.beneath import by_openat2, works
-from hearth.policy.paths import PathGuard
+from hearth.policy.paths import PathGuard, by_openat2, works
 
 
 @pytest.fixture(params=["openat2", "walk"])

@@ -18,7 +18,7 @@ from support.card_rules import META, top
 from support.cards import EXAMPLE, GOOD, SMALLEST
 
 import hearth.schema
-from hearth.agentcard.findings import MAX_FINDINGS
+from hearth.agentcard.document import MAX_FINDINGS
 from hearth.agentcard.validate import read_card
 
 from ..mutation import json_of, parts
