@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from base64 import b64encode
 from itertools import count
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from hearth import (
 from hearth.config import FilesConfig
 from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
-from hearth.testing import run_capability
+from hearth.testing import _Clock, run_capability
 
 Outputs = dict[str, Any]
 
@@ -310,6 +311,24 @@ def test_a_board_of_ones_own_is_used():
     board = open_board(load_profile("sim"), style=Style.ASYNC)
     at_celsius(celsius=5.0)(board)
     assert run_capability(survey, {}, board=board).outputs["values"] == [5.0] * 3
+
+
+def test_time_stands_still_for_threads_and_for_input_that_is_there_and_jumps_otherwise():
+    async def whole():
+        near, far = trio.socket.socketpair()
+        with near, far, trio.fail_after(0.001):
+            # In real time this takes longer than the deadline.
+            await trio.to_thread.run_sync(time.sleep, 0.05)
+            await far.send(b"x")
+            assert await near.recv(1) == b"x"
+        assert trio.current_time() == 0
+        with trio.move_on_after(86_400) as scope:
+            await trio.sleep_forever()
+        assert scope.cancelled_caught
+        return trio.current_time()
+
+    clock = _Clock()
+    assert trio.run(whole, clock=clock, instruments=[clock]) == 86_400
 
 
 @declared("plotter", max_duration="PT5S")
