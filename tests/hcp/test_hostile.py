@@ -271,7 +271,7 @@ INPUTS = {
     input_schema=INPUTS,
     output_schema={"type": "object", "properties": {"findings": {"type": "array"}}},
 )
-async def analyse(job: Job, **_inputs: Any) -> dict[str, Any]:
+async def analyse(job: Job, /, **_inputs: Any) -> dict[str, Any]:
     """Says how long this machine has been up, and calls it a finding."""
     await job.run("sys.uptime")
     return {"findings": [{"statement": "it is up", "confidence": 1}]}
