@@ -31,10 +31,10 @@ ROTATE, CHECKPOINT = 6000, 9
 class Zygote:
     """The process that has everything imported, and forks."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, program: str = "crash.child:main") -> None:
         self.path = directory / "zygote.sock"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.zygote", "serve", str(self.path), "crash.child:main"],
+            [sys.executable, "-m", "support.zygote", "serve", str(self.path), program],
             stdout=subprocess.PIPE,
             cwd=TESTS,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},

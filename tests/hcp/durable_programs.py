@@ -7,7 +7,6 @@ from the code under test. Every step has a tag that its position decides: a tag 
 
 from __future__ import annotations
 
-import itertools
 from contextlib import contextmanager
 from functools import partial
 
@@ -64,7 +63,7 @@ class Course:
         self._saw = saw
         self._prefix = prefix
         self._count = 0
-        self._spare = itertools.count(1)
+        self._tidied = 0
 
     def _next(self):
         self._count += 1
@@ -176,17 +175,21 @@ class Course:
         await self.run(one if hash_of(self.values) % 2 else other)
 
     async def _tidy(self, body, acts):
+        self._tidied += 1
+        place = self._tidied
         try:
             await self.run(body)
         finally:
-            # Of a function that is cancelled, these have positions of their own, which nothing here reckons with.
+            # Of a function that is cancelled, these have positions of their own, which nothing here reckons with; and
+            # where the whole job is stopped, they are no part of its course.
             cancelled = trio.current_effective_deadline() <= trio.current_time()
             async with self.job.clean_up():
                 if not cancelled:
                     await self.run(acts)
                 else:
-                    for _, bus in acts:
-                        tag = f"{self._prefix}c{next(self._spare)}~{self.job.session_id}"
+                    course = f"~{self.job.session_id}" if self.job._execution.stopping() else ""
+                    for index, (_, bus) in enumerate(acts):
+                        tag = f"{self._prefix}c{place}.{index}{course}#"
                         await self.job.run("bench.act", tag=tag, bus=bus)
 
     async def _give_up(self):

@@ -440,7 +440,7 @@ class World:
                 held = found[0] == "failed" and found[-1] == "none"
             if not held:
                 raise Broken(f"{position} was seen as {found}, and on record it is {recorded.get(position)}")
-        begun = {tag.partition("#")[0] for tag, count in self.begun.items() if count and "~" not in tag}
+        begun = {tag.partition("#")[0] for tag, count in self.begun.items() if count and "c" not in tag}
         if missing := begun - set(recorded) - set(notes):
             raise Broken(f"session {session}: {missing} had an effect, and nothing is on record of them")
         inherited = len(self.on_record)
