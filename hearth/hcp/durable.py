@@ -43,6 +43,8 @@ STEPS: Final = frozenset(("run", "submit"))
 """The operations that hand steps to a HACP session."""
 ANNOUNCED: Final = STEPS | {"ask_person"}
 """The operations that HCP is told of as checkpoints; the others are on record as well."""
+CANCELLED: Final = "c"
+"""In the positions of what is done when a part has been cancelled."""
 MOST_SHOWN: Final = 160
 """Characters of an operation in messages and on record."""
 
@@ -150,6 +152,8 @@ class Outcome:
     error_code: int | None = None
     """HACP's, where it was one."""
     error_data: Mapping[str, Json] | None = None
+    missed: bool = False
+    """True if the function was not told: its part had been cancelled, because another part had failed."""
 
     @property
     def effect(self) -> Effect:
@@ -195,6 +199,10 @@ class History:
     def replaying(self) -> bool:
         """True as long as something is on record that the function has not asked for."""
         return bool(self._left)
+
+    def awaits(self, prefix: str) -> bool:
+        """Look whether parts of the function will ask for more; the clean-up of those that are cancelled comes last."""
+        return any(one.startswith(prefix) and CANCELLED not in one for one in self._left)
 
     def take(self, operation: Operation) -> Outcome | None:
         """The outcome on record, None where there is none. Raises ReplayMismatch where something else is."""

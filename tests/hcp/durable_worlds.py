@@ -136,6 +136,8 @@ class World:
         self.heard = {}
         """By session: what the caller was told."""
         self.store_fails = range(0)
+        self.live = set()
+        """Sessions that have begun a step."""
         self.touched = set()
         """Sessions during which the job store failed."""
         self._tries = Counter()
@@ -150,6 +152,8 @@ class World:
         recorded = self.on_record.get(position)
         if recorded is not None and recorded != found:
             self.broken(f"operation {position} is on record as {recorded}, and the function sees {found}")
+        elif recorded is not None and session in self.live:
+            self.broken(f"operation {position} is replayed, and a step began before it was")
         self.seen.setdefault(session, {})[position] = found
 
     def fate(self, tag):
@@ -170,6 +174,7 @@ class World:
             if end == "none" or life.dead:
                 raise DeviceError("the device said no", effect="none")
             self.begun[tag] += 1
+            self.live.add(next(reversed(self.heard)))
             self.figures["effects"] += 1
             if self.begun[tag] > 1:
                 self.broken(f"step {tag} began twice")
@@ -440,6 +445,8 @@ class World:
                 held = found[0] == "failed" and found[-1] == "none"
             if not held:
                 raise Broken(f"{position} was seen as {found}, and on record it is {recorded.get(position)}")
+        if cancelled := [one["position"] for one in records if one["outcome"]["error"] == "cancelled"]:
+            raise Broken(f"{cancelled} are on record as failed: the function was cancelled there, and saw no failure")
         begun = {tag.partition("#")[0] for tag, count in self.begun.items() if count and "c" not in tag}
         if missing := begun - set(recorded) - set(notes):
             raise Broken(f"session {session}: {missing} had an effect, and nothing is on record of them")

@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 
 import outcome
 import pytest
+import trio
 from support.hcp import capability, hcp_world
 
 from hearth.actors.bridges.hcp.book_rows import BookError
+from hearth.hcp.durable import CapabilityFailed, StepFailed
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +110,141 @@ async def test_the_events_of_a_session_are_numbered_without_gap_although_the_job
         await caller.closed(session_id)
         sequences = [event["sequence"] for event in caller.events_in(session_id)]
         assert sequences == list(range(1, len(sequences) + 1))
+
+
+# --- parts side by side, of which one has failed ---------------------------------------------------------------------
+
+
+def begun(world):
+    """The steps that began in this run, without those that make lines safe."""
+    return [label for label in world.observer.labels("begin") if not label.startswith("safe")]
+
+
+async def resumed(tmp_path, function, **more):
+    """Run a function that fails at its end, and again from its last checkpoint; the steps that each run began."""
+    tools = ("read", "set", "fail", "nap")
+    offered = capability(function=function, tools=tools, clean_up=frozenset(("bench.set", "bench.read")), **more)
+    steps, context = [], {}
+    for _ in range(2):
+        async with hcp_world(tmp_path / "hcp", offered) as world:
+            caller = world.caller()
+            failed = await caller.outcome(await caller.accepted(context=context))
+            assert failed["error_code"] == "execution_error", failed
+            context = {"last_checkpoint": failed["error_details"]["last_checkpoint"]}
+            steps.append(begun(world))
+    return steps
+
+
+async def test_a_part_that_was_cancelled_before_its_next_step_does_not_do_that_step_when_the_job_is_replayed(tmp_path):
+    async def function(job):
+        async def fails_in_the_end():
+            for _ in range(300):
+                await job.random()
+            await job.run("bench.fail", tag="fail", effect="done")
+
+        async def opens_a_valve_later():
+            await job.run("bench.read", tag="valve", bus="b")
+            await job.sleep(1.5)
+            await job.run("bench.set", tag="open", line=1, value=1, bus="b")
+
+        with pytest.raises(StepFailed):
+            await job.gather(fails_in_the_end, opens_a_valve_later)
+        await job.run("bench.set", tag="shut", line=1, value=0, bus="b")
+        # Past the end of the sleep that was broken off.
+        await job.sleep(1.5)
+        raise CapabilityFailed("once more")
+
+    first, second = await resumed(tmp_path, function)
+    assert "open" not in first
+    assert first[-1] == "shut"
+    assert second == []
+
+
+async def test_a_part_that_was_cancelled_is_cleaned_up_after_in_the_same_order_when_the_job_is_replayed(tmp_path):
+    async def function(job):
+        async def fails():
+            await job.run("bench.nap", ms=50)
+            await job.run("bench.fail", tag="fail", effect="done", bus="b")
+
+        async def works():
+            try:
+                await job.run("bench.read", tag="outer")
+                await job.run("bench.read", tag="outer again")
+                try:
+                    await job.run("bench.read", tag="inner")
+                    await job.sleep(60)
+                finally:
+                    async with job.clean_up():
+                        await job.run("bench.read", tag="clean inner")
+            finally:
+                async with job.clean_up():
+                    await job.run("bench.read", tag="clean outer")
+
+        with pytest.raises(StepFailed):
+            await job.gather(fails, works)
+        raise CapabilityFailed("once more")
+
+    first, second = await resumed(tmp_path, function)
+    assert first == ["outer", "outer again", "inner", "fail", "clean inner", "clean outer"]
+    assert second == []
+
+
+async def test_a_step_that_its_cancelled_part_was_not_told_of_is_not_told_when_the_job_is_replayed(tmp_path):
+    worlds = []
+
+    async def function(job):
+        async def fails():
+            await worlds[0].gate("g").reached()
+            await job.run("bench.fail", tag="fail", effect="done", bus="b")
+
+        async def works():
+            try:
+                await job.run("bench.set", tag="held", line=1, value=1, gate="g")
+            finally:
+                async with job.clean_up():
+                    await job.run("bench.set", tag="clean", line=2, value=0)
+
+        with pytest.raises(StepFailed):
+            await job.gather(fails, works)
+        raise CapabilityFailed("once more")
+
+    offered = capability(function=function, clean_up=frozenset(("bench.set",)))
+    steps, context = [], {}
+    for _ in range(2):
+        async with hcp_world(tmp_path / "hcp", offered) as world:
+            worlds.append(world)
+            caller = world.caller()
+            session_id = await caller.accepted(context=context)
+            if len(worlds) == 1:
+                await world.gate("g").reached()
+                # The record of the failure, which cancels the other part.
+                await caller.told(session_id, "checkpoint_created")
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                world.gate("g").open()
+            failed = await caller.outcome(session_id)
+            context = {"last_checkpoint": failed["error_details"]["last_checkpoint"]}
+            steps.append(begun(world))
+    assert steps == [["held", "fail", "clean"], []]
+
+
+async def test_parts_that_wait_for_each_other_do_not_wait_for_ever_when_the_job_is_replayed(tmp_path):
+    async def function(job):
+        ready = trio.Event()
+
+        async def one():
+            await job.run("bench.read", tag="one")
+            await ready.wait()
+            await job.run("bench.read", tag="one again")
+
+        async def other():
+            await job.run("bench.read", tag="other")
+            if not job.context:
+                raise CapabilityFailed("the first time")
+            await job.run("bench.read", tag="other again")
+            ready.set()
+
+        await job.gather(one, other)
+        raise CapabilityFailed("done")
+
+    _, second = await resumed(tmp_path, function)
+    assert second == ["other again", "one again"]

@@ -37,6 +37,7 @@ from hearth.actors.bridges.hcp.steps import StepsEnded
 from hearth.api import Step
 from hearth.hcp.durable import (
     ANNOUNCED,
+    CANCELLED,
     CapabilityFailed,
     History,
     Operation,
@@ -72,6 +73,8 @@ MOST_TOLD_BYTES: Final = 256 << 10
 """Bytes of JSON in one event of a function's."""
 MOST_FILES: Final = 64
 """Artifacts of one job."""
+REPLAY_PATIENCE: Final = 1.0
+"""Seconds for which a part waits for another one that has outcomes on record and does not ask for them."""
 OPERATIONS_PER_STEP: Final = 4
 """How many operations a job may have for each step that it may do: sleeps, times and numbers are kept as well."""
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -114,7 +117,7 @@ class _Branch:
 
     def next(self) -> str:
         """The next position. How far a part has come when its neighbour fails is chance: its clean-up counts anew."""
-        kind = "c" if self.cancelled else ""
+        kind = CANCELLED if self.cancelled else ""
         self._numbers[kind] += 1
         return f"{self.prefix}{kind}{self._numbers[kind]}"
 
@@ -171,6 +174,10 @@ class Execution:
     _failures: list[Recorded] = field(factory=list)
     """Steps that failed without effect, and are not on record yet."""
     _keeping: trio.StrictFIFOLock = field(factory=trio.StrictFIFOLock)
+    _replaying: set[_Branch] = field(factory=set)
+    """Branches that have had an outcome on record, and have not asked for anything else since."""
+    _went_on: trio.Event = field(factory=trio.Event)
+    """Set when a branch has asked for an operation or has ended."""
 
     # --- operations -----------------------------------------------------------------------------------------------
 
@@ -179,6 +186,7 @@ class Execution:
         if self.fatal is not None:
             raise self.fatal
         branch = _branch.get()
+        self._goes_on(branch)
         try:
             if branch.cancelled and self.stopping():
                 # No part of the function's course: whoever goes on from here has it go on where it was stopped.
@@ -188,14 +196,37 @@ class Execution:
             self._check_amount(operation, len(tools))
             outcome = self.history.take(operation)
             if outcome is None:
+                await self._caught_up("")
                 outcome = await self._do(operation, live)
+            elif outcome.missed:
+                # The part that failed will cancel this one, here as it did then.
+                with trio.move_on_after(REPLAY_PATIENCE):
+                    await trio.sleep_forever()
             else:
+                self._replaying.add(branch)
                 await trio.lowlevel.checkpoint()
             branch.elapsed_s = max(branch.elapsed_s, outcome.elapsed_s)
         except FATAL as error:
             self.fatal = error
             raise
         return results_of(outcome, operation, tools)
+
+    def _goes_on(self, branch: _Branch) -> None:
+        self._replaying.discard(branch)
+        self._went_on.set()
+        self._went_on = trio.Event()
+
+    async def _caught_up(self, prefix: str) -> None:
+        """Wait until the parts beneath a position are where they were when the record ended.
+
+        Otherwise a part could do what it never came to, because another one had failed by then.
+        """
+        while self.history.awaits(prefix) or any(one.prefix.startswith(prefix) for one in self._replaying):
+            with trio.move_on_after(REPLAY_PATIENCE) as patience:
+                await self._went_on.wait()
+            if patience.cancelled_caught:
+                # Parts that wait for each other by other means than the job's.
+                return
 
     def _check_amount(self, operation: Operation, steps: int) -> None:
         most = self.services.settings.max_steps
@@ -209,19 +240,27 @@ class Execution:
     async def _do(self, operation: Operation, live: Live) -> Outcome:
         """Do an operation and write its outcome down."""
         async with self._keeping:
-            while self._failures:
-                # The function goes on in spite of a step that failed: then that is part of its course.
-                await self._keep(self._failures.pop(0))
+            # The function goes on in spite of a step that failed: then that is part of its course.
+            await self._keep_failures()
         outcome = await live(operation)
-        recorded = Recorded(operation, outcome)
+        cancelled = trio.current_effective_deadline() <= trio.current_time()
         if outcome.status == "failed" and outcome.effect == "none":
-            self._failures.append(recorded)
+            if not cancelled:
+                self._failures.append(Recorded(operation, outcome))
         elif outcome.status != "unknown":
             # At once, whatever comes of the job now: who goes on from here must not do it again.
             async with self._shielded():
-                await self._keep(recorded)
-        await trio.lowlevel.checkpoint_if_cancelled()
+                if cancelled and not self.stopping():
+                    outcome = evolve(outcome, missed=True)
+                    await self._keep_failures()
+                await self._keep(Recorded(operation, outcome))
+        if cancelled:
+            await trio.lowlevel.checkpoint_if_cancelled()
         return outcome
+
+    async def _keep_failures(self) -> None:
+        while self._failures:
+            await self._keep(self._failures.pop(0))
 
     @asynccontextmanager
     async def _shielded(self) -> AsyncIterator[None]:
@@ -374,6 +413,7 @@ class Execution:
         """Run parts side by side; their results in order. Raises the first failure, by position, of those there are."""
         parent = _branch.get()
         position = parent.next()
+        self._goes_on(parent)
         branches = [
             _Branch(f"{position}.{index}.", parent.elapsed_s, parent.cleaning, parent.cancelled)
             for index in range(len(parts))
@@ -387,7 +427,11 @@ class Execution:
                 results[index] = await self.watched(parts[index]())
             except Exception as error:  # noqa: BLE001  whatever a part raises is raised again below
                 failures[index] = error
+                self._goes_on(branches[index])
+                await self._caught_up(f"{position}.")
                 nursery.cancel_scope.cancel()
+            finally:
+                self._goes_on(branches[index])
 
         async with trio.open_nursery() as nursery:
             for index in range(len(parts)):
