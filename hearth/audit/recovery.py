@@ -147,15 +147,6 @@ def _sound_end(fd: int, size: int) -> tuple[int, Head | None, int]:
     return end, head, behind
 
 
-def _last_record(fd: int, size: int) -> Head | None:
-    """The head that the last whole record makes."""
-    for _, line in backward(fd, size):
-        record = parse(line)
-        if record is not None:
-            return head_of(line, record)
-    return None
-
-
 def _require_ours(path: Path, fd: int) -> None:
     """A file without a record is ours only if it can be a torn first line, or the zeros of a power cut."""
     start = os.pread(fd, len(_START_OF_RECORD), 0)
@@ -186,17 +177,18 @@ def _move_aside(path: Path, fd: int, end: int, size: int, now: float) -> Path:
 
 
 def _head_of_rotated(path: Path) -> Head:
+    """The head that the last whole record of a rotated file makes."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigError(f"audit log {path}: {error.strerror}; the log goes on from this file") from error
     try:
-        head = _last_record(fd, os.fstat(fd).st_size)
+        for _, line in backward(fd, os.fstat(fd).st_size):
+            if (record := parse(line)) is not None:
+                return head_of(line, record)
     finally:
         os.close(fd)
-    if head is None:
-        raise ConfigError(f"audit log {path}: has no whole record to go on from; move it away")
-    return head
+    raise ConfigError(f"audit log {path}: has no whole record to go on from; move it away")
 
 
 def _newest_first(fd: int, end: int, older: Sequence[Path]) -> Iterator[bytes | None]:

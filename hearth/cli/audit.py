@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hearth.audit import verify as reading
 from hearth.cli import render
 from hearth.cli.common import DONE, FAILED, Options, standard
 from hearth.config import default_state_dir
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.audit.chain import Head
-    from hearth.audit.verify import Report
 
 POLL = 0.25
 """Seconds between two looks at a log that is followed."""
@@ -51,9 +51,7 @@ def verify(options: Options, paths: Sequence[str], key: str | None, known: str |
 
     With --key, signatures prove who wrote it; with --known, that it still contains what it contained then.
     """
-    from hearth.audit.verify import verify as check
-
-    report = check(list(paths) or [default_log()], key, known=parse_head(known))
+    report = reading.verify(list(paths) or [default_log()], key, known=parse_head(known))
     if options.json:
         click.echo(render.compact(report_json(report)))
     else:
@@ -66,10 +64,8 @@ def verify(options: Options, paths: Sequence[str], key: str | None, known: str |
 @standard
 def head(options: Options, path: str | None) -> int:
     """Print the last record's SEQ:HASH. Noted elsewhere, it lets `verify --known` find a log that was cut."""
-    from hearth.audit.verify import head as read_head
-
     log = path or default_log()
-    found = read_head(log)
+    found = reading.head(log)
     if found is None:
         raise HearthError(f"{log}: there is no record in it yet")
     click.echo(render.compact({"seq": found[0], "hash": found[1]}) if options.json else f"{found[0]}:{found[1]}")
@@ -83,11 +79,9 @@ def head(options: Options, path: str | None) -> int:
 @standard
 def tail(options: Options, path: str | None, lines: int, follow: bool) -> int:
     """Print the last records, one a line, oldest first."""
-    from hearth.audit.verify import tail as read_tail
-
     log = path or default_log()
     seen = 0
-    for record in read_tail(log, max(lines, 1)):
+    for record in reading.tail(log, max(lines, 1)):
         seen = record["seq"]
         if lines:
             _print(record, options)
@@ -101,11 +95,9 @@ def tail(options: Options, path: str | None, lines: int, follow: bool) -> int:
 
 def since(log: Path | str, seq: int) -> list[Mapping[str, Any]]:
     """The records after the one with that seq, oldest first; across a rotation too."""
-    from hearth.audit.verify import tail as read_tail
-
     count = 16
     while True:
-        records = read_tail(log, count)
+        records = reading.tail(log, count)
         if len(records) < count or records[0]["seq"] <= seq + 1:
             return [record for record in records if record["seq"] > seq]
         count *= 4
@@ -126,7 +118,7 @@ def parse_head(text: str | None) -> Head | None:
     return int(match[1]), match[2]
 
 
-def report_json(report: Report) -> dict[str, Any]:
+def report_json(report: reading.Report) -> dict[str, Any]:
     """A report for a program."""
     bad = report.first_bad
     return {
@@ -144,12 +136,12 @@ def report_json(report: Report) -> dict[str, Any]:
     }
 
 
-def report_lines(report: Report, *, signed: bool) -> list[str]:
+def report_lines(report: reading.Report, *, signed: bool) -> list[str]:
     """A report for a person: what was found, and how far it proves what."""
     return [render.clean(line) for line in _report_lines(report, signed=signed)]
 
 
-def _report_lines(report: Report, *, signed: bool) -> Iterator[str]:
+def _report_lines(report: reading.Report, *, signed: bool) -> Iterator[str]:
     bad = report.first_bad
     if bad is not None:
         place = f"{bad.file}:{bad.line}" if bad.line else f"{bad.file}"

@@ -17,10 +17,10 @@ import click
 import orjson
 import trio
 
+from hearth.audit.verify import verify
 from hearth.cli import render
 from hearth.cli.audit import record_line
 from hearth.cli.common import DONE, FAILED, Options, interruptible, standard
-from hearth.cli.demo_daemon import SAFE_LINE, DaemonProcess, Place, make_place, run_daemon
 from hearth.cli.demo_scenes import (
     REFUSALS,
     a_busy_bus,
@@ -31,7 +31,7 @@ from hearth.cli.demo_scenes import (
     the_machine,
     what_there_is,
 )
-from hearth.cli.demo_stage import Stage, make_stage
+from hearth.cli.demo_stage import SAFE_LINE, DaemonProcess, Place, Stage, make_place, make_stage, run_daemon
 from hearth.client import connect
 from hearth.errors import HearthError, PermissionDenied, ResourceBusy
 
@@ -109,8 +109,6 @@ async def _play(stage: Stage, place: Place) -> None:
 
 async def _the_record(stage: Stage, place: Place, daemon: DaemonProcess) -> None:
     """The daemon ends in good order; what it wrote down is complete, unbroken, and shows if it is changed."""
-    from hearth.audit.verify import verify
-
     stage.scene("All of it is on record, and the record cannot be quietly changed")
     await stage.say("The daemon is asked to end. Every line of its audit log carries the hash of the line before it:")
     code = await daemon.stop()
@@ -168,8 +166,6 @@ async def _verify_by_shell(stage: Stage, place: Place) -> None:
 
 def _tamper(stage: Stage, place: Place) -> None:
     """Change one word in a copy: the verifier must find it."""
-    from hearth.audit.verify import verify
-
     lines = place.log.read_bytes().splitlines(keepends=True)
     number = next(n for n, line in enumerate(lines, 1) if b'"event":"task.reject"' in line)
     changed = lines[number - 1].replace(b"task.reject", b"task.submit")

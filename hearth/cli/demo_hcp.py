@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import trio
 
+from hearth.audit.verify import verify
 from hearth.cli import hcpview
 from hearth.cli.audit import record_line
 from hearth.cli.demo import SCENE_LIMIT
-from hearth.cli.demo_daemon import run_daemon
+from hearth.cli.demo_stage import run_daemon
 from hearth.cli.hcpaccount import show
 from hearth.client import connect
 from hearth.delegation_jobs import closes
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hearth.api import JobResult
-    from hearth.cli.demo_daemon import Place
-    from hearth.cli.demo_stage import Stage
+    from hearth.cli.demo_stage import Place, Stage
     from hearth.client import Client
 
 CAPABILITY = "bench-climate-survey"
@@ -221,8 +221,6 @@ async def _the_account(stage: Stage, client: Client, result: JobResult) -> None:
 
 async def _the_record(stage: Stage, place: Place, result: JobResult, rows: int, code: int) -> None:
     """The daemon has ended; its audit log reads as the story of the job."""
-    from hearth.audit.verify import verify
-
     stage.scene("One story in the audit log, which shows if it is changed")
     await stage.say("The daemon has ended. This is the job in its audit log (of the steps, the first and the last):")
     records = [orjson.loads(line) for line in place.log.read_bytes().splitlines()]

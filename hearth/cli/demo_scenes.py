@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from hearth.api import TaskResult, step
-from hearth.cli import taskview
-from hearth.cli.demo_daemon import EEPROM, PAGE, SAFE_LINE, WIRED_TO, Place
-from hearth.cli.demo_stage import DemoFailed, Stage
+from hearth.cli.demo_stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, Place, Stage
+from hearth.cli.tasks import event_line
 from hearth.errors import PermissionDenied, ResourceBusy
 from hearth.interpreter import python_module
 
@@ -50,7 +49,7 @@ _TOLERANCE = 0.5
 
 def show(stage: Stage, event: TaskEvent) -> None:
     """Show an event as it comes, as much of it as fits a line."""
-    line = taskview.event_line(event)
+    line = event_line(event)
     stage.happened(line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…")
 
 

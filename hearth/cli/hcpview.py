@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hearth.cli import render
-from hearth.cli.taskview import brief
+from hearth.cli.tasks import brief
 from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed
 from hearth.hcp.reading import write_payload
 from hearth.hcp.values import read_duration, write_duration

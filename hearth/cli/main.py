@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "demo": ("hearth.cli.demo:demo", "See what hearth is: a real daemon, a real client, a simulated board."),
     "tools": ("hearth.cli.tools:tools", "List the tools a session may use, or show one with its schemas."),
-    "run": ("hearth.cli.run:run", "Run one tool: hearth run gpio.set line=17 value=1"),
+    "run": ("hearth.cli.tasks:run", "Run one tool: hearth run gpio.set line=17 value=1"),
     "submit": ("hearth.cli.tasks:submit", "Submit a plan of several steps and wait for it."),
     "get": ("hearth.cli.tasks:get", "Show a task as it stands."),
     "cancel": ("hearth.cli.tasks:cancel", "Ask a task to stop; what has begun on a bus finishes."),

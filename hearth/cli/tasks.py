@@ -1,4 +1,4 @@
-"""`hearth submit`, `get`, `cancel` and `watch`: tasks of several steps, and those that outlive the command.
+"""`hearth run`, `submit`, `get`, `cancel` and `watch`: tasks of one step and of several, followed or left to themselves.
 
 It owns what a plan file must be for the daemon to be asked at all; every other check is the daemon's.
 """
@@ -6,6 +6,7 @@ It owns what a plan file must be for the daemon to be asked at all; every other 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +17,122 @@ import trio
 from attrs import frozen
 
 from hearth._version import __version__
-from hearth.cli import render, taskview
-from hearth.cli.common import DONE, Options, connected, interruptible, session, standard
-from hearth.errors import InvalidParams
+from hearth.api import TERMINAL
+from hearth.cli import render
+from hearth.cli.common import DONE, Options, connected, interruptible, report, session, standard
+from hearth.errors import HearthError, InvalidParams, TaskFailed, from_wire
 from hearth.facade import TaskEvents
 from hearth.protocol.known import require_known
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
     from hearth.api import TaskEvent
     from hearth.client import Client
+    from hearth.facade import SessionFace
+
+
+# --- tasks and events as text ---------------------------------------------------------------------------------------
+#
+# Tasks and their events as lines and cells. Pure: JSON objects as the wire has them in, text out.
+#
+# Everything from the wire is shown through `render.clean`.
+
+Row = dict[str, Any]
+"""One step as far as it is known: the members of task.get's `steps`, and `progress`, the newest there was."""
+
+HEADERS = ("#", "tool", "status", "ms", "result")
+_TIME_OF_DAY = slice(11, 23)
+
+
+def planned_rows(plan: Mapping[str, Any]) -> list[Row]:
+    """The rows of a plan of which nothing has begun."""
+    return [{"tool": step.get("tool")} for step in plan["steps"]]
+
+
+def enter(rows: list[Row], event: TaskEvent) -> None:
+    """Enter an event into the rows; those that a plan did not announce are added."""
+    index = event.step_index
+    if index is None:
+        for row in rows:
+            row.setdefault("status", "CANCELLED")
+        return
+    rows.extend({} for _ in range(index + 1 - len(rows)))
+    if event.phase == "start":
+        rows[index].update(event.data, status="RUNNING")
+    elif event.phase == "progress":
+        rows[index]["progress"] = event.data.get("data", event.data)
+    else:
+        rows[index].update(event.data)
+
+
+def cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:
+    """The cells under `HEADERS` for each row."""
+    return [
+        (str(index), row.get("tool") or "", row.get("status") or "", _milliseconds(row), outcome(row))
+        for index, row in enumerate(rows)
+    ]
+
+
+def _milliseconds(row: Mapping[str, Any]) -> str:
+    took = row.get("latency_ms")
+    return "" if took is None else f"{took:.1f}"
+
+
+def outcome(row: Mapping[str, Any]) -> str:
+    """What came of a step so far, in one line."""
+    words = []
+    if row.get("error") is not None:
+        words.append(row["error"])
+        effect = (row.get("error_data") or {}).get("effect")
+        if effect is not None:
+            words.append(f"(effect: {effect})")
+    elif row.get("result") is not None:
+        words.append(brief(row["result"]))
+    elif row.get("status") == "RUNNING" and row.get("progress") is not None:
+        words.append(brief(row["progress"]))
+    if row.get("rolled_back") is not None:
+        words.append("(rolled back)" if row["rolled_back"] else "(could not be rolled back)")
+    return " ".join(words)
+
+
+def brief(value: Any) -> str:
+    """An object as `name=value` words, anything else as it is."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={render.scalar(member)}" for name, member in value.items())
+    return render.scalar(value)
+
+
+def event_line(event: TaskEvent) -> str:
+    """An event in one line: time of day (UTC), phase, step, tool, how it went."""
+    data = event.data
+    words = [event.ts[_TIME_OF_DAY], event.phase.ljust(11)]
+    if event.step_index is not None:
+        words.append(f"step {event.step_index}")
+    words += [data[name] for name in ("tool", "status") if data.get(name) is not None]
+    if event.phase == "progress":
+        words.append(brief(data.get("data", data)))
+    elif event.phase == "finish":
+        words += [f"{_milliseconds(data)} ms", outcome(data)]
+    else:
+        words += [data[name] for name in ("reason", "error") if data.get(name) is not None]
+    return render.clean("  ".join(word for word in words if word))
+
+
+def task_lines(done: Mapping[str, Any], reference: str, *, steps: bool = True) -> list[str]:
+    """A task as task.get tells it: a table of its steps, and a line that says how it stands."""
+    shown = done.get("steps") if steps else None
+    lines = render.table(HEADERS, cells(shown)) if shown else []
+    name = click.style(reference, dim=True)
+    lines.append(f"{render.status(done['status'])}  {render.clean(done.get('intent') or '')}  {name}")
+    if done.get("error"):
+        lines.append(f"  {render.clean(done['error'])}")
+    return lines
+
+
+def exit_code(done: Mapping[str, Any]) -> int:
+    """1 for a task that ended FAILED or CANCELLED, 0 for one that succeeded or is under way."""
+    return int(done["status"] in TERMINAL and done["status"] != "SUCCESS")
 
 
 # --- tasks that are followed ----------------------------------------------------------------------------------------
@@ -94,7 +200,7 @@ async def show_events(client: Client, task: Reference, plan: Mapping[str, Any] |
             await _watch_live(events, plan)
             return
         async for event in events:
-            click.echo(render.compact(event_json(event)) if as_json else taskview.event_line(event))
+            click.echo(render.compact(event_json(event)) if as_json else event_line(event))
 
 
 def event_json(event: TaskEvent) -> dict[str, Any]:
@@ -112,14 +218,14 @@ async def _watch_live(events: AsyncIterator[TaskEvent], plan: Mapping[str, Any] 
     from rich.table import Table
     from rich.text import Text
 
-    rows = [] if plan is None else taskview.planned_rows(plan)
+    rows = [] if plan is None else planned_rows(plan)
     spinner = Spinner("dots", style="cyan")
 
     def shown() -> Table:
         grid = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for header in taskview.HEADERS:
+        for header in HEADERS:
             grid.add_column(header, overflow="fold")
-        for number, tool, word, took, outcome in taskview.cells(rows):
+        for number, tool, word, took, outcome in cells(rows):
             mark = Text(word, render.STATUS_COLOURS.get(word, ""))
             state = Table.grid(padding=(0, 1))
             state.add_row(*((spinner, mark) if word == "RUNNING" else (mark,)))
@@ -128,7 +234,7 @@ async def _watch_live(events: AsyncIterator[TaskEvent], plan: Mapping[str, Any] 
 
     with Live(shown(), refresh_per_second=_FRAMES_PER_SECOND) as live:
         async for event in events:
-            taskview.enter(rows, event)
+            enter(rows, event)
             live.update(shown())
 
 
@@ -139,6 +245,9 @@ async def hold(client: Client, task: Reference, seconds: float) -> None:
         while True:
             await trio.sleep(SIGN_OF_LIFE)
             await get_task(client, task)
+
+
+# --- the commands submit, get, cancel and watch ---------------------------------------------------------------------
 
 
 @click.command()
@@ -205,7 +314,7 @@ async def _submit(options: Options, plan: Mapping[str, Any], *, live: bool, seco
         done = await _show(client, task, options, steps=not live)
         if seconds is not None:
             await hold(client, task, seconds)
-    return taskview.exit_code(done)
+    return exit_code(done)
 
 
 async def _detach(options: Options, plan: Mapping[str, Any]) -> int:
@@ -231,7 +340,7 @@ async def _submitted(client: Client, session_id: str, plan: Mapping[str, Any]) -
 async def _show(client: Client, task: Reference, options: Options, *, steps: bool = True) -> Mapping[str, Any]:
     """Print the task as it stands, and return it."""
     done = await get_task(client, task)
-    click.echo(render.compact(done) if options.json else "\n".join(taskview.task_lines(done, str(task), steps=steps)))
+    click.echo(render.compact(done) if options.json else "\n".join(task_lines(done, str(task), steps=steps)))
     return done
 
 
@@ -270,4 +379,118 @@ async def watch(options: Options, task: Reference) -> int:
     """
     async with connected(options) as client:
         await show_events(client, task, None, as_json=options.json)
-        return taskview.exit_code(await _show(client, task, options, steps=False))
+        return exit_code(await _show(client, task, options, steps=False))
+
+
+# --- the command run ------------------------------------------------------------------------------------------------
+#
+# `hearth run TOOL key=value…`: one step, its progress as it comes, its result.
+#
+# It owns how a word on the command line becomes a JSON value. Whether the args are right is the daemon's to say.
+
+_MAX_SAFE = (1 << 53) - 1
+DRIVES = frozenset(("gpio.set",))
+"""Tools whose effect lasts only as long as the session, which surprises whoever meets it first."""
+
+
+@click.command()
+@click.argument("tool")
+@click.argument("args", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("-c", "--constraint", "constraints", multiple=True, metavar="KEY=VALUE", help="Such as dry_run=true.")
+@click.option("--hold", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Keep the session afterwards.")
+@standard
+def run(options: Options, tool: str, args: Sequence[str], constraints: Sequence[str], seconds: float | None) -> int:
+    """Run one TOOL and print its result.
+
+    A VALUE that is JSON is taken as JSON (17, true, null, [1,2], {"a":1}, "text"); anything else is a string (0x48,
+    /etc/hosts). To have a string that looks like JSON, quote it as JSON: name='"17"'.
+
+    The session ends with the command, and outputs it drove go to their safe state; --hold keeps them (inf: until
+    Ctrl-C).
+    """
+    values, limits = parse_pairs(args), parse_pairs(constraints)
+    require_known_task({"constraints": limits}, "-c ", "/constraints/")
+    return interruptible(lambda: _run(options, tool, values, limits, seconds))
+
+
+def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
+    """The words `key=value` as an object. Raises click.UsageError for other words and for a repeated key."""
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"expected KEY=VALUE, got {render.clean(word)!r}; for example line=17")
+        if key in values:
+            raise click.UsageError(f"{render.clean(key)} is given twice; a list is written {render.clean(key)}='[1,2]'")
+        values[key] = parse_value(text)
+    return values
+
+
+def parse_value(text: str) -> Any:
+    """The JSON value that `text` is, else `text` itself.
+
+    A number that a double cannot hold exactly (draft §2.4) is left as it was typed: it is somebody's serial number.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    if isinstance(value, (int, float)) and abs(value) > _MAX_SAFE:
+        return text
+    return value
+
+
+async def _run(
+    options: Options, tool: str, args: Mapping[str, Any], constraints: Mapping[str, Any], seconds: float | None
+) -> int:
+    async with session(options) as (client, opened):
+        submission: dict[str, Any] = {"intent": f"hearth run {tool}", "steps": [{"tool": tool, "args": args}]}
+        if constraints:
+            submission["constraints"] = constraints
+        # A misspelt argument is refused: without it something else might happen than was meant.
+        params = {"session_id": opened.session_id, "task": submission, "strict": True}
+        answer = await client.call("task.submit", params)
+        task = Reference(opened.session_id, answer["task_id"])
+        async with follow(client, task) as events:
+            async for event in events:
+                if event.phase == "progress" and not options.json:
+                    # Beside the result, not in it: stdout is for whoever wants to use that.
+                    click.echo(event_line(event), err=True)
+        done = await get_task(client, task)
+        error = _error(done)
+        if error is not None:
+            return report(options, error)
+        result = _step(done).get("result") or {}
+        if options.json:
+            click.echo(render.compact(result))
+        else:
+            click.echo("\n".join(render.fields(result, binary=await _binary(opened, tool))))
+        if seconds is not None:
+            await hold(client, task, seconds)
+        elif tool in DRIVES and not options.json and not result.get("dry_run"):
+            click.echo("note: the session ends here, and what it drove goes to its safe state; see --hold", err=True)
+    return DONE
+
+
+def _error(done: Mapping[str, Any]) -> HearthError | None:
+    """What the task failed with, as the exception it stands for; None if it did not."""
+    if done["status"] == "SUCCESS":
+        return None
+    step = _step(done)
+    for of in (done, step):
+        if of.get("error_code") is not None:
+            return from_wire({"code": of["error_code"], "message": of.get("error"), "data": of.get("error_data")})
+    return TaskFailed(f"the task ended {done['status']}: {done.get('error') or step.get('error') or 'no reason given'}")
+
+
+def _step(done: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is shown of the one step."""
+    step: Mapping[str, Any] = done["steps"][0] if done.get("steps") else {}
+    return step
+
+
+async def _binary(opened: SessionFace, tool: str) -> frozenset[str]:
+    """The members of the tool's result that are base64, by its schema."""
+    entry = next((entry for entry in await opened.tools() if entry["name"] == tool), {})
+    properties = entry.get("result_schema", {}).get("properties", {})
+    return frozenset(name for name, schema in properties.items() if schema.get("contentEncoding") == "base64")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hearth import pki
 from hearth.address import TLS_PORT, TlsAddress
 from hearth.cli import render
 from hearth.cli.common import Options, standard
@@ -27,10 +28,6 @@ from hearth.files import write_new
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from hearth.pki import Description, Identity
-
-LONGEST_DAYS = 397
-"""Of which `hearth.pki` says why; it takes 70 ms to import and is left to those commands that need it."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 LARGEST = 1 << 20
 CLIENT = "client"
@@ -41,6 +38,10 @@ NOT_FOR = (
     "For a test bench only. Whoever reads ca.key can be anybody, and it lies here unencrypted. Nothing here revokes a\n"
     "certificate that was stolen: take its name out of the policy, or make the whole set anew. For anything else take\n"
     "certificates from a CA that is kept elsewhere; `hearth tls show` tells what the policy sees of them."
+)
+
+lifetime = click.option(
+    "--days", type=click.IntRange(1, pki.LEAF_DAYS), default=pki.LEAF_DAYS, show_default=True, help="Lifetime."
 )
 
 
@@ -56,15 +57,13 @@ def tls() -> None:
 @tls.command()
 @click.argument("directory", metavar="DIR")
 @click.option("--host", "hosts", multiple=True, metavar="NAME|IP", help="What the daemon is called by; repeatable.")
-@click.option("--days", type=click.IntRange(1, LONGEST_DAYS), default=LONGEST_DAYS, show_default=True, help="Lifetime.")
+@lifetime
 @standard
 def init(options: Options, directory: str, hosts: Sequence[str], days: int) -> None:
     """Make a CA, a server and a client in DIR, which work together: for a test bench, and nothing else.
 
     The server is certified for each --host besides localhost, 127.0.0.1, ::1 and this machine's name.
     """
-    from hearth import pki
-
     now = dt.datetime.now(dt.UTC)
     hosts = list(dict.fromkeys((*hosts, *LOOPBACK, *_own_name())))
     authority = pki.new_authority(now)
@@ -85,12 +84,10 @@ def init(options: Options, directory: str, hosts: Sequence[str], days: int) -> N
 @tls.command()
 @click.argument("directory", metavar="DIR")
 @click.argument("name")
-@click.option("--days", type=click.IntRange(1, LONGEST_DAYS), default=LONGEST_DAYS, show_default=True, help="Lifetime.")
+@lifetime
 @standard
 def client(options: Options, directory: str, name: str, days: int) -> None:
     """Make another client's certificate with the CA in DIR: NAME.pem and NAME.key."""
-    from hearth import pki
-
     if not _FILE.match(name):
         raise ConfigError(f"{name!r} cannot be a client's name here: take letters, digits and . _ - (at most 64)")
     folder, now = Path(directory).absolute(), dt.datetime.now(dt.UTC)
@@ -106,15 +103,13 @@ def client(options: Options, directory: str, name: str, days: int) -> None:
 
 @tls.command()
 @click.argument("directory", metavar="DIR")
-@click.option("--days", type=click.IntRange(1, LONGEST_DAYS), default=LONGEST_DAYS, show_default=True, help="Lifetime.")
+@lifetime
 @standard
 def renew(options: Options, directory: str, days: int) -> None:
     """Give every certificate in DIR but the CA's a new life; names and keys stay.
 
     A running daemon takes the new ones when it gets SIGHUP.
     """
-    from hearth import pki
-
     folder, now = Path(directory).absolute(), dt.datetime.now(dt.UTC)
     authority = _authority(folder, now)
     leaves = [path for path in sorted(folder.glob("*.pem")) if path.name != "ca.pem"]
@@ -127,11 +122,11 @@ def renew(options: Options, directory: str, days: int) -> None:
     for path, cert in renewed.items():
         _replace(path, cert)
     if options.json:
-        told = {str(path): _as_json(_description(cert)) for path, cert in renewed.items()}
+        told = {str(path): _as_json(pki.describe(cert)[0]) for path, cert in renewed.items()}
         click.echo(render.compact({"renewed": told}))
         return
     for path, cert in renewed.items():
-        click.echo(f"renewed {path}, valid until {_description(cert).end:%Y-%m-%d}")
+        click.echo(f"renewed {path}, valid until {pki.describe(cert)[0].end:%Y-%m-%d}")
     click.echo("A running daemon takes them at SIGHUP; clients read theirs at the next connection.")
 
 
@@ -140,8 +135,6 @@ def renew(options: Options, directory: str, days: int) -> None:
 @standard
 def show(options: Options, file: str) -> None:
     """Print what a certificate says, its names as [[policy]] match wants them."""
-    from hearth import pki
-
     path = Path(file)
     with _about(path):
         found = pki.describe(_read(path))
@@ -155,7 +148,7 @@ def show(options: Options, file: str) -> None:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _write_all(folder: Path, identities: Mapping[str, Identity]) -> None:
+def _write_all(folder: Path, identities: Mapping[str, pki.Identity]) -> None:
     """NAME.pem and NAME.key of each, all or none; never over a file that is there. Raises ConfigError."""
     try:
         folder.mkdir(mode=0o700, parents=True)
@@ -207,13 +200,11 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _authority(folder: Path, now: dt.datetime) -> Identity:
-    from hearth.pki import Identity, check_authority
-
+def _authority(folder: Path, now: dt.datetime) -> pki.Identity:
     try:
         with _about(folder / "ca.pem"):
-            authority = Identity(_read(folder / "ca.pem"), _read(folder / "ca.key"))
-            check_authority(authority, now)
+            authority = pki.Identity(_read(folder / "ca.pem"), _read(folder / "ca.key"))
+            pki.check_authority(authority, now)
     except FileNotFoundError as error:
         raise ConfigError(f"{error.filename} is not there; `hearth tls init {folder}` makes a CA first") from None
     return authority
@@ -233,20 +224,16 @@ def _about(path: Path) -> Iterator[None]:
 
 def _own_name() -> Iterator[str]:
     """This machine's name, if others could call it by that."""
-    from hearth.pki import general_name
-
     name = socket.gethostname()
     with contextlib.suppress(ConfigError):
-        general_name(name)
+        pki.general_name(name)
         yield name
 
 
 def _host_of(folder: Path) -> str:
     """What the server that is there may be called by from elsewhere."""
-    from hearth.pki import describe
-
     with contextlib.suppress(OSError, ConfigError):
-        return _dialled([san.partition(":")[2] for san in describe(_read(folder / "server.pem"))[0].sans])
+        return _dialled([san.partition(":")[2] for san in pki.describe(_read(folder / "server.pem"))[0].sans])
     return LOOPBACK[0]
 
 
@@ -255,9 +242,9 @@ def _dialled(hosts: Sequence[str]) -> str:
     return next((host for host in hosts if host not in LOOPBACK and "*" not in host), LOOPBACK[0])
 
 
-def _told(folder: Path, file: str, name: str, made: Identity, host: str) -> dict[str, Any]:
+def _told(folder: Path, file: str, name: str, made: pki.Identity, host: str) -> dict[str, Any]:
     """What the daemon and a client need to be told, for a program."""
-    description = _description(made.cert)
+    description = pki.describe(made.cert)[0]
     ca, cert, key = folder / "ca.pem", folder / f"{file}.pem", folder / f"{file}.key"
     return {
         "tls": {
@@ -315,13 +302,7 @@ def _policy_lines(name: str, match: Mapping[str, object]) -> list[str]:
     return ["  [[policy]]", f"  name = {dump_string(name)}", f"  match = {dump_value(match)}"]
 
 
-def _description(cert: bytes) -> Description:
-    from hearth.pki import describe
-
-    return describe(cert)[0]
-
-
-def _shown(each: Description, now: dt.datetime) -> list[str]:
+def _shown(each: pki.Description, now: dt.datetime) -> list[str]:
     values: dict[str, str] = {"subject": each.subject or "none", "names": ", ".join(each.sans) or "none"}
     values["issuer"] = each.issuer or "none"
     values["valid"] = f"{each.start:%Y-%m-%d %H:%M} to {each.end:%Y-%m-%d %H:%M} UTC, {_age(each, now)}"
@@ -332,7 +313,7 @@ def _shown(each: Description, now: dt.datetime) -> list[str]:
     return [f"{click.style(name.ljust(7), bold=True)}  {render.clean(value)}" for name, value in values.items()]
 
 
-def _match(each: Description) -> Mapping[str, str] | None:
+def _match(each: pki.Description) -> Mapping[str, str] | None:
     """A condition for [[policy]] that this certificate meets; None where it cannot be a client's."""
     if "CA" in each.purposes or not {"TLS client", "any"} & set(each.purposes):
         return None
@@ -341,7 +322,7 @@ def _match(each: Description) -> Mapping[str, str] | None:
     return {"cert_san": each.sans[0]} if each.sans else None
 
 
-def _age(each: Description, now: dt.datetime) -> str:
+def _age(each: pki.Description, now: dt.datetime) -> str:
     if now < each.start:
         return "not valid yet"
     if each.end < now:
@@ -350,7 +331,7 @@ def _age(each: Description, now: dt.datetime) -> str:
     return f"{days} day{'' if days == 1 else 's'} left"
 
 
-def _as_json(each: Description) -> dict[str, Any]:
+def _as_json(each: pki.Description) -> dict[str, Any]:
     return {
         "subject": each.subject,
         "sans": each.sans,

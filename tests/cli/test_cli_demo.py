@@ -13,10 +13,9 @@ import pytest
 import trio
 from rich.console import Console
 
-from hearth.cli import demo, demo_daemon, demo_scenes
-from hearth.cli.demo_daemon import Place, make_place, run_daemon
+from hearth.cli import demo, demo_scenes, demo_stage
 from hearth.cli.demo_scenes import EXAMPLE, _told
-from hearth.cli.demo_stage import DemoFailed, PlainStage, RichStage, Stage, make_stage
+from hearth.cli.demo_stage import DemoFailed, Place, PlainStage, RichStage, Stage, make_place, make_stage, run_daemon
 from hearth.errors import PermissionDenied
 
 # --- the whole ------------------------------------------------------------------------------------------------------
@@ -66,7 +65,7 @@ def test_the_demo_as_json_is_a_transcript_of_checked_claims(cli):
 
 @pytest.mark.slow
 def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
-    monkeypatch.setattr(demo_daemon, "BOARD", demo_daemon.BOARD.replace('wires = [["GPIO17", "GPIO27"]]', ""))
+    monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace('wires = [["GPIO17", "GPIO27"]]', ""))
     answer = cli("demo", "--fast")
     assert answer.code == 1
     assert "✗ line 17 is on" in answer.out
@@ -80,7 +79,7 @@ def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
 
 @pytest.mark.slow
 def test_a_daemon_that_does_not_start_ends_the_demo_with_what_it_said(cli, monkeypatch):
-    monkeypatch.setattr(demo_daemon, "BOARD", "nonsense")
+    monkeypatch.setattr(demo_stage, "BOARD", "nonsense")
     answer = cli("demo")
     assert answer.code == 1
     assert "hearthd did not become ready; it said: hearthd: " in answer.err
@@ -88,7 +87,7 @@ def test_a_daemon_that_does_not_start_ends_the_demo_with_what_it_said(cli, monke
 
 @pytest.mark.slow
 def test_a_daemon_that_says_nothing_is_not_waited_for_for_ever(cli, monkeypatch):
-    monkeypatch.setattr(demo_daemon, "START_PATIENCE", 0.0)
+    monkeypatch.setattr(demo_stage, "START_PATIENCE", 0.0)
     answer = cli("demo")
     assert answer.code == 1
     assert "it said: nothing" in answer.err
@@ -172,7 +171,7 @@ async def test_the_daemon_does_not_outlive_the_demo():
 
 @pytest.mark.slow
 async def test_a_daemon_that_does_not_end_is_an_error(monkeypatch):
-    monkeypatch.setattr(demo_daemon, "STOP_PATIENCE", 0.0)
+    monkeypatch.setattr(demo_stage, "STOP_PATIENCE", 0.0)
     with make_place() as place:
         async with run_daemon(place) as daemon:
             os.kill(daemon.pid, signal.SIGSTOP)

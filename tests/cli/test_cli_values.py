@@ -7,8 +7,7 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.cli.run import _error, parse_pairs, parse_value, run
-from hearth.cli.tasks import Reference, ReferenceType, read_plan
+from hearth.cli.tasks import Reference, ReferenceType, _error, parse_pairs, parse_value, read_plan, run
 from hearth.errors import PermissionDenied, TaskFailed, TimedOut
 
 
