@@ -12,7 +12,7 @@ import functools
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import frozen
 
@@ -21,7 +21,6 @@ from hearth.errors import ConfigError, PermissionDenied
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 
 # --- opening beneath a directory ------------------------------------------------------------------------------------
@@ -235,14 +234,6 @@ class PathGuard:
         for roots in self._roots.values():
             while roots:
                 os.close(roots.pop().descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def check(self, path: str, access: Access) -> None:
         """Refuse a path that is not beneath an allowed root; one that does not exist (yet) passes.

@@ -6,6 +6,7 @@ import gc
 import os
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def root(tmp_path):
 
 @pytest.fixture(params=["best", "walk"])
 def guard(request, root):
-    with PathGuard([root], [root], use_openat2=None if request.param == "best" else False) as guard:
+    with closing(PathGuard([root], [root], use_openat2=None if request.param == "best" else False)) as guard:
         yield guard
 
 
@@ -128,7 +129,7 @@ def test_a_read_that_comes_in_pieces_is_put_together(driver, guard, root, monkey
 
 
 def test_a_file_of_proc_that_has_no_size_is_read_to_its_end(driver):
-    with PathGuard([Path("/proc")]) as guard:
+    with closing(PathGuard([Path("/proc")])) as guard:
         result = driver.read(guard, "/proc/self/status")
         assert data_of(result).startswith(b"Name:")
         assert (result["size"], result["eof"]) == (0, True)

@@ -2,6 +2,7 @@
 
 import base64
 import os
+from contextlib import closing
 
 import attrs
 import pytest
@@ -32,7 +33,7 @@ class InlineContext:
 
 @pytest.fixture
 def context(tmp_path):
-    with PathGuard([tmp_path], [tmp_path]) as guard:
+    with closing(PathGuard([tmp_path], [tmp_path])) as guard:
         yield InlineContext(FileDriver(), guard)
 
 

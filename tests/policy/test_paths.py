@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -482,7 +483,7 @@ def test_a_relative_root_is_a_configuration_error(use_openat2):
 
 
 def test_a_closed_guard_refuses_everything_and_can_be_closed_again(use_openat2, tree):
-    with PathGuard([tree], use_openat2=use_openat2) as guard:
+    with closing(PathGuard([tree], use_openat2=use_openat2)) as guard:
         guard.check(str(tree / "file"), "read")
     refusal(guard.open, str(tree / "file"), os.O_RDONLY, access="read")
     guard.close()
@@ -661,7 +662,7 @@ def test_both_mechanisms_say_the_same_and_never_leave_the_root(tree, names):
     path = "/".join([str(tree), *names])
     verdicts = []
     for use_openat2 in (True, False):
-        with PathGuard([tree], use_openat2=use_openat2) as guard:
+        with closing(PathGuard([tree], use_openat2=use_openat2)) as guard:
             try:
                 descriptor = guard.open(path, os.O_PATH, access="read")
             except PermissionDenied as error:
@@ -713,7 +714,7 @@ def test_openat2_where_there_is_none_is_a_configuration_error_only_if_it_is_insi
     monkeypatch.setattr(paths_module, "works", lambda _mechanism: False)
     with pytest.raises(ConfigError, match="openat2 does not work here"):
         PathGuard([tree], use_openat2=True)
-    with PathGuard([tree]) as guard:
+    with closing(PathGuard([tree])) as guard:
         assert read(guard, tree / "sub" / "up" / "file") == "inside"
         refusal(guard.check, str(tree / "absolute"), "read")
 
