@@ -1,4 +1,4 @@
-"""`hearth run`, `submit`, `get`, `cancel` and `watch`: tasks of one step and of several, followed or left to themselves.
+"""`hearth run`, `submit`, `get`, `cancel` and `watch`: tasks of one step or several, followed or left to themselves.
 
 It owns what a plan file must be for the daemon to be asked at all; every other check is the daemon's.
 """
