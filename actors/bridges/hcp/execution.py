@@ -244,13 +244,14 @@ class Execution:
             await self._keep_failures()
         outcome = await live(operation)
         cancelled = trio.current_effective_deadline() <= trio.current_time()
+        missed = cancelled and not self.stopping()
         if outcome.status == "failed" and outcome.effect == "none":
             if not cancelled:
                 self._failures.append(Recorded(operation, outcome))
-        elif outcome.status != "unknown":
+        elif missed or outcome.status != "unknown":
             # At once, whatever comes of the job now: who goes on from here must not do it again.
             async with self._shielded():
-                if cancelled and not self.stopping():
+                if missed:
                     outcome = evolve(outcome, missed=True)
                     await self._keep_failures()
                 await self._keep(Recorded(operation, outcome))
@@ -273,7 +274,9 @@ class Execution:
         number, operation, outcome = self.done + 1, recorded.operation, recorded.outcome
         said: list[Said] = []
         if operation.kind in ANNOUNCED:
-            description = operation.what if outcome.status == "done" else f"{operation.what}: {outcome.error}"
+            description = (
+                operation.what if outcome.status == "done" else f"{operation.what}: {outcome.error or outcome.status}"
+            )
             checkpoint = {
                 "checkpoint_id": checkpoint_id(self.session_id, number),
                 "description": description[:200],
