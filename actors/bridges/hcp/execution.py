@@ -244,7 +244,7 @@ class Execution:
             await self._keep_failures()
         outcome = await live(operation)
         cancelled = trio.current_effective_deadline() <= trio.current_time()
-        missed = cancelled and not self.stopping()
+        missed = cancelled and self.fatal is None and not self.stopping()
         if outcome.status == "failed" and outcome.effect == "none":
             if not cancelled:
                 self._failures.append(Recorded(operation, outcome))
