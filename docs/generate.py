@@ -126,9 +126,6 @@ NOT_DONE = {
     _find("hcp L1 Authentication", "SHOULD", "Each harness SHOULD"): (
         "That is for the operator to give them: a token, a certificate or a user of this machine each."
     ),
-    _find("hcp L2 Valid State Transitions", "is", "PAUSED | ABORTING"): (
-        "A job that is aborted while it waits for a person passes through RUNNING: it may still clean up."
-    ),
     _find("hcp L2 Checkpoint & Recovery", "MAY", "If a callee harness fails"): (
         "Not by itself: after a crash nobody knows what the hardware did meanwhile, so the session has FAILED, and its "
         "caller decides whether to go on from the checkpoint, by a resubmission."

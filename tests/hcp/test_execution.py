@@ -518,6 +518,7 @@ async def test_no_answer_in_time_is_a_no(asking):
         assert "within 0.05 s" in outputs["reason"]
 
 
+@pytest.mark.spec("hcp L2 Valid State Transitions", "is", "PAUSED | ABORTING | Caller sends `abort` while paused")
 async def test_a_job_that_waits_for_a_person_can_be_aborted(asking):
     async with asking() as world:
         caller, bob = world.caller(), world.caller(BOB)
@@ -526,7 +527,19 @@ async def test_a_job_that_waits_for_a_person_can_be_aborted(asking):
         await caller.send(Caller.abortion(session_id))
         story = await caller.closed(session_id)
         assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        moves = [event["data"]["to_state"] for event in caller.events_in(session_id, "state_changed")]
+        assert moves == ["RUNNING", "PAUSED", "ABORTING", "ABORTED"]
         assert (await bob.call("hcp.pending"))["approvals"] == []
+
+
+async def test_a_job_that_runs_out_of_time_while_a_person_is_asked_fails_by_way_of_running(tmp_path):
+    offered = capability(function=asks, max_duration=timedelta(seconds=0.2))
+    async with hcp_world(tmp_path / "hcp", offered) as world:
+        caller = world.caller()
+        session_id = await caller.accepted()
+        assert (await caller.outcome(session_id))["error_code"] == "timeout"
+        moves = [event["data"]["to_state"] for event in caller.events_in(session_id, "state_changed")]
+        assert moves == ["RUNNING", "PAUSED", "RUNNING", "FAILED"]
 
 
 async def test_a_daemon_that_dies_while_a_person_is_asked_asks_again_when_the_job_goes_on(asking):

@@ -388,7 +388,7 @@ class Execution:
             try:
                 answer = await self._answer(asked)
             finally:
-                if self.account.state == "PAUSED":
+                if self.account.state == "PAUSED" and not self.stopping():
                     await self.account.move("RUNNING", "asks a person no longer")
             return Outcome(elapsed_s=self.elapsed(), value=asdict(answer))
 

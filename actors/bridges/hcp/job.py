@@ -133,6 +133,9 @@ class RunningJob:
                 self.end = await self._work(session)
             if self.end is None:
                 await self._say_aborting()
+            if self.account.state == "PAUSED":
+                # L2 has no way from there to the end.
+                await self.account.move("RUNNING", "asks a person no longer")
         except FATAL as error:
             if not (isinstance(error, StepsEnded) and self._cut is not None):
                 self.end = _of_fatal(error)
