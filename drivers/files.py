@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import orjson
 from attrs import frozen
 
-from hearth.drivers import _whole
-from hearth.drivers._whole import os_errors
 from hearth.drivers.base import BaseDriver, Style
+from hearth.errors import DeviceError, Effect
 from hearth.tools import Done, Undo
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class FileDriver(BaseDriver):
             descriptor = guard.open(path, os.O_RDONLY, access="read")
             try:
                 size = os.fstat(descriptor).st_size
-                data = _whole.read_at(descriptor, length, offset)
+                data = read_at(descriptor, length, offset)
                 eof = len(data) < length or not os.pread(descriptor, 1, offset + length)
             finally:
                 os.close(descriptor)
@@ -153,7 +152,7 @@ class FileDriver(BaseDriver):
         with os_errors(path):
             parent, name = guard.open_parent(path, access="write")
             try:
-                old = None if mode == "create" else _whole.look(path, parent, name)
+                old = None if mode == "create" else look(path, parent, name)
                 if old is None and mode != "replace":
                     return self._create(guard, path, parent, name, data)
                 if old is not None and mode == "append":
@@ -168,15 +167,15 @@ class FileDriver(BaseDriver):
         with os_errors(path):
             parent, name = guard.open_parent(path, access="write")
             try:
-                kind = _whole.type_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+                kind = type_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
                 if kind == "directory":
                     os.rmdir(name, dir_fd=parent)
                 elif kind in ("file", "symlink"):
                     os.unlink(name, dir_fd=parent)
                 else:
-                    raise _whole.refused(path, errno.EPERM, f"it is a {kind}; only files and directories go")
+                    raise refused(path, errno.EPERM, f"it is a {kind}; only files and directories go")
                 with os_errors(path, "done"):
-                    _whole.sync_directory(parent)
+                    sync_directory(parent)
             finally:
                 os.close(parent)
         return {"path": path, "deleted": kind}
@@ -186,21 +185,21 @@ class FileDriver(BaseDriver):
     def restore(self, guard: PathGuard, path: str, written: _Written, former: _Former) -> None:
         """Give a replaced file its former content again."""
         with _unchanged(guard, path, written) as (parent, name):
-            _whole.swap_in(parent, name, former.data, former.status)
+            swap_in(parent, name, former.data, former.status)
             with os_errors(path, "done"):
-                _whole.sync_directory(parent)
+                sync_directory(parent)
 
     def remove(self, guard: PathGuard, path: str, written: _Written) -> None:
         """Remove a file that the step created."""
         with _unchanged(guard, path, written) as (parent, name):
             os.unlink(name, dir_fd=parent)
             with os_errors(path, "done"):
-                _whole.sync_directory(parent)
+                sync_directory(parent)
 
     def cut_back(self, guard: PathGuard, path: str, written: _Written) -> None:
         """Cut off what the step appended."""
         with _unchanged(guard, path, written) as (parent, name):
-            descriptor = _whole.open_regular(parent, name, os.O_WRONLY)
+            descriptor = open_regular(parent, name, os.O_WRONLY)
             try:
                 os.ftruncate(descriptor, written.start)
                 with os_errors(path, "done"):
@@ -212,9 +211,9 @@ class FileDriver(BaseDriver):
         self, guard: PathGuard, path: str, parent: int, name: str, data: bytes, old: os.stat_result | None
     ) -> Done:
         former = None if old is None else self._keep(parent, name, old)
-        _whole.swap_in(parent, name, data, old)
+        swap_in(parent, name, data, old)
         with os_errors(path, "done"):
-            _whole.sync_directory(parent)
+            sync_directory(parent)
         undo = None
         written = _Written.of(data)
         if old is None:
@@ -228,7 +227,7 @@ class FileDriver(BaseDriver):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         descriptor = os.open(name, flags, 0o666, dir_fd=parent)
         try:
-            _whole.write_all(descriptor, data)
+            write_all(descriptor, data)
             os.fsync(descriptor)
         except OSError:
             with contextlib.suppress(OSError):
@@ -237,21 +236,21 @@ class FileDriver(BaseDriver):
         finally:
             os.close(descriptor)
         with os_errors(path, "done"):
-            _whole.sync_directory(parent)
+            sync_directory(parent)
         written = _Written.of(data)
         undo = Undo(lambda driver: driver.remove(guard, path, written), f"remove {path}")
         return _done(path, len(data), undo, created=True)
 
     def _append(self, guard: PathGuard, path: str, parent: int, name: str, data: bytes) -> Done:
-        descriptor = _whole.open_regular(parent, name, os.O_WRONLY | os.O_APPEND)
+        descriptor = open_regular(parent, name, os.O_WRONLY | os.O_APPEND)
         try:
             before = os.lseek(descriptor, 0, os.SEEK_END)
             try:
-                _whole.write_all(descriptor, data)
+                write_all(descriptor, data)
             except OSError as error:
                 # What has been added stays: somebody else may have appended since, and would lose it.
                 nothing = os.fstat(descriptor).st_size == before
-                raise _whole.device_error(path, error, "none" if nothing else "unknown") from error
+                raise device_error(path, error, "none" if nothing else "unknown") from error
             # The kernel says where our data ended, even if another writer came before it.
             end = os.lseek(descriptor, 0, os.SEEK_CUR)
             with os_errors(path, "done"):
@@ -268,11 +267,11 @@ class FileDriver(BaseDriver):
         if old.st_size > UNDO_MAX or sum(self._held.copy().values()) + old.st_size > UNDO_TOTAL:
             return None
         try:
-            descriptor = _whole.open_regular(parent, name, os.O_RDONLY)
+            descriptor = open_regular(parent, name, os.O_RDONLY)
         except PermissionError:
             return None
         try:
-            data = _whole.read_at(descriptor, UNDO_MAX + 1, 0)
+            data = read_at(descriptor, UNDO_MAX + 1, 0)
         finally:
             os.close(descriptor)
         if len(data) > UNDO_MAX:  # it has grown since
@@ -289,13 +288,13 @@ def _unchanged(guard: PathGuard, path: str, written: _Written) -> Iterator[tuple
     with os_errors(path):
         parent, name = guard.open_parent(path, access="write")
         try:
-            descriptor = _whole.open_regular(parent, name, os.O_RDONLY)
+            descriptor = open_regular(parent, name, os.O_RDONLY)
             try:
-                found = _whole.read_at(descriptor, written.size + 1, written.start)
+                found = read_at(descriptor, written.size + 1, written.start)
             finally:
                 os.close(descriptor)
             if _Written.of(found, written.start) != written:
-                raise _whole.refused(path, errno.ESTALE, "it has changed since this step, and stays so")
+                raise refused(path, errno.ESTALE, "it has changed since this step, and stays so")
             yield parent, name
         finally:
             os.close(parent)
@@ -306,7 +305,7 @@ def _done(path: str, size: int, undo: Undo | None, *, created: bool) -> Done:
 
 
 def _facts(status: os.stat_result) -> dict[str, Any]:
-    return {"type": _whole.type_of(status), "size": status.st_size, "mtime": round(status.st_mtime, 3)}
+    return {"type": type_of(status), "size": status.st_size, "mtime": round(status.st_mtime, 3)}
 
 
 def _entry(directory: int, name: bytes) -> dict[str, Any]:
@@ -324,3 +323,134 @@ def _entry(directory: int, name: bytes) -> dict[str, Any]:
     except OSError:
         entry["type"] = "unknown"
     return entry
+
+
+# --- Changing a file as a whole, given the descriptor of its directory: the calls beneath `files`
+#
+# It owns temporary files, flushing and the translation of OSError. Every name is a last component used without
+# following links; where its directory is, and whether it may be touched, was settled before.
+
+_MODE_BITS = 0o777
+"""Kept when a file is replaced. Set-user-id is not: the new content has not earned it."""
+_TYPES = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "symlink",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+@contextlib.contextmanager
+def os_errors(path: str, effect: Effect = "none") -> Iterator[None]:
+    """Translate OSError into DeviceError with `effect` and `data` = {errno: its name, path}."""
+    try:
+        yield
+    except OSError as error:
+        raise device_error(path, error, effect) from error
+
+
+def device_error(path: str, error: OSError, effect: Effect = "none") -> DeviceError:
+    """The DeviceError for what the kernel said."""
+    name = errno.errorcode.get(error.errno or 0, str(error.errno))
+    return DeviceError(f"{path}: {error.strerror}", effect=effect, data={"errno": name, "path": path})
+
+
+def refused(path: str, number: int, reason: str) -> DeviceError:
+    """The DeviceError for what we do not do ourselves; nothing has happened."""
+    data = {"errno": errno.errorcode[number], "path": path}
+    return DeviceError(f"{path}: {reason}", effect="none", data=data)
+
+
+def type_of(status: os.stat_result) -> str:
+    """The type as file.list and file.stat call it."""
+    return _TYPES[stat.S_IFMT(status.st_mode)]
+
+
+def look(path: str, parent: int, name: str) -> os.stat_result | None:
+    """What is there, or None. Raises DeviceError unless it is a regular file."""
+    try:
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    kind = type_of(status)
+    if kind == "symlink":
+        raise refused(path, errno.ELOOP, "it is a symbolic link; write to what it leads to")
+    if kind == "directory":
+        raise refused(path, errno.EISDIR, "it is a directory")
+    if kind != "file":
+        raise refused(path, errno.EPERM, f"it is a {kind}; only regular files can be written")
+    return status
+
+
+def open_regular(parent: int, name: str, flags: int) -> int:
+    """Open what `look` has seen; what was put there meanwhile is not followed, waited for or written."""
+    descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=parent)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EPERM, "not a regular file any more")
+    return descriptor
+
+
+def read_at(descriptor: int, length: int, offset: int) -> bytes:
+    """`length` bytes from `offset`, or what there is."""
+    chunks = []
+    while length > 0:
+        chunk = os.pread(descriptor, length, offset)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        offset += len(chunk)
+        length -= len(chunk)
+    return b"".join(chunks)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def sync_directory(directory: int) -> None:
+    """Put a changed directory on the disk; `directory` may be an O_PATH descriptor.
+
+    A directory that may be searched but not read cannot be flushed: the file itself has been.
+    """
+    try:
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
+    except PermissionError:
+        return
+    try:
+        os.fsync(readable)
+    finally:
+        os.close(readable)
+
+
+def swap_in(parent: int, name: str, data: bytes, like: os.stat_result | None) -> None:
+    """Put a new file with `data` in the place of `name` in one step, with owner and permissions of `like`.
+
+    When this raises OSError, `name` is as it was.
+    """
+    # Its name does not derive from the file's, which may already be as long as a name can be.
+    temporary = f".hearth-{os.urandom(8).hex()}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    descriptor = os.open(temporary, flags, 0o666 if like is None else 0o600, dir_fd=parent)
+    try:
+        try:
+            write_all(descriptor, data)
+            if like is not None:
+                if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                    with contextlib.suppress(PermissionError):  # only root may give files away
+                        os.fchown(descriptor, like.st_uid, like.st_gid)
+                os.fchmod(descriptor, like.st_mode & _MODE_BITS)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=parent)
+        raise

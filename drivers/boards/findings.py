@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers.boards.access import Lack, lack_of
-from hearth.drivers.boards.caution import NAME_IT, adapter_reason, chip_reason, port_reason
 from hearth.drivers.boards.discover import KERNEL, THIS, find, functionality
 from hearth.drivers.boards.fit import misfits
-from hearth.drivers.boards.generic import HEADERS
+from hearth.drivers.boards.generic import HEADERS, NAME_IT, adapter_reason, chip_reason, port_reason
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.linux.holders import find_holders
 

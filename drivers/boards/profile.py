@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from attrs import field, frozen
 
-from hearth.drivers.boards.adapters import (
-    DeviceSpec as DeviceSpec,
-    I2cSpec as I2cSpec,
-    parse_adapter,
-    parse_addr,
-)
-from hearth.drivers.boards.chips import ChipSpec as ChipSpec, parse_chip
-from hearth.drivers.boards.ports import UartSpec as UartSpec, parse_port
 from hearth.drivers.boards.sensors import SENSOR_KINDS
 from hearth.drivers.boards.strict import Table
+from hearth.drivers.gpio import Direction, Drive, Hold, Level, LineSpec, LineState, Pull
+from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT
+from hearth.drivers.i2c_addresses import Addresses, RegWidth, Scope
+from hearth.drivers.uart import Flow, Parity, Rs485, UartSettings
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -150,3 +146,304 @@ def _sensor(name: str, table: Table) -> SensorSpec:
     )
     table.done()
     return spec
+
+
+# --- An I2C adapter as a board profile describes it, and the devices that are known to sit on it
+#
+# Owns the shape of `[[i2c]]` and its checks; refuses to look at the machine.
+
+I2C_DRIVERS = ("sim", "i2c-dev")
+SIM_DEVICES: Mapping[str, RegWidth] = {"tmp102": 8, "24c02": 8}
+"""The devices that the simulator has, with the width of their register numbers."""
+_SCOPES: tuple[Scope, ...] = ("any", "declared")
+_REG_WIDTHS: tuple[RegWidth | None, ...] = (8, 16, None)
+
+FIRST_TEN_BIT = 0x80
+"""From here to LAST_TEN_BIT an address has ten bits and cannot be mistaken for one of seven."""
+
+
+@frozen
+class DeviceSpec:
+    """What sits at an I2C address: made by the simulator, declared on real boards. 0x80 and above is 10-bit.
+
+    `reg_width` is how many bits a register number has there: a read that begins with such a number cannot write.
+    """
+
+    addr: int
+    kind: str
+    note: str | None = None
+    write_cycle_ms: float = 0.0
+    reg_width: RegWidth | None = None
+
+
+@frozen
+class I2cSpec:
+    """An I2C adapter, by the number in /dev/i2c-N, or by the kernel's name of it, where the number may move.
+
+    `timeout_ms` and `retries` are what the kernel is told about one transfer on it. `scope` and `reserved` say which
+    addresses may be used.
+    """
+
+    bus: int
+    driver: str
+    speed_hz: int = 100_000
+    devices: tuple[DeviceSpec, ...] = ()
+    adapter: str | None = None
+    timeout_ms: int = 1000
+    retries: int = 0
+    scope: Scope = "any"
+    reserved: tuple[int, ...] = ()
+
+    @property
+    def addresses(self) -> Addresses:
+        """The rules for its addresses, as its driver checks them."""
+        declared: dict[int, RegWidth | None] = {device.addr: device.reg_width for device in self.devices}
+        return Addresses(declared, self.scope, frozenset(self.reserved))
+
+
+def parse_adapter(table: Table) -> I2cSpec:
+    """One `[[i2c]]`. Raises ConfigError with the key path."""
+    bus = table.integer("bus", 0, 255)
+    driver = table.choice("driver", I2C_DRIVERS)
+    speed = table.integer("speed_hz", 1_000, 3_400_000, 100_000)
+    if driver == "sim":
+        for key in ("adapter", "timeout_ms", "retries"):
+            if table.has(key):
+                table.refuse(key, 'a simulated adapter has none; it is for driver = "i2c-dev"')
+    adapter = table.text("adapter", None)
+    timeout = table.integer("timeout_ms", 10, 60_000, 1000)
+    retries = table.integer("retries", 0, 10, 0)
+    scope: Scope = table.choice("scope", _SCOPES, "any")
+    reserved = table.integers("reserved", FIRST_ADDR, LAST_TEN_BIT)
+    devices: list[DeviceSpec] = []
+    for entry in table.tables("device"):
+        addr = parse_addr(entry, ten_bit=driver != "sim")
+        if any(addr == other.addr for other in devices):
+            entry.refuse("addr", f"{addr:#04x} is taken on this bus")
+        if addr in reserved:
+            entry.refuse("addr", f"{addr:#04x} is among the adapter's `reserved` addresses; take it out of one of them")
+        kind = entry.choice("kind", tuple(SIM_DEVICES)) if driver == "sim" else entry.text("kind")
+        note, cycle = entry.text("note", None), entry.number("write_cycle_ms", 0, 1000, 0.0)
+        width: RegWidth | None = entry.choice("reg_width", _REG_WIDTHS, None)
+        if driver == "sim":
+            if width not in (None, SIM_DEVICES[kind]):
+                entry.refuse("reg_width", f"the simulated {kind} has {SIM_DEVICES[kind]}, found {width}")
+            width = SIM_DEVICES[kind]
+        devices.append(DeviceSpec(addr, kind, note, cycle, width))
+        entry.done()
+    table.done()
+    return I2cSpec(bus, driver, speed, tuple(devices), adapter, timeout, retries, scope, reserved)
+
+
+def parse_addr(table: Table, *, ten_bit: bool = True) -> int:
+    """The key `addr`: 0x08 to 0x77, or a 10-bit one beyond them. Raises ConfigError."""
+    addr = table.integer("addr", FIRST_ADDR, LAST_TEN_BIT if ten_bit else LAST_ADDR)
+    if LAST_ADDR < addr < FIRST_TEN_BIT:
+        table.refuse(
+            "addr",
+            f"{addr:#04x} is reserved by the I2C specification; devices have {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, "
+            f"with 10 bits {FIRST_TEN_BIT:#04x} to {LAST_TEN_BIT:#05x}",
+        )
+    return addr
+
+
+# --- A serial port as a board profile describes it: the name that callers use, the device, and how it is set up
+#
+# Owns the shape of `[[uart]]`; refuses to look at the machine. What a setting means, and which go together, is
+# `UartSettings`' to say.
+
+UART_DRIVERS = ("sim", "serial")
+MAX_BAUD = 20_000_000
+MAX_DELAY_MS = 1000
+
+
+@frozen
+class UartSpec:
+    """A serial port: the name that callers use, and the device it stands for."""
+
+    port: str
+    driver: str
+    path: str | None = None
+    settings: UartSettings = field(factory=UartSettings)
+    peer: Literal["echo", "none"] = "echo"
+
+    @property
+    def baud(self) -> int:
+        """The rate in bits a second."""
+        return self.settings.baud
+
+
+def parse_port(table: Table) -> UartSpec:
+    """One `[[uart]]`. Raises ConfigError with the key path."""
+    port = table.text("port")
+    driver = table.choice("driver", UART_DRIVERS)
+    path = table.text("path", None) if driver == "sim" else table.text("path")
+    if driver == "sim" and path is not None:
+        table.refuse("path", "a simulated port has none: the pseudo-terminal's is in hw.uart.list")
+    if driver != "sim" and table.has("peer"):
+        table.refuse("peer", 'only a simulated port (driver = "sim") has one')
+    spec = UartSpec(
+        port,
+        driver,
+        path=path,
+        settings=_settings(table),
+        peer=cast('Literal["echo", "none"]', table.choice("peer", ("echo", "none"), "echo")),
+    )
+    table.done()
+    return spec
+
+
+def _settings(table: Table) -> UartSettings:
+    values: dict[str, Any] = {
+        "baud": table.integer("baud", 50, MAX_BAUD, 115_200),
+        "bits": table.choice("bits", (5, 6, 7, 8), 8),
+        "parity": cast("Parity", table.choice("parity", ("none", "even", "odd", "mark", "space"), "none")),
+        "stop_bits": table.choice("stop_bits", (1, 1.5, 2), 1),
+        "flow": cast("Flow", table.choice("flow", ("none", "rtscts", "xonxoff"), "none")),
+        "rs485": _rs485(table),
+        "inbox_bytes": table.integer("inbox_bytes", 4096, 16_777_216, 65_536),
+        "rts": table.flag("rts", True),
+        "dtr": table.flag("dtr", True),
+        "hangup": table.flag("hangup", True),
+    }
+    try:
+        return UartSettings(**values)
+    except ValueError as error:
+        # The value's own check names the key first: "stop_bits: …".
+        key, _, why = str(error).partition(": ")
+        table.refuse(key, why)
+
+
+def _rs485(table: Table) -> Rs485 | None:
+    """`rs485 = true`, or a table of its details."""
+    if not table.is_table("rs485"):
+        return Rs485() if table.flag("rs485", False) else None
+    details = table.table("rs485")
+    rs485 = Rs485(
+        rts_on_send=details.flag("rts_on_send", True),
+        loopback=details.flag("loopback", False),
+        before_ms=details.integer("before_ms", 0, MAX_DELAY_MS, 0),
+        after_ms=details.integer("after_ms", 0, MAX_DELAY_MS, 0),
+    )
+    details.done()
+    return rs485
+
+
+# --- A GPIO chip as a board profile describes it: its label, its lines, and what may be done with each
+#
+# Owns the shape of `[[gpio]]` and its checks; refuses to look at the machine, so that a profile for one machine can be
+# checked on another.
+
+GPIO_DRIVERS = ("sim", "gpiod")
+
+MAX_OFFSET = 1023
+_INITIAL: tuple[Level | None, ...] = (0, 1, None)
+MAX_DEBOUNCE_US = 1_000_000
+"""A second: what bounces longer is no contact."""
+
+
+@frozen
+class ChipSpec:
+    """A GPIO chip, found by its label, or by its device node where two chips have the same one.
+
+    `aliases` are further names of its lines, `wires` are for the simulator. `blocking` says whether asking the chip
+    may sleep (chips behind a bus do); None: the driver finds out.
+    """
+
+    label: str
+    driver: str
+    lines: tuple[LineSpec, ...]
+    aliases: Mapping[str, int]
+    wires: tuple[tuple[int, int], ...] = ()
+    path: str | None = None
+    blocking: bool | None = None
+
+
+def parse_chip(table: Table) -> ChipSpec:
+    """One `[[gpio]]`. Raises ConfigError with the key path."""
+    label = table.text("label")
+    driver = table.choice("driver", GPIO_DRIVERS)
+    path = table.text("path", None)
+    blocking = table.optional_flag("blocking")
+    if driver == "sim" and path is not None:
+        table.refuse("path", "a simulated chip has no device node")
+    if driver == "sim" and blocking is not None:
+        table.refuse("blocking", "a simulated chip never blocks")
+    offsets = _offsets(table)
+    details = dict(table.named("lines"))
+    for name in details:
+        if name not in offsets:
+            table.refuse(f"lines.{name}", "no such name under `names`")
+    lines = tuple(_line(offset, name, details.get(name)) for name, offset in offsets.items())
+    aliases: dict[str, int] = {}
+    for alias, name in table.mapping("alias").items():
+        if alias in offsets:
+            table.refuse(f"alias.{alias}", "a line has this name already")
+        aliases[alias] = _offset(table, f"alias.{alias}", name, offsets)
+    wires = tuple(
+        (_offset(table, "wires", one, offsets), _offset(table, "wires", other, offsets))
+        for one, other in table.pairs("wires")
+    )
+    if wires and driver != "sim":
+        table.refuse("wires", 'only a simulated chip (driver = "sim") has wires')
+    table.done()
+    return ChipSpec(label, driver, lines, aliases, wires, path, blocking)
+
+
+def _offsets(table: Table) -> dict[str, int]:
+    """Line names to offsets, from `names`, where the index is the offset and "" leaves a line out."""
+    names = table.texts("names")
+    offsets: dict[str, int] = {}
+    for offset, name in enumerate(names):
+        if name in offsets:
+            table.refuse("names", f"{name!r} is there twice")
+        if name:
+            offsets[name] = offset
+    if not offsets or len(names) > MAX_OFFSET + 1:
+        table.refuse("names", f'expected the names of up to {MAX_OFFSET + 1} lines, by offset; "" leaves one out')
+    return offsets
+
+
+def _offset(table: Table, key: str, name: str, offsets: Mapping[str, int]) -> int:
+    if name not in offsets:
+        table.refuse(key, f"no line is named {name!r}")
+    return offsets[name]
+
+
+def _line(offset: int, name: str, table: Table | None) -> LineSpec:
+    if table is None:
+        return LineSpec(offset, name)
+    spec = LineSpec(
+        offset,
+        name,
+        safe=cast("LineState", table.choice("safe", (0, 1, "input"), "input")),
+        hold=cast("Hold", table.choice("hold", ("release", "keep"), "release")),
+        direction=cast("Direction", table.choice("direction", ("any", "input", "output"), "any")),
+        pull=cast("Pull", table.choice("pull", ("as-is", "none", "up", "down"), "as-is")),
+        reserved=table.text("reserved", None),
+        note=table.text("note", None),
+        active_low=table.flag("active_low", False),
+        drive=cast("Drive", table.choice("drive", ("push-pull", "open-drain", "open-source"), "push-pull")),
+        debounce_us=table.integer("debounce_us", 0, MAX_DEBOUNCE_US, 0),
+        initial=table.choice("initial", _INITIAL, None),
+        functions=table.texts("functions", ()),
+    )
+    _check(table, spec)
+    table.done()
+    return spec
+
+
+def _check(table: Table, spec: LineSpec) -> None:
+    """Refuse what contradicts itself: it would surprise whoever wired the line."""
+    if spec.direction == "input":
+        never = 'a line with direction = "input" is never driven'
+        if spec.safe != "input":
+            table.refuse("safe", f"{never}, so it is safe as an input only")
+        if spec.initial is not None:
+            table.refuse("initial", f"{never}, so it has no initial level")
+        if spec.drive != "push-pull":
+            table.refuse("drive", f"{never}, so it has no drive")
+    if spec.direction == "output" and spec.debounce_us:
+        table.refuse("debounce_us", 'only an input bounces, and this line has direction = "output"')
+    if spec.reserved is not None and spec.initial is not None:
+        table.refuse("initial", "the line is reserved, and so nobody may drive it")

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from hearth.drivers.base import BaseDriver, Style
-from hearth.drivers.i2c import Read, Scan, Write, check_transfer, limit_ms, not_open, owned
+from hearth.drivers.i2c import Kind, Read, Scan, Write, check_transfer, limit_ms, not_open, owned, plan
 from hearth.drivers.i2c_addresses import EVERY_ADDRESS
-from hearth.drivers.i2c_scan import Kind, plan
 from hearth.drivers.linux.i2c_errors import failed, gone, told
 from hearth.drivers.linux.i2c_node import (
     DEV,

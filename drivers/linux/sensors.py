@@ -15,8 +15,7 @@ from attrs import frozen
 
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.linux import sensors_hwmon, sensors_iio, sensors_power, sensors_sysfs as sysfs
-from hearth.drivers.linux.sensors_errors import SILENT, absent, cure, failure
-from hearth.drivers.linux.sensors_sysfs import Channel, Device, SensorClass
+from hearth.drivers.linux.sensors_sysfs import SILENT, Channel, Device, SensorClass, absent, cure, failure
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:

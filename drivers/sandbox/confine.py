@@ -182,8 +182,8 @@ def _seccomp(plan: Plan, made: Filter | NoFilter) -> Part:
 
 def python_rules() -> list[tuple[Path, Fs]]:
     """What a Python program of ours needs to be started and to import: to be granted to what is run on our behalf."""
+    from hearth.drivers.sandbox.plan import interpreter, plain_nodes, system_files
     from hearth.drivers.sandbox.programs import interpreters_of
-    from hearth.drivers.sandbox.system import interpreter, plain_nodes, system_files
 
     program = Path(sys.executable)
     return [

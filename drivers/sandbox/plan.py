@@ -6,14 +6,17 @@ a rule of the kernel's stands on what is there now.
 
 from __future__ import annotations
 
+import os
+import re
+import site
+import stat
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from attrs import field, frozen
 
-from hearth.drivers.sandbox.devices import devices_of
 from hearth.drivers.sandbox.identity import Identity, find_user
-from hearth.drivers.sandbox.system import interpreter, names_from_daemons, system_files
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -219,3 +222,176 @@ def _capabilities(tools: Collection[str]) -> Iterator[str]:
     yield from ("CHOWN", "DAC_OVERRIDE", "FOWNER")
     if "proc.signal" in tools:
         yield "KILL"
+
+
+# --- Which device nodes a board needs: exactly those of the buses it lists, or all of /dev where devices come and go
+#
+# Owns the way from a profile to nodes. It opens GPIO chips to read their labels, as the drivers do, and requests
+# nothing.
+
+Reach: TypeAlias = tuple[Path, Literal["device", "list"], str]
+DEV = Path("/dev")
+_PLUG = re.compile(r"/(?:usb[0-9]|pcmcia|mmc)")
+
+
+class Devices(NamedTuple):
+    """What of /dev may be reached, and why it is all of it, if it is."""
+
+    grants: tuple[Reach, ...]
+    hotplug: str | None
+
+
+def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys")) -> Devices:
+    """What a profile, as it was opened, needs of /dev; `hotplug` decides whether all of it, None the board."""
+    grants: list[Reach] = [(path, "device", "no device") for path in plain_nodes()]
+    nodes = list(_nodes(profile))
+    why = "[sandbox] hotplug" if hotplug else None
+    if hotplug is None:
+        pluggable = ((what, _plugged(node, sys)) for what, node in nodes)
+        why = next((f"{what} {reason}" for what, reason in pluggable if reason is not None), None)
+    if why is not None:
+        return Devices(((DEV, "device", why),), why)
+    if any(chip.driver == "gpiod" for chip in profile.chips):
+        grants.append((DEV, "list", "GPIO chips are found by their labels"))
+    grants.extend((node, "device", what) for what, node in nodes if node is not None)
+    if any(port.driver == "sim" for port in profile.uarts):
+        grants.extend((DEV / name, "device", "the simulated serial ports") for name in ("ptmx", "pts"))
+    return Devices(tuple(grants), None)
+
+
+def _plugged(node: Path | None, sys: Path) -> str | None:
+    """Why a device is one that may come back under a new node; None if it stays where it is."""
+    if node is None:
+        return "is not there now"
+    try:
+        status = node.stat()
+    except OSError:
+        return "went while it was looked at"
+    if not stat.S_ISCHR(status.st_mode):
+        return None
+    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return "can be unplugged" if _PLUG.search(os.path.realpath(sys / f"dev/char/{number}")) else None
+
+
+def _nodes(profile: Profile) -> Iterator[tuple[str, Path | None]]:
+    """Each device that the profile lists, and its node; None where it is not there."""
+    chips = [chip for chip in profile.chips if chip.driver == "gpiod"]
+    labelled = _labels() if any(chip.path is None for chip in chips) else {}
+    for chip in chips:
+        path = chip.path if chip.path is not None else labelled.get(chip.label)
+        yield f"gpio chip {chip.label}", _real(path)
+    for adapter in profile.i2c:
+        if adapter.driver == "i2c-dev":
+            yield f"i2c bus {adapter.bus}", _adapter(adapter.bus, adapter.adapter)
+    for port in profile.uarts:
+        if port.driver == "serial":
+            yield f"uart {port.port}", _real(port.path)
+
+
+def _labels() -> dict[str, str]:
+    from hearth.drivers.linux.gpio_chips import survey
+
+    return {chip.label: chip.path for chip in survey().chips}
+
+
+def _adapter(bus: int, name: str | None) -> Path | None:
+    from hearth.drivers.linux.i2c_node import find_adapter
+    from hearth.errors import DeviceError
+
+    try:
+        return _real(f"/dev/i2c-{find_adapter(bus, name)}")
+    except (DeviceError, OSError):
+        return None
+
+
+def _real(path: str | None) -> Path | None:
+    """The node that a path stands for, if there is one."""
+    if path is None:
+        return None
+    real = Path(os.path.realpath(path))
+    return real if real.exists() else None
+
+
+# --- What any Python program on a Linux machine reads: its interpreter and libraries, and the files of the system
+#
+# Owns the two lists. Nothing of it is written to, and none of it is a secret; where root reads, /etc is cut down to
+# what is none, since no mode bits keep root from the rest.
+
+_LIBRARIES: Final = ("/usr", "/lib", "/lib32", "/lib64", "/libx32")
+_KERNEL: Final = (("/proc", "telemetry, processes"), ("/sys", "telemetry, sensors, devices"))
+_ETC: Final = (
+    "passwd", "group", "nsswitch.conf", "localtime", "timezone", "hosts", "host.conf", "resolv.conf", "gai.conf",
+    "services", "protocols", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "os-release", "mime.types", "ssl/openssl.cnf",
+    "ssl/certs", "pki/tls/openssl.cnf", "alternatives", "fonts",
+)  # fmt: skip
+"""What of /etc is read by name: users and groups, time zone, resolver, loader, OpenSSL, fonts."""
+_USERS: Final = ("/var/lib/sss/mc", "/var/lib/extrausers", "/run/systemd/userdb", "/run/nscd")
+"""Where other sources of users and groups keep them."""
+_LOCAL_SOURCES: Final = frozenset({"files", "compat", "db", "systemd", "extrausers"})
+"""Sources that are files; without systemd's socket only users that live no longer than a service have no names."""
+_NODES: Final = ("null", "zero", "full", "random", "urandom", "tty")
+
+
+def interpreter() -> list[Path]:
+    """Where this Python finds modules and libraries: none of them beneath another, none the whole file system."""
+    wanted = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, *site.getsitepackages()]
+    # The directory that it was started in is on the path by `-m`, and may be anything: what was found there is below.
+    started_in = os.path.realpath(".")
+    wanted += [place for place in sys.path if place and os.path.realpath(place) != started_in]
+    found = _outermost(wanted, [])
+    known = tuple(f"{place}/" for place in found)
+    # Packages that lie elsewhere: of an editable install, or of the directory that it was started in.
+    elsewhere = [
+        place
+        for module in list(sys.modules.values())
+        if isinstance(places := getattr(module, "__path__", None), list)
+        for place in places
+        if not place.startswith(known)
+    ]
+    return [Path(place) for place in _outermost(elsewhere, found)]
+
+
+def _outermost(wanted: list[str], found: list[str]) -> list[str]:
+    """What was found, and of what is wanted besides, links followed, all that lies beneath nothing else of these."""
+    outermost = list(found)
+    for real in sorted({os.path.realpath(place) for place in wanted}, key=len):
+        if real != "/" and not any(real == other or real.startswith(f"{other}/") for other in outermost):
+            outermost.append(real)
+    return outermost
+
+
+def system_files(*, root: bool) -> Iterator[tuple[Path, str]]:
+    """What is read of the system, and why; `root` where no mode bits keep the reader from what is secret in /etc."""
+    for path in _LIBRARIES:
+        yield Path(path), "programs' shared files and libraries"
+    for path, why in _KERNEL:
+        yield Path(path), why
+    if root:
+        for path in _ETC:
+            yield Path("/etc", path), "the system's settings"
+    else:
+        # The directory: its files are replaced when a user joins a group, and a rule stands on the file that was.
+        yield Path("/etc"), "the system's settings"
+    for path in _USERS:
+        yield Path(path), "users and groups"
+
+
+def names_from_daemons(nsswitch: Path = Path("/etc/nsswitch.conf")) -> str | None:
+    """Which other source of users and groups the C library asks over a socket, if it does; see nsswitch.conf(5)."""
+    try:
+        lines = nsswitch.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        database, _, sources = line.partition("#")[0].partition(":")
+        if database.strip() in ("passwd", "group"):
+            for source in re.sub(r"\[[^]]*\]", " ", sources).split():
+                if source not in _LOCAL_SOURCES:
+                    return f"{database.strip()} of {nsswitch} names {source}, which may be asked over a socket"
+    return None
+
+
+def plain_nodes() -> Iterator[Path]:
+    """Device nodes that are no devices."""
+    for name in _NODES:
+        yield Path("/dev", name)

@@ -17,6 +17,7 @@ from attrs import define, field
 from hearth.drivers.base import BaseDriver, Style, finish_now
 from hearth.drivers.i2c import (
     FIRST_ADDR,
+    Kind,
     Message,
     Outcome,
     Read,
@@ -27,9 +28,9 @@ from hearth.drivers.i2c import (
     nack,
     not_open,
     owned,
+    plan,
 )
 from hearth.drivers.i2c_addresses import EVERY_ADDRESS, LAST_SEVEN_BIT
-from hearth.drivers.i2c_scan import Kind, plan
 from hearth.drivers.sim.faults import Fault, Faults
 from hearth.errors import TimedOut
 

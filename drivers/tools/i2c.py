@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from hearth.drivers.i2c import (
+    ADDRESSES,
+    DANGEROUS,
     FIRST_ADDR,
     LAST_ADDR,
     LAST_TEN_BIT,
@@ -19,7 +21,6 @@ from hearth.drivers.i2c import (
     Scan,
     Write,
 )
-from hearth.drivers.i2c_scan import ADDRESSES, DANGEROUS
 from hearth.drivers.tools import schemas
 from hearth.drivers.tools.schemas import Schema, decode, encode, number
 from hearth.errors import InvalidParams

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hearth.drivers.boards import Board
-    from hearth.drivers.uart import UartDriver
-    from hearth.drivers.uart_inbox import Taken
+    from hearth.drivers.uart import Taken, UartDriver
 
 MAX_READ_MS = 600_000
 MAX_EXCHANGE_MS = 60_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.machine import FilesMachine
 
-from hearth.drivers.boards import access, caution
+from hearth.drivers.boards import access, generic
 from hearth.drivers.boards.discover import (
     FoundAdapter,
     FoundChip,
@@ -112,9 +112,9 @@ def test_a_card_is_described_by_what_it_brings_along_and_not_by_what_it_is_plugg
     files.adapter(2, "some card's bus", card)
     header, other = find(["i2c"], files.machine).adapters
     assert header.origin.described_by == "devicetree"
-    assert caution.adapter_reason(header) is None
+    assert generic.adapter_reason(header) is None
     assert other.origin.described_by is None
-    assert "own devices" in caution.adapter_reason(other)
+    assert "own devices" in generic.adapter_reason(other)
 
 
 def test_serial_ports_are_those_of_serial_drivers_with_a_uart_in_them(files):
@@ -213,7 +213,7 @@ SOC = "its pins belong to the machine itself"
     ],
 )
 def test_a_chip_of_the_machine_itself_is_kept_off_and_one_that_was_added_is_not(origin, driven):
-    reason = caution.chip_reason(FoundChip("gpiochip0", "/dev/gpiochip0", origin))
+    reason = generic.chip_reason(FoundChip("gpiochip0", "/dev/gpiochip0", origin))
     assert (reason is None) is driven
     assert driven or reason.startswith(SOC)
 
@@ -259,13 +259,13 @@ PCI = Origin(("i2c", "pci"), "i801_smbus")
     ],
 )
 def test_an_adapter_that_the_machine_lives_on_is_kept_off_with_the_reason(name, origin, reason):
-    told = caution.adapter_reason(FoundAdapter("i2c-0", "/dev/i2c-0", 0, origin, name))
+    told = generic.adapter_reason(FoundAdapter("i2c-0", "/dev/i2c-0", 0, origin, name))
     assert told is None if reason is None else reason in told
 
 
 def test_a_port_that_is_a_console_or_a_terminal_is_kept_off():
     def reason(**facts):
-        return caution.port_reason(FoundPort("ttyS0", "/dev/ttyS0", Origin(), **facts))
+        return generic.port_reason(FoundPort("ttyS0", "/dev/ttyS0", Origin(), **facts))
 
     assert reason() is None
     assert "console" in reason(console=True)
@@ -342,9 +342,7 @@ def holding(tmp_path):
 
     def start(*argv):
         command = [sys.executable, *argv, "-c", HOLD] if not argv else [sys.executable, *argv]
-        process = subprocess.Popen(
-            [*command, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen([*command, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout.readline() == "held\n"
         return process, str(path)

@@ -6,7 +6,6 @@ import pytest
 from support.machine import FilesMachine
 
 from hearth.drivers.boards import access, open_board
-from hearth.drivers.boards.caution import NAME_IT
 from hearth.drivers.boards.discover import (
     KERNEL,
     FoundAdapter,
@@ -17,7 +16,7 @@ from hearth.drivers.boards.discover import (
     Origin,
 )
 from hearth.drivers.boards.fit import misfits
-from hearth.drivers.boards.generic import HEADERS, survey
+from hearth.drivers.boards.generic import HEADERS, NAME_IT, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
 from hearth.drivers.linux.holders import HEARTHD, NOBODY, Holder, Holders
 
@@ -308,9 +307,7 @@ def test_a_label_that_two_chips_have_wants_a_path():
 
 def test_a_line_that_somebody_holds_is_named_with_its_process():
     holders = Holders({("gpiochip0", 1): (Holder(33, "gpioset"),)}, {}, complete=True)
-    told = problems(
-        chip(0, "cell", "relay", "button", used={0: KERNEL, 1: "mine"}), *THERE[1:], holders=holders
-    )
+    told = problems(chip(0, "cell", "relay", "button", used={0: KERNEL, 1: "mine"}), *THERE[1:], holders=holders)
     assert told == [
         ("gpio[0].lines.relay", "fail", "line 0 is held by the kernel"),
         ("gpio[0].lines.button", "fail", "line 1 is held by 'mine', which is gpioset (pid 33)"),

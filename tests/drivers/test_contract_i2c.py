@@ -5,9 +5,8 @@ import json
 import pytest
 import trio
 
-from hearth.drivers.i2c import LAST_ADDR, MAX_MESSAGES, Read, Write, limit_ms
+from hearth.drivers.i2c import DANGEROUS, LAST_ADDR, MAX_MESSAGES, Read, Write, limit_ms
 from hearth.drivers.i2c_addresses import Addresses
-from hearth.drivers.i2c_scan import DANGEROUS
 from hearth.errors import DeviceError, PermissionDenied, ResourceBusy
 
 PATTERN = bytes(n * 7 % 251 for n in range(4096))

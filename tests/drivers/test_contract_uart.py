@@ -6,8 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.drivers.uart import MODEM_LINES, ModemLines
-from hearth.drivers.uart_inbox import MOST_CURSORS
+from hearth.drivers.uart import MODEM_LINES, MOST_CURSORS, ModemLines
 from hearth.errors import DeviceError
 
 
@@ -88,9 +87,7 @@ async def test_an_exchange_returns_the_reply_to_its_own_command(uart_bench, tran
 
 async def test_an_exchange_without_a_reply_ends_with_what_there_is_of_one(uart_bench, transact):
     with trio.fail_after(10):
-        reply = await transact(
-            uart_bench, lambda d: d.exchange(b"QUIET\n", length=4, until=None, timeout_s=0.01)
-        )
+        reply = await transact(uart_bench, lambda d: d.exchange(b"QUIET\n", length=4, until=None, timeout_s=0.01))
     assert (reply.data, reply.complete) == (b"", False)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.users import ordinary_user
 
-from hearth.drivers import _whole, files
+from hearth.drivers import files
 from hearth.drivers.base import Style
 from hearth.drivers.files import FileDriver
 from hearth.errors import DeviceError, PermissionDenied
@@ -505,7 +505,7 @@ def test_a_file_that_becomes_something_else_at_the_last_moment_is_left_alone(dri
         path = root / str(number)
         path.write_bytes(b"old")
         (root / "target").write_bytes(b"old")
-        real = _whole.look
+        real = files.look
 
         def look(shown, parent, name, path=path, kind=kind, real=real):
             status = real(shown, parent, name)
@@ -516,9 +516,9 @@ def test_a_file_that_becomes_something_else_at_the_last_moment_is_left_alone(dri
                 path.symlink_to("target")
             return status
 
-        monkeypatch.setattr(_whole, "look", look)
+        monkeypatch.setattr(files, "look", look)
         error = failure(driver.write, guard, str(path), b"new", "append")
-        monkeypatch.setattr(_whole, "look", real)
+        monkeypatch.setattr(files, "look", real)
         assert error.data["errno"] in expected
         assert error.data["effect"] == "none"
         assert (root / "target").read_bytes() == b"old"
@@ -530,7 +530,7 @@ def test_what_is_a_fifo_with_a_reader_is_not_taken_for_the_file_it_was(root):
     parent = os.open(root, os.O_PATH)
     try:
         with pytest.raises(OSError, match="not a regular file any more"):
-            _whole.open_regular(parent, "fifo", os.O_WRONLY)
+            files.open_regular(parent, "fifo", os.O_WRONLY)
     finally:
         os.close(reader)
         os.close(parent)
@@ -550,7 +550,7 @@ def test_a_directory_that_may_be_searched_but_not_read_can_still_be_written(driv
 
 
 def test_an_errno_without_a_name_is_given_as_its_number():
-    assert _whole.device_error("/a", OSError(99999, "strange")).data["errno"] == "99999"
+    assert files.device_error("/a", OSError(99999, "strange")).data["errno"] == "99999"
 
 
 # Deleting
@@ -710,14 +710,14 @@ def test_a_file_that_is_too_large_to_keep_is_replaced_without_a_way_back(driver,
 def test_a_file_that_grows_too_large_while_it_is_kept_has_no_way_back(driver, guard, root, monkeypatch):
     monkeypatch.setattr(files, "UNDO_MAX", 4)
     (root / "a").write_bytes(b"0123")
-    real = _whole.open_regular
+    real = files.open_regular
 
     def grow(*args):
         with open(root / "a", "ab") as file:
             file.write(b"4")
         return real(*args)
 
-    monkeypatch.setattr(_whole, "open_regular", grow)
+    monkeypatch.setattr(files, "open_regular", grow)
     assert driver.write(guard, str(root / "a"), b"new").undo is None
 
 
@@ -727,7 +727,7 @@ def test_a_file_that_may_be_replaced_but_not_read_has_no_way_back(driver, guard,
     def unreadable(*_args):
         raise PermissionError(errno.EACCES, "no")
 
-    monkeypatch.setattr(_whole, "open_regular", unreadable)
+    monkeypatch.setattr(files, "open_regular", unreadable)
     assert driver.write(guard, str(root / "a"), b"new").result["reversible"] is False
     assert (root / "a").read_bytes() == b"new"
 

@@ -20,7 +20,7 @@ import trio
 import trio.testing
 
 from hearth.actors.bus import Bus
-from hearth.drivers.linux import uart_tty
+from hearth.drivers.linux import uart
 from hearth.drivers.linux.holders import Holder, holders
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.uart import UartSettings
@@ -75,8 +75,8 @@ def test_a_port_that_was_refused_is_open_to_others_again(terminal):
 def test_a_rate_need_not_be_one_of_the_usual_ones(terminal):
     port = LinuxUart("arm", terminal[0], UartSettings(baud=12_345))
     port.open()
-    assert uart_tty.refusals(port._fd, UartSettings(baud=12_345)) == []
-    assert [one.setting for one in uart_tty.refusals(port._fd, UartSettings(baud=19_200))] == ["baud"]
+    assert uart.refusals(port._fd, UartSettings(baud=12_345)) == []
+    assert [one.setting for one in uart.refusals(port._fd, UartSettings(baud=19_200))] == ["baud"]
     port.close()
 
 
@@ -224,9 +224,9 @@ def test_a_process_that_ends_while_it_is_looked_at_has_nothing_open(tmp_path):
 def test_a_pseudo_terminal_counts_no_errors_and_has_no_lines(terminal):
     port = LinuxUart("arm", terminal[0], UartSettings())
     port.open()
-    assert uart_tty.line_errors(port._fd) is None
+    assert uart.line_errors(port._fd) is None
     assert "errors" not in port.describe()
-    assert uart_tty.unsent(port._fd) == 0
+    assert uart.unsent(port._fd) == 0
     port.close()
 
 

@@ -8,9 +8,8 @@ import trio.testing
 from hypothesis import given, strategies as st
 
 from hearth.drivers.sim.uart import EchoPeer, SimUart
-from hearth.drivers.uart import INBOX_CAPACITY, MAX_TAKE, Rs485, UartSettings, write_timeout_s
+from hearth.drivers.uart import INBOX_CAPACITY, MAX_TAKE, Inbox, Rs485, UartSettings, write_timeout_s
 from hearth.drivers.uart_fd import FdUart
-from hearth.drivers.uart_inbox import Inbox
 from hearth.errors import DeviceError, TimedOut
 
 
@@ -227,7 +226,7 @@ async def test_the_simulated_port_passes_a_failing_pump_on_as_one_error_and_no_g
     def broken(fd, size):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("hearth.drivers.uart_receiver.os.read", broken)
+    monkeypatch.setattr("hearth.drivers.uart_fd.os.read", broken)
     port.peer = None
     os.write(port._far, b"x")
     with trio.fail_after(10), pytest.raises(DeviceError, match="Input/output"):
@@ -246,7 +245,7 @@ async def test_a_wakeup_without_bytes_is_no_end(monkeypatch):
             raise BlockingIOError
         return real(fd, size)
 
-    monkeypatch.setattr("hearth.drivers.uart_receiver.os.read", first_nothing)
+    monkeypatch.setattr("hearth.drivers.uart_fd.os.read", first_nothing)
     port.far.send(b"hi")
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:

@@ -7,8 +7,7 @@ from support.mcp2221 import Mcp2221
 from support.mcp2221_chip import Memory
 from support.tiny_usb import RAW, SMBUS, TEN_BIT, TinyUsb
 
-from hearth.drivers.i2c import MAX_MESSAGES, Read, Write
-from hearth.drivers.i2c_scan import DANGEROUS
+from hearth.drivers.i2c import DANGEROUS, MAX_MESSAGES, Read, Write
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.errors import DeviceError, ResourceBusy
 

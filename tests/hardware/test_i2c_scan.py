@@ -6,8 +6,7 @@ from support.i2c_stub import CHIPS, kernel_driver, stub_bus
 from support.mcp2221 import Mcp2221
 from support.mcp2221_chip import Memory
 
-from hearth.drivers.i2c import Read
-from hearth.drivers.i2c_scan import ADDRESSES, DANGEROUS
+from hearth.drivers.i2c import ADDRESSES, DANGEROUS, Read
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.errors import DeviceError, TimedOut
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.sandbox.devices import DEV, devices_of
+from hearth.drivers.sandbox.plan import DEV, devices_of
 
 NULL = Path("/dev/null")
 

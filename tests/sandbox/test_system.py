@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hearth
-from hearth.drivers.sandbox.system import interpreter, names_from_daemons, system_files
+from hearth.drivers.sandbox.plan import interpreter, names_from_daemons, system_files
 
 
 def is_beneath(path, places):
@@ -20,7 +20,7 @@ def is_beneath(path, places):
 
 def test_what_this_python_consists_of_can_be_read():
     places = interpreter()
-    for module in (os, pytest, json, hearth, sys.modules["hearth.drivers.sandbox.system"]):
+    for module in (os, pytest, json, hearth, sys.modules["hearth.drivers.sandbox.plan"]):
         assert is_beneath(module.__file__, places), module
     assert all(not one.is_relative_to(other) for one in places for other in places if one != other)
 
@@ -28,7 +28,7 @@ def test_what_this_python_consists_of_can_be_read():
 @pytest.mark.slow
 def test_the_directory_that_it_was_started_in_is_not_among_it(tmp_path):
     program = (
-        "import json; from hearth.drivers.sandbox.system import interpreter; "
+        "import json; from hearth.drivers.sandbox.plan import interpreter; "
         "print(json.dumps(list(map(str, interpreter()))))"
     )
     (tmp_path / "runs.py").write_text(program)

@@ -23,7 +23,7 @@ from support.dialing import web_socket
 from support.hearthd import Hearthd
 from support.intruder import ATTACKS, install, outcome
 
-from hearth.drivers.sandbox.system import names_from_daemons
+from hearth.drivers.sandbox.plan import names_from_daemons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
