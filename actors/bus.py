@@ -10,17 +10,28 @@ session has ended, and if the device is not there then, as soon as it is. What a
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
-from hearth.actors.busfront import BusFront
 from hearth.actors.ledger import Ledger
-from hearth.actors.tickets import StandingTicket, State, Ticket, WentSafe
+from hearth.actors.outputs import Driven, has_error
+from hearth.actors.tickets import (
+    Asker,
+    GiveBack,
+    StandingTicket,
+    State,
+    Ticket,
+    TicketQueue,
+    WentSafe,
+    make_safe_instead,
+)
 from hearth.actors.workers import Worker, close_driver, open_driver, open_worker
-from hearth.errors import DeviceError, HearthError, ResourceBusy, RpcError, TimedOut
+from hearth.drivers.base import Style
+from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, RpcError, TimedOut, effect_of
 from hearth.groups import sole
 
 if TYPE_CHECKING:
@@ -29,8 +40,13 @@ if TYPE_CHECKING:
     from hearth.actors.mailbox import Slot
     from hearth.drivers.base import Driver
 
+BusState = Literal["opening", "ready", "wedged", "down", "closed"]
 
-class Bus(BusFront):
+SAFE_STATE_LIMIT = 5.0
+"""Seconds that bringing a session's outputs to their safe state may take before the bus counts as wedged."""
+
+
+class Bus:
     """One hardware bus, or a pool of them.
 
     `audit(event, **fields)` records what operators must know (bus.wedged, bus.reopened, outputs.safe). `ledger` knows
@@ -46,11 +62,257 @@ class Bus(BusFront):
         audit: Callable[..., None] = lambda _event, **_fields: None,
         ledger: Ledger | None = None,
     ) -> None:
-        super().__init__(bus_id, driver, queue_bound, audit, ledger or Ledger())
+        self.bus_id = bus_id
+        self.driver = driver
+        self.state: BusState = "opening"
+        self.reason: str | None = None
+        self._held: ResourceBusy | None = None
+        """Set while the bus is down because another process holds its device."""
+        self._queue = TicketQueue(queue_bound)
+        self._audit = audit
+        self._idle: list[trio.lowlevel.Task] = []
+        self._current: list[Ticket] = []
+        self._inline = driver.style is Style.INLINE
+        self._crash: Exception | None = None
+        self._driven = Driven(bus_id, ledger or Ledger(), audit)
+        self.transactions = 0
+        """How many have begun."""
+        self.waited = 0.0
+        """Seconds that tickets, leases too, waited for their turn, all together."""
+        self.worked = 0.0
+        """Seconds that transactions took, all together."""
         self._overdue = 0
         self._waits: set[trio.CancelScope] = set()
         self._workers: list[Worker] = []
         self._abandoned = False
+
+    # --- What askers meet, at once and in their own turn
+    #
+    # Admission (a ticket is queued, refused with the reason, or, for an INLINE driver whose bus is free, run here and
+    # now), leases, safe states, health: everything that is synchronous and needs no turn of the bus's own.
+
+    def request(self, ticket: Ticket, *, no_wait: bool = False) -> Ticket:
+        """Queue a ticket; its asker then awaits `ticket.get()`.
+
+        With `no_wait` the ticket is refused unless it can begin at once. Raises ResourceBusy (queue full, wedged, or
+        with `no_wait` leased or in use) and DeviceError (the device is not there).
+        """
+        if self.state != "ready" and (self.state == "closed" or not ticket.must_run):
+            raise self.unavailable(ticket.asker)
+        if no_wait:
+            busy = self.busy(ticket.asker)
+            if busy is not None:
+                raise busy
+        if self._inline and self._queue.would_begin(ticket) and self.state == "ready" and self._crash is None:
+            # It begins now and ends now: there is no moment at which anything could interrupt it or overlap with it.
+            self._run_in_place(ticket)
+            return ticket
+        ticket.asked_at = trio.current_time()
+        try:
+            self._queue.put(ticket)
+        except ResourceBusy as error:
+            raise self._explain(error.message, "queue full", ticket.asker) from None
+        self._wake()
+        return ticket
+
+    @trio.lowlevel.enable_ki_protection
+    def _run_in_place(self, ticket: Ticket) -> None:
+        """Run a transaction of an INLINE driver here and now, in the turn of whoever asked.
+
+        The guarantee is the same as in the bus's own turn, by construction: a plain call has no checkpoint, so no
+        cancellation can reach it and no other task runs meanwhile (see docs/decisions); nor can a Ctrl-C, which an
+        embedding program would otherwise meet in the middle of it. What it saves is two turns.
+        """
+        op = ticket.op
+        if op is None:
+            ticket.asked_at = trio.current_time()
+            self._grant(ticket)
+            return
+        ticket.state = State.BEGUN
+        self.transactions += 1
+        begun = time.perf_counter()
+        try:
+            value = self._enter_output(ticket, op)(self.driver)
+            if type(value) is WentSafe:
+                value = self._went_safe(ticket, value)
+        except RpcError as error:
+            self._finish(ticket, error=error)
+        except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its asker
+            self._finish(ticket, error=self._crash_error(error))
+            self._crash = error
+            self._wake()
+        else:
+            ticket.state = State.DONE
+            ticket.fill(value)
+        finally:
+            self.worked += time.perf_counter() - begun
+
+    def busy(self, asker: Asker) -> ResourceBusy | None:
+        """Why a ticket of `asker` could not begin at once, or None."""
+        lease = self._queue.lease
+        if lease is not None and lease.asker is not asker:
+            return self._explain("is leased", "leased", asker)
+        # Who holds the bus goes before all who wait for the end of the lease.
+        if len(self._current) >= self.driver.width or (lease is None and self._queue.depth):
+            return self._explain("is in use", "in use", asker)
+        return None
+
+    def known_busy(self, asker: Asker) -> RpcError | None:
+        """What is known at submit to keep a task that does not want to wait from running: leased, wedged, full."""
+        if self.state != "ready":
+            return self.unavailable(asker)
+        lease = self._queue.lease
+        if lease is not None:
+            return self._explain("is leased", "leased", asker)
+        return self._explain("has a full queue", "queue full", asker) if self._queue.full else None
+
+    def unavailable(self, asker: Asker) -> RpcError:
+        """Why the bus serves nobody at the moment."""
+        if self.state == "wedged":
+            return self._explain(f"is wedged: {self.reason}", "wedged", asker)
+        text = f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}"
+        data = {"bus": self.bus_id, "state": self.state}
+        if self._held is not None and self.state == "down":
+            return ResourceBusy(text, data={"effect": "none", **(self._held.data or {}), **data})
+        return DeviceError(text, effect="none", data=data)
+
+    def _explain(self, what: str, reason: str, asker: Asker) -> ResourceBusy:
+        data: dict[str, Any] = {"bus": self.bus_id, "reason": reason, "effect": "none"}
+        holder = self._queue.lease or (self._current[0] if self._current else None)
+        if holder is not None:
+            data["held_ms"] = round((trio.current_time() - holder.begun_at) * 1000, 3)
+            if holder.asker.principal == asker.principal:
+                data["holder_task"] = holder.asker.task_id
+        if reason == "wedged":
+            data["detail"] = self.reason
+        return ResourceBusy(f"bus {self.bus_id} {what}", data=data)
+
+    def release(self, lease: Ticket) -> None:
+        """End a lease, whether or not it was granted."""
+        if lease.state is State.QUEUED:
+            lease.abort()
+        self._queue.release(lease)
+        self._wake()
+
+    def make_safe(self, session_id: str, *, alone: bool = False, hands_over: bool = False) -> StandingTicket | None:
+        """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
+
+        Outputs that another session has set since are left to that session, unless the one that ended has a deadman and
+        does not end in good order (`hands_over`).
+        Outputs are forgotten only when they are safe: until then they are asked for again whenever the bus is opened,
+        and by the next run. Who stops waiting for the ticket says so by `alone`; the bus then tells of the outcome
+        itself.
+        """
+        if not self._driven.leave(session_id, hands_over=hands_over):
+            return None
+        waiting = self._queue.standing(session_id)
+        if waiting is not None:
+            # It takes all outputs that are the session's when its turn comes.
+            waiting.alone = alone
+            return waiting
+        asker = Asker(session_id, "", "")
+        ticket = StandingTicket(asker, limit=SAFE_STATE_LIMIT, alone=alone)
+        ticket.asked_at = trio.current_time()
+        if self.state == "closed":
+            self._finish(ticket, error=self.unavailable(asker))
+            return ticket
+        self._queue.put(ticket)
+        self._wake()
+        return ticket
+
+    async def settle(self) -> None:
+        """Wait until everything that must run has run; at once where nothing of the kind waits or is under way."""
+        if self.state != "closed" and (self._current or self._queue.must_wait):
+            last = Ticket(lambda _driver: None, Asker("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
+            await self.request(last).wait()
+
+    def health(self) -> Mapping[str, Any]:
+        """What an operator wants to know, as JSON."""
+        health: dict[str, Any] = {"state": self.state, "queued": self._queue.depth, "transactions": self.transactions}
+        if self.reason is not None:
+            health["reason"] = self.reason
+        if self._queue.lease is not None:
+            health["leased"] = True
+        return health
+
+    # --- what the actor uses too --------------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """How many tickets wait, those that must run not counted."""
+        return self._queue.depth
+
+    def _grant(self, ticket: Ticket) -> None:
+        ticket.begun_at = trio.current_time()
+        self.waited += ticket.begun_at - ticket.asked_at
+        ticket.state = State.BEGUN
+        self._queue.grant(ticket)
+        ticket.fill(None)
+
+    def _wake(self) -> None:
+        if self._idle:
+            trio.lowlevel.reschedule(self._idle.pop())
+
+    def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Enter who holds the output that a transaction is about to drive; returns the operation to run.
+
+        Before the effect: an output whose driving fails half-way must still go to its safe state.
+        """
+        back = ticket.gives_back
+        if back is not None:
+            return self._give_back(ticket, back, op)
+        if ticket.drives is not None:
+            output = ticket.drives = ticket.drives() if callable(ticket.drives) else ticket.drives
+            if output is not None:
+                enter = self._driven.borrow if ticket.borrows else self._driven.claim
+                ticket.held_by = enter(output, ticket.asker, insist=ticket.must_run)
+        return op
+
+    def _give_back(self, ticket: Ticket, back: GiveBack, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        output = back.output() if callable(back.output) else back.output
+        if output is None:
+            return op
+        if self._driven.may_give_back(output, back):
+            self._driven.give_back(output, back)
+        else:
+            # Its own until it is safe: should that fail, the end of its session asks again.
+            self._driven.claim(output, ticket.asker, insist=True)
+            op = partial(make_safe_instead, op, back.instead, output)
+        ticket.drives = output
+        return op
+
+    def _went_safe(self, ticket: Ticket, outcome: WentSafe) -> Any:
+        """Put on record that an output went to its safe state instead of back. Raises DeviceError if it did not."""
+        output = ticket.drives
+        if has_error(outcome.reports):
+            text = f"bus {self.bus_id}: output {output} is not safe: {outcome.reports}"
+            raise DeviceError(text, effect="unknown", data={"bus": self.bus_id})
+        self._driven.is_safe([output])
+        if outcome.reports:
+            reason = "the session that held it has ended"
+            self._audit("outputs.safe", bus=self.bus_id, outputs=[output], safe=outcome.reports, reason=reason)
+        return outcome.value
+
+    def _crash_error(self, error: BaseException) -> InternalError:
+        text = f"the transaction ended in {type(error).__name__}; bus {self.bus_id} is reopened"
+        return InternalError(text, data={"effect": "unknown", "bus": self.bus_id})
+
+    def _finish(self, ticket: Ticket, value: Any = None, *, error: RpcError | None = None) -> None:
+        ticket.state = State.DONE
+        if error is not None:
+            data = error.data = dict(error.data or {})
+            effect = data.setdefault("effect", effect_of(error))
+            if ticket.gives_back is not None and ticket.drives is not None and effect != "done":
+                # The level that was to be taken back may still be there, and is this session's.
+                self._driven.claim(ticket.drives, ticket.asker, insist=True)
+        if type(ticket) is StandingTicket:
+            self._driven.settle(ticket.asker.session_id, ticket.outputs, value, error, tell=ticket.alone)
+        if error is None:
+            ticket.fill(value)
+        else:
+            ticket.fail(error)
+
+    # --- The bus's own turn: how transactions run and how a bus lives
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Open the driver and serve until cancelled; a transaction in flight then finishes first.
@@ -245,9 +507,8 @@ class Bus(BusFront):
         )
         self._refuse_queued()
 
-async def make_safe(
-    buses: Iterable[Bus], session_id: str, until: float, *, alone: bool, hands_over: bool
-) -> list[Any]:
+
+async def make_safe(buses: Iterable[Bus], session_id: str, until: float, *, alone: bool, hands_over: bool) -> list[Any]:
     """Bring the outputs that a session drove, on all buses, to their safe state; returns what was done, for the record.
 
     Waits no longer than `until` for a bus that does not come free, or whose device is not there: its turn then comes

@@ -18,8 +18,8 @@ from hearth.actors.asks import Ask, Gone
 from hearth.actors.carrier import Carrier, PeerGone, Unreadable
 from hearth.actors.memory_budget import CONNECTION_BYTES, SMALL, unlimited
 from hearth.actors.outbox import HIGH_WATER, Outbox
-from hearth.actors.wireasks import WireAsk, WireLetter
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
+from hearth.known_members import with_ignored
 from hearth.protocol.jsonrpc import dump_error
 from hearth.protocol.known import read_params
 from hearth.protocol.methods import SessionOpen, read_session_id
@@ -27,13 +27,15 @@ from hearth.protocol.server import Answer, Call, Close, Event, HcpDocument, Serv
 from hearth.protocol.values import MAX_VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from hearth.actors.asks import Desk
+    from hearth.actors.events import History
     from hearth.actors.memory_budget import Account
     from hearth.actors.session import Session
     from hearth.actors.tally import Tally
     from hearth.policy.principal import Principal
+    from hearth.protocol.methods import Params
 
 LINGER = 5.0
 """Seconds that a client which has finished sending may still wait for its answers."""
@@ -345,3 +347,74 @@ class Connection:
             self.outbox.push(line)
         if self._settled is not None:
             self._settled.set()
+
+
+# --- What came over a wire, and the way back to it: a call of a HACP method, a message of HCP (draft §2.1; L1)
+#
+# Each is settled exactly once, whenever its session or the desk has an answer, and on a connection that has gone
+# meanwhile nothing happens. Bounding how many there are is the connection's business.
+
+
+class Answering(Protocol):
+    """The side of a connection that they are settled on."""
+
+    outbox: Outbox
+
+    def answer(self, call: Call, value: Any) -> None:
+        """Send a call's result."""
+
+    def refuse(self, call: Call, error: RpcError) -> None:
+        """Send a call's error."""
+
+    def settle(self, line: bytes | None, weight: int) -> None:
+        """One that was under way no longer is, nor what it weighed; send its answer, if it has one."""
+
+
+class WireAsk:
+    """A call and the connection to answer it on. Implements `asks.Ask`."""
+
+    __slots__ = ("_call", "_connection", "ignored", "params")
+
+    def __init__(self, connection: Answering, call: Call, params: Params, ignored: tuple[str, ...] = ()) -> None:
+        self._connection = connection
+        self._call = call
+        self.params = params
+        self.ignored = ignored
+
+    @property
+    def follower(self) -> Outbox:
+        """Who is sent the events this request asks for."""
+        return self._connection.outbox
+
+    def result(self, value: Any) -> None:
+        """See Ask."""
+        self._connection.answer(self._call, with_ignored(value, self.ignored))
+
+    def error(self, error: RpcError) -> None:
+        """See Ask."""
+        self._connection.refuse(self._call, error)
+
+
+class WireLetter:
+    """An HCP message and the connection it came on. Implements `asks.Letter`."""
+
+    __slots__ = ("_connection", "_weight", "document")
+
+    def __init__(self, connection: Answering, document: Mapping[str, Any], weight: int) -> None:
+        self._connection = connection
+        self._weight = weight
+        self.document = document
+
+    def answer(self, line: bytes) -> None:
+        """See Letter."""
+        self._connection.settle(line, self._weight)
+
+    def follow(self, story: History, from_seq: int) -> None:
+        """See Letter."""
+        if not self._connection.outbox.gone:
+            self._connection.outbox.follow(story, from_seq)
+        self._connection.settle(None, self._weight)
+
+    def done(self) -> None:
+        """See Letter."""
+        self._connection.settle(None, self._weight)

@@ -21,34 +21,38 @@ from hearth.actors.asks import End
 from hearth.actors.bridges.hcp.opening import open_books, open_desk
 from hearth.actors.build import build_parts
 from hearth.actors.events import EventLog, EventReader
-from hearth.actors.localasks import LocalAsk
-from hearth.actors.localjobs import LocalJobs, dumps
+from hearth.actors.mailbox import Slot
+from hearth.actors.outbox import Outbox
 from hearth.actors.runtime import Runtime
 from hearth.config import Config
 from hearth.delegation import Delegating
 from hearth.drivers.boards import Board
-from hearth.errors import MethodNotFound, RpcError
+from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
 from hearth.facade import Following, Link, SessionFace, TakeBack
 from hearth.groups import unwrapped
+from hearth.known_members import with_ignored
 from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.client import read_event
+from hearth.protocol.jsonrpc import require_depth
 from hearth.protocol.known import read_params
 from hearth.protocol.methods import METHODS, SessionOpen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.actors.asks import Follower
+    from hearth.actors.asks import Desk, Follower
     from hearth.actors.bridges.hcp.opening import Books
     from hearth.actors.bridges.hcp.services import OpenSession
+    from hearth.actors.events import History
     from hearth.actors.runtime import RuntimeParts
     from hearth.actors.session import Session
     from hearth.api import TaskEvent
     from hearth.delegation_jobs import Delegations
     from hearth.drivers.base import Style
     from hearth.policy.principal import Principal
+    from hearth.protocol.methods import Params
 
 log = logging.getLogger("hearth.journal")
 
@@ -322,3 +326,132 @@ async def serve_parts(parts: RuntimeParts, books: Books | None) -> AsyncIterator
             async with open_desk(books, runtime, job_sessions(runtime)), body.watched():
                 yield EmbeddedRuntime(runtime, embedded(), jobs)
             nursery.cancel_scope.cancel()
+
+
+# --- Requests and HCP messages of this process, and how they are answered: by a slot, and into an outbox
+
+
+class LocalAsk:
+    """A request of this process. Implements `asks.Ask`."""
+
+    __slots__ = ("abandoned", "follower", "ignored", "params", "slot")
+
+    def __init__(self, params: Params, follower: Follower | None = None, ignored: tuple[str, ...] = ()) -> None:
+        self.params = params
+        self.follower = follower
+        self.ignored = ignored
+        self.slot: Slot[Any] = Slot()
+        self.abandoned: Callable[[Any], None] | None = None
+        """Set when its caller has gone: what to do with a result."""
+
+    def result(self, value: Any) -> None:
+        """See Ask."""
+        value = with_ignored(value, self.ignored)
+        self.slot.fill(value)
+        if self.abandoned is not None:
+            self.abandoned(value)
+
+    def error(self, error: RpcError) -> None:
+        """See Ask."""
+        self.slot.fail(error)
+
+
+class LocalLetter:
+    """An HCP message of this process. Implements `asks.Letter`."""
+
+    __slots__ = ("_outbox", "document")
+
+    def __init__(self, document: Mapping[str, Any], outbox: Outbox) -> None:
+        self.document = document
+        self._outbox = outbox
+
+    def answer(self, line: bytes) -> None:
+        """See Letter."""
+        self._outbox.push(line)
+
+    def follow(self, story: History, from_seq: int) -> None:
+        """See Letter."""
+        if not self._outbox.gone:
+            self._outbox.follow(story, from_seq)
+
+    def done(self) -> None:
+        """See Letter."""
+
+
+# --- A program of this process as a caller of whole jobs: its HCP messages go to the desk without a wire between
+#
+# It owns the way back: what the desk sends waits in an outbox, as for a connection, and one task takes it from there to
+# whoever waits for it. Documents pass through JSON both ways, so that what a program changes afterwards changes
+# nothing. What understands them is imported with the first job.
+
+
+class LocalJobs:
+    """Implements `delegation_jobs.Post`."""
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime = runtime
+        self._principal = principal
+        self._outbox = Outbox()
+        self._jobs: Delegations | None = None
+
+    @property
+    def delegations(self) -> Delegations:
+        """The jobs that are followed here."""
+        if self._jobs is None:
+            from hearth.delegation_jobs import Delegations
+
+            self._jobs = Delegations(self)
+            if self._outbox.gone:
+                self._jobs.end(_ended)
+        return self._jobs
+
+    async def run(self) -> None:
+        """Bring what the desk sends to whoever waits for it, until cancelled."""
+        try:
+            while lines := await self._outbox.batch():
+                for line in lines:
+                    self.delegations.receive(orjson.loads(line))
+        finally:
+            self._outbox.abandon()
+            if self._jobs is not None:
+                self._jobs.end(_ended)
+
+    def send_message(self, line: bytes) -> None:
+        """See Post."""
+        self._desk().receive(self._principal, LocalLetter(orjson.loads(line), self._outbox))
+
+    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See Post."""
+        read, ignored = read_params(method, orjson.loads(dumps(params)))
+        ask = LocalAsk(read, ignored=ignored)
+        self._desk().call(self._principal, ask, self._outbox)
+        answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await ask.slot.get()))
+        return answer
+
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """See Post."""
+        with suppress(RpcError):
+            self._desk().call(self._principal, LocalAsk(METHODS[method](params)), self._outbox)
+
+    def settled(self) -> None:
+        """See Post. Nobody waits for it: with the runtime its jobs end."""
+
+    def _desk(self) -> Desk:
+        if self._runtime.desk is None:
+            raise MethodNotFound("this runtime takes no whole jobs: [hcp] serve = false")
+        return self._runtime.desk
+
+
+def _ended(when: str) -> CarrierError:
+    return CarrierError(f"the runtime ended {when}")
+
+
+def dumps(params: Mapping[str, Any]) -> bytes:
+    """A caller's parameters as JSON. Raises InvalidParams for what JSON cannot say, or not so deep."""
+    try:
+        require_depth(params)
+        return orjson.dumps(params)
+    except ParseError as error:
+        raise InvalidParams(data=error.data) from None
+    except orjson.JSONEncodeError as error:
+        raise InvalidParams(f"Invalid params: not JSON: {error}", data={"reason": str(error)}) from None

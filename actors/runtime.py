@@ -12,6 +12,7 @@ import math
 import time
 from contextlib import asynccontextmanager
 from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -19,10 +20,8 @@ from attrs import field, frozen
 
 from hearth._version import __version__
 from hearth.actors.admission import REHEARSALS
-from hearth.actors.alarms import Alarms
 from hearth.actors.asks import NUDGE, Ask, End
-from hearth.actors.bus import Bus
-from hearth.actors.buses import disown_outputs, settle_buses, start_buses
+from hearth.actors.bus import SAFE_STATE_LIMIT, Bus
 from hearth.actors.ledger import Ledger
 from hearth.actors.manifests import Manifests
 from hearth.actors.memory_budget import MemoryBudget
@@ -30,7 +29,7 @@ from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.submission import Checks
-from hearth.actors.supervisor import contain
+from hearth.actors.supervisor import contain, keep_open
 from hearth.config_hcp import HcpConfig
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.hcp.capability import CapabilitySet
@@ -57,6 +56,68 @@ if TYPE_CHECKING:
     from hearth.policy.rules import Ranked
     from hearth.protocol.methods import SessionOpen
     from hearth.tools import ToolRegistry
+
+# --- All buses of a runtime together: how they are started, and how they come to their end
+#
+# Owns the patience that a runtime has with its devices. One bus at a time is `bus`'s business, and opening it again
+# after a failure the supervisor's.
+
+OPEN_PATIENCE = 5.0
+"""Seconds that the start waits for its buses, and for the safe states of what an earlier run left driven; a bus that
+opens later serves from then on, and begins with those."""
+
+REOPEN_PATIENCE = 1.0
+"""Seconds that the end waits for a bus that is down and owes safe states. One that has crashed is back by then; a
+device that is not there is not waited for: the next start knows what is owed."""
+
+
+def disown_outputs(ledger: Ledger, buses: Mapping[str, Bus], board: str, audit: Callable[..., None]) -> None:
+    """Put on record what an earlier run may have left driven and nobody here can bring to a safe state; forget it."""
+    found = ledger.found
+    if found.trouble is not None:
+        moved = {"file": found.aside.name} if found.aside is not None else {}
+        audit("outputs.unknown", reason=found.trouble, **moved)
+    for bus_id, outputs in found.outputs.items():
+        if bus_id not in buses:
+            reason = f"board {board} has no such bus"
+            log.warning("bus %s: %s: outputs %s are left as they are", bus_id, reason, list(outputs))
+            audit("outputs.unknown", reason=reason, bus=bus_id, outputs=list(outputs))
+            ledger.strike(bus_id, outputs)
+
+
+async def start_buses(buses: Mapping[str, Bus], outer: trio.Nursery, audit: Callable[..., None]) -> None:
+    """Open the buses, each in a task of `outer`; return when they serve, have failed once, or take too long."""
+    opened = {bus_id: trio.Event() for bus_id in buses}
+    for bus_id, bus in buses.items():
+        outer.start_soon(keep_open, bus, audit, opened[bus_id].set)
+    with trio.move_on_after(OPEN_PATIENCE):
+        for event in opened.values():
+            await event.wait()
+        for bus in buses.values():
+            if bus.state == "ready":
+                await bus.settle()
+    for bus_id, event in opened.items():
+        if not event.is_set():
+            log.warning("bus %s is not open after %g s; starting without it", bus_id, OPEN_PATIENCE)
+
+
+async def settle_buses(buses: Mapping[str, Bus]) -> None:
+    """Let what sessions no longer wait for come to its end: outputs on their way to their safe state."""
+    with trio.move_on_after(SAFE_STATE_LIMIT):
+        async with trio.open_nursery() as nursery:
+            for bus in buses.values():
+                nursery.start_soon(_settle, bus)
+    for bus in buses.values():
+        bus.abandon()
+
+
+async def _settle(bus: Bus) -> None:
+    with trio.move_on_after(REOPEN_PATIENCE):
+        await bus.settle()
+        return
+    if bus.state != "down":
+        await bus.settle()
+
 
 log = logging.getLogger("hearth.runtime")
 
@@ -380,3 +441,54 @@ class Runtime:
             self._nursery.cancel_scope.cancel()
         for bus in self.buses.values():
             bus.abandon()
+
+
+# --- One task that wakes sessions at the times they asked for
+#
+# Thousands of idle sessions cost one heap here instead of a timer each on the path of every request. An alarm is a
+# hint: the session looks at its own clock when it is nudged and sets another if it is not yet time.
+
+SLACK = 64
+"""Alarms of forgotten names that may stay in the heap: tidying it has its price."""
+
+
+class Alarms:
+    """Alarms by name; `ring` is called with a name when its time has come."""
+
+    def __init__(self, ring: Callable[[str], None]) -> None:
+        self._ring = ring
+        self._heap: list[tuple[float, str]] = []
+        self._names: dict[str, int] = {}
+        """How many alarms each name has in the heap; an alarm without its name here is passed over."""
+        self._changed = trio.Event()
+
+    def set(self, name: str, when: float) -> None:
+        """Ring for `name` at `when`, in seconds of Trio's clock."""
+        self._names[name] = self._names.get(name, 0) + 1
+        heappush(self._heap, (when, name))
+        if self._heap[0][0] == when:
+            self._changed.set()
+
+    def forget(self, name: str) -> None:
+        """Ring for `name` no more; it is not used again."""
+        if self._names.pop(name, None) and len(self._heap) > 2 * len(self._names) + SLACK:
+            # Sessions that come and go must not leave their alarms behind until their time would have come.
+            self._heap = [alarm for alarm in self._heap if alarm[1] in self._names]
+            heapify(self._heap)
+
+    async def run(self) -> None:
+        """Ring alarms until cancelled."""
+        while True:
+            now = trio.current_time()
+            while self._heap and self._heap[0][0] <= now:
+                name = heappop(self._heap)[1]
+                count = self._names.get(name, 0)
+                if count > 1:
+                    self._names[name] = count - 1
+                elif count:
+                    del self._names[name]
+                if count:
+                    self._ring(name)
+            self._changed = trio.Event()
+            with trio.move_on_at(self._heap[0][0] if self._heap else float("inf")):
+                await self._changed.wait()

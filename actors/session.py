@@ -1,7 +1,7 @@
 """The session actor: one authenticated context, its policy decision, its tasks (draft §3, §5; design §3, §8).
 
-It alone owns the session's state: its tasks (`taskbook`), what it accepts (`admission`), who is told (`audience`), and
-how long it has been silent (`silence`). It takes one message at a time and never waits for a task, so that a request
+It alone owns the session's state: its tasks (`taskbook`), what it accepts (`admission`), who is told (`Audience`), and
+how long it has been silent (`Silence`). It takes one message at a time and never waits for a task, so that a request
 about one task is answered while others run. However it ends (closed, idle, silent, its client gone, shutdown, a crash),
 its tasks are cancelled, the outputs it drove go to their safe state, and the end is on record.
 """
@@ -17,14 +17,12 @@ from attrs import field, frozen
 
 from hearth.actors.admission import Admission
 from hearth.actors.asks import NUDGE, End, Gone, Nudge, PathsLooked, refuse
-from hearth.actors.audience import Audience
 from hearth.actors.bus import make_safe
 from hearth.actors.mailbox import Mailbox
-from hearth.actors.memory_budget import SESSION_BYTES, text_bytes
-from hearth.actors.silence import Silence
+from hearth.actors.memory_budget import FEED_BYTES, SESSION_BYTES, text_bytes
 from hearth.actors.submission import NotLooked, look_in_thread
 from hearth.actors.taskbook import TaskBook
-from hearth.errors import AuditUnavailable, InternalError, RpcError, SessionInvalid, ShuttingDown
+from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.ids import new_id
 from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
 from hearth.policy.rate import PrincipalRates, RateLimits
@@ -43,9 +41,10 @@ from hearth.protocol.methods import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from hearth.actors.asks import Ask, Follower, Message, Notice
+    from hearth.actors.events import EventLog, History
     from hearth.actors.manifests import Manifests
     from hearth.actors.memory_budget import Account
     from hearth.actors.step import TaskServices
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from hearth.actors.taskbook import Remembered
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen
-
 
 CLOSED = "closed by the client"
 """Why a session ended that its client has closed in good order, for its record."""
@@ -425,3 +423,115 @@ class Session:
         except AuditUnavailable:
             return False
         return True
+
+
+# --- How long a session has been silent, and whether that is too long (design §4, §8)
+#
+# Two clocks, and no timer of its own. The deadman counts requests only. The idle time-to-live also counts from the end
+# of the last subscription, because until then somebody was listening; a running task alone does not keep a session.
+
+
+class Silence:
+    """Times are Trio's, in seconds; `heartbeat_ms` None: no deadman."""
+
+    __slots__ = ("_heartbeat_ms", "_opened_at", "_ttl", "followed_at", "heard_at", "until")
+
+    def __init__(self, ttl: float, heartbeat_ms: float | None, now: float) -> None:
+        self._ttl = ttl
+        self._heartbeat_ms = heartbeat_ms
+        self._opened_at = self.heard_at = self.followed_at = now
+        """When somebody was last heard of, and when somebody was last known to listen."""
+        self.until = now
+        """When to look again, as of the last look."""
+
+    @property
+    def unbroken(self) -> bool:
+        """True if nobody has been heard of since the session was opened."""
+        return self.heard_at == self._opened_at
+
+    def too_long(self, now: float, *, followed: bool) -> str | None:
+        """Why the session must be closed, or None; `followed`: somebody listens at this moment."""
+        heartbeat = self._heartbeat_ms
+        due = self.heard_at + (self._ttl if heartbeat is None else heartbeat / 1000)
+        if heartbeat is not None and now >= due:
+            return f"no heartbeat within {heartbeat} ms"
+        if followed:
+            self.followed_at = now
+        idle_at = max(self.heard_at, self.followed_at) + self._ttl
+        if now >= idle_at:
+            return "idle"
+        self.until = idle_at if heartbeat is None else min(due, idle_at)
+        return None
+
+
+# --- Who is told of a session's tasks: subscriptions to one task and to all of them, those to come included (draft §8)
+#
+# Owns the list of those who follow the whole session. Who follows one task is that task's log's business, and what is
+# sent to whom, and when, the follower's own.
+
+
+class Audience:
+    """One session's followers."""
+
+    __slots__ = ("_account", "_book", "_followers")
+
+    def __init__(self, book: TaskBook, account: Account) -> None:
+        self._account = account
+        self._book = book
+        self._followers: list[Follower] = []
+
+    def __len__(self) -> int:
+        """How many follow the whole session."""
+        return len(self._followers)
+
+    @property
+    def listening(self) -> bool:
+        """True while anybody can be told of anything that still happens."""
+        return any(not follower.gone for follower in self._followers) or any(
+            task.log.followed for task in self._book.all_live()
+        )
+
+    def had(self, follower: Follower, followed: Collection[History]) -> bool:
+        """Whether one that has gone, and was following these histories, followed the session or a task of it."""
+        return any(other is follower for other in self._followers) or any(log in followed for log in self._book.logs())
+
+    def follow(self, log: EventLog) -> None:
+        """A new task: let all who follow the session follow it."""
+        for follower in self._followers:
+            if not follower.gone:
+                follower.follow(log, 1)
+
+    def forget(self, follower: Follower) -> None:
+        """A follower has gone, or wants no more of the session."""
+        self._followers = [other for other in self._followers if other is not follower]
+
+    def subscribe(self, ask: Ask, params: EventsSubscribe) -> None:
+        """Answer first, then send from the history on. Raises TaskNotFound, PermissionDenied, QueueFull."""
+        follower = ask.follower
+        if follower is None:
+            raise PermissionDenied("this carrier takes no notifications")
+        if params.task_id is not None:
+            log = self._book.log_of(params.task_id)
+            self._account.require(FEED_BYTES)
+            ask.result({"ok": True, "task_id": params.task_id, "last_seq": log.last_seq})
+            follower.follow(log, params.from_seq)
+            return
+        logs = list(self._book.logs())
+        self._account.require(FEED_BYTES * (1 + len(logs)))
+        ask.result({"ok": True})
+        self._followers = [other for other in self._followers if other is not follower and not other.gone]
+        self._followers.append(follower)
+        for log in logs:
+            follower.follow(log, 1)
+
+    def unsubscribe(self, ask: Ask, params: EventsUnsubscribe) -> None:
+        """Send no more, then answer. Raises TaskNotFound."""
+        follower = ask.follower
+        if follower is not None:
+            if params.task_id is not None:
+                follower.unfollow(self._book.log_of(params.task_id))
+            else:
+                self.forget(follower)
+                for log in self._book.logs():
+                    follower.unfollow(log)
+        ask.result({"ok": True})

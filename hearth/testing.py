@@ -28,8 +28,7 @@ from attrs import define, evolve, field, frozen
 
 from hearth.actors.bridges.hcp.book_rows import BookError
 from hearth.actors.build import build_parts
-from hearth.actors.embedded import EmbeddedRuntime, open_all, serve_parts
-from hearth.actors.localjobs import LocalJobs
+from hearth.actors.embedded import EmbeddedRuntime, LocalJobs, open_all, serve_parts
 from hearth.config import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import Board, load_profile, open_board
@@ -302,7 +301,7 @@ class _Run:
         async def kill() -> None:
             self._killed, self._kill = True, None
             # What a crash would leave on the disk, in the one thread that writes to the job store.
-            await book._clerk.read(_copied, place, after_crash)
+            await book.read(_copied, place, after_crash)
             self._life.cancel()
 
         async def watched(session_id: str, number: int, outcome: Mapping[str, Any], *args: Any, **more: Any) -> None:

@@ -1,6 +1,6 @@
 """`hacp_plan` as an MCP client is shown it: what a whole task in one call takes, and what is said of it.
 
-How a plan runs is the bridge's (`hearth.actors.bridges.mcp.plan`), and what it may do is HACP's business.
+How a plan runs is the bridge's (`hearth.actors.bridges.mcp.offers`), and what it may do is HACP's business.
 """
 
 from __future__ import annotations

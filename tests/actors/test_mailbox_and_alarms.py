@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from hearth.actors.alarms import Alarms
 from hearth.actors.mailbox import Mailbox, Slot
+from hearth.actors.runtime import Alarms
 
 
 async def test_a_mailbox_hands_over_everything_that_is_there_in_the_order_it_came():

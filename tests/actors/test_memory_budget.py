@@ -14,8 +14,8 @@ from support.waiting import passes
 from support.world import ALICE, BOB
 
 from hearth.actors import memory_budget
+from hearth.actors.embedded import LocalAsk
 from hearth.actors.events import EventLog
-from hearth.actors.localasks import LocalAsk
 from hearth.actors.memory_budget import MemoryBudget
 from hearth.actors.outbox import Outbox
 from hearth.errors import QueueFull, TaskNotFound

@@ -11,7 +11,7 @@ from attrs import evolve
 from support.waiting import passes, until
 from support.world import BOB, World, running
 
-from hearth.actors import buses as buses_module
+from hearth.actors import runtime as runtime_module
 from hearth.actors.runtime import Runtime
 from hearth.drivers.base import Style
 from hearth.errors import ConfigError, DeviceError, ShuttingDown
@@ -44,7 +44,7 @@ async def test_a_dead_adapter_does_not_keep_the_others_from_serving():
 
 
 async def test_an_adapter_that_hangs_while_it_is_opened_keeps_neither_the_others_nor_the_end(monkeypatch):
-    monkeypatch.setattr(buses_module, "OPEN_PATIENCE", 0.05)
+    monkeypatch.setattr(runtime_module, "OPEN_PATIENCE", 0.05)
     world = World(buses={"a": Style.THREAD, "b": Style.THREAD})
     let_go = threading.Event()
     world.drivers["a"].open = let_go.wait

@@ -9,8 +9,8 @@ from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
 from hearth.actors import admission, backlog, connection, outbox, refusals
-from hearth.actors.bridges.http import framing, visit
-from hearth.actors.listeners import accepting, tcp, websocket, websocket_meter as meter, websocket_wire
+from hearth.actors.bridges.http import listener, visit
+from hearth.actors.listeners import accepting, tcp, websocket, websocket_wire as wire
 from hearth.config import Config
 from hearth.policy.rate import Rate
 
@@ -47,10 +47,10 @@ def bound(row: str) -> list[float]:
         ("Descriptors", [accepting.RESERVED]),
         ("Connections that have not proved who they are", [accepting.STRANGERS, accepting.STRANGERS_EACH, 6, 64]),
         ("The time they may take for it", [LIMITS.handshake_timeout_s]),
-        ("A handshake's request line and headers", [websocket_wire.HANDSHAKE_BYTES / KIB]),
+        ("A handshake's request line and headers", [wire.HANDSHAKE_BYTES / KIB]),
         (
             "What a WebSocket may send without completing a message",
-            [meter.SLACK / KIB, meter.REFILL / KIB, meter.CONTROL_COST / KIB, meter.FRAME_COST],
+            [wire.SLACK / KIB, wire.REFILL / KIB, wire.CONTROL_COST / KIB, wire.FRAME_COST],
         ),
         ("A request", [LIMITS.max_document_bytes / MIB]),
         ("Requests of one connection under way", [LIMITS.max_outstanding, connection.WEIGHTY_AT_ONCE]),
@@ -58,10 +58,10 @@ def bound(row: str) -> list[float]:
         ("A batch", [LIMITS.max_batch, connection.BATCH_BYTES / MIB]),
         ("What waits to be sent to one connection", [outbox.HIGH_WATER / MIB]),
         ("The time a peer may read nothing", [LIMITS.send_timeout_s]),
-        ("An HTTP request's line and headers", [framing.HEADER_BYTES / KIB, LIMITS.handshake_timeout_s]),
+        ("An HTTP request's line and headers", [listener.HEADER_BYTES / KIB, LIMITS.handshake_timeout_s]),
         (
             "The framing of an HTTP body: chunk lines, extensions, trailers",
-            [framing.HEADER_BYTES / KIB, framing.FRAMING_EACH],
+            [listener.HEADER_BYTES / KIB, listener.FRAMING_EACH],
         ),
         ("An HTTP request's body", [LIMITS.max_document_bytes / MIB, LIMITS.send_timeout_s]),
         ("An HTTP connection on which nothing is asked", [visit.KEEP_ALIVE]),

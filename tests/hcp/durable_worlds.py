@@ -44,7 +44,7 @@ from trio.testing import MockClock
 
 import hearth.ids
 from hearth.actors.asks import End
-from hearth.actors.bridges.hcp import blocking, book_clerk, execution
+from hearth.actors.bridges.hcp import blocking, book as book_module, execution
 from hearth.actors.bridges.hcp.book_file import BookFile
 from hearth.actors.bridges.hcp.book_rows import BookError
 from hearth.errors import DeviceError
@@ -514,7 +514,7 @@ def _surroundings(world):
     with ExitStack() as stack:
         for place, name, stand_in in (
             (trio.to_thread, "run_sync", run_sync),
-            (book_clerk, "Background", _Background),
+            (book_module, "Background", _Background),
             (blocking.Watch, "looking", lambda _watch: nullcontext()),
             (blocking, "LONG_S", 3600.0),
             (execution, "random", ids),

@@ -10,7 +10,7 @@ import trio
 from support.hcp_book import ACCEPTED, ANN, begin, event, line, running, session_id
 from support.waiting import until
 
-from hearth.actors.bridges.hcp import book_clerk
+from hearth.actors.bridges.hcp import book as book_module
 from hearth.actors.bridges.hcp.book import Book, BookError, Claim
 
 ONE = session_id(1)
@@ -34,7 +34,7 @@ class Gate:
 
     async def holds(self, book, nursery):
         """Have the book stand at the gate."""
-        nursery.start_soon(book._clerk.read, self.stand)
+        nursery.start_soon(book.read, self.stand)
         await trio.to_thread.run_sync(self._reached.wait, 30)
 
     def open(self):
@@ -43,7 +43,7 @@ class Gate:
 
 def waiting(book):
     """How many operations wait for their turn."""
-    return book._clerk._mailbox._send.statistics().current_buffer_used
+    return book._mailbox._send.statistics().current_buffer_used
 
 
 async def test_what_waits_is_committed_together(place):
@@ -117,7 +117,7 @@ async def test_who_is_cancelled_in_his_turn_waits_for_what_comes_of_it(place):
                     done.append("answered")
 
                 await gate.holds(book, nursery)
-                asking.start_soon(book._clerk.write, stand)
+                asking.start_soon(book.write, stand)
                 asking.start_soon(answer)
                 await until(lambda: waiting(book) == 2)
                 gate.open()
@@ -179,7 +179,7 @@ async def test_a_book_that_never_ran_is_closed_all_the_same(place):
 
 
 async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_waits_for_ever(place, monkeypatch):
-    monkeypatch.setattr(book_clerk, "FLUSH_LIMIT_S", 0.05)
+    monkeypatch.setattr(book_module, "FLUSH_LIMIT_S", 0.05)
     book = Book(place)
     book.open()
     gate = Gate()
@@ -196,7 +196,7 @@ async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_wait
 
             # Two that come together, of which the second cannot begin before the first has ended.
             for operation, writes in ((gate.stand, False), (lambda _connection: None, True)):
-                nursery.start_soon(ask, book._clerk._post(operation, writes=writes).get)
+                nursery.start_soon(ask, book._post(operation, writes=writes).get)
             await trio.to_thread.run_sync(gate._reached.wait, 30)
             nursery.start_soon(ask, book.append, ONE, [event(1)])
             nursery.start_soon(ask, book.story, ONE)
@@ -214,7 +214,7 @@ async def test_a_bug_in_an_operation_ends_the_book_and_leaves_nobody_waiting(pla
 
     async def ask(operation):
         with pytest.raises(BookError):
-            await book._clerk.write(operation)
+            await book.write(operation)
         refused.append(operation)
 
     with trio.fail_after(20), pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
@@ -231,5 +231,5 @@ async def test_a_bug_in_an_operation_ends_the_book_and_leaves_nobody_waiting(pla
 async def test_an_answer_stands_although_nobody_tidies_up_after_it_any_more(place):
     async with running(Book(place)) as book:
         await begin(book)
-    book._clerk.write_later(lambda _connection: None)
+    book.write_later(lambda _connection: None)
     assert waiting(book) == 0

@@ -318,7 +318,7 @@ async def test_what_sqlite_refuses_undoes_all_that_was_to_be_committed_with_it(p
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, book.append, ONE, [event(1)])
-            nursery.start_soon(ask, book._clerk.write, lambda connection: connection.execute("SELECT * FROM nonsense"))
+            nursery.start_soon(ask, book.write, lambda connection: connection.execute("SELECT * FROM nonsense"))
         await book.append(ONE, [event(2)])
         assert await book.story(ONE) == [ACCEPTED, event(2)]
 

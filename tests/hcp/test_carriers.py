@@ -15,8 +15,7 @@ from support.world import ALICE
 
 import hearth
 from hearth import CarrierError, InvalidParams, JobRejected, SessionInvalid
-from hearth.actors.embedded import EmbeddedRuntime
-from hearth.actors.localjobs import LocalJobs
+from hearth.actors.embedded import EmbeddedRuntime, LocalJobs
 from hearth.config import Config
 from hearth.config_hcp import HcpConfig
 from hearth.errors import MethodNotFound

@@ -8,8 +8,7 @@ import trio
 from hypothesis import given, settings, strategies as st
 from support.http_house import LISTEN, Raw, passes
 
-from hearth.actors.bridges.http.framing import FRAMING_EACH, HEADER_BYTES, Framing
-from hearth.actors.bridges.http.listener import HttpListener
+from hearth.actors.bridges.http.listener import FRAMING_EACH, HEADER_BYTES, Framing, HttpListener
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accepting import Doorway
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 from support.http_house import LISTEN, Raw, passes
 
-from hearth.actors.bridges.http.hosts import Hosts
+from hearth.actors.bridges.http.app import Hosts
 from hearth.actors.bridges.http.listener import HttpListener
 from hearth.actors.bridges.http.problems import Problem
 from hearth.actors.listeners import tcp

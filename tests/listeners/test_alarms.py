@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from hearth.actors.alarms import SLACK, Alarms
+from hearth.actors.runtime import SLACK, Alarms
 
 
 async def test_alarms_ring_in_their_order_and_the_forgotten_do_not(autojump_clock) -> None:

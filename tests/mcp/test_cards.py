@@ -11,8 +11,7 @@ from mcp.shared.exceptions import MCPError
 from support.mcp_alone import ERAS, serving
 
 from hearth.actors.bridges.mcp.card_registry import CardRegistry
-from hearth.actors.bridges.mcp.card_schema import CARD_SCHEMA
-from hearth.actors.bridges.mcp.cards import META_DECLARED, AgentCards
+from hearth.actors.bridges.mcp.cards import CARD_SCHEMA, META_DECLARED, AgentCards
 from hearth.agentcard.validate import validate
 from hearth.mcp.card_tools import IDS_SHOWN
 from hearth.mcp.names import CARD_TOOLS

@@ -19,8 +19,8 @@ from support.world import World, running
 from hearth.actors.bridges.mcp.clients import Client as HacpClient
 from hearth.actors.bridges.mcp.consent import FORM, KEY, MOST_QUESTIONS, PATIENCE, Questions, _digest, _question
 from hearth.actors.bridges.mcp.jobs import Job, arguments_of
+from hearth.actors.bridges.mcp.offers import HacpTools
 from hearth.actors.bridges.mcp.server import make_server
-from hearth.actors.bridges.mcp.tools import HacpTools
 from hearth.api import Step
 from hearth.mcp.names import META_ERROR, PLAN
 from hearth.policy.rules import Match, PolicyEntry

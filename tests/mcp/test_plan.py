@@ -13,8 +13,7 @@ from support.mcp import ERAS, house, mcp_client, text_of
 from support.waiting import passes
 from support.world import World, running
 
-from hearth.actors.bridges.mcp.plan import Plan
-from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.actors.bridges.mcp.offers import HacpTools, Plan
 from hearth.mcp.names import PLAN
 from hearth.mcp.plan import INPUT, MOST_STEPS
 from hearth.mcp.view import ToolView

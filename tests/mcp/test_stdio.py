@@ -19,9 +19,8 @@ from mcp.shared.message import SessionMessage
 from support.hearthd import BOUND, Hearthd, eventually
 from support.mcp import ERAS, RawMcp, impatient, stdio_mcp_client, text_of
 
-from hearth.actors.bridges.mcp import pipes
-from hearth.actors.bridges.mcp.pipes import MOST_LINE, Incoming, Outgoing, fault, lines
-from hearth.actors.bridges.mcp.stdio import Daemon, serve, state_directory
+from hearth.actors.bridges.mcp import stdio
+from hearth.actors.bridges.mcp.stdio import MOST_LINE, Daemon, Incoming, Outgoing, fault, lines, serve, state_directory
 from hearth.errors import CarrierError
 from hearth.mcp.names import META_ERROR, PLAN
 
@@ -406,7 +405,7 @@ async def test_messages_that_a_pipe_does_not_take_at_once_are_written_whole_and_
 
 
 async def test_a_client_that_does_not_read_is_given_up(monkeypatch):
-    monkeypatch.setattr(pipes, "MOST_WAITING", 1 << 20)
+    monkeypatch.setattr(stdio, "MOST_WAITING", 1 << 20)
     reading, stdout = pipe()
     with trio.fail_after(BOUND):
         async with trio.open_nursery() as nursery:
@@ -434,7 +433,7 @@ async def test_nobody_at_the_other_end_of_stdout_is_noticed_by_the_next_message(
 
 
 async def test_a_message_of_too_many_values_is_refused_before_it_is_parsed(monkeypatch):
-    monkeypatch.setattr(pipes.types, "jsonrpc_message_adapter", None)
+    monkeypatch.setattr(stdio.types, "jsonrpc_message_adapter", None)
     said = []
 
     class Said:

@@ -30,10 +30,8 @@ from support.mcp_tasks import (
 
 from hearth.actors.bridges.mcp.providers import Provider
 from hearth.actors.bridges.mcp.server import make_server
-from hearth.actors.bridges.mcp.tasks import Tasks, Terms
-from hearth.actors.bridges.mcp.tasks_book import MOST_TASKS
-from hearth.actors.bridges.mcp.tasks_call import LEASE, MOST_ROUNDS
-from hearth.actors.bridges.mcp.tasks_channel import Channel
+from hearth.actors.bridges.mcp.tasks import MOST_TASKS, Tasks, Terms
+from hearth.actors.bridges.mcp.tasks_call import LEASE, MOST_ROUNDS, Channel
 from hearth.actors.memory_budget import MCP_CLIENT_BYTES, MemoryBudget
 from hearth.errors import InvalidParams, ResourceBusy
 from hearth.mcp.names import META_ERROR

@@ -205,7 +205,7 @@ BUGS = (
     Bug(
         "pulse-takes-the-line",
         "a pulse makes the line its own session's, instead of borrowing it",
-        "hearth.actors.busfront",
+        "hearth.actors.bus",
         "enter = self._driven.borrow if ticket.borrows else self._driven.claim",
         "enter = self._driven.claim",
         "a session that ended owns no level that it set last",
@@ -268,7 +268,7 @@ BUGS = (
     Bug(
         "deaf-deadman",
         "a session without a heartbeat is closed after ten times its time",
-        "hearth.actors.silence",
+        "hearth.actors.session",
         "else heartbeat / 1000)",
         "else heartbeat / 100)",
         "a silent session is closed in its time, and no other",

@@ -1,8 +1,7 @@
 """The book: what HCP's jobs must not forget when the daemon dies, in one SQLite file.
 
-Owns who holds which message: each is answered once, however often it is sent. Everything else that it is asked it has
-done: the operations are `book_rows`'s and `book_keeping`'s, their order and their commits the `book_clerk`'s, and the
-file is `book_file`'s.
+Owns who holds which message: each is answered once, however often it is sent; and the order of the operations and their
+commits. The operations are `book_rows`'s, the file is `book_file`'s.
 """
 
 from __future__ import annotations
@@ -10,13 +9,15 @@ from __future__ import annotations
 import functools
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
+import outcome
 import trio
 
-from hearth.actors.bridges.hcp import book_keeping, book_rows
-from hearth.actors.bridges.hcp.book_clerk import Clerk
+from hearth.actors.bridges.hcp import book_rows
 from hearth.actors.bridges.hcp.book_file import BookFile
 from hearth.actors.bridges.hcp.book_rows import (
     BookError as BookError,
@@ -25,6 +26,8 @@ from hearth.actors.bridges.hcp.book_rows import (
     SessionRow as SessionRow,
     StoryFull as StoryFull,
 )
+from hearth.actors.mailbox import Mailbox, Slot
+from hearth.actors.threads import Background
 
 if TYPE_CHECKING:
     import sqlite3
@@ -34,6 +37,168 @@ if TYPE_CHECKING:
     from hearth.audit.settings import Durability
     from hearth.hcp.messages import Artifact
     from hearth.hcp.values import State
+
+# --- Who does what is asked of the book, in order, in one thread at a time: the actor behind `book`
+#
+# It takes operations in the order in which they were asked. Those that write, and are there together, are one commit;
+# an asker goes on once its commit is as durable as configured. One that is cancelled before its operation has begun
+# takes it back; afterwards it waits for what came of it, as with a transaction on a bus. So the book never says what
+# nobody did, nor the other way round. What the operations are it does not know.
+
+FLUSH_LIMIT_S: Final = 5.0
+"""How long the last commits may take once the book is told to end; a disk that hangs must not keep the process."""
+
+T = TypeVar("T")
+
+
+class _Asked(Slot[Any]):
+    """One operation and its answer."""
+
+    __slots__ = ("begun", "operation", "withdrawn", "writes")
+
+    def __init__(self, operation: Callable[[sqlite3.Connection], Any] | None, *, writes: bool) -> None:
+        super().__init__()
+        self.operation = operation
+        """None only wakes the actor up."""
+        self.writes = writes
+        self.begun = self.withdrawn = False
+
+    def abort(self) -> bool:
+        """See Slot: what has begun is waited for."""
+        self.withdrawn = not self.begun
+        return self.withdrawn
+
+
+class Clerk:
+    """The actor. `run` it in a nursery; what is asked before that waits for it."""
+
+    def __init__(self, file: BookFile) -> None:
+        self._file = file
+        self._mailbox: Mailbox[_Asked] = Mailbox()
+        self._limiter = trio.CapacityLimiter(1)
+        self._running: trio.Event | None = None
+        self._guard = trio.CancelScope(shield=True)
+        self._stopping = False
+        self._closed = False
+        """Nothing more is taken."""
+        self._left = False
+        """The file has been closed, or is left to a thread that does not come back."""
+
+    # --- asking
+
+    async def write(self, operation: Callable[..., T], *args: Any, **named: Any) -> T:
+        """Have an operation done in a transaction, and return what it returns. Raises BookError."""
+        written: T = await self._post(lambda book: operation(book, *args, **named), writes=True).get()
+        return written
+
+    async def read(self, operation: Callable[..., T], *args: Any) -> T:
+        """Have an operation done that writes nothing, or wants no transaction around it. Raises BookError."""
+        read: T = await self._post(lambda book: operation(book, *args), writes=False).get()
+        return read
+
+    def write_later(self, operation: Callable[..., Any], *args: Any) -> None:
+        """Have an operation done in a transaction; nobody waits for it, and nobody is told that it failed."""
+        if not self._closed:
+            self._post(lambda book: operation(book, *args), writes=True)
+
+    def _post(self, operation: Callable[[sqlite3.Connection], Any], *, writes: bool) -> _Asked:
+        if self._closed:
+            raise BookError(f"HCP book {self._file.path}: closed")
+        asked = _Asked(operation, writes=writes)
+        self._mailbox.post(asked)
+        return asked
+
+    # --- its life
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Do what is asked, until cancelled; then what was asked by then, within `FLUSH_LIMIT_S`, and end.
+
+        What is asked after that is refused. It can be run once.
+        """
+        running = self._running = trio.Event()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._serve, nursery.cancel_scope)
+                task_status.started()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    self._stop()
+        finally:
+            running.set()
+
+    async def aclose(self) -> None:
+        """End `run`, and close the file. Idempotent; cancellation does not cut it short; does not raise."""
+        with trio.CancelScope(shield=True):
+            if self._running is not None and not self._running.is_set():
+                self._stop()
+                await self._running.wait()
+            self._refuse()
+            if not self._left:
+                self._left = True
+                with trio.move_on_after(FLUSH_LIMIT_S):
+                    await Background(self._file.close, "hearth-book").wait()
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._guard.deadline = trio.current_time() + FLUSH_LIMIT_S
+        self._stopping = True
+        self._mailbox.post(_Asked(None, writes=False))
+
+    def _refuse(self) -> None:
+        """Take nothing more."""
+        self._closed = True
+        self._fail(self._mailbox.drain(), "closed")
+
+    def _fail(self, batch: Sequence[_Asked], reason: str) -> None:
+        for asked in batch:
+            if asked.operation is not None and not asked.withdrawn and not asked.filled:
+                asked.fail(BookError(f"HCP book {self._file.path}: {reason}"))
+
+    async def _serve(self, outer: trio.CancelScope) -> None:
+        """The loop, out of reach of cancellation from outside; its guard ends it if the last commits take too long."""
+        try:
+            with self._guard:
+                while not self._stopping:
+                    await self._do(await self._mailbox.batch())
+                while batch := self._mailbox.drain():
+                    await self._do(batch)
+        finally:
+            self._refuse()
+        outer.cancel()
+
+    async def _do(self, batch: list[_Asked]) -> None:
+        """Do what has been asked, in order, with one commit for those that write and stand together."""
+        try:
+            for writes, together in groupby(batch, key=attrgetter("writes")):
+                await self._do_together(list(together), writes=writes)
+        except BaseException:
+            # A bug, or a disk that does not answer on the way out.
+            self._fail(batch, "it ended before this was safe")
+            raise
+
+    async def _do_together(self, batch: list[_Asked], *, writes: bool) -> None:
+        group = [asked for asked in batch if asked.operation is not None and not asked.withdrawn]
+        if not group:
+            return
+        for asked in group:
+            asked.begun = True
+        work = functools.partial(
+            self._file.write if writes else self._file.read, [asked.operation for asked in group if asked.operation]
+        )
+        try:
+            results = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        except trio.Cancelled:  # it took too long on the way out: the file is left to the thread
+            self._left = True
+            raise
+        for asked, result in zip(group, results, strict=True):
+            if isinstance(result, outcome.Value):
+                asked.fill(result.value)
+            else:
+                asked.fail(result.error)  # type: ignore[attr-defined]
+
+
+# --- The book itself
 
 _PRUNE_EVERY: Final = 256
 """After how many rejections the oldest are looked for: they cost a caller nothing."""
@@ -50,7 +215,7 @@ class _Held:
         """Set when the book has been asked whether it was answered before; None from then on."""
 
 
-class Book:
+class Book(Clerk):
     """One book. `open` it, then `run` it in a nursery; ask while it runs.
 
     All of its coroutines raise BookError, one line that says why: then what was asked has had no effect, unless the
@@ -66,8 +231,7 @@ class Book:
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._file = BookFile(directory, durability)
-        self._clerk = Clerk(self._file)
+        super().__init__(BookFile(directory, durability))
         self._limits = Limits() if limits is None else limits
         self._clock = clock
         self._held: dict[tuple[str, str], _Held] = {}
@@ -105,17 +269,6 @@ class Book:
         """The sessions that had not ended when the book was opened, in the order in which they began."""
         return self._file.unfinished
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Do what is asked, until cancelled; then what was asked by then, within `FLUSH_LIMIT_S`, and end.
-
-        What is asked after that is refused. It can be run once.
-        """
-        await self._clerk.run(task_status=task_status)
-
-    async def aclose(self) -> None:
-        """End `run`, and close the file. Idempotent; cancellation does not cut it short; does not raise."""
-        await self._clerk.aclose()
-
     # --- messages: each is answered once
 
     async def claim(self, principal: str, message_id: str, digest: str) -> Claim:
@@ -135,7 +288,7 @@ class Book:
         held.looked, self._held[key] = looked, held
         new = False
         try:
-            answered = await self._clerk.read(book_rows.find_answer, principal, message_id, digest)
+            answered = await self.read(book_rows.find_answer, principal, message_id, digest)
             new = answered is None
         finally:
             held.looked = None
@@ -161,11 +314,11 @@ class Book:
         key = principal, message_id
         message = (principal, message_id, self._held[key].digest)
         told = [orjson.dumps(outcome) for outcome in outcomes]
-        await self._clerk.write(book_rows.put_answer, message, line, session, told, self._clock())
+        await self.write(book_rows.put_answer, message, line, session, told, self._clock())
         self._held.pop(key, None)
         self._refused += session is None
         if session is None and not self._refused % _PRUNE_EVERY:
-            self._clerk.write_later(book_keeping.forget_refusals, self._limits)
+            self.write_later(book_rows.forget_refusals, self._limits)
 
     async def release(self, principal: str, message_id: str) -> None:
         """Let go of a message without an answer: if it comes again, it is new."""
@@ -177,7 +330,7 @@ class Book:
         self, session_id: str, lines: Sequence[bytes], *, phase: str | None = None, state: State | None = None
     ) -> None:
         """Go on with a session's story; `phase` and `state` where they change. Raises StoryFull."""
-        await self._clerk.write(
+        await self.write(
             book_rows.add_lines, session_id, lines, self._limits, phase=phase, state=state, now=self._clock()
         )
 
@@ -192,7 +345,7 @@ class Book:
         state: State | None = None,
     ) -> None:
         """Write record `number`: an operation with its outcome, and the messages that tell of it. Raises StoryFull."""
-        await self._clerk.write(
+        await self.write(
             book_rows.add_checkpoint,
             session_id,
             number,
@@ -207,36 +360,36 @@ class Book:
 
     async def begin(self, session_id: str, position: str, operation: Mapping[str, Any]) -> None:
         """Write down that an operation begins which may have an effect; `record` and `withdraw` undo that."""
-        await self._clerk.write(book_rows.begin_operation, session_id, position, orjson.dumps(operation))
+        await self.write(book_rows.begin_operation, session_id, position, orjson.dumps(operation))
 
     async def withdraw(self, session_id: str, position: str) -> None:
         """Forget that an operation began: it had no effect."""
-        await self._clerk.write(book_rows.withdraw_operation, session_id, position)
+        await self.write(book_rows.withdraw_operation, session_id, position)
 
     async def begun(self, session_id: str) -> list[dict[str, Any]]:
         """The operations of which only the beginning is on record, in their order."""
-        return [orjson.loads(text) for text in await self._clerk.read(book_rows.begun_operations, session_id)]
+        return [orjson.loads(text) for text in await self.read(book_rows.begun_operations, session_id)]
 
     async def end(self, session_id: str, state: State, lines: Sequence[bytes]) -> None:
         """Write a session's last messages, however long its story is, and the state in which it has ended."""
-        await self._clerk.write(book_rows.end_session, session_id, state, lines, self._clock())
+        await self.write(book_rows.end_session, session_id, state, lines, self._clock())
         self._ended[session_id] = trio.current_time()
 
     async def session(self, session_id: str) -> SessionRow | None:
         """A session; None if there is none, or none any more."""
-        return await self._clerk.read(book_rows.find_session, session_id)
+        return await self.read(book_rows.find_session, session_id)
 
     async def sessions(self, principal: str, most: int) -> list[SessionRow]:
         """A principal's sessions, the newest first."""
-        return await self._clerk.read(book_rows.newest_sessions, principal, most)
+        return await self.read(book_rows.newest_sessions, principal, most)
 
     async def story(self, session_id: str) -> list[bytes]:
         """A session's messages, each a whole line; none if there is no such session."""
-        return await self._clerk.read(book_rows.read_story, session_id)
+        return await self.read(book_rows.read_story, session_id)
 
     async def outcomes(self, session_id: str, upto: int) -> list[dict[str, Any]]:
         """The outcomes 1 to `upto` of a session. Raises BookError unless all of them are there."""
-        return await self._clerk.read(_read_outcomes, session_id, upto)
+        return await self.read(_read_outcomes, session_id, upto)
 
     async def expire(self, now: float, retention_s: float) -> list[str]:
         """Forget what ended longer ago than that, and what is past the bounds; the ids of sessions that are forgotten.
@@ -246,11 +399,11 @@ class Book:
         """
         young = trio.current_time() - retention_s
         spared = frozenset(session_id for session_id, ended in self._ended.items() if ended > young)
-        gone = await self._clerk.write(book_keeping.forget_old, now - retention_s, spared, self._limits)
+        gone = await self.write(book_rows.forget_old, now - retention_s, spared, self._limits)
         for session_id in gone:
             self._ended.pop(session_id, None)
         with suppress(BookError):  # what is forgotten is forgotten; the room comes back another time
-            await self._clerk.read(book_keeping.give_back)
+            await self.read(book_rows.give_back)
         return gone
 
     # --- artifacts, for the store that keeps their files
@@ -260,15 +413,15 @@ class Book:
 
         All artifacts together have at most `most` bytes. Raises NoRoom where nothing that may give way is left.
         """
-        return await self._clerk.write(book_keeping.admit_artifact, session_id, file, artifact, most)
+        return await self.write(book_rows.admit_artifact, session_id, file, artifact, most)
 
     async def artifact(self, session_id: str, file: str) -> Artifact | None:
         """An artifact; None if there is none, or none any more."""
-        return await self._clerk.read(book_keeping.find_artifact, session_id, file)
+        return await self.read(book_rows.find_artifact, session_id, file)
 
     async def artifacts(self, session_id: str) -> list[Artifact]:
         """A session's artifacts, in the order in which they were kept."""
-        return await self._clerk.read(book_keeping.list_artifacts, session_id)
+        return await self.read(book_rows.list_artifacts, session_id)
 
     def settle_artifacts(self, there: set[tuple[str, str]]) -> set[tuple[str, str]]:
         """Forget the artifacts of which no file is `there`; returns those (session_id, file) that are left.
@@ -277,7 +430,7 @@ class Book:
         """
         if self._file.fresh:
             return set()
-        return set(self._file.write([functools.partial(book_keeping.settle_artifacts, there=there)])[0].unwrap())
+        return set(self._file.write([functools.partial(book_rows.settle_artifacts, there=there)])[0].unwrap())
 
 
 def _read_outcomes(book: sqlite3.Connection, session_id: str, upto: int) -> list[dict[str, Any]]:

@@ -2,13 +2,18 @@
 
 Owns the order of things: a file is written before the book knows it, and the book forgets it before it is removed. So
 what the book tells of is there, and what a kill leaves between the two is removed at the next start. The files are
-`store_files`'s. What an artifact is called and is, its size and checksum, and which ones give way when there is no
+`ArtifactFiles`'. What an artifact is called and is, its size and checksum, and which ones give way when there is no
 room, is the book's; who may read one is decided by whoever asks for it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import hashlib
+import os
+import secrets
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import trio
 from attrs import frozen
@@ -21,16 +26,11 @@ from hearth.actors.bridges.hcp.artifact_uri import (
     write_uri,
 )
 from hearth.actors.bridges.hcp.book_rows import BookError
-from hearth.actors.bridges.hcp.store_files import (
-    ArtifactFiles,
-    NoSuchArtifact as NoSuchArtifact,
-    StoreError as StoreError,
-)
-from hearth.errors import ConfigError
+from hearth.errors import ConfigError, HearthError
 from hearth.hcp.messages import Artifact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from hearth.actors.bridges.hcp.book import Book
@@ -130,3 +130,179 @@ class ArtifactStore:
             return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
         except OSError as error:
             raise StoreError(f"HCP artifacts {self._files.path}: {error.strerror}") from error
+
+
+# --- The files of artifacts: `artifacts/SESSION/FILE`, 0700 and 0600, each written beside its place and moved there
+#
+# Owns the directory and the bytes in it. No name leads out of it and no link in it is followed, whoever put it there: a
+# directory is opened by itself, and a file by its name in that. Blocking; raises OSError where the system refuses.
+
+_CHUNK: Final = 1 << 20
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_Print: TypeAlias = tuple[int, int, int, int]
+"""By which a file is known not to have been changed: device, inode, size, time of the last write."""
+
+
+class StoreError(HearthError):
+    """An artifact cannot be kept or read; one line that says why."""
+
+
+class NoSuchArtifact(StoreError):
+    """There is none of that name, or none any more."""
+
+
+class ArtifactFiles:
+    """The directory at `path`. With `sync`, what is written is on the disk."""
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        self.path = path
+        self._sync = sync
+        self._sound: dict[tuple[str, str], _Print] = {}
+        """Files that have been found to have their checksum."""
+
+    def open(self, aside: str | None) -> str | None:
+        """Make the directory if there is none; with `aside`, rename one that is there, and return a note of it.
+
+        Raises ConfigError if it is none of ours.
+        """
+        note = None
+        if aside is not None:
+            with suppress(FileNotFoundError):
+                self.path.rename(self.path.with_name(self.path.name + aside))
+                note = f"HCP artifacts {self.path}: they belong to the former book, and are now {self.path.name}{aside}"
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        status = self.path.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise ConfigError(f"HCP artifacts {self.path}: not a directory; move it away")
+        if status.st_uid != os.geteuid():
+            raise ConfigError(f"HCP artifacts {self.path}: belongs to uid {status.st_uid}; chown it to {os.geteuid()}")
+        if status.st_mode & 0o077:
+            raise ConfigError(f"HCP artifacts {self.path}: others can read or write in it; chmod 700 it")
+        return note
+
+    def everything(self) -> set[tuple[str, str]]:
+        """Every (session_id, file) there is, drafts included; directories without any are removed on the way."""
+        found: set[tuple[str, str]] = set()
+        for path in self.path.iterdir():
+            if is_session(path.name):
+                with suppress(NotADirectoryError), self._within(path.name) as fd:
+                    found.update((path.name, name) for name in _names(fd))
+                self._remove_if_empty(path.name)
+        return found
+
+    def write(self, session_id: str, file: str, content: bytes) -> str:
+        """Write a file that is not there yet; returns its checksum, "sha256:…". Raises StoreError, OSError."""
+        with suppress(FileExistsError):
+            self.path.joinpath(session_id).mkdir(mode=0o700)
+        with self._within(session_id) as fd:
+            if file in _names(fd):
+                raise StoreError(f"artifact {file} of HCP session {session_id} is there already")
+            draft = f".{secrets.token_hex(8)}"
+            try:
+                checksum = self._write_draft(fd, draft, content)
+                os.rename(draft, file, src_dir_fd=fd, dst_dir_fd=fd)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(draft, dir_fd=fd)
+                raise
+            if self._sync:
+                os.fsync(fd)
+                self._sync_directory()
+            self._sound[session_id, file] = _print(os.stat(file, dir_fd=fd, follow_symlinks=False))
+        return checksum
+
+    def _write_draft(self, directory: int, draft: str, content: bytes) -> str:
+        checksum = hashlib.sha256()
+        rest = memoryview(content)
+        with os.fdopen(os.open(draft, _NEW, 0o600, dir_fd=directory), "wb", buffering=0) as target:
+            while rest:
+                written = target.write(rest[:_CHUNK])
+                checksum.update(rest[:written])
+                rest = rest[written:]
+            if self._sync:
+                os.fsync(target.fileno())
+        return f"sha256:{checksum.hexdigest()}"
+
+    def _sync_directory(self) -> None:
+        fd = os.open(self.path, _DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read(self, names: ArtifactUri, artifact: Artifact, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset` on, of a file that is found to be what the book says.
+
+        Raises NoSuchArtifact, StoreError, OSError.
+        """
+        try:
+            with self._within(names.session_id) as directory:
+                fd = os.open(names.file, _OLD, dir_fd=directory)
+        except OSError as error:
+            raise NoSuchArtifact(f"the file of artifact {artifact.uri} is gone: {error.strerror}") from error
+        try:
+            size = self._must_be_sound(fd, names, artifact)
+            # Numbers as large as a caller likes are no offset for the system.
+            return os.pread(fd, min(length, size - offset), offset) if offset < size else b""
+        finally:
+            os.close(fd)
+
+    def _must_be_sound(self, fd: int, names: ArtifactUri, artifact: Artifact) -> int:
+        """Its size, in bytes."""
+        status = os.fstat(fd)
+        key = names.session_id, names.file
+        if self._sound.get(key) == _print(status):
+            return status.st_size
+        checksum = hashlib.sha256()
+        if stat.S_ISREG(status.st_mode) and status.st_size == artifact.size_bytes:
+            at = 0
+            while part := os.pread(fd, _CHUNK, at):
+                checksum.update(part)
+                at += len(part)
+        if f"sha256:{checksum.hexdigest()}" != artifact.checksum:
+            raise StoreError(f"artifact {artifact.uri} is damaged: its file is not what was kept")
+        self._sound[key] = _print(status)
+        return status.st_size
+
+    def remove(self, files: Iterable[tuple[str, str]]) -> None:
+        """Remove files that may be there, and directories that have become empty. Raises OSError."""
+        for session_id, file in files:
+            self._sound.pop((session_id, file), None)
+            with suppress(FileNotFoundError), self._within(session_id) as fd:
+                os.unlink(file, dir_fd=fd)
+            self._remove_if_empty(session_id)
+
+    def remove_session(self, session_id: str) -> None:
+        """Remove all files of a session, if it has some. Raises OSError."""
+        if not is_session(session_id):
+            return
+        with suppress(FileNotFoundError):
+            with self._within(session_id) as fd:
+                names = _names(fd)
+            self.remove((session_id, name) for name in names)
+
+    def _remove_if_empty(self, session_id: str) -> None:
+        with suppress(OSError):
+            self.path.joinpath(session_id).rmdir()
+
+    @contextmanager
+    def _within(self, session_id: str) -> Iterator[int]:
+        """A session's directory, itself and no link to another."""
+        fd = os.open(self.path / session_id, _DIRECTORY)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _names(directory: int) -> list[str]:
+    """What is in it; but for directories, which are not ours and stay."""
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+
+
+def _print(status: os.stat_result) -> _Print:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

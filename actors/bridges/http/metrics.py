@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth._version import __version__
-from hearth.actors.busfront import BusState
+from hearth.actors.bus import BusState
 from hearth.actors.tally import LATENCY_BOUNDS
 from hearth.protocol.methods import METHODS
 

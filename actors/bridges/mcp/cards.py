@@ -13,25 +13,134 @@ import mcp_types as types
 import trio
 from mcp.shared.exceptions import MCPError
 
-from hearth.actors.bridges.mcp.card_permits import SessionPermits
 from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
-from hearth.actors.bridges.mcp.card_schema import CARD_SCHEMA
 from hearth.actors.bridges.mcp.failures import as_mcp, no_session
 from hearth.actors.bridges.mcp.providers import Ask, Provider
 from hearth.actors.memory_budget import unlimited
-from hearth.agentcard.validate import read_card
-from hearth.errors import CarrierError, RpcError
+from hearth.agentcard.validate import AUTH_SCHEMES, LANDAUER_J, NAME_POINTS, PROTOCOLS, TRUST_TIERS, read_card
+from hearth.errors import CarrierError, MethodNotFound, RpcError, SessionInvalid
+from hearth.mcp.card_permits import policy_name
 from hearth.mcp.card_tools import DECLARE, DEFINITIONS, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, VALIDATE
 from hearth.mcp.names import CARD_TOOLS, META
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from hearth.actors.bridges.mcp.card_registry import Declared
     from hearth.actors.bridges.mcp.providers import Outcome
     from hearth.actors.memory_budget import Account
     from hearth.agentcard.validate import Finding
+
+# --- The JSON Schema of AgentCards that `agentcard://schema` answers with
+#
+# It is draft-aevum-agentcard-00 §2 and §5 as a schema.
+#
+# It is written from the draft and not the public project's file, which contradicts it (protocol names, a required
+# description, no unknown fields). It says what a schema can say, in patterns that mean the same to every dialect of
+# regular expressions; what a URI is to the letter is for `agentcard_validate`, whose verdict is the one that counts.
+
+_META: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def _scheme(name: str) -> dict[str, Any]:
+    """An endpoint of this protocol has a URL that begins with it, in whatever case."""
+    letters = "".join(f"[{letter.upper()}{letter}]" for letter in name)
+    return {
+        "if": {"properties": {"protocol": {"const": name}}, "required": ["protocol"]},
+        "then": {"properties": {"url": {"pattern": f"^{letters}://[^/?#]"}}},
+    }
+
+
+def _text(description: str, **more: Any) -> dict[str, Any]:
+    return {"type": "string", "description": description, **more}
+
+
+_CAPABILITY: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {
+        "id": _text("what it is called, with dots between the parts of the name", pattern=r"^[a-z0-9][a-z0-9._-]*$"),
+        "description": _text("one to three sentences: what it does, takes and returns"),
+        "input_schema": {"type": "object", "description": "JSON Schema 2020-12 of its parameters", "$ref": _META},
+        "output_schema": {"type": "object", "description": "JSON Schema 2020-12 of its result", "$ref": _META},
+        "tags": {"type": "array", "items": {"type": "string"}, "description": "words to find it by"},
+    },
+}
+_ENDPOINT: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "how the agent is reached",
+    "required": ["protocol", "url"],
+    "properties": {
+        "protocol": {"type": "string", "enum": list(PROTOCOLS), "description": "what is spoken there"},
+        "url": _text("a URI (RFC 3986) that fits the protocol", format="uri", pattern="^[A-Za-z][A-Za-z0-9+.-]*:"),
+        "auth": {
+            "type": "object",
+            "description": "the authentication that is asked for there",
+            "properties": {"scheme": {"type": "string", "enum": list(AUTH_SCHEMES), "default": "none"}},
+        },
+    },
+    "allOf": [_scheme("http"), _scheme("https")],
+}
+_PRICING: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "what using the agent costs, in joules",
+    "properties": {
+        "base_cost_joules": {
+            "type": "number",
+            "description": "energy of an invocation: 0, or at least the Landauer limit at 300 K as the draft has it",
+            "anyOf": [{"const": 0}, {"minimum": LANDAUER_J}],
+        },
+        "per_token_joules": {"type": "number", "description": "further energy for each output token", "minimum": 0},
+    },
+}
+_GOAL: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["goal_id"],
+    "properties": {
+        "goal_id": _text("which goal"),
+        "description": _text("what it is about"),
+        "priority": {"type": "number", "description": "the agent's commitment to it", "minimum": 0, "maximum": 1},
+    },
+}
+
+CARD_SCHEMA: Final[dict[str, Any]] = {
+    "$schema": _META,
+    "title": "AgentCard",
+    "description": "What an agent says of itself (draft-aevum-agentcard-00). Unknown fields are ignored at all levels.",
+    "type": "object",
+    "required": ["agent_id", "name", "version", "capabilities", "endpoint"],
+    "properties": {
+        "agent_id": _text("a ULID: who the agent is, for ever", pattern="^[0-9A-HJKMNP-TV-Z]{26}$"),
+        "name": _text("a display name, which others may have too", minLength=1, maxLength=NAME_POINTS),
+        "version": _text(
+            "the semantic version of the card",
+            pattern=r"^(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*)"
+            r"(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?$",
+        ),
+        "capabilities": {
+            "type": "array",
+            "description": "what the agent can do, the most prominent first",
+            "minItems": 1,
+            "items": _CAPABILITY,
+        },
+        "endpoint": _ENDPOINT,
+        "pricing": _PRICING,
+        "metadata": {
+            "type": "object",
+            "description": "anything else",
+            "properties": {
+                "pacr:trust_tier": {
+                    "type": "string",
+                    "enum": list(TRUST_TIERS),
+                    "description": "what the agent says of its own trustworthiness",
+                },
+            },
+        },
+        "goal_subscriptions": {"type": "array", "items": _GOAL, "description": "the goals that the agent works for"},
+    },
+}
+
 
 SCHEMA_URI: Final = "agentcard://schema"
 REGISTRY_URI: Final = "agentcard://registry"
@@ -263,3 +372,41 @@ def _told(result: dict[str, Any]) -> types.CallToolResult:
 
 def _failed(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
+
+
+# --- What a client may use of the AgentCard tools: its session says, by policy and rate, and records each use first
+#
+# The tools are the bridge's own and no tasks of the session; without this they would pass the policy by.
+
+
+class SessionPermits:
+    """Asks the client's HACP session what may be used. Both methods raise RpcError, and CarrierError.
+
+    A server that does not know the methods has no policy for these tools, which then run for their user alone.
+    """
+
+    async def usable(self, ask: Ask) -> Collection[str]:
+        """The tools that the client is to be shown."""
+        try:
+            said = await _ask(ask, "mcp.info")
+        except MethodNotFound:
+            return CARD_TOOLS
+        found: Collection[str] = said.get("card_tools", CARD_TOOLS)
+        return found
+
+    async def use(self, ask: Ask, tool: str) -> None:
+        """Returns once one use of this tool is permitted and on record."""
+        try:
+            await _ask(ask, "mcp.use", tool=policy_name(tool))
+        except MethodNotFound:
+            return
+
+
+async def _ask(ask: Ask, method: str, **params: Any) -> Mapping[str, Any]:
+    session = await ask.client.session()
+    try:
+        return await session.call(method, **params)
+    except (SessionInvalid, CarrierError) as error:
+        # It had ended before it was asked: once more, in a new one.
+        ask.client.forget(session, error)
+        return await (await ask.client.session()).call(method, **params)

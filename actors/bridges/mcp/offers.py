@@ -5,26 +5,32 @@ The one place that knows them all. Tasks come first, because whoever stands firs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from hearth.actors.bridges.mcp.calls import TaskProvider
 from hearth.actors.bridges.mcp.cards import AgentCards
-from hearth.actors.bridges.mcp.plan import Plan
+from hearth.actors.bridges.mcp.jobs import Job, arguments_of
 from hearth.actors.bridges.mcp.progress import BEAT
 from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.actors.bridges.mcp.tasks_call import LEASE
-from hearth.actors.bridges.mcp.tools import HacpTools
 from hearth.actors.memory_budget import unlimited
 from hearth.actors.roots import CARDS
+from hearth.api import Step
+from hearth.mcp.names import PLAN, mcp_name, nearest
+from hearth.mcp.plan import DEFINITION, INPUT
+from hearth.schema import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
     from hearth.actors.bridges.mcp.providers import Ask, Provider
     from hearth.actors.memory_budget import Account
-
+    from hearth.mcp.view import ToolView
 
 
 def all_offers(
@@ -50,3 +56,70 @@ def all_offers(
         resources,
         AgentCards(state / CARDS, principal=principal, own_card=own_card, account=account),
     ]
+
+
+# --- Every tool of the session as an MCP tool: tools/list is tool.list, tools/call a task of one step (draft §10.2)
+
+
+class HacpTools(TaskProvider):
+    """See the module."""
+
+    async def tools(self, ask: Ask) -> Sequence[types.Tool]:
+        """See Provider."""
+        view = await ask.client.view()
+        return [types.Tool.model_validate(definition) for definition in view.definitions()]
+
+    async def job(self, ask: Ask, params: types.CallToolRequestParams) -> Job | None:
+        """See TaskProvider."""
+        entry = (await ask.client.view()).find(params.name)
+        if entry is None:
+            return None
+        name = entry["name"]
+        return Job(mcp_name(name), f"tools/call {name}", (Step(name, arguments_of(params)),), (entry,))
+
+
+# --- `hacp_plan`: a whole task of ordered steps in one call, so that a model can plan and not just call
+#
+# It takes tools by either of their names, and says of each step what became of it. What a plan may do is HACP's
+# business: the same checks, the same policy and the same audit as for any task (draft §3.4; design §4).
+
+_VALIDATOR: Final = Validator(INPUT)
+_TOOL: Final = types.Tool.model_validate(DEFINITION)
+
+
+class Plan(TaskProvider):
+    """See the module."""
+
+    async def tools(self, ask: Ask) -> Sequence[types.Tool]:
+        """See Provider."""
+        del ask
+        return (_TOOL,)
+
+    async def job(self, ask: Ask, params: types.CallToolRequestParams) -> Job | None:
+        """See TaskProvider. Raises MCPError for a plan that cannot be read, or that names a tool there is not."""
+        if params.name != PLAN:
+            return None
+        plan = arguments_of(params)
+        if not _VALIDATOR.accepts(plan):
+            raise _wrong(*_VALIDATOR.explain(plan))
+        view = await ask.client.view()
+        entries = [_entry(view, index, step["tool"]) for index, step in enumerate(plan["steps"])]
+        steps = [Step(entry["name"], step.get("args", {})) for entry, step in zip(entries, plan["steps"], strict=True)]
+        constraints = {name: value for name, value in plan.items() if name not in ("intent", "steps")}
+        return Job(PLAN, plan["intent"], steps, entries, constraints, plan=True)
+
+
+def _entry(view: ToolView, index: int, name: str) -> Mapping[str, Any]:
+    entry = view.find(name)
+    if entry is None:
+        near = nearest(name, view.names())
+        raise _wrong(f"/steps/{index}/tool", f"there is no tool {name[:100]!r}{near} tools/list has those there are")
+    return entry
+
+
+def _wrong(pointer: str, reason: str) -> MCPError:
+    return MCPError(
+        code=types.INVALID_PARAMS,
+        message=f"Invalid arguments for {PLAN}: {pointer or 'arguments'}: {reason}. Nothing has run.",
+        data={"path": pointer, "reason": reason},
+    )

@@ -7,19 +7,36 @@ session may not use takes its resources away. Telling of changes is `subscriptio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
+from weakref import WeakKeyDictionary
 
 import mcp_types as types
 import orjson
+import trio
+from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 from hearth.actors.bridges.mcp.calls import submit
 from hearth.actors.bridges.mcp.failures import no_resource
 from hearth.actors.bridges.mcp.jobs import Job
 from hearth.actors.bridges.mcp.providers import Ask, Provider
-from hearth.actors.bridges.mcp.subscriptions import EVERY, Changes
+from hearth.actors.memory_budget import MCP_WATCH_BYTES, text_bytes
 from hearth.api import Step
-from hearth.errors import CarrierError, DeviceError, InvalidParams, RpcError, SessionInvalid, TaskNotFound, from_wire
+from hearth.errors import (
+    AuditUnavailable,
+    CarrierError,
+    DeviceError,
+    HearthError,
+    InvalidParams,
+    QueueFull,
+    RateLimited,
+    ResourceBusy,
+    RpcError,
+    SessionInvalid,
+    TaskNotFound,
+    from_wire,
+)
 from hearth.mcp.names import mcp_name
 from hearth.mcp.outcome import of_task
 
@@ -27,7 +44,292 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from hearth.actors.bridges.mcp.clients import Client
+    from hearth.actors.memory_budget import Account
     from hearth.api import Session
+
+# --- Who is told that a resource has changed, and the looking that this takes
+#
+# Owns one poller for each resource of each client that anybody has subscribed to, however many subscriptions that are;
+# the bounds; and both ways to be told, resources/subscribe (until 2025-11-25) and subscriptions/listen (from 2026-07-28
+# on). What a resource is, and what in it counts as a change, is for whoever makes a `Changes`.
+#
+# A poller looks through its client's own session, so with no more rights than the client has, and ends with the last
+# subscription or with the client, whichever is first.
+
+EVERY: Final = 2.0
+"""Seconds between two looks at one resource: each is a task, with its records, in a history of 256 tasks."""
+MOST_WATCHED: Final = 32
+"""Resources that one client may have watched at a time."""
+MOST_STREAMS: Final = 16
+"""Streams of subscriptions/listen that one client may have open at a time."""
+
+Look: TypeAlias = "Callable[[Client, str], Awaitable[object]]"
+"""What counts of the resource with a canonical URI, to be compared with what counted before. Raises HearthError."""
+
+Tell: TypeAlias = "Callable[[], Awaitable[None]]"
+
+_PASSING = (AuditUnavailable, QueueFull, RateLimited, ResourceBusy)
+"""Refusals that say nothing about whether a resource is there and may be read."""
+_UNKNOWN: Final = object()
+
+
+class _Watch:
+    """One resource of one client, looked at as long as `tellers` has somebody in it."""
+
+    __slots__ = ("_account", "error", "ready", "scope", "seen", "tellers")
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self.tellers: dict[object, tuple[Tell, int]] = {}
+        """By token: what is called, and what is charged for it."""
+        self.ready = trio.Event()
+        """Set after the first look: what differs from that is a change."""
+        self.error: HearthError | None = None
+        """Why there is nothing to look at: the first look said so."""
+        self.seen: object = _UNKNOWN
+        self.scope = trio.CancelScope()
+
+    def drop(self, token: object) -> bool:
+        """Tell one of them no more; False if it is told no more already."""
+        _, size = self.tellers.pop(token, (None, 0))
+        self._account.release(size)
+        return size > 0
+
+
+class _Book:
+    """What one client has subscribed to. The keys of `watches` are canonical URIs, those of `plain` are as given."""
+
+    __slots__ = ("plain", "streams", "watches")
+
+    def __init__(self) -> None:
+        self.watches: dict[str, _Watch] = {}
+        self.plain: dict[str, object] = {}
+        self.streams = 0
+
+
+class Changes:
+    """All subscriptions of one server's clients.
+
+    `canonical` gives a URI in the one form that stands for all spellings of it, or None where it names nothing that can
+    be watched. `every`: seconds between two looks.
+    """
+
+    def __init__(self, canonical: Callable[[str], str | None], look: Look, *, every: float = EVERY) -> None:
+        self._canonical = canonical
+        self._look = look
+        self._every = every
+        self._books: WeakKeyDictionary[Client, _Book] = WeakKeyDictionary()
+
+    async def subscribe(self, ask: Ask, uri: str) -> bool:
+        """Tell this client of changes on its own channel, until it unsubscribes or goes; False for a URI not of ours.
+
+        Again for the same URI, it changes nothing. Raises MCPError beyond the bound, QueueFull, and what the first look
+        raises.
+        """
+        key = self._canonical(uri)
+        if key is None:
+            return False
+        book = self._book(ask.client)
+        if uri in book.plain:
+            return True
+        session = ask.ctx.session
+
+        async def tell() -> None:
+            await session.send_resource_updated(uri)
+
+        token = object()
+        try:
+            watch = self._enter(ask.client, key, uri, token, tell)
+            if watch is None:
+                raise MCPError(
+                    types.INVALID_REQUEST,
+                    f"this client has {MOST_WATCHED} resources watched already; unsubscribe from one of them first",
+                )
+            await watch.ready.wait()
+            if watch.error is not None:
+                raise watch.error
+            if book.plain.setdefault(uri, token) is not token:  # another request for the same was faster
+                _drop(book, key, token)
+        except InvalidParams:
+            _drop(book, key, token)
+            return False
+        except BaseException:
+            _drop(book, key, token)
+            raise
+        return True
+
+    def unsubscribe(self, ask: Ask, uri: str) -> bool:
+        """Tell it no more; False for a URI that is not ours."""
+        key = self._canonical(uri)
+        if key is None:
+            return False
+        book = self._book(ask.client)
+        if uri in book.plain:
+            _drop(book, key, book.plain.pop(uri))
+        return True
+
+    async def listen(self, ask: Ask, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+        """Serve one stream, which ends when the client ends it or goes.
+
+        The acknowledgement names the URIs that are watched: those that cannot be, that this client may not read, or
+        that are beyond the bound are left out, and so are changes of lists, of which nothing is told here. Raises
+        MCPError for one stream too many, QueueFull, CarrierError.
+        """
+        request_id = ask.ctx.request_id
+        assert request_id is not None, "what is answered has an id"
+        book = self._book(ask.client)
+        if book.streams >= MOST_STREAMS:
+            raise MCPError(
+                types.INVALID_REQUEST,
+                f"this client has {MOST_STREAMS} streams open already; end one, or list all resources on one stream",
+            )
+        stream = _Stream(ask, request_id)
+        entered: list[tuple[str, object]] = []
+        book.streams += 1
+        try:
+            watches: list[tuple[str, _Watch]] = []
+            for uri in dict.fromkeys(params.notifications.resource_subscriptions or ()):
+                key = self._canonical(uri)
+                token = object()
+                watch = None if key is None else self._enter(ask.client, key, uri, token, stream.teller(uri))
+                if key is not None and watch is not None:
+                    entered.append((key, token))
+                    watches.append((uri, watch))
+            await stream.acknowledge([uri for uri, watch in watches if await _worked(watch)])
+            await stream.run(ask.client.gone)
+        finally:
+            book.streams -= 1
+            for key, token in entered:
+                _drop(book, key, token)
+        return types.SubscriptionsListenResult(_meta=stream.meta)
+
+    # --- one poller for each resource ---------------------------------------------------------------------------
+
+    def _book(self, client: Client) -> _Book:
+        return self._books.setdefault(client, _Book())
+
+    def _enter(self, client: Client, key: str, uri: str, token: object, tell: Tell) -> _Watch | None:
+        """Have `tell` called when the resource has changed from what it is now, which the watch's first look will say.
+
+        None beyond the bound. Raises QueueFull.
+        """
+        watches = self._book(client).watches
+        watch = watches.get(key)
+        if watch is None and len(watches) >= MOST_WATCHED:
+            return None
+        # One resource has many spellings, so each subscription is charged as if it had a poller of its own.
+        size = MCP_WATCH_BYTES + text_bytes(uri)
+        client.account.charge(size)
+        if watch is None:
+            watch = watches[key] = _Watch(client.account)
+            client.nursery.start_soon(self._poll, client, key, watch)
+        watch.tellers[token] = tell, size
+        return watch
+
+    async def _poll(self, client: Client, key: str, watch: _Watch) -> None:
+        book = self._book(client)
+        try:
+            with watch.scope:
+                pause = await self._glance(client, key, watch)
+                while watch.error is None:
+                    watch.ready.set()
+                    with trio.move_on_after(pause):
+                        await client.gone.wait()
+                        break
+                    pause = await self._glance(client, key, watch)
+        finally:
+            if book.watches.get(key) is watch:
+                del book.watches[key]
+            for token in list(watch.tellers):
+                watch.drop(token)
+            if not watch.ready.is_set():
+                watch.error = watch.error or HearthError("the subscription ended before anything was looked at")
+                watch.ready.set()
+
+    async def _glance(self, client: Client, key: str, watch: _Watch) -> float:
+        """Look once, tell of a change, and return the seconds until the next look.
+
+        A device that does not answer is a state like any other: that it begins and that it ends are changes. Of what
+        is refused for the moment (a full queue, a rate) nothing is learned.
+        """
+        try:
+            now: object = await self._look(client, key)
+        except DeviceError as error:
+            now = error.symbol
+        except HearthError as error:
+            if not watch.ready.is_set() and not isinstance(error, _PASSING):
+                watch.error = error
+            retry_ms = (error.data or {}).get("retry_after_ms", 0) if isinstance(error, RateLimited) else 0
+            return max(self._every, retry_ms / 1000)
+        before, watch.seen = watch.seen, now
+        if before is not _UNKNOWN and before != now:
+            for tell, _ in list(watch.tellers.values()):
+                await tell()
+        return self._every
+
+
+class _Stream:
+    """What one subscriptions/listen has to be told: each URI at most once at a time, since a change is no message."""
+
+    def __init__(self, ask: Ask, request_id: types.RequestId) -> None:
+        self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: request_id}
+        self._session = ask.ctx.session
+        self._request_id = request_id
+        self._changed: dict[str, None] = {}
+        self._wake = trio.Event()
+
+    def teller(self, uri: str) -> Tell:
+        """What is called when this resource has changed; it never waits for whoever reads the stream."""
+
+        async def tell() -> None:
+            self._changed[uri] = None
+            self._wake.set()
+
+        return tell
+
+    async def acknowledge(self, uris: list[str]) -> None:
+        honoured = types.SubscriptionFilter(resource_subscriptions=uris or None)
+        await self._send(
+            types.SubscriptionsAcknowledgedNotification(
+                params=types.SubscriptionsAcknowledgedNotificationParams(notifications=honoured, _meta=self.meta)
+            )
+        )
+
+    async def run(self, gone: trio.Event) -> None:
+        """Tell, until the client has gone."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell)
+            await gone.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _tell(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            changed, self._changed = self._changed, {}
+            for uri in changed:
+                params = types.ResourceUpdatedNotificationParams(uri=uri, _meta=self.meta)
+                await self._send(types.ResourceUpdatedNotification(params=params))
+
+    async def _send(self, notification: types.ServerNotification) -> None:
+        await self._session.send_notification(notification, related_request_id=self._request_id)
+
+
+async def _worked(watch: _Watch) -> bool:
+    """Wait for the first look, and say whether there is anything to look at. Raises CarrierError."""
+    await watch.ready.wait()
+    if isinstance(watch.error, CarrierError):
+        raise watch.error
+    return watch.error is None
+
+
+def _drop(book: _Book, key: str, token: object) -> None:
+    """Whoever has this token is told no more; the last one ends the poller."""
+    watch = book.watches.get(key)
+    if watch is not None and watch.drop(token) and not watch.tellers:
+        del book.watches[key]
+        watch.scope.cancel()
+
 
 T = TypeVar("T")
 

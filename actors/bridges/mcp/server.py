@@ -6,9 +6,11 @@ becomes an MCP error. How a tool works is its provider's; which carrier the mess
 
 from __future__ import annotations
 
+import base64
+import binascii
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import mcp_types as types
 from mcp.server.caching import CacheHint
@@ -19,7 +21,6 @@ from mcp.shared.exceptions import MCPError
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.consent import PATIENCE
 from hearth.actors.bridges.mcp.failures import as_mcp, no_resource, no_session
-from hearth.actors.bridges.mcp.paging import page as paged
 from hearth.actors.bridges.mcp.providers import Ask, Method, Outcome, Provider
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.groups import sole
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from hearth.actors.bridges.mcp.clients import Clients, Context
-
 
 NAME: Final = "hearth"
 FRESH_MS: Final = 60_000
@@ -207,9 +207,7 @@ class Offers:
         # A lone surrogate cannot be sent.
         name = params.name[:LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
         near = nearest(name, [known for tool in tools for known in _names(tool)])
-        raise MCPError(
-            code=types.INVALID_PARAMS, message=f"Unknown tool: {name}{near} tools/list has those there are"
-        )
+        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {name}{near} tools/list has those there are")
 
     # --- resources ----------------------------------------------------------------------------------------------
 
@@ -298,3 +296,32 @@ def _names(tool: types.Tool) -> list[str]:
 
 def _has(provider: Provider, kind: str) -> bool:
     return getattr(type(provider), kind) is not getattr(Provider, kind)
+
+
+# --- Pages of a list, and the cursors between them: opaque to a client, and refused if they are not ours
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    Item = TypeVar("Item", bound=BaseModel)
+
+PAGE: Final = 100
+"""Entries of one paged of a list; a board's own tools fit on the first one, for clients that never ask for a second."""
+
+
+def paged(items: list[Item], params: types.PaginatedRequestParams, kind: str) -> tuple[list[Item], str | None]:
+    """One paged, and the cursor of the next. Raises MCPError for a cursor that is not one of ours."""
+    start = 0
+    if params.cursor is not None:
+        try:
+            start = int(base64.urlsafe_b64decode(params.cursor).decode("ascii").removeprefix(f"{kind}:"))
+        except (binascii.Error, ValueError):
+            start = 0
+        if params.cursor != _cursor(kind, start) or not 0 < start < len(items):
+            raise MCPError(code=types.INVALID_PARAMS, message="Unknown cursor; begin the list again without one")
+    end = start + PAGE
+    return items[start:end], _cursor(kind, end) if end < len(items) else None
+
+
+def _cursor(kind: str, start: int) -> str:
+    return base64.urlsafe_b64encode(f"{kind}:{start}".encode()).decode()

@@ -8,7 +8,7 @@ to those clients a call is a call, and it reports progress.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
 import mcp_types as types
@@ -16,19 +16,19 @@ import trio
 from attrs import frozen
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter, ValidationError
 
 from hearth.actors.bridges.mcp.providers import Method, Provider
 from hearth.actors.bridges.mcp.retained import retained
-from hearth.actors.bridges.mcp.tasks_book import MOST_TASKS, Book
-from hearth.actors.bridges.mcp.tasks_call import LEASE, LongCall
-from hearth.actors.bridges.mcp.tasks_listen import Listen, listen_to
+from hearth.actors.bridges.mcp.tasks_call import LEASE, Channel, LongCall, speak
 from hearth.errors import HearthError
 from hearth.mcp.names import PLAN
 from hearth.mcp.protocol import TASKS as EXTENSION
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from hearth.actors.bridges.mcp.clients import Client
     from hearth.actors.bridges.mcp.providers import Ask, CallNext, Outcome
@@ -201,3 +201,188 @@ def _undeclared() -> MCPError:
         message=f"This needs the client capability extensions[{EXTENSION!r}], which the request does not declare",
         data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
     )
+
+
+# --- The MCP tasks of one client: found by it and by nobody else, at most so many, and gone when their lease is
+#
+# It also knows who listens to them. It refuses to run anything: a call is run by its client's nursery.
+
+MOST_TASKS: Final = 64
+"""Tasks that a client has at a time, finished ones included: as many as a HACP session has live ones."""
+MOST_WATCHES: Final = 16
+"""Streams on which a client is told about its tasks at a time."""
+LISTENING: Final = 5.0
+"""Seconds by which a stream that is open renews the leases of what it tells of."""
+
+
+class Book:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, LongCall] = {}
+        self._watches: set[Watch] = set()
+
+    @property
+    def full(self) -> bool:
+        """True if there is no place for another."""
+        return len(self._calls) >= MOST_TASKS
+
+    def enter(self, call: LongCall) -> None:
+        """It can be found from now on."""
+        self._calls[call.task_id] = call
+
+    def strike(self, call: LongCall) -> None:
+        """It cannot be found any more, if it could."""
+        self._calls.pop(call.task_id, None)
+
+    def find(self, task_id: str) -> LongCall:
+        """A task that is asked for, its lease renewed. Raises MCPError: not found, be it unknown, over or another's."""
+        call = self._calls.get(task_id)
+        if call is None:
+            raise MCPError(
+                code=types.INVALID_PARAMS,
+                message="Task not found: this client has none of that id, or its ttlMs is over",
+            )
+        call.renew()
+        return call
+
+    def changed(self, call: LongCall) -> None:
+        """Tell those who listen to it."""
+        for watch in self._watches:
+            watch.note(call)
+
+    def watch(self, task_ids: Iterable[str]) -> Watch:
+        """Listen to those of these tasks that there are. Raises MCPError for one stream too many."""
+        if len(self._watches) >= MOST_WATCHES:
+            raise MCPError(
+                code=types.INVALID_REQUEST,
+                message=f"This client listens to its tasks on {MOST_WATCHES} streams already; end one of them first",
+            )
+        calls = (self._calls.get(task_id) for task_id in task_ids)
+        return Watch(self._watches, [call for call in calls if call is not None])
+
+
+class Watch:
+    """What one stream has yet to tell: of each task only how it stands now, however often it changed meanwhile."""
+
+    def __init__(self, watches: set[Watch], calls: list[LongCall]) -> None:
+        self._calls = {call.task_id: call for call in calls}
+        self._untold = dict(self._calls)
+        self._news = trio.Event()
+        self._watches = watches
+
+    @property
+    def task_ids(self) -> list[str]:
+        """The tasks it is about."""
+        return list(self._calls)
+
+    def note(self, call: LongCall) -> None:
+        """A task has changed."""
+        if call.task_id in self._calls:
+            self._untold[call.task_id] = call
+            self._news.set()
+
+    def __enter__(self) -> Self:
+        self._watches.add(self)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._watches.discard(self)
+
+    async def tell(self, say: Callable[[dict[str, Any]], Awaitable[None]]) -> NoReturn:
+        """Say how each task stands, at first and after every change, until cancelled."""
+        while True:
+            while self._untold:
+                _, call = self._untold.popitem()
+                await say(call.describe())
+            self._news = trio.Event()
+            with trio.move_on_after(LISTENING):
+                await self._news.wait()
+            for call in self._calls.values():
+                if not call.settled:
+                    # Whoever listens has not vanished.
+                    call.renew()
+
+
+# --- Status notifications: subscriptions/listen with `taskIds`, on the same stream as whatever else the server tells of
+#
+# The acknowledgement is one frame for all, and it is sent by whoever serves the rest; the names of the tasks are put
+# into it on its way. After it, each task's state goes out at once and after every change.
+
+Listen: TypeAlias = (
+    "Callable[[Ask, types.SubscriptionsListenRequestParams], Awaitable[types.SubscriptionsListenResult]]"
+)
+"""Serves one stream of changes."""
+
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+
+_IDS: Final = TypeAdapter(list[str])
+
+
+async def listen_to(
+    book: Book,
+    wanted: Any,
+    ask: Ask,
+    params: types.SubscriptionsListenRequestParams,
+    others: Listen | None,
+) -> types.SubscriptionsListenResult:
+    """Serve a stream on which the `wanted` tasks are told of, and by `others` the rest.
+
+    Raises MCPError for what is no list of ids.
+    """
+    others = others or _nothing_else
+    if wanted is None:
+        return await others(ask, params)
+    try:
+        task_ids = _IDS.validate_python(wanted, strict=True)
+    except ValidationError:
+        raise MCPError(code=types.INVALID_PARAMS, message="notifications.taskIds must be a list of task ids") from None
+    with book.watch(task_ids) as watch:
+        async with trio.open_nursery() as nursery:
+            stream = _Stream(ask, watch)
+            nursery.start_soon(stream.run)
+            result = await others(stream.ask(ask), params)
+            nursery.cancel_scope.cancel()
+    return result
+
+
+class _Stream(Channel):
+    """The stream as the others see it."""
+
+    def __init__(self, ask: Ask, watch: Watch) -> None:
+        super().__init__(ask, lambda _message: None)
+        self._ctx = ask.ctx
+        self._watch = watch
+        self._acknowledged = trio.Event()
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> None:
+        """See DispatchContext."""
+        if method == ACKNOWLEDGED and params is not None:
+            honored = {**params["notifications"], "taskIds": self._watch.task_ids}
+            await super().notify(method, {**params, "notifications": honored}, opts)
+            self._acknowledged.set()
+        else:
+            await super().notify(method, params, opts)
+
+    async def run(self) -> None:
+        """Tell of the tasks, once it has been acknowledged that they are told of."""
+        await self._acknowledged.wait()
+        await self._watch.tell(self._say)
+
+    async def _say(self, state: dict[str, Any]) -> None:
+        meta = {SUBSCRIPTION_ID_META_KEY: self._ctx.request_id}
+        await speak(self._ctx, "notifications/tasks", {**state, "_meta": meta})
+
+
+async def _nothing_else(ask: Ask, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+    """What is served beside tasks, where nothing is."""
+    del params
+    meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ask.ctx.request_id}
+    acknowledged = types.SubscriptionsAcknowledgedNotificationParams(
+        notifications=types.SubscriptionFilter(), _meta=meta
+    )
+    await ask.ctx.session.send_notification(
+        types.SubscriptionsAcknowledgedNotification(params=acknowledged), related_request_id=ask.ctx.request_id
+    )
+    await ask.client.gone.wait()
+    return types.SubscriptionsListenResult(_meta=meta)

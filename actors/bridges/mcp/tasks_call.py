@@ -9,20 +9,25 @@ question about it renews: whoever stops asking, and vanished with what it had ru
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
+import anyio
 import mcp_types as types
 import trio
-from mcp.shared.exceptions import MCPError
+from attrs import evolve
+from mcp.server.connection import Connection
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
+from mcp.shared.transport_context import TransportContext
 from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from hearth.actors.bridges.mcp.failures import as_mcp
 from hearth.actors.bridges.mcp.retained import retained
-from hearth.actors.bridges.mcp.tasks_channel import Channel
 from hearth.actors.memory_budget import MCP_CALL_BYTES, SMALL_OUTCOME
 from hearth.actors.supervisor import contain
 from hearth.errors import HearthError, QueueFull
@@ -31,6 +36,7 @@ from hearth.groups import sole
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hearth.actors.bridges.mcp.clients import Context
     from hearth.actors.bridges.mcp.providers import Ask, CallNext, Outcome
     from hearth.actors.memory_budget import Retained
 
@@ -301,3 +307,76 @@ def _told(error: BaseException) -> MCPError | None:
 
 def _iso(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- The request that a long call believes it is answering: the client's facts, and no way to ask the client
+#
+# A call that has become an MCP task outlives the request that began it. Its progress is the task's status message, and
+# goes to the request too for as long as that has no answer; the SDK drops what comes later, and so it should, since
+# tasks have neither progress notifications nor log entries (SEP-2663). It refuses every request to the client: what a
+# task needs to know it asks by `inputRequests`.
+
+
+async def speak(ctx: Context, method: str, params: Mapping[str, Any] | None) -> None:
+    """Send a notification, in its wire form, on the stream of a request's answer."""
+    said = types.Notification[dict[str, Any], str](method=method, params=dict(params or {}))
+    await ctx.session.send_notification(cast("types.ServerNotification", said), related_request_id=ctx.request_id)
+
+
+class Channel:
+    """Implements the SDK's DispatchContext for one call. `tell` takes the text of each progress report."""
+
+    def __init__(self, ask: Ask, tell: Callable[[str], None]) -> None:
+        self._origin = ask.ctx
+        self._tell = tell
+        self._cancel_requested = anyio.Event()
+
+    def ask(self, ask: Ask) -> Ask:
+        """The same request, answered through this channel; it has a progress token, if the client gave none too."""
+        ctx = ask.ctx
+        params = ctx.session.client_params
+        connection = Connection.from_envelope(
+            ctx.protocol_version, None if params is None else params.client_info, ctx.session.client_capabilities
+        )
+        meta = cast("types.RequestParamsMeta", {"progress_token": "task", **(ctx.meta or {})})
+        return evolve(ask, ctx=replace(ctx, session=ServerSession(self, connection, request_meta=meta), meta=meta))
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """See DispatchContext."""
+        if message is not None:
+            self._tell(message)
+        await self._origin.session.report_progress(progress, total, message)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> None:
+        """See DispatchContext."""
+        del opts
+        await speak(self._origin, method, params)
+
+    async def send_raw_request(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> NoReturn:
+        """See DispatchContext."""
+        del params, opts
+        raise NoBackChannelError(method)
+
+    @property
+    def transport(self) -> TransportContext:
+        """See DispatchContext."""
+        return TransportContext(kind="task", can_send_request=False)
+
+    @property
+    def can_send_request(self) -> bool:
+        """See DispatchContext."""
+        return False
+
+    @property
+    def request_id(self) -> types.RequestId | None:
+        """See DispatchContext."""
+        return self._origin.request_id
+
+    @property
+    def message_metadata(self) -> None:
+        """See DispatchContext."""
+
+    @property
+    def cancel_requested(self) -> anyio.Event:
+        """See DispatchContext; a task is cancelled by its scope, and not by notifications/cancelled (SEP-2663)."""
+        return self._cancel_requested

@@ -21,8 +21,7 @@ import rfc8785
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from hearth.actors.bridges.mcp.plan import Plan
-from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.actors.bridges.mcp.offers import HacpTools, Plan
 from hearth.actors.submission import Checks, NotLooked, check as check_submission
 from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
