@@ -9,6 +9,9 @@
   the outcome is written. What a crash leaves is a note without an outcome: an unknown one.
 - A step that failed without any effect is written down only once the function goes on: as the last thing of a job that
   fails, it may be tried again by whoever goes on from the last checkpoint.
+- When a part of a gather fails, the others are cancelled, and what they had not come to is never done: replayed, a part
+  that has no more on record waits until the others have come to where they were (`_caught_up`). What a part had done
+  when it had been cancelled already is on record as missed: replayed, the part waits there to be cancelled again.
 - Cancellation (abort, max_duration, the daemon's end, a failed neighbour in a gather) reaches the function as Trio's. A
   step in flight is stopped cooperatively, and what it came to is written down first. In the `finally` blocks of a job
   that is ending, `Job.clean_up` allows some more steps: those are no part of the function's course, so they are not
