@@ -16,7 +16,7 @@ from hearth.ids import new_id
 from hearth.known_members import MOST_NAMED
 from hearth.mcp.card_permits import check_use
 from hearth.policy.buckets import too_often
-from hearth.policy.rate import Rate
+from hearth.policy.rules import Rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from hearth.actors.step import StepRun, TaskServices
     from hearth.actors.submission import Checks, Looked
     from hearth.actors.taskbook import TaskBook
-    from hearth.policy.rate import RateLimits
-    from hearth.policy.rules import Grant
+    from hearth.policy.rules import Grant, RateLimits
     from hearth.protocol.methods import TaskSubmit
 
 

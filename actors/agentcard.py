@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from attrs import evolve, field, frozen
 
-from hearth.agentcard.build import Measured, build_card
-from hearth.agentcard.place import choose_place
+from hearth.agentcard.build import Measured, build_card, choose_place
 from hearth.agentcard.validate import validate
 from hearth.agentcard.version import next_version
 from hearth.audit import keys
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from hearth.agentcard.place import Place
+    from hearth.agentcard.build import Place
     from hearth.config_card import CardConfig
     from hearth.config_listen import HttpConfig
     from hearth.tools import Tool

@@ -33,9 +33,8 @@ from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
 from hearth.hcp.capability import CapabilitySet
 from hearth.policy.accounts import unknown_accounts
-from hearth.policy.jobs import JobRules
 from hearth.policy.paths import PathGuard
-from hearth.policy.rules import Match, PolicyEntry, token_digests
+from hearth.policy.rules import JobRules, Match, PolicyEntry, token_digests
 from hearth.tools import ToolRegistry
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The actor that reads the machine's energy meters now and then, so that the card can say what a call costs.
 
 Owns when they are read. It reads through the sensors' driver, in a thread, and past the bus: a reading keeps nothing
-and changes nothing, and must not wait behind a client's. What the readings mean, `hearth.agentcard.energy` says.
+and changes nothing, and must not wait behind a client's. What the readings mean, `hearth.agentcard.build` says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hearth.agentcard.energy import PERIOD_S, EnergyPerInvocation, Sensor, choose_meters
+from hearth.agentcard.build import PERIOD_S, EnergyPerInvocation, Sensor, choose_meters
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -40,8 +40,8 @@ from hearth.errors import AuditUnavailable, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hearth.audit.chain import Head
     from hearth.audit.disk import Disk
+    from hearth.audit.record import Head
 
 RETRY_S: Final = 1.0
 """How often a log that cannot be written is tried again when nothing is posted."""

@@ -18,7 +18,7 @@ from attrs import Factory, define
 
 from hearth.audit.record import timestamp
 from hearth.policy.buckets import MOST_NAMES, Buckets
-from hearth.policy.rate import Rate, TokenBucket
+from hearth.policy.rules import Rate, TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable

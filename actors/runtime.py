@@ -37,8 +37,7 @@ from hearth.known_members import known_by
 from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
 from hearth.mcp.protocol import endpoints
 from hearth.policy.buckets import Buckets, too_often
-from hearth.policy.rate import Rate
-from hearth.policy.rules import Grant, PolicyEntry, decide
+from hearth.policy.rules import Grant, PolicyEntry, Rate, decide
 from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from hearth.actors.asks import Desk
     from hearth.actors.energymeter import EnergyMeter
     from hearth.actors.journal import Journal
-    from hearth.audit.chain import Head
+    from hearth.audit.record import Head
     from hearth.drivers.boards import Board
     from hearth.drivers.launching import Launcher
     from hearth.policy.paths import PathGuard

@@ -25,7 +25,7 @@ from hearth.actors.taskbook import TaskBook
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.ids import new_id
 from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
-from hearth.policy.rate import PrincipalRates, RateLimits
+from hearth.policy.rules import PrincipalRates, RateLimits
 from hearth.protocol.methods import (
     SUPPORTED,
     EventsSubscribe,

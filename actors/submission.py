@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bus import Bus
     from hearth.known_members import Known, Stranger
-    from hearth.policy.rate import RateLimits
-    from hearth.policy.rules import Grant
+    from hearth.policy.rules import Grant, RateLimits
     from hearth.protocol.methods import StepSpec, TaskSubmit
     from hearth.schema import Validator
     from hearth.tools import PathGuard, PathUse, ToolRegistry

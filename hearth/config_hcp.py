@@ -1,7 +1,7 @@
 """[hcp] and `hcp` of a [[policy]] entry: whole jobs that other agents hand in (HCP), and who may.
 
 This module owns the two shapes. It reads no capability and knows no job: `hearth.hcp.library` finds the files that
-`capabilities` names, `hearth.policy.jobs` gives a policy entry's rules their meaning.
+`capabilities` names, `hearth.policy.rules` gives a policy entry's rules their meaning.
 """
 
 # `checked` reads the annotations at class creation, so they must not be postponed to strings.

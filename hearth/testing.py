@@ -36,9 +36,8 @@ from hearth.errors import DeviceError
 from hearth.groups import sole
 from hearth.hcp.capability import CapabilitySet
 from hearth.hcp.declaration import declare
-from hearth.policy.jobs import JobRules
 from hearth.policy.principal import from_token
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.tools import Done, ToolRegistry
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from hearth._version import __version__
 from hearth.agentcard.validate import LANDAUER_J
 from hearth.hcp.values import HCP_VERSION
 from hearth.mcp.names import mcp_name
-from hearth.mcp.protocol import PROTOCOL_VERSIONS
+from hearth.mcp.protocol import COMMAND, PATH, PROTOCOL_VERSIONS
 from hearth.protocol import PROTOCOL_VERSION
 from hearth.tools import CARD_NAMESPACE, RISK_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from hearth.agentcard.place import Place
     from hearth.config_card import CardConfig
+    from hearth.config_listen import HttpConfig
     from hearth.tools import Tool
 
 MOST_SENTENCES = 3
@@ -139,3 +139,160 @@ def _pricing(config: CardConfig, measured: Measured | None, metadata: dict[str, 
     if config.per_token_joules is not None:
         pricing["per_token_joules"] = config.per_token_joules
     return pricing
+
+
+# --- Where other agents reach this one: the endpoint of the card, from where the daemon listens (draft §2.5)
+#
+# This module owns the choice among several ways; it binds nothing and asks no network. What is bound to all addresses
+# has no address of its own, and a host's name is nobody's business (§8.6): only names that the operator wrote down are
+# told.
+
+
+@frozen
+class Place:
+    """An endpoint: `protocol` and `auth` as the draft has them, `url` a URI."""
+
+    protocol: str
+    url: str
+    auth: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The card's endpoint."""
+        return {"protocol": self.protocol, "url": self.url, "auth": {"scheme": self.auth}}
+
+
+STDIO = Place("stdio", f"stdio:{'%20'.join(COMMAND)}", "none")
+"""Without an HTTP listener: the command that speaks MCP on its standard streams, wherever the daemon can be reached."""
+
+
+def choose_place(card: CardConfig, http: HttpConfig, listeners: Iterable[str], *, mcp: bool, tokens: bool) -> Place:
+    """The endpoint, from the `[card]` and `[http]` sections and the addresses that are listened at.
+
+    Of `listeners` those that are HTTP URLs count; `mcp` says that they have /mcp, `tokens` that a `[[policy]]` entry
+    names a token.
+    """
+    place = _listening(http, listeners, mcp=mcp, tokens=tokens)
+    if card.protocol is not None and card.url is not None:
+        place = Place(card.protocol, card.url, place.auth if card.protocol != "stdio" else "none")
+    return place if card.auth is None else Place(place.protocol, place.url, card.auth)
+
+
+def _listening(http: HttpConfig, listeners: Iterable[str], *, mcp: bool, tokens: bool) -> Place:
+    base = next((url for url in listeners if url.startswith(("http://", "https://"))), None)
+    if base is None:
+        return STDIO
+    url = _reachable(base.rstrip("/"), http.hosts)
+    auth = auth_scheme(http, tokens=tokens)
+    # The draft's `mcp` says what is spoken there; the URL's scheme still says over what, which §8.5 compares.
+    return Place("mcp", url + PATH, auth) if mcp else Place(url.partition(":")[0], f"{url}/", auth)
+
+
+def auth_scheme(http: HttpConfig, *, tokens: bool) -> str:
+    """What a caller must bring: on loopback the kernel says who it is, elsewhere it must prove it."""
+    if http.listen is not None and http.listen.is_loopback and not http.plaintext:
+        return "none"
+    return "mtls" if http.client_ca is not None and not tokens else "bearer"
+
+
+def _reachable(url: str, hosts: Sequence[str]) -> str:
+    """A URL that leads somewhere: one of all addresses gets the first of the names that the operator gave."""
+    scheme, _, authority = url.partition("://")
+    host, colon, port = authority.rpartition(":")
+    if host not in _ALL_ADDRESSES:
+        return url
+    return f"{scheme}://{hosts[0] if hosts else 'localhost'}{colon}{port}"
+
+
+_ALL_ADDRESSES = ("0.0.0.0", "[::]")
+
+
+# --- Energy an invocation: from readings of the machine's meters and a count of invocations to a figure. Pure
+#
+# This module owns which sensors are meters of the whole machine, and the sums. It refuses to guess: a figure needs a
+# window long enough and invocations enough, and what is between two readings too far apart is thrown away.
+
+PERIOD_S = 30.0
+"""Between two readings: RAPL's counters begin again after half an hour of full load at the earliest."""
+LONGEST_GAP_S = 10 * PERIOD_S
+"""A machine that slept longer begins a new window."""
+LEAST_S = 600.0
+LEAST_INVOCATIONS = 100
+LONGEST_S = 6 * 3600.0
+"""A window that has lasted so long gives its figure and ends: a price is about today's load."""
+
+_SYSTEM = re.compile(r"powercap/[^/]*psys[^/]*/energy")
+_PACKAGE = re.compile(r"powercap/[^/]*package-[0-9]+/energy")
+
+
+@frozen
+class Meter:
+    """A sensor to read: an energy counter in joules that begins again at `top`, or, without one, power in watts."""
+
+    sensor: str
+    top: float | None = None
+
+
+@frozen
+class Sensor:
+    """What is known of a sensor: as hw.sensor.list tells it."""
+
+    name: str
+    kind: str
+    unit: str
+    top: float | None = None
+    readable: bool = True
+
+
+def choose_meters(sensors: Iterable[Sensor]) -> list[Meter]:
+    """The meters of the machine: RAPL's platform counter, else its packages' counters, else the one power sensor.
+
+    None where there are several power sensors: which of them is the machine's, nobody can tell.
+    """
+    usable = [sensor for sensor in sensors if sensor.readable]
+    for pattern in (_SYSTEM, _PACKAGE):
+        counters = [s for s in usable if pattern.fullmatch(s.name) and s.unit == "joule" and s.top]
+        if counters:
+            return [Meter(sensor.name, sensor.top) for sensor in counters]
+    powers = [sensor for sensor in usable if sensor.kind == "power" and sensor.unit == "watt"]
+    return [Meter(powers[0].name)] if len(powers) == 1 else []
+
+
+class EnergyPerInvocation:
+    """The sum over a window that begins with the first reading; `measured` is the newest figure, or None."""
+
+    def __init__(self, meters: Iterable[Meter]) -> None:
+        self.meters = tuple(meters)
+        self.measured: Measured | None = None
+        self._begun: tuple[float, int] | None = None
+        self._last: tuple[float, Mapping[str, float]] | None = None
+        self._joules = 0.0
+
+    def reading(self, at: float, values: Mapping[str, float], invocations: int) -> None:
+        """Take one reading of all meters, at a monotonic time in seconds, with the invocations so far."""
+        last, begun = self._last, self._begun
+        self._last = (at, values)
+        if last is None or begun is None or not 0 <= at - last[0] <= LONGEST_GAP_S:
+            self._begin(at, invocations)
+            return
+        for meter in self.meters:
+            self._joules += _between(meter, last[1][meter.sensor], values[meter.sensor], at - last[0])
+        seconds, count = at - begun[0], invocations - begun[1]
+        if seconds >= LEAST_S and count >= LEAST_INVOCATIONS:
+            sensors = " and ".join(meter.sensor for meter in self.meters)
+            self.measured = Measured(self._joules / count, sensors, seconds, count)
+        if seconds >= LONGEST_S:
+            self._begin(at, invocations)
+
+    def broken(self) -> None:
+        """A reading failed: what came since the last one is not known."""
+        self._last = None
+
+    def _begin(self, at: float, invocations: int) -> None:
+        self._begun = (at, invocations)
+        self._joules = 0.0
+
+
+def _between(meter: Meter, former: float, value: float, seconds: float) -> float:
+    if meter.top is None:
+        return (former + value) / 2 * seconds
+    return value - former if value >= former else value + meter.top - former

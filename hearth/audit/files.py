@@ -20,7 +20,7 @@ from hearth.audit.record import Record, digest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hearth.audit.chain import Head
+    from hearth.audit.record import Head
 
 CHUNK = 256 * 1024
 

@@ -14,10 +14,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from hearth.audit import keys
-from hearth.audit.chain import GENESIS, Head
 from hearth.audit.disk import Disk, sync_directory, sync_names
 from hearth.audit.files import real, rotated_files, rotated_name
-from hearth.audit.record import Record, timestamp
+from hearth.audit.record import GENESIS, Head, Record, timestamp
 from hearth.audit.recovery import Recovery, recover
 from hearth.audit.writer import LogFailed, Writer
 from hearth.errors import ConfigError

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from hearth.audit.chain import GENESIS, Head
 from hearth.audit.disk import sync_directory
 from hearth.audit.files import CHUNK, backward, first_seq, head_of, parse, read_exactly, rotated_files
-from hearth.audit.record import Record, timestamp
+from hearth.audit.record import GENESIS, Head, Record, timestamp
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -161,9 +160,7 @@ def _move_aside(path: Path, fd: int, end: int, size: int, now: float) -> Path:
     try:
         out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         with os.fdopen(out, "wb") as file:
-            file.writelines(
-                read_exactly(fd, min(CHUNK, size - offset), offset) for offset in range(end, size, CHUNK)
-            )
+            file.writelines(read_exactly(fd, min(CHUNK, size - offset), offset) for offset in range(end, size, CHUNK))
             file.flush()
             os.fsync(out)
         sync_directory(path.parent)

@@ -20,8 +20,8 @@ import orjson
 from attrs import define, field, frozen
 
 from hearth.audit import keys
-from hearth.audit.chain import GENESIS, Head
 from hearth.audit.files import backward, first_seq, head_of, is_aside, parse, real, rotated_files, rotated_seq
+from hearth.audit.record import GENESIS, Head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -12,9 +12,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from hearth.audit.chain import Chain, Head
 from hearth.audit.disk import sync_directory
-from hearth.audit.record import digest
+from hearth.audit.record import Chain, Head, digest
 from hearth.errors import HearthError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from hearth.audit.chain import Head
+    from hearth.audit.record import Head
 
 POLL = 0.25
 """Seconds between two looks at a log that is followed."""

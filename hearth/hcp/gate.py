@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from hearth.hcp.expected import check_expected
-from hearth.hcp.inputs import InputRefused, fill_defaults, what_is_wrong
+from hearth.hcp.caller_schema import SchemaRefused, read_caller_schema
+from hearth.hcp.inputs import InputRefused, ask, fill_defaults, what_is_wrong
 from hearth.hcp.rejection import ReasonCode as ReasonCode, Rejection as Rejection, listed, one_of, quoted
-from hearth.hcp.risk import above, assess_risk, how_to_lower, lower, why
 from hearth.hcp.spelling import line_as_given, port_as_given, respelled
 from hearth.hcp.values import CLASSIFICATIONS, NEEDED_RISK_LEVEL, RISKS, write_duration
 from hearth.hcp.versions import GRAMMAR, how_to_accept, satisfies
@@ -26,14 +25,12 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from hearth.hcp.caller_schema import CallerSchema
-    from hearth.hcp.capability import Capability
+    from hearth.hcp.capability import Capability, Escalation, Safety
     from hearth.hcp.messages import TaskSubmit
-    from hearth.hcp.risk import Assessment
     from hearth.hcp.spelling import LineName, PortName
     from hearth.hcp.values import Classification, Priority, Risk
-    from hearth.policy.jobs import JobRules
     from hearth.policy.principal import Principal
-    from hearth.policy.rules import PolicyEntry
+    from hearth.policy.rules import JobRules, PolicyEntry
     from hearth.tools import Tool
 
 _SUPERVISED: Final[Risk] = "R3"
@@ -273,3 +270,126 @@ def _check_tools(capability: Capability, allowed: Allowance, risk: Risk) -> None
 
 def _there_are(names: list[str]) -> str:
     return f"There are {listed(names)}" if names else "No capability is permitted here"
+
+
+# --- What risk a job has, and which inputs would lower it (L3, Risk Assessment Process; decision 0072)
+#
+# The risk is the capability's floor, raised by each declared rule whose condition holds. A condition that raises an
+# exception counts as one that holds: inputs that cannot be judged are not harmless. Nothing a caller sends lowers it.
+
+
+@frozen
+class Assessment:
+    """The risk of one job, and the rules that hold for its inputs."""
+
+    risk: Risk
+    floor: Risk
+    raised_by: tuple[Escalation, ...] = ()
+
+
+def above(risk: Risk, limit: Risk) -> bool:
+    """Whether a risk is higher than a limit."""
+    return RISKS.index(risk) > RISKS.index(limit)
+
+
+def lower(one: Risk, other: Risk) -> Risk:
+    """The lower of two."""
+    return other if above(one, other) else one
+
+
+def assess_risk(safety: Safety, inputs: Mapping[str, Any]) -> Assessment:
+    """The risk of a job with these inputs, which are valid, have their defaults and are structured."""
+    holding = tuple(rule for rule in safety.escalate if _holds(rule, inputs))
+    return Assessment(_highest(safety.risk_floor, holding), safety.risk_floor, holding)
+
+
+def _highest(floor: Risk, rules: Iterable[Escalation]) -> Risk:
+    return RISKS[max(RISKS.index(risk) for risk in (floor, *(rule.risk for rule in rules)))]
+
+
+def _holds(rule: Escalation, inputs: Mapping[str, Any]) -> bool:
+    try:
+        return bool(ask(rule.when, inputs))
+    except Exception:  # noqa: BLE001 - the author's function: any exception of it is "cannot be judged"
+        return True
+
+
+def why(assessment: Assessment) -> str:
+    """Where an assessed risk comes from, to follow a colon or a comma."""
+    highest = [rule for rule in assessment.raised_by if rule.risk == assessment.risk]
+    if not highest or assessment.risk == assessment.floor:
+        return f"{assessment.risk} is the least that this capability has"
+    return f"{highest[0].because} raises it from {assessment.floor} to {assessment.risk}"
+
+
+def how_to_lower(assessment: Assessment, limit: Risk) -> str | None:
+    """Which inputs to change to what, for the risk to come within `limit`; None where no input can do that."""
+    if above(assessment.floor, limit):
+        return None
+    rules = [rule for rule in assessment.raised_by if above(rule.risk, limit)]
+    cures = list(dict.fromkeys(rule.cure.rstrip(".") for rule in rules))
+    left = _highest(assessment.floor, (rule for rule in assessment.raised_by if not above(rule.risk, limit)))
+    said = "; and ".join(cures)
+    return f"{said[:1].upper()}{said[1:]}: then the risk is {left}"
+
+
+# --- Whether what a caller expects of the outputs can be met at all (L4, Expected Output)
+#
+# It is found out before anything runs: what can never be is refused now rather than after all the work; what is merely
+# not promised becomes a warning.
+
+_AT = "/payload/expected_output"
+
+
+def check_expected(submit: TaskSubmit, capability: Capability) -> tuple[CallerSchema | None, list[str]]:
+    """The caller's schema compiled, and warnings. Raises Rejection for what this capability can never deliver."""
+    expected = submit.expected_output
+    warnings = _check_format(expected.format, capability) if expected.format is not None else []
+    warnings += _check_promised(f"{_AT}/required_fields", expected.required_fields, capability)
+    schema = None
+    if expected.schema is not None:
+        try:
+            schema = read_caller_schema(expected.schema)
+        except SchemaRefused as error:
+            reason = f"{_AT}/schema{error.pointer}: {error.reason}"
+            raise Rejection("invalid_input", reason, suggestion=error.cure) from None
+        warnings += _check_promised(f"{_AT}/schema/required", schema.required, capability)
+    if submit.constraints.confidence_threshold is not None and "confidence" not in _declared(capability):
+        reason = f"/payload/constraints/confidence_threshold: {capability.name} states no confidence to hold against it"
+        raise Rejection("invalid_input", reason, suggestion="Leave confidence_threshold out for this capability")
+    return schema, warnings
+
+
+def _check_format(name: str, capability: Capability) -> list[str]:
+    at = f"{_AT}/format"
+    if not capability.formats:
+        return [f"{at}: {capability.name} declares no formats, so {quoted(name)} changes nothing"]
+    if name not in capability.formats:
+        near = get_close_matches(name[:100], capability.formats, 1)
+        cure = f"Use {one_of(near or capability.formats)}, or leave format out"
+        raise Rejection("invalid_input", f"{at}: {capability.name} has no format {quoted(name)}", suggestion=cure)
+    return []
+
+
+def _check_promised(at: str, names: Iterable[str], capability: Capability) -> list[str]:
+    """Nothing but what is declared can be there where the output_schema says that there is nothing else."""
+    declared = _declared(capability)
+    strangers = [name for name in dict.fromkeys(names) if name not in declared]
+    if not strangers:
+        return []
+    if _is_closed(capability.output_schema):
+        near = get_close_matches(strangers[0][:100], declared, 1)
+        cure = f"Write {quoted(near[0])} there" if near else f"Ask for some of {listed(declared)}, or leave it out"
+        reason = f"{at}: {quoted(strangers[0])} is not among the outputs of {capability.name}"
+        raise Rejection("invalid_input", reason, suggestion=cure)
+    shown = listed(map(quoted, strangers))
+    return [f"{at}: {capability.name} does not promise {shown}; the task will fail if that is not among its outputs"]
+
+
+def _declared(capability: Capability) -> Mapping[str, Any]:
+    properties: Mapping[str, Any] = capability.output_schema.get("properties", {})
+    return properties
+
+
+def _is_closed(schema: Mapping[str, Any]) -> bool:
+    return schema.get("additionalProperties") is False and "patternProperties" not in schema

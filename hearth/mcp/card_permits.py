@@ -16,8 +16,7 @@ from hearth.tools import DEFAULT_RATES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.policy.rate import RateLimits
-    from hearth.policy.rules import Grant
+    from hearth.policy.rules import Grant, RateLimits
 
 
 @frozen

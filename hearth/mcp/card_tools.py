@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hearth.mcp.icons import icon
 from hearth.mcp.names import CARD_TOOLS
-from hearth.mcp.portable import portable
+from hearth.mcp.view import portable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

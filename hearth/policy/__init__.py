@@ -5,10 +5,20 @@ sessions and principals. It knows no carrier, no session and no actor. `paths`, 
 `principal` alone ask the machine: only the kernel can say where a path leads, and who calls.
 """
 
-from hearth.policy.jobs import JobRules
 from hearth.policy.principal import Principal
-from hearth.policy.rate import PrincipalRates, Rate, RateLimits, TokenBucket
-from hearth.policy.rules import Grant, Match, PolicyEntry, decide, default_policy, idle_patterns
+from hearth.policy.rules import (
+    Grant,
+    JobRules,
+    Match,
+    PolicyEntry,
+    PrincipalRates,
+    Rate,
+    RateLimits,
+    TokenBucket,
+    decide,
+    default_policy,
+    idle_patterns,
+)
 
 __all__ = [
     "Grant",

@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from hearth.errors import RateLimited
-from hearth.policy.rate import Rate, TokenBucket
+from hearth.policy.rules import Rate, TokenBucket
 
 MOST_NAMES: Final = 1000
 """Names that have a bucket of their own; past that, the others share one."""

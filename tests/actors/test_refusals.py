@@ -15,8 +15,7 @@ from hearth.errors import AuditUnavailable, RateLimited, ToolNotFound
 from hearth.hcp.rejection import Rejection
 from hearth.policy.buckets import MOST_NAMES, Buckets
 from hearth.policy.principal import Principal
-from hearth.policy.rate import Rate
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import Match, PolicyEntry, Rate
 
 
 async def refuse(session, count, tool="none"):

@@ -9,8 +9,7 @@ import pytest
 from attrs import evolve
 
 from hearth.actors.agentcard import CardSources
-from hearth.agentcard.build import Measured, build_card
-from hearth.agentcard.place import STDIO, Place, auth_scheme, choose_place
+from hearth.agentcard.build import STDIO, Measured, Place, auth_scheme, build_card, choose_place
 from hearth.agentcard.validate import validate
 from hearth.config_card import CardConfig
 from hearth.config_listen import Endpoint, HttpConfig

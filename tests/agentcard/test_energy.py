@@ -5,7 +5,7 @@ import trio
 from hypothesis import given, strategies as st
 
 from hearth.actors.energymeter import MOST_FAILURES, EnergyMeter
-from hearth.agentcard.energy import (
+from hearth.agentcard.build import (
     LEAST_INVOCATIONS,
     LEAST_S,
     LONGEST_GAP_S,

@@ -17,8 +17,7 @@ import rfc8785
 from hypothesis import given, settings as limits, strategies as st
 
 from hearth.audit import record
-from hearth.audit.chain import GENESIS, Chain
-from hearth.audit.record import _examine, _extended, args_hash, canonical, digest, encode, timestamp
+from hearth.audit.record import GENESIS, Chain, _examine, _extended, args_hash, canonical, digest, encode, timestamp
 
 SAFE_INTS = st.integers(-(2**53) + 1, 2**53 - 1)
 ASCII_KEYS = st.text(st.characters(max_codepoint=127), max_size=8)
@@ -62,9 +61,7 @@ def test_a_timestamp_is_utc_with_milliseconds(at, text):
 def test_timestamps_agree_with_datetime_in_any_order(times):
     for at in times:
         milliseconds = round(at * 1000)
-        expected = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(
-            milliseconds=milliseconds
-        )
+        expected = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=milliseconds)
         assert timestamp(at) == expected.strftime("%Y-%m-%dT%H:%M:%S.") + f"{milliseconds % 1000:03d}Z"
 
 
@@ -156,9 +153,7 @@ def test_the_first_record_follows_64_zeros_and_the_head_is_the_last_line_without
     chain = Chain()
     assert chain.head == (0, "sha256:" + "0" * 64)
     line = chain.seal({"event": "e"}, 1_776_638_881.234)
-    assert line == (
-        b'{"seq":1,"ts":"2026-04-19T22:48:01.234Z","event":"e","prev":"sha256:' + b"0" * 64 + b'"}\n'
-    )
+    assert line == (b'{"seq":1,"ts":"2026-04-19T22:48:01.234Z","event":"e","prev":"sha256:' + b"0" * 64 + b'"}\n')
     assert chain.head == (1, digest(line[:-1])) == (1, "sha256:" + hashlib.sha256(line[:-1]).hexdigest())
 
 
@@ -172,9 +167,7 @@ def test_a_chain_goes_on_from_any_head():
 
 
 def test_the_hash_is_sha256_over_the_canonical_form():
-    assert args_hash({"value": 1, "line": 17}) == (
-        "sha256:" + hashlib.sha256(b'{"line":17,"value":1}').hexdigest()
-    )
+    assert args_hash({"value": 1, "line": 17}) == ("sha256:" + hashlib.sha256(b'{"line":17,"value":1}').hexdigest())
 
 
 @given(PLAIN)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings as limits, strategies as st
 
 from hearth.audit import keys
-from hearth.audit.chain import Chain
+from hearth.audit.record import Chain
 from hearth.audit.verify import Report, head, tail, verify
 from hearth.errors import ConfigError
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from hearth.audit import keys
-from hearth.audit.chain import Chain
+from hearth.audit.record import Chain
 from hearth.cli import audit
 from hearth.cli.audit import record_line, since
 

@@ -10,7 +10,7 @@ import stat
 import click
 import pytest
 
-from hearth.audit.chain import Chain
+from hearth.audit.record import Chain
 from hearth.cli import doctor
 from hearth.cli.doctor import Check, check_log, check_socket, check_state
 
@@ -195,7 +195,13 @@ OWN = {"reason": "the machine manages itself over it", "cure": "a profile that l
 
 def chip(**facts):
     return {
-        "node": "gpiochip0", "label": "cell", "driver": "gpio-sim", "lines": 4, "used": [], "error": None, **NOTHING
+        "node": "gpiochip0",
+        "label": "cell",
+        "driver": "gpio-sim",
+        "lines": 4,
+        "used": [],
+        "error": None,
+        **NOTHING,
     } | facts
 
 

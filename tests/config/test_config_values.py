@@ -50,9 +50,7 @@ from hearth.config_listen import open_doors
 from hearth.config_toml import dump_value, show
 from hearth.errors import ConfigError
 from hearth.hcp.values import CLASSIFICATIONS, RISKS
-from hearth.policy.jobs import JobRules
-from hearth.policy.rate import Rate
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import JobRules, Match, PolicyEntry, Rate
 
 # --- the way back: a Config as TOML loads back equal -------------------------------------------------------------
 

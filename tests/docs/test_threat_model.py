@@ -12,7 +12,7 @@ from hearth.actors import admission, backlog, connection, outbox, refusals
 from hearth.actors.bridges.http import listener, visit
 from hearth.actors.listeners import accepting, tcp, websocket, websocket_wire as wire
 from hearth.config import Config
-from hearth.policy.rate import Rate
+from hearth.policy.rules import Rate
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
@@ -69,15 +69,16 @@ def bound(row: str) -> list[float]:
         ("Jobs over HCP", [HCP.max_jobs, HCP.max_jobs_per_principal, HCP.max_steps]),
         ("Files that jobs leave", [HCP.max_artifact_bytes / MIB, HCP.max_artifacts_bytes / MIB, HCP.retention_s]),
         ("The time a WebSocket may be silent", [WEBSOCKET.ping_interval_s, WEBSOCKET.ping_timeout_s]),
-        ("The time a machine that vanished is missed", [
-            tcp.KEEPALIVE[tcp.socket.TCP_KEEPIDLE]
-            + tcp.KEEPALIVE[tcp.socket.TCP_KEEPINTVL] * tcp.KEEPALIVE[tcp.socket.TCP_KEEPCNT]
-        ]),
+        (
+            "The time a machine that vanished is missed",
+            [
+                tcp.KEEPALIVE[tcp.socket.TCP_KEEPIDLE]
+                + tcp.KEEPALIVE[tcp.socket.TCP_KEEPINTVL] * tcp.KEEPALIVE[tcp.socket.TCP_KEEPCNT]
+            ],
+        ),
         ("Sessions", [LIMITS.max_sessions_per_principal, LIMITS.idle_ttl_s]),
         ("Tasks", [LIMITS.max_tasks_per_session, LIMITS.max_steps, LIMITS.task_history]),
-        ("Memory that is kept for clients", [
-            LIMITS.max_retained_bytes / MIB, LIMITS.max_retained_total_bytes / MIB
-        ]),
+        ("Memory that is kept for clients", [LIMITS.max_retained_bytes / MIB, LIMITS.max_retained_total_bytes / MIB]),
         ("A bus's queue", [LIMITS.bus_queue]),
         ("Records that cannot be written", [backlog.MOST_KEPT, backlog.MOST_KEPT_BYTES / MIB]),
         ("Sessions and whole jobs that one principal begins", [SESSIONS.count, SESSIONS.period_s]),

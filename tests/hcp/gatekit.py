@@ -12,7 +12,7 @@ from hearth.hcp.capability import Capability, CapabilitySet, Escalation, Limit, 
 from hearth.hcp.envelope import SafetyEnvelope
 from hearth.hcp.gate import Allowance, Approval, Rejection, assess
 from hearth.hcp.messages import Constraints, ExpectedOutput, TaskSubmit
-from hearth.policy.jobs import JobRules
+from hearth.policy.rules import JobRules
 from hearth.schema import Validator
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 import trio
 from support.hcp import capability, hcp_world, reading, step
 
-from hearth.policy.jobs import JobRules
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import JobRules, Match, PolicyEntry
 
 
 def policy(**rules):

@@ -16,8 +16,7 @@ import hearth
 from hearth.hcp.annotations import unstructure
 from hearth.hcp.durable import CapabilityFailed, OutcomeUnknown, StepFailed
 from hearth.hcp.values import write_instant
-from hearth.policy.jobs import JobRules
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import JobRules, Match, PolicyEntry
 
 SAFE = {"tools": ("read", "set", "wait", "fail", "big", "many"), "clean_up": frozenset({"bench.set"})}
 

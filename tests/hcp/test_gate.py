@@ -17,9 +17,8 @@ from hearth.hcp.inputs import InputRefused
 from hearth.hcp.messages import Constraints, TaskRejected
 from hearth.hcp.reading import message, read_message, write_message
 from hearth.hcp.values import read_duration
-from hearth.policy.jobs import JobRules
 from hearth.policy.principal import Principal
-from hearth.policy.rules import PolicyEntry
+from hearth.policy.rules import JobRules, PolicyEntry
 from hearth.tools import ToolRegistry
 
 # --- what an approval holds -------------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from support.hearthd import Hearthd
 from hearth.audit.verify import verify
 from hearth.hcp.messages import Abort
 from hearth.hcp.reading import MessageError, read_message
-from hearth.policy.jobs import JobRules
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.protocol.jsonrpc import load
 
 MANY = 1000

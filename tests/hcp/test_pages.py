@@ -21,8 +21,7 @@ from hearth.hcp.reading import (
     write_payload,
 )
 from hearth.hcp.values import read_duration
-from hearth.policy.jobs import JobRules
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.protocol.jsonrpc import load
 from hearth.schema import Validator, check_schema
 

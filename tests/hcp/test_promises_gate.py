@@ -17,8 +17,7 @@ from hearth.hcp.declaration import declare
 from hearth.hcp.reading import read_declaration
 from hearth.hcp.token import verify
 from hearth.hcp.values import NEEDED_RISK_LEVEL
-from hearth.policy.jobs import JobRules
-from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.tools import Tool
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from hearth.errors import ConfigError
-from hearth.policy.jobs import JobRules, idle_job_rules
 from hearth.policy.principal import Principal
-from hearth.policy.rules import PolicyEntry, decide
+from hearth.policy.rules import JobRules, PolicyEntry, decide, idle_job_rules
 from hearth.tools import ToolRegistry
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hearth.errors import ConfigError, RateLimited
-from hearth.policy.rate import PrincipalRates, Rate, RateLimits, TokenBucket
-from hearth.policy.rules import Grant
+from hearth.policy.rules import Grant, PrincipalRates, Rate, RateLimits, TokenBucket
 
 
 def limits(*, principal="uid:1000", policy="test", principals=None, **rates):

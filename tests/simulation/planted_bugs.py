@@ -162,7 +162,7 @@ BUGS = (
     Bug(
         "rate-refills-too-fast",
         "a rate's bucket fills at twice its rate",
-        "hearth.policy.rate",
+        "hearth.policy.rules",
         "self._interval = rate.period_s / rate.count\n",
         "self._interval = rate.period_s / rate.count / 2\n",
         "rates are kept at every instant",
@@ -171,7 +171,7 @@ BUGS = (
     Bug(
         "rate-of-each-session",
         "a rate is counted in each session by itself",
-        "hearth.policy.rate",
+        "hearth.policy.rules",
         "levels = (self._buckets, self._principals.buckets(self._principal, self._policy, now))",
         "levels = (self._buckets,)",
         "rates are kept at every instant",

@@ -15,7 +15,7 @@ from hearth.actors.bridges.hcp.desk import HcpDesk
 from hearth.actors.bridges.hcp.recovery import recover
 from hearth.actors.bridges.hcp.services import Services
 from hearth.actors.bridges.hcp.store import ArtifactStore
-from hearth.policy.rate import Rate
+from hearth.policy.rules import Rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hearth.hcp.capability import Capability
-    from hearth.policy.rate import Rate
+    from hearth.policy.rules import Rate
 
 _CURE = "submit it again, with the same message_id, when one of them has ended"
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from hearth.hcp.capability import Capability
     from hearth.hcp.spelling import LineName, PortName
     from hearth.policy.principal import Principal
-    from hearth.policy.rate import Rate
-    from hearth.policy.rules import PolicyEntry
+    from hearth.policy.rules import PolicyEntry, Rate
     from hearth.tools import ToolRegistry
 
 

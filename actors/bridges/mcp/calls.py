@@ -19,9 +19,8 @@ from hearth.actors.bridges.mcp.consent import CONSENT_RISK, consent, refused
 from hearth.actors.bridges.mcp.progress import BEAT, Progress
 from hearth.actors.bridges.mcp.providers import Provider
 from hearth.errors import CarrierError, HearthError, PermissionDenied, RpcError, SessionInvalid
-from hearth.mcp.advice import WORLD
 from hearth.mcp.names import META_TASK
-from hearth.mcp.outcome import ProtocolError, of_error, of_step, of_task
+from hearth.mcp.outcome import WORLD, ProtocolError, of_error, of_step, of_task
 from hearth.protocol.client import read_task
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import trio
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from hearth.mcp.advice import WORLD
+from hearth.mcp.outcome import WORLD
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:

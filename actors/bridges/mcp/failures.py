@@ -8,8 +8,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from hearth.errors import CarrierError, HearthError, PermissionDenied, RpcError
-from hearth.mcp.advice import WORLD, advice
-from hearth.mcp.outcome import ProtocolError, of_error
+from hearth.mcp.outcome import WORLD, ProtocolError, advice, of_error
 
 if TYPE_CHECKING:
     from hearth.actors.bridges.mcp.providers import Ask

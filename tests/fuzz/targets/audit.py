@@ -27,10 +27,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hearth.audit import AuditSettings
-from hearth.audit.chain import GENESIS, Chain
 from hearth.audit.files import first_seq
 from hearth.audit.keys import PublicKeys, Signer, checkpoint_message
 from hearth.audit.log import AuditLog
+from hearth.audit.record import GENESIS, Chain
 from hearth.audit.verify import head, tail, verify
 from hearth.errors import ConfigError
 

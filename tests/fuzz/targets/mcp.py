@@ -34,8 +34,7 @@ from hearth.mcp.plan import INPUT
 from hearth.mcp.view import ToolView
 from hearth.policy.paths import PathGuard
 from hearth.policy.principal import Principal
-from hearth.policy.rate import PrincipalRates, RateLimits
-from hearth.policy.rules import Match, PolicyEntry, decide
+from hearth.policy.rules import Match, PolicyEntry, PrincipalRates, RateLimits, decide
 from hearth.protocol.methods import METHODS
 from hearth.schema import Validator, authority
 from hearth.tools import CARD_NAMESPACE, ToolRegistry
