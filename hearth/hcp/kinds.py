@@ -110,8 +110,18 @@ def named(at: str) -> str:
     return at or "the message"
 
 
+class _Plain:
+    """A kind whose values are the same in the program as in JSON."""
+
+    __slots__ = ()
+
+    def write(self, value: Any) -> Any:
+        """See Kind."""
+        return value
+
+
 @frozen
-class Text:
+class Text(_Plain):
     """A string of at least one character: an empty name names nothing."""
 
     example: str = '"..."'
@@ -129,13 +139,9 @@ class Text:
             raise MessageError(at, f"expected {bound}, got {len(value)}", suggestion=cure)
         return value
 
-    def write(self, value: str) -> str:
-        """See Kind."""
-        return value
-
 
 @frozen
-class Identifier:
+class Identifier(_Plain):
     """Whatever a peer names its messages and sessions by: 1 to 200 printable characters (decision 0068)."""
 
     example: str = '"550e8400-e29b-41d4-a716-446655440000"'
@@ -147,13 +153,9 @@ class Identifier:
             raise wrong(self, value, at)
         return value
 
-    def write(self, value: str) -> str:
-        """See Kind."""
-        return value
-
 
 @frozen
-class Choice:
+class Choice(_Plain):
     """One of a few words; letter case counts."""
 
     words: tuple[str, ...]
@@ -182,13 +184,9 @@ class Choice:
         found = get_close_matches(value[:_SHOWN].lower(), by_lower, 1)
         return by_lower[found[0]] if found else None
 
-    def write(self, value: str) -> str:
-        """See Kind."""
-        return value
-
 
 @frozen
-class Flag:
+class Flag(_Plain):
     """true or false."""
 
     expected: str = "true or false"
@@ -200,13 +198,9 @@ class Flag:
             raise wrong(self, value, at)
         return value
 
-    def write(self, value: bool) -> bool:
-        """See Kind."""
-        return value
-
 
 @frozen
-class Integer:
+class Integer(_Plain):
     """A whole number that a double holds exactly, written as one: 5.0 is not it."""
 
     least: int = 0
@@ -224,13 +218,9 @@ class Integer:
             raise wrong(self, value, at)
         return value
 
-    def write(self, value: int) -> int:
-        """See Kind."""
-        return value
-
 
 @frozen
-class Number:
+class Number(_Plain):
     """A finite number from `least` to `most`."""
 
     least: float = -math.inf
@@ -248,10 +238,6 @@ class Number:
         if type(value) not in (int, float) or not self.least <= value <= self.most or value in (math.inf, -math.inf):
             raise wrong(self, value, at)
         return value  # type: ignore[no-any-return]
-
-    def write(self, value: float) -> float:
-        """See Kind."""
-        return value
 
 
 @frozen
@@ -303,17 +289,13 @@ class Instant:
 
 
 @frozen
-class Anything:
+class Anything(_Plain):
     """Any JSON value."""
 
     expected: str = "a JSON value"
     example: str = "null"
 
     def read(self, value: Any, at: str) -> Any:
-        """See Kind."""
-        return value
-
-    def write(self, value: Any) -> Any:
         """See Kind."""
         return value
 
@@ -328,7 +310,7 @@ _COMPARED = 32
 
 
 @frozen
-class Checked:
+class Checked(_Plain):
     """What must be of some kind, and is handed on as it is, with what its sender added."""
 
     kind: Kind[Any]
@@ -346,10 +328,6 @@ class Checked:
     def read(self, value: Any, at: str) -> Any:
         """See Kind."""
         self.kind.read(value, at)
-        return value
-
-    def write(self, value: Any) -> Any:
-        """See Kind."""
         return value
 
 
