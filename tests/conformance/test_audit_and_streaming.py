@@ -16,8 +16,8 @@ import pytest
 
 from hearth.audit.verify import verify
 from hearth.config import default_socket
-from hearth.policy import Principal, decide
-from hearth.policy.rules import default_policy
+from hearth.policy.principal import Principal
+from hearth.policy.rules import decide, default_policy
 
 READ = ("i2c.read", {"bus": 1, "addr": "0x48", "reg": 0, "len": 2})
 WATCH = ("gpio.watch", {"line": 3, "timeout_ms": 60_000})

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hearth.policy import PolicyEntry, Principal, decide
-from hearth.policy.principal import from_token
+from hearth.policy.principal import Principal, from_token
+from hearth.policy.rules import PolicyEntry, decide
 from hearth.tools import ToolRegistry
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "policy.md").read_text(encoding="utf-8")

@@ -4,9 +4,9 @@ import attrs
 import pytest
 
 from hearth.errors import ConfigError, PermissionDenied
-from hearth.policy import Grant, Match, PolicyEntry, Principal, Rate, decide, default_policy, idle_patterns
 from hearth.policy.accounts import unknown_accounts
-from hearth.policy.rules import idle_conditions
+from hearth.policy.principal import Principal
+from hearth.policy.rules import Grant, Match, PolicyEntry, Rate, decide, default_policy, idle_conditions, idle_patterns
 from hearth.tools import Tool, ToolRegistry
 
 
