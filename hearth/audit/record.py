@@ -211,25 +211,18 @@ def _utf16_ranks(objects: list[dict[str, Any]]) -> dict[int, list[str]]:
 def _rewritten(value: Any, numbers: Mapping[float, Any], ranks: Mapping[int, list[str]]) -> Any:
     """A copy of a value, with these forms for its floats and with its keys in this order."""
     kind = type(value)
-    if kind is list:
-        return [
-            part
-            if (kind := type(part)) in _SCALARS
-            else numbers.get(part, part)
-            if kind is float
-            else _rewritten(part, numbers, ranks)
-            for part in value
-        ]
-    if kind is not dict:
+    if kind is not list and kind is not dict:
         return numbers.get(value, value) if kind is float else value
     parts = [
         part
-        if (kind := type(part)) in _SCALARS
+        if (of := type(part)) in _SCALARS
         else numbers.get(part, part)
-        if kind is float
+        if of is float
         else _rewritten(part, numbers, ranks)
-        for part in value.values()
+        for part in (value if kind is list else value.values())
     ]
+    if kind is list:
+        return parts
     if len(parts) < 2 or not ranks:
         return dict(zip(value, parts, strict=True))
     # The keys and the parts in one order, without a step of the interpreter for each.
