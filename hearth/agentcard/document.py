@@ -164,11 +164,6 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def escaped(member: str) -> str:
-    """A member's name as a part of a JSON pointer (RFC 6901)."""
-    return member.replace("~", "~0").replace("/", "~1")
-
-
 class NotJson(Exception):
     """A text that is no JSON document; the message is a problem, `cure` its cure. Never leaves this package."""
 

@@ -13,18 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.agentcard import uri
-from hearth.agentcard.document import (
-    MAX_FINDINGS,
-    Book,
-    Check,
-    Enough,
-    Field,
-    Finding as Finding,
-    escaped,
-    read_object,
-    shown,
-)
-from hearth.schema import Validator
+from hearth.agentcard.document import MAX_FINDINGS, Book, Check, Enough, Field, Finding as Finding, read_object, shown
+from hearth.schema import Validator, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
