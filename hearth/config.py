@@ -40,7 +40,6 @@ from hearth.config_listen import (
     WebSocketConfig as WebSocketConfig,
     open_doors,
 )
-from hearth.config_sandbox import SandboxConfig as SandboxConfig
 from hearth.config_toml import show
 from hearth.errors import ConfigError
 
@@ -149,6 +148,34 @@ class ToolsConfig:
             raise ConfigError(f"{show(both[0])} is both in enable and in disable; take it out of one")
         if "proc.exec" in self.enable and not self.exec:
             raise ConfigError("proc.exec is enabled but has nothing to run; add a [tools.exec] entry")
+
+
+@frozen(field_transformer=checked)
+class SandboxConfig:
+    """[sandbox]: by default everything that this kernel can enforce, and the user that started the daemon.
+
+    `hearth.drivers.sandbox` makes a plan of it and puts that in force.
+    """
+
+    enable: Annotated[bool, Flag()] = True
+    require: Annotated[bool, Flag()] = False
+    """Whether the daemon refuses to start where a part of it cannot be put in force."""
+    user: Annotated[str | None, Text()] = None
+    """Whom to become, with this user's groups, when started as root."""
+    program_user: Annotated[str | None, Text()] = None
+    """Whom programs of proc.exec run as, when started as root; None means: as the daemon."""
+    read: Paths = ()
+    write: Paths = ()
+    execute: Paths = ()
+    """What programs of proc.exec may run in their turn: a script's commands."""
+    network: Annotated[bool, Flag()] = False
+    """Whether vendors' tools and programs may make IP sockets, and reach whom they like."""
+    hotplug: Annotated[bool | None, Flag()] = None
+    """Whether all of /dev may be opened, for devices that come back; None means: where the board has such ones."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.require and not self.enable:
+            raise ConfigError("require = true asks for what enable = false switches off; take one of them out")
 
 
 @frozen(field_transformer=checked)

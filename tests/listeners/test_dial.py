@@ -13,9 +13,9 @@ import pytest
 import trio
 from support.users import NOBODY, ordinary_user
 
-from hearth import CarrierError
+from hearth import CarrierError, dial
 from hearth.address import named, parse
-from hearth.dial import open_stream, tls, unix
+from hearth.dial import open_stream, tls
 
 PATIENCE = 20
 
@@ -125,7 +125,7 @@ async def test_a_link_that_is_dead_is_found_out_by_the_kernel(bounded) -> None:
 
 
 async def test_a_daemon_that_accepts_nobody_is_waited_for_only_so_long(bounded, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(unix, "PATIENCE", 0.1)
+    monkeypatch.setattr(dial, "PATIENCE", 0.1)
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as first:
         listening.bind(str(tmp_path / "full"))
         listening.listen(0)
