@@ -1,34 +1,200 @@
 """What a session accepts: the way of a checked submission into the session's book, and the record of a refused one.
 
-The checks themselves are `submission`'s; when a task runs, and who hears of it, is the session's.
+The checks of a submission stand first; when a task runs, and who hears of it, is the session's.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from attrs import frozen
+
+from hearth.actors.events import to_keep
 from hearth.actors.memory_budget import FEED_BYTES
-from hearth.actors.submission import check, ignored_args
+from hearth.actors.step import StepRun
 from hearth.actors.task import TaskActor, cost_of
 from hearth.actors.tickets import Asker
-from hearth.errors import AuditUnavailable, RpcError
+from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
 from hearth.ids import new_id
-from hearth.known_members import MOST_NAMED
+from hearth.known_members import MOST_NAMED, refusal
 from hearth.mcp.card_permits import check_use
 from hearth.policy.buckets import too_often
 from hearth.policy.rules import Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hearth.actors.asks import Ask
+    from hearth.actors.bus import Bus
     from hearth.actors.memory_budget import Account
-    from hearth.actors.step import StepRun, TaskServices
-    from hearth.actors.submission import Checks, Looked
+    from hearth.actors.step import TaskServices
     from hearth.actors.taskbook import TaskBook
+    from hearth.known_members import Known, Stranger
     from hearth.policy.rules import Grant, RateLimits
-    from hearth.protocol.methods import TaskSubmit
+    from hearth.protocol.methods import StepSpec, TaskSubmit
+    from hearth.schema import Validator
+    from hearth.tools import PathGuard, PathUse, ToolRegistry
 
+# --- submission -------------------------------------------------------------------------------------------------------
+# The checks between a task.submit and an accepted task, in the order the wire promises (design §8; draft §3.4, §12).
+#
+# Shape has been read before; then, each over all steps before the next: the tool exists, it is allowed, its args fit
+# its schema, its effective risk is within the cap, its paths are within the guard, the rates of the session and of its
+# principal permit it. Pure but for the rate buckets. Nothing here touches hardware, so a refused submission has had no
+# effect, and nothing here hashes args, which only an accepted one is worth.
+
+
+@frozen(eq=False)
+class Checks:
+    """What submissions are checked against, the same for all sessions of a runtime."""
+
+    registry: ToolRegistry
+    validators: Mapping[str, Validator]
+    buses: Mapping[str, Bus]
+    paths: PathGuard
+    max_steps: int
+    known: Mapping[str, Known]
+    """The args that a tool's schema names, where it leaves no room for others."""
+
+
+Looked: TypeAlias = "Mapping[PathUse, PermissionDenied | None]"
+"""What the guard said of paths that had to be looked up in a thread."""
+
+
+class NotLooked(Exception):
+    """Some path has to be looked up in a thread; the check is then made again with the answers."""
+
+    def __init__(self, uses: list[PathUse]) -> None:
+        super().__init__(uses)
+        self.uses = uses
+
+
+def check(
+    submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float, looked: Looked
+) -> tuple[list[StepRun], dict[str, int]]:
+    """The steps of an acceptable submission, ready to run, and the tokens it took from the rate limits.
+
+    Raises InvalidParams, ToolNotFound, PermissionDenied or RateLimited; `data` names the step and the reason. Raises
+    NotLooked for paths that are neither in `looked` nor at the kernel's hand.
+    """
+    specs = submit.steps
+    if len(specs) > checks.max_steps:
+        reason = f"a task has at most {checks.max_steps} steps, this one has {len(specs)}"
+        raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task/steps", "reason": reason})
+    registry = checks.registry
+    for index, spec in enumerate(specs):
+        if spec.tool not in registry:
+            name = spec.tool[:100]
+            raise ToolNotFound(f"Tool not found: {name}", data={"step_index": index, "tool": name})
+    for index, spec in enumerate(specs):
+        if spec.tool not in grant.allowed:
+            raise _denied(index, spec, f"not in the allowlist of policy {grant.policy!r}")
+    steps = [_resolve(index, spec, checks, strict=submit.strict) for index, spec in enumerate(specs)]
+    cap = grant.risk_cap(submit.constraints.max_risk_level)
+    for index, step in enumerate(steps):
+        if step.risk > cap:
+            raise _too_risky(index, specs[index], step, cap)
+    for index, step in enumerate(steps):
+        for use in step.tool.paths(specs[index].args):
+            try:
+                _look(use, submit, steps, checks.paths, looked)
+            except PermissionDenied as error:
+                raise _at_step(error, index, step.tool.name) from None
+    return steps, _take_tokens(steps, rates, now)
+
+
+def _look(use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGuard, looked: Looked) -> None:
+    """Hold a path against the guard, without waiting for a disk. Raises PermissionDenied or NotLooked."""
+    if use in looked:
+        denied = looked[use]
+        if denied is not None:
+            raise denied
+    elif not paths.check_nowait(use.path, use.access):
+        uses = [step.tool.paths(spec.args) for step, spec in zip(steps, submit.steps, strict=True)]
+        raise NotLooked([use for each in uses for use in each])
+
+
+def look_in_thread(uses: list[PathUse], paths: PathGuard) -> Looked:
+    """What the guard says of paths that the kernel does not have at hand; blocks for as long as a disk takes."""
+    looked: dict[PathUse, PermissionDenied | None] = {}
+    for use in uses:
+        try:
+            paths.check(use.path, use.access)
+        except PermissionDenied as error:
+            looked[use] = error
+        else:
+            looked[use] = None
+    return looked
+
+
+def ignored_args(submit: TaskSubmit, checks: Checks, most: int) -> tuple[str, ...]:
+    """Where a submission's args have members that their tools' schemas do not name: the first of them."""
+    strangers = chain.from_iterable(
+        _strangers(spec, checks, f"/task/steps/{index}/args") for index, spec in enumerate(submit.steps)
+    )
+    return tuple([one.pointer for one in islice(strangers, most)])
+
+
+def _strangers(spec: StepSpec, checks: Checks, at: str) -> list[Stranger]:
+    known = checks.known.get(spec.tool)
+    return [] if known is None else known.strangers(spec.args, at)
+
+
+def _resolve(index: int, spec: StepSpec, checks: Checks, *, strict: bool) -> StepRun:
+    """Check args against the tool's schema, and find the bus they name."""
+    if strict and (strangers := _strangers(spec, checks, "")):
+        # Before the schema, which would miss the member that is misspelt.
+        raise _at_step(refusal(strangers, f"step {index} ({spec.tool}): "), index, spec.tool)
+    validator = checks.validators[spec.tool]
+    if not validator.accepts(spec.args):
+        pointer, reason = validator.explain(spec.args)
+        raise InvalidParams(
+            f"Invalid params: step {index} ({spec.tool}): {pointer or 'args'}: {reason}",
+            data={"step_index": index, "tool": spec.tool, "path": pointer, "reason": reason},
+        )
+    tool = checks.registry[spec.tool]
+    try:
+        bus_id = tool.bus(spec.args)
+    except RpcError as error:
+        raise _at_step(error, index, spec.tool) from None
+    return StepRun(tool, to_keep(spec.args), checks.buses[bus_id], tool.risk_of(spec.args))
+
+
+def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for step in steps:
+        name = step.tool.name
+        counts[name] = counts.get(name, 0) + 1
+    refused = rates.check(counts, now)
+    if refused is not None:
+        raise rates.refusal(*refused)
+    return counts
+
+
+def _denied(index: int, spec: StepSpec, reason: str) -> PermissionDenied:
+    return PermissionDenied(
+        f"Permission denied: step {index} ({spec.tool}): {reason}",
+        data={"step_index": index, "tool": spec.tool, "reason": reason},
+    )
+
+
+def _too_risky(index: int, spec: StepSpec, step: StepRun, cap: int) -> PermissionDenied:
+    """The refusal with the draft's reason, and a cure where other args of this tool would be within the cap."""
+    denied = _denied(index, spec, f"max_risk_level={cap} < tool={step.risk}")
+    least = step.tool.least_risk
+    if least <= cap:
+        denied.message += f"; {spec.tool} has risk {least} with other args: its description says with which"
+        denied.data = {**(denied.data or {}), "least_risk": least}
+    return denied
+
+
+def _at_step(error: RpcError, index: int, tool: str) -> RpcError:
+    error.data = {"step_index": index, "tool": tool, **(error.data or {})}
+    return error
+
+
+# --- admission --------------------------------------------------------------------------------------------------------
 
 REHEARSALS: Final = Rate(1000, 10)
 """How often one principal may have a task rehearsed (`dry_run`)."""

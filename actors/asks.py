@@ -13,8 +13,8 @@ from attrs import frozen
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from hearth.actors.admission import Looked
     from hearth.actors.events import EventLog, History
-    from hearth.actors.submission import Looked
     from hearth.errors import RpcError
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params, TaskSubmit

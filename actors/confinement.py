@@ -19,10 +19,9 @@ from hearth.audit.files import real
 from hearth.config import default_socket, default_state_dir
 from hearth.drivers.program_record import end_survivors, open_record
 from hearth.drivers.sandbox.cage import cannot_hold, find_program_user, program_notes
-from hearth.drivers.sandbox.confine import available, confine
+from hearth.drivers.sandbox.confine import available, by_cause, confine
 from hearth.drivers.sandbox.identity import find_user, make_over
 from hearth.drivers.sandbox.plan import Places, make_plan
-from hearth.drivers.sandbox.report import by_cause
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 
     from hearth.actors.runtime import RuntimeParts
     from hearth.config import Config
+    from hearth.drivers.sandbox.confine import Report
     from hearth.drivers.sandbox.identity import Identity
     from hearth.drivers.sandbox.plan import Plan
-    from hearth.drivers.sandbox.report import Report
 
 log = logging.getLogger("hearth.sandbox")
 

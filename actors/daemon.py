@@ -37,11 +37,9 @@ from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import RESERVED, Doorway
 from hearth.actors.opening import open_listeners, read_certificates, serves_mcp
 from hearth.actors.runtime import Runtime, RuntimeParts
-from hearth.actors.service import Notifier, activated_socket
-from hearth.actors.signals import RELOAD, Signals
+from hearth.actors.service import Notifier, activated_socket, watched
+from hearth.actors.signals import RELOAD, Signals, Voice, keep_standard_descriptors
 from hearth.actors.supervisor import contain
-from hearth.actors.voice import Voice, keep_standard_descriptors
-from hearth.actors.watchdog import watched
 from hearth.config import Config, default_socket, load_config
 from hearth.drivers.sandbox.cage import cannot_hold
 from hearth.errors import ConfigError
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.opening import Books
     from hearth.actors.carrier import Carrier
     from hearth.actors.listeners.accepting import Listener
-    from hearth.drivers.sandbox.report import Report
+    from hearth.drivers.sandbox.confine import Report
     from hearth.policy.principal import Principal
 
 log = logging.getLogger("hearth.daemon")

@@ -12,11 +12,8 @@ import orjson
 
 from hearth._version import __version__
 from hearth.mcp.card_permits import usable
-from hearth.mcp.card_tools import DEFINITIONS as CARD_DEFINITIONS
-from hearth.mcp.names import by_mcp_name
-from hearth.mcp.plan import DEFINITION as PLAN_DEFINITION
-from hearth.mcp.protocol import EXTENSIONS, PROTOCOL_VERSIONS
-from hearth.mcp.view import ToolView
+from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, by_mcp_name
+from hearth.mcp.view import CARD_DEFINITIONS, PLAN_DEFINITION, ToolView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

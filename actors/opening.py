@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from hearth.actors.listeners.accepting import Listener
-    from hearth.actors.listeners.certificates import Certificates
     from hearth.actors.listeners.tcp import Report
+    from hearth.actors.listeners.tls import Certificates
     from hearth.actors.runtime import Runtime
     from hearth.config import Config, Endpoint
     from hearth.policy.rules import PolicyEntry
@@ -37,7 +37,7 @@ def read_certificates(config: Config) -> dict[str, Certificates]:
     tls, websocket, http = config.tls, config.websocket, config.http
     if tls.listen is None and websocket.listen is None and http.listen is None:
         return found
-    from hearth.actors.listeners.certificates import Certificates
+    from hearth.actors.listeners.tls import Certificates
 
     if tls.listen is not None and tls.cert is not None and tls.key is not None:
         found["tls"] = Certificates("tls", tls.cert, tls.key, tls.client_ca, client="required")
@@ -82,9 +82,7 @@ def open_listeners(
             listeners.append(_tls(config, certificates["tls"], config.tls.listen, report))
         if config.websocket.listen is not None:
             tokens = token_digests(policy)
-            listeners.append(
-                _websocket(config, tokens, certificates.get("websocket"), config.websocket.listen, report)
-            )
+            listeners.append(_websocket(config, tokens, certificates.get("websocket"), config.websocket.listen, report))
         if config.http.listen is not None:
             assert runtime is not None, "who configures [http] has a runtime"
             listeners.append(_http(config, certificates.get("http"), config.http.listen, report, runtime))
@@ -100,9 +98,7 @@ def _tls(config: Config, certificates: Certificates, listen: Endpoint, report: R
     from hearth.actors.listeners.tls import TlsGreeter
 
     limits = config.limits
-    greeter = TlsGreeter(
-        certificates, handshake_timeout=limits.handshake_timeout_s, send_timeout=limits.send_timeout_s
-    )
+    greeter = TlsGreeter(certificates, handshake_timeout=limits.handshake_timeout_s, send_timeout=limits.send_timeout_s)
     listening = bind("tls", listen)
     return TcpListener(listening, greeter, certificates, send_timeout=limits.send_timeout_s, report=report)
 

@@ -19,7 +19,7 @@ import trio
 from attrs import field, frozen
 
 from hearth._version import __version__
-from hearth.actors.admission import REHEARSALS
+from hearth.actors.admission import REHEARSALS, Checks
 from hearth.actors.asks import NUDGE, Ask, End
 from hearth.actors.bus import SAFE_STATE_LIMIT, Bus
 from hearth.actors.ledger import Ledger
@@ -28,14 +28,13 @@ from hearth.actors.memory_budget import MemoryBudget
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
-from hearth.actors.submission import Checks
 from hearth.actors.supervisor import contain, keep_open
 from hearth.config_hcp import HcpConfig
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.hcp.capability import CapabilitySet
 from hearth.known_members import known_by
 from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
-from hearth.mcp.protocol import endpoints
+from hearth.mcp.names import endpoints
 from hearth.policy.buckets import Buckets, too_often
 from hearth.policy.rules import Grant, PolicyEntry, Rate, decide
 from hearth.schema import Validator, check_schema

@@ -15,12 +15,11 @@ import orjson
 import trio
 from attrs import field, frozen
 
-from hearth.actors.admission import Admission
+from hearth.actors.admission import Admission, NotLooked, look_in_thread
 from hearth.actors.asks import NUDGE, End, Gone, Nudge, PathsLooked, refuse
 from hearth.actors.bus import make_safe
 from hearth.actors.mailbox import Mailbox
 from hearth.actors.memory_budget import FEED_BYTES, SESSION_BYTES, text_bytes
-from hearth.actors.submission import NotLooked, look_in_thread
 from hearth.actors.taskbook import TaskBook
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.ids import new_id
@@ -43,12 +42,12 @@ from hearth.protocol.methods import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from hearth.actors.admission import Checks, Looked
     from hearth.actors.asks import Ask, Follower, Message, Notice
     from hearth.actors.events import EventLog, History
     from hearth.actors.manifests import Manifests
     from hearth.actors.memory_budget import Account
     from hearth.actors.step import TaskServices
-    from hearth.actors.submission import Checks, Looked
     from hearth.actors.task import TaskActor
     from hearth.actors.taskbook import Remembered
     from hearth.policy.rules import Grant

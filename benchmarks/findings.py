@@ -28,7 +28,7 @@ LAYERS = {
     "actors/connection.py": "connection: dispatch, answers, outbox",
     "actors/outbox.py": "connection: dispatch, answers, outbox",
     "actors/session.py": "session: policy, checks, book-keeping",
-    "actors/submission.py": "session: policy, checks, book-keeping",
+    "actors/admission.py": "session: policy, checks, book-keeping",
     "actors/taskbook.py": "session: policy, checks, book-keeping",
     "actors/runtime.py": "session: policy, checks, book-keeping",
     "hearth/policy/": "session: policy, checks, book-keeping",

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import trio
 from attrs import frozen
 
-from hearth.drivers.base import Driver
-from hearth.drivers.wakeup import Wakeup
+from hearth.drivers.base import Driver, Wakeup
 from hearth.errors import DeviceError, RpcError
 
 if TYPE_CHECKING:

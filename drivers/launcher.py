@@ -46,7 +46,7 @@ from attrs import frozen
 
 from hearth.drivers import program_record
 from hearth.drivers.sandbox import cage, identity
-from hearth.drivers.sandbox.programs import PATH
+from hearth.drivers.sandbox.plan import PATH
 from hearth.errors import InvalidParams
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import trio
 from attrs import define, field, frozen, validators
 
-from hearth.drivers.base import Driver
-from hearth.drivers.wakeup import Wakeup
+from hearth.drivers.base import Driver, Wakeup
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import evolve
 
-from hearth.drivers.base import BaseDriver, Style
+from hearth.drivers.base import BaseDriver, Style, Wakeup
 from hearth.drivers.uart import MODEM_LINES, Inbox, ModemLines, Taken, write_timeout_s
-from hearth.drivers.wakeup import Wakeup
 from hearth.errors import DeviceError, TimedOut
 
 if TYPE_CHECKING:

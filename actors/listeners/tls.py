@@ -1,30 +1,317 @@
 """TCP with mutual TLS: the handshake within its deadline, and who the client's certificate makes it.
 
-It owns what is said of a peer that failed; which TLS is spoken, and which CA is trusted, is decided in `certificates`.
+It owns what is said of a peer that failed; which TLS is spoken, and which CA is trusted, is decided by `Certificates`.
 A peer that is refused sees a TLS alert or a closed connection, and nothing of why beyond that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import os
+import re
 import ssl
+import stat
 import time
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import trio
 
 from hearth.actors.carrier import PeerGone
 from hearth.actors.listeners.accepting import Stranger
 from hearth.actors.listeners.streams import SocketTransport, StreamCarrier, reason_of
-from hearth.errors import PermissionDenied
+from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.principal import from_certificate
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from cryptography.x509 import Certificate
 
     from hearth.actors.listeners.accepting import Welcome
-    from hearth.actors.listeners.certificates import Certificates
     from hearth.policy.principal import Principal
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+# A listener's certificates: read from files that nobody else can use, and made into the context of a handshake.
+#
+# It owns which TLS is spoken and what a key file must be like. Who a peer's certificate makes it is not known here.
+
+SOON = dt.timedelta(days=30)
+"""How long before a certificate expires the operator is told."""
+LARGEST = 4 << 20
+"""Bytes; the CAs of all the world take a quarter of a megabyte."""
+SESSIONS = 256
+"""TLS 1.2 sessions that a context remembers before another takes its place."""
+
+Client = Literal["required", "optional", "none"]
+
+_VERIFY = {"required": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL, "none": ssl.CERT_NONE}
+_CERTIFICATE = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----")
+_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----")
+_ENCRYPTED = re.compile(rb"-----BEGIN ENCRYPTED PRIVATE KEY-----|Proc-Type: 4,ENCRYPTED")
+_MISMATCH = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
+_CRL = b"-----BEGIN X509 CRL-----"
+
+
+class _Files(NamedTuple):
+    """What the files held when they were read."""
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+
+
+class Certificates:
+    """A listener's certificates: the SSLContext for the next handshake, replaced whole by `reload`.
+
+    `section` is the configuration's ("tls", "websocket"): errors and warnings name `[section] key`, the file and the
+    cure. `client` says whether a client's certificate is asked for; with "none", `client_ca` is not read. Where
+    `client_ca` contains certificate revocation lists, they are heeded.
+
+    The key must be ours and for nobody else (0600 or less), or root's and at most readable by its group (0640), which
+    is how distributions give a key to services that do not run as root. Raises ConfigError for anything unusable.
+    Blocking, but for small local files only.
+    """
+
+    def __init__(self, section: str, cert: Path, key: Path, client_ca: Path | None, *, client: Client) -> None:
+        self._section = section
+        self._cert = cert
+        self._key = key
+        self._client_ca = client_ca if client != "none" else None
+        self._client = client
+        if client != "none" and client_ca is None:
+            raise ConfigError(f"[{section}] client_ca: not set; name the PEM file of the CA that certified the clients")
+        if client != "none":
+            # Each client's certificate is looked at with it: 70 ms that the first handshake would stand still.
+            import_module("cryptography.x509")
+        self._files = self._read()
+        self._context = self._build(self._files)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What the next handshake is made with."""
+        # The cache of TLS 1.2 sessions cannot be turned off from Python and holds 20,480 with their certificates.
+        if self._context.session_stats()["number"] >= SESSIONS:
+            # Without a free descriptor the former does for a while longer.
+            with contextlib.suppress(ConfigError):
+                self._context = self._build(self._files)
+        return self._context
+
+    def reload(self) -> None:
+        """Read the files again. Raises ConfigError, and goes on with what there was.
+
+        Handshakes that are under way, and connections, are not touched.
+        """
+        files = self._read()
+        self._context = self._build(files)
+        self._files = files
+
+    def warnings(self) -> list[str]:
+        """What is wrong, or soon will be, with the certificates in use; each names key, file and cure.
+
+        Imports `cryptography` (70 ms).
+        """
+        found = self._about("cert", self._cert, self._files.cert, _server_complaints)
+        if self._files.client_ca is not None and self._client_ca is not None:
+            found += self._about("client_ca", self._client_ca, self._files.client_ca, _complaints)
+        return found
+
+    # --- the files ----------------------------------------------------------------------------------------------
+
+    def _read(self) -> _Files:
+        cert = self._slurp("cert", self._cert)
+        if not _CERTIFICATE.search(cert):
+            raise self._error(
+                "cert", f"{self._cert} holds no certificate in PEM form; `openssl x509 -inform der -in {self._cert}` "
+                "converts one from DER"
+            )  # fmt: skip
+        key = self._slurp("key", self._key, private=True)
+        if _ENCRYPTED.search(key):
+            # Asking would hang a daemon that has no terminal, and surprise one that has.
+            raise self._error(
+                "key", f"{self._key} is encrypted, and there is nobody to ask for its password; `umask 077; openssl "
+                f"pkey -in {self._key} -out NEW` writes it without one"
+            )  # fmt: skip
+        if not _KEY.search(key):
+            raise self._error("key", f"{self._key} holds no private key in PEM form; give the one made with the cert")
+        client_ca = None
+        if self._client_ca is not None:
+            client_ca = self._slurp("client_ca", self._client_ca)
+            if not _CERTIFICATE.search(client_ca):
+                raise self._error("client_ca", f"{self._client_ca} holds no certificate in PEM form; give the CA's")
+        return _Files(cert, key, client_ca)
+
+    def _slurp(self, key: str, path: Path, *, private: bool = False) -> bytes:
+        try:
+            # A FIFO in its place must not hold up the daemon.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            cure = "create it (`hearth tls init` makes a set for a test bench)"
+            if isinstance(error, PermissionError):
+                cure = f"let uid {os.geteuid()} read it"
+            raise self._error(key, f"cannot read {path}: {error.strerror}; {cure}") from None
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise self._error(key, f"{path} is not a regular file; name a PEM file")
+            if status.st_size > LARGEST:
+                raise self._error(key, f"{path} has {status.st_size} bytes; name a PEM file")
+            if private:
+                self._check_private(key, path, status)
+            elif status.st_mode & stat.S_IWOTH:
+                # Who can write into client_ca can make themselves anybody.
+                raise self._error(key, f"{path} is writable by everybody; chmod o-w {path}")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read(LARGEST)
+        finally:
+            os.close(descriptor)
+
+    def _check_private(self, key: str, path: Path, status: os.stat_result) -> None:
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid not in (0, os.geteuid()):
+            raise self._error(key, f"{path} belongs to uid {status.st_uid}; chown it to uid {os.geteuid()}")
+        if status.st_uid == 0:
+            if mode & 0o037:
+                raise self._error(key, f"{path} lets others use the key (mode {mode:04o}); chmod 640 {path} or less")
+        elif mode & 0o077:
+            raise self._error(key, f"{path} lets others use the key (mode {mode:04o}); chmod 600 {path}")
+
+    def _error(self, key: str, text: str) -> ConfigError:
+        return ConfigError(f"[{self._section}] {key}: {text}")
+
+    # --- the context --------------------------------------------------------------------------------------------
+
+    def _build(self, files: _Files) -> ssl.SSLContext:
+        try:
+            return self._filled(files)
+        except OSError as error:
+            cure = "it takes a free descriptor and /proc"
+            raise self._error("cert", f"{self._cert} cannot be handed to OpenSSL: {error.strerror}; {cure}") from None
+
+    def _filled(self, files: _Files) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Renegotiation lets a peer make us compute for ever at no cost of its own; compression leaks what is encrypted.
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        # A ticket would let a client come back for hours without showing its certificate, after a reload that no
+        # longer trusts it too. Connections are long here: there is nothing to win by it.
+        context.options |= ssl.OP_NO_TICKET
+        # Pythons up to 3.11.3 set it, and would take a connection that was cut for one that was closed.
+        context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
+        context.num_tickets = 0
+        try:
+            # From memory, so that what is used is what was checked, and stays the same until the next reload.
+            with _as_file(files.cert) as cert, _as_file(files.key) as key:
+                context.load_cert_chain(cert, key, password=_no_password)
+        except ssl.SSLError as error:
+            raise self._unusable(files, error) from None
+        if files.client_ca is not None:
+            try:
+                with _as_file(files.client_ca) as client_ca:
+                    context.load_verify_locations(client_ca)
+            except ssl.SSLError as error:
+                text = f"{self._client_ca} cannot be used: {_words(error)}; get it anew"
+                raise self._error("client_ca", text) from None
+            # Whoever is named in client_ca is trusted, also where the root above it is not there.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            if _CRL in files.client_ca:
+                context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        context.verify_mode = _VERIFY[self._client]
+        return context
+
+    def _unusable(self, files: _Files, error: ssl.SSLError) -> ConfigError:
+        if error.reason in _MISMATCH:
+            return self._error("key", f"{self._key} is not the key of {self._cert}; give two that were made together")
+        # Where OpenSSL gives no reason, it is a damaged file, and it does not say which.
+        if not error.reason and _is_whole(files.cert):
+            return self._error("key", f"{self._key} is damaged: {_words(error)}; give the key made with the cert")
+        return self._error("cert", f"{self._cert} cannot be used: {_words(error)}; have a new one made")
+
+    # --- what the operator should know --------------------------------------------------------------------------
+
+    def _about(
+        self, key: str, path: Path, pem: bytes, complaints: Callable[[Sequence[Certificate]], Iterator[str]]
+    ) -> list[str]:
+        place = f"[{self._section}] {key}: {path}"
+        try:
+            return [f"{place}: {text}" for text in complaints(_parsed(pem))]
+        except ValueError as error:
+            # OpenSSL takes it, so it is in use; it is only that we cannot tell when it expires.
+            return [f"{place}: cannot tell how long it is valid: {error}"]
+
+
+def _server_complaints(chain: Sequence[Certificate]) -> Iterator[str]:
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID as Purpose
+
+    yield from _complaints(chain)
+    own = {type(extension.value): extension.value for extension in chain[0].extensions}
+    purposes = own.get(x509.ExtendedKeyUsage)
+    fit = {Purpose.SERVER_AUTH, Purpose.ANY_EXTENDED_KEY_USAGE}
+    if isinstance(purposes, x509.ExtendedKeyUsage) and fit.isdisjoint(purposes):
+        yield "it is not for servers, and clients will refuse it; have one made with the usage serverAuth"
+    if x509.SubjectAlternativeName not in own:
+        yield "it names no host (subjectAltName), and clients will refuse it; have one made with its host names"
+
+
+def _complaints(certificates: Sequence[Certificate]) -> Iterator[str]:
+    for certificate in certificates:
+        yield from _untimely(certificate)
+
+
+def _untimely(certificate: Certificate) -> Iterator[str]:
+    now = dt.datetime.now(dt.UTC)
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    who = certificate.subject.rfc4514_string() or "the certificate"
+    if now < start:
+        yield f"{who} is not valid before {start:%Y-%m-%d %H:%M} UTC; is this machine's clock right?"
+    elif end < now:
+        yield f"{who} has expired on {end:%Y-%m-%d}; have it renewed, then send SIGHUP"
+    elif end - now < SOON:
+        left = (end - now).days
+        days = "today" if left == 0 else f"in {left} day{'s' if left > 1 else ''}"
+        yield f"{who} expires {days} ({end:%Y-%m-%d}); have it renewed, then send SIGHUP"
+
+
+def _parsed(pem: bytes) -> list[Certificate]:
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificates(pem)
+
+
+def _is_whole(pem: bytes) -> bool:
+    try:
+        return bool(_parsed(pem))
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """A path under which this process, and no other, finds `content`: OpenSSL takes a key from a path only."""
+    descriptor = os.memfd_create("hearth-tls", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _no_password() -> bytes:
+    """Without this OpenSSL would ask on the terminal for a password that the check before did not notice."""
+    return b""
+
+
+def _words(error: ssl.SSLError) -> str:
+    """OpenSSL's reason, for people; it has none for what it cannot decode."""
+    return error.reason.replace("_", " ").lower() if error.reason else "not a whole PEM block"
+
+
+# --- tls --------------------------------------------------------------------------------------------------------------
 
 _CUT = "closed before the TLS handshake was done"
 _UNKNOWN_CA = "its certificate is of an unknown CA"
@@ -102,7 +389,10 @@ class TlsCarrier(StreamCarrier):
 
 
 async def handshake(
-    connected: socket.socket, certificates: Certificates, timeout: float, send_timeout: float  # noqa: ASYNC109
+    connected: socket.socket,
+    certificates: Certificates,
+    timeout: float,  # noqa: ASYNC109
+    send_timeout: float,
 ) -> trio.SSLStream[SocketTransport]:
     """Do the server's side of a TLS handshake within `timeout` seconds; `send_timeout` bounds the stream's sends.
 

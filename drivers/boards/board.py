@@ -233,8 +233,7 @@ def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
 
 
 def _sim_i2c(spec: I2cSpec, style: Style | None, seed: int) -> Driver:
-    from hearth.drivers.sim.devices import Device, Eeprom, SlowTemperature, Tmp102
-    from hearth.drivers.sim.i2c import SimI2c, clock_for
+    from hearth.drivers.sim.i2c import Device, Eeprom, SimI2c, SlowTemperature, Tmp102, clock_for
 
     mine = style or Style.THREAD
     clock = clock_for(mine)

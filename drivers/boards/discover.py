@@ -2,7 +2,7 @@
 
 Owns the reading of names and states; refuses to request a line, to talk on a bus, and to guess what is connected. A
 GPIO chip's node is opened to read what the kernel knows of its lines, which claims none of them; a serial port never
-is, since opening one moves its RTS and DTR. Whether a thing may be driven is for `caution` to say.
+is, since opening one moves its RTS and DTR. Whether a thing may be driven is for `generic` to say.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def find_ports(machine: Machine = THIS) -> list[FoundPort]:
 
 def functionality(path: str) -> tuple[str, ...] | None:
     """What an adapter can do, by the kernel's names; None if it cannot be opened. Asks the kernel, not the bus."""
-    from hearth.drivers.linux.i2c_smbus import functions_of
+    from hearth.drivers.linux.i2c import functions_of
 
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

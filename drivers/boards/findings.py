@@ -6,19 +6,190 @@ raises for nothing that it finds. What is good or bad about a finding is the doc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from os.path import realpath
+from typing import TYPE_CHECKING, Any, Literal
+
+from attrs import frozen
 
 from hearth.drivers.boards.access import Lack, lack_of
-from hearth.drivers.boards.discover import KERNEL, THIS, find, functionality
-from hearth.drivers.boards.fit import misfits
-from hearth.drivers.boards.generic import HEADERS, NAME_IT, adapter_reason, chip_reason, port_reason
+from hearth.drivers.boards.discover import KERNEL, THIS, clients, find, functionality
+from hearth.drivers.boards.generic import HEADERS, NAME_IT, adapter_reason, chip_reason, port_reason, survey
 from hearth.drivers.boards.profile import load_profile
-from hearth.drivers.linux.holders import find_holders
+from hearth.drivers.linux.holders import HEARTHD, find_holders
 
 if TYPE_CHECKING:
-    from hearth.drivers.boards.discover import FoundChip, Machine
-    from hearth.drivers.boards.profile import Kind, Profile
+    from collections.abc import Iterator
+
+    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundPort, Machine, Machinery
+    from hearth.drivers.boards.profile import ChipSpec, I2cSpec, Kind, Profile, UartSpec
     from hearth.drivers.linux.holders import Holder, Holders
+
+# --- fit --------------------------------------------------------------------------------------------------------------
+# Whether a profile fits a machine: what it names that is not there, and what is there but somebody else's.
+#
+# Owns the comparing; refuses to look at the machine itself. Each misfit says the key path in the profile, what is the
+# matter, and what to do.
+
+OURS = "hearth"
+"""The consumer that hearth's own requests have: a daemon that runs is no obstacle to itself."""
+
+
+@frozen
+class Misfit:
+    """`severity` is "fail" for what cannot work, "warn" for what depends on who runs the daemon, or looks wrong."""
+
+    key: str
+    severity: Literal["warn", "fail"]
+    problem: str
+    cure: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As doctor --json shows it."""
+        return {"key": self.key, "severity": self.severity, "problem": self.problem, "cure": self.cure}
+
+
+def misfits(profile: Profile, found: Machinery, holders: Holders, machine: Machine = THIS) -> Iterator[Misfit]:
+    """What keeps the profile from working here.
+
+    What it merely looks for (`discover`) need not be there; but what is there and cannot be had is told.
+    """
+    for index, chip in enumerate(profile.chips):
+        if chip.driver != "sim":
+            yield from _chip_misfits(f"gpio[{index}]", chip, found.chips, holders)
+    for index, adapter in enumerate(profile.i2c):
+        if adapter.driver != "sim":
+            yield from _adapter_misfits(f"i2c[{index}]", adapter, found.adapters, machine)
+    for index, port in enumerate(profile.uarts):
+        if port.driver != "sim":
+            yield from _port_misfits(f"uart[{index}]", port, found.ports, holders)
+    for entry in survey(profile, found, holders).undriven:
+        if not entry.left_alone:
+            yield Misfit(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
+
+
+def _lack_misfits(key: str, path: str, kind: Kind) -> Iterator[Misfit]:
+    lack = lack_of(path, kind)
+    if lack is not None:
+        yield Misfit(key, "warn", f"{lack.reason}: hearthd could not either, as this user", lack.cure)
+
+
+def _chip_misfits(key: str, spec: ChipSpec, chips: tuple[FoundChip, ...], holders: Holders) -> Iterator[Misfit]:
+    if spec.path is not None:
+        key = f"{key}.path"
+        matching = [chip for chip in chips if chip.path == realpath(spec.path)]
+        wanted = spec.path
+    else:
+        key = f"{key}.label"
+        matching = [chip for chip in chips if chip.label == spec.label]
+        wanted = f"a chip labelled {spec.label!r}"
+    if len(matching) > 1:
+        nodes = ", ".join(chip.path for chip in matching)
+        yield Misfit(key, "fail", f"{wanted} is there {len(matching)} times: {nodes}", "say which with `path`")
+    elif not matching:
+        closed = [chip for chip in chips if chip.label is None]
+        for chip in closed:
+            yield from _lack_misfits(key, chip.path, "gpio")
+        there = ", ".join(f"{chip.label!r} ({chip.node})" for chip in chips if chip.label is not None)
+        cure = "is it plugged in and its kernel module loaded? One of those that could not be opened may be it"
+        yield Misfit(
+            key,
+            "warn" if closed else "fail",
+            f"{wanted} is not there; there is {there or 'none that could be opened'}",
+            cure if closed else "is it plugged in, and its kernel module loaded? Else correct the profile",
+        )
+    else:
+        yield from _lack_misfits(key, matching[0].path, "gpio")
+        yield from _lines_misfits(key.partition(".")[0], spec, matching[0], holders)
+
+
+def _lines_misfits(key: str, spec: ChipSpec, chip: FoundChip, holders: Holders) -> Iterator[Misfit]:
+    if chip.error is not None:
+        return
+    for line in spec.lines:
+        place = f"{key}.lines.{line.name}"
+        if line.offset >= len(chip.lines):
+            what = f"the chip has the lines 0 to {len(chip.lines) - 1}, and no {line.offset}"
+            yield Misfit(place, "fail", what, "correct `names`: the index of a name is the line's offset")
+            continue
+        found = chip.lines[line.offset]
+        if line.reserved is None and found.consumer not in (None, OURS):
+            processes = ", ".join(map(str, holders.lines.get((chip.node, line.offset), ())))
+            who = "the kernel" if found.consumer == KERNEL else repr(found.consumer)
+            yield Misfit(
+                place,
+                "fail",
+                f"line {line.offset} is held by {who}{f', which is {processes}' if processes else ''}",
+                "free it (a device tree overlay or a driver may hold it), or give the line a `reserved`",
+            )
+        elsewhere = [other.offset for other in chip.lines if other.name == line.name]
+        if elsewhere and line.offset not in elsewhere:
+            what = f"the kernel gives this name to line {elsewhere[0]}, the profile to line {line.offset}"
+            yield Misfit(place, "warn", what, "correct `names`: the index of a name is the line's offset")
+
+
+def _adapter_misfits(key: str, spec: I2cSpec, adapters: tuple[FoundAdapter, ...], machine: Machine) -> Iterator[Misfit]:
+    if spec.adapter is not None:
+        key = f"{key}.adapter"
+        matching = [adapter for adapter in adapters if adapter.name == spec.adapter]
+        wanted = f"an adapter called {spec.adapter!r}"
+    else:
+        key = f"{key}.bus"
+        matching = [adapter for adapter in adapters if adapter.bus == spec.bus]
+        wanted = f"/dev/i2c-{spec.bus}"
+    if len(matching) > 1 and spec.bus in (adapter.bus for adapter in matching):
+        matching = [adapter for adapter in matching if adapter.bus == spec.bus]
+    if len(matching) > 1:
+        nodes = ", ".join(adapter.node for adapter in matching)
+        yield Misfit(key, "fail", f"{wanted} is there {len(matching)} times: {nodes}", "say which with `bus`")
+        return
+    if not matching:
+        there = ", ".join(f"{adapter.node} {adapter.name!r}" for adapter in adapters)
+        cure = "is it switched on in the firmware's settings or the device tree? Else correct the profile"
+        if not adapters:
+            cure = "`sudo modprobe i2c-dev` makes the nodes; is the adapter switched on?"
+        yield Misfit(key, "fail", f"{wanted} is not there; there is {there or 'none'}", cure)
+        return
+    yield from _lack_misfits(key, matching[0].path, "i2c")
+    owned = clients(matching[0].bus, machine)
+    for index, device in enumerate(spec.devices):
+        if device.addr in owned:
+            yield Misfit(
+                f"{key.partition('.')[0]}.device[{index}].addr",
+                "warn",
+                f"{device.addr:#04x} belongs to the kernel driver {owned[device.addr]!r}, and hearth leaves it alone",
+                "read it with hw.sensor.read, or unbind the driver",
+            )
+
+
+def _port_misfits(key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holders: Holders) -> Iterator[Misfit]:
+    assert spec.path is not None, "parse_port asks for it"
+    node = realpath(spec.path)
+    key = f"{key}.path"
+    lack = list(_lack_misfits(key, spec.path, "uart"))
+    port = next((port for port in ports if port.path == node), None)
+    if port is None and (lack or os.access(node, os.F_OK)):
+        yield from lack  # it is there, a pseudo-terminal say: whoever lists it knows
+        return
+    if port is None:
+        there = ", ".join(port.path for port in ports if port.origin.above)
+        cure = "is it plugged in? /dev/serial/by-id has names that stay the same"
+        yield Misfit(key, "fail", f"{spec.path} is not there; there is {there or 'none'}", cure)
+        return
+    yield from lack
+    if port.console:
+        cure = "take its console= from the kernel's command line"
+        yield Misfit(key, "fail", f"the kernel writes its console to {node}", cure)
+    others = [holder for holder in holders.nodes.get(node, ()) if holder.name != HEARTHD]
+    if port.terminal_of:
+        who = ", ".join(port.terminal_of[:3])
+        cure = f"sudo systemctl disable --now serial-getty@{port.node}.service"
+        yield Misfit(key, "fail", f"{node} is the terminal of {who}", cure)
+    elif others:
+        yield Misfit(key, "fail", f"{node} is open in {', '.join(map(str, others))}", "end that program")
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
 
 
 def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]:

@@ -6,7 +6,10 @@ device. Whoever is not root sees his own processes only.
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import os
+import pwd
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +18,70 @@ from attrs import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+# --- owners -----------------------------------------------------------------------------------------------------------
+# To whom a device node belongs, in names, and whether its group is the way in.
+#
+# Owns what the three kinds of devices have in common there; the advice itself differs by kind and is given elsewhere.
+
+
+def user_name(uid: int) -> str:
+    """A user's name, or the number where it has none."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def group_name(gid: int) -> str:
+    """A group's name, or the number where it has none."""
+    with contextlib.suppress(KeyError):
+        return grp.getgrgid(gid).gr_name
+    return str(gid)
+
+
+def kept_by_sandbox(path: str) -> str | None:
+    """Why a node that was refused is refused although its owner and mode let this process in, with the cure; else None.
+
+    A rule of the sandbox stands on the node that was there when the daemon started: one that came later is another.
+    """
+    from hearth.drivers.sandbox import landlock
+
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True) or not landlock.in_force():
+        return None
+    return (
+        f"the sandbox keeps hearthd from {path}, which is newer than the daemon or not of its board; for devices that "
+        "come back set [sandbox] hotplug = true, and restart hearthd"
+    )
+
+
+def lets_group_in(node: os.stat_result) -> bool:
+    """True if members of the node's group may read and write it, and that group is not root's own."""
+    return node.st_gid != 0 and node.st_mode & 0o060 == 0o060
+
+
+# --- shared -----------------------------------------------------------------------------------------------------------
+# One device behind several buses: a USB adapter that gives both GPIO lines and an I2C bus.
+#
+# Owns the answer to "whose is it?". That buses which share a device take turns is for whoever runs their transactions
+# (see `Driver.shares`). It is needed because not every kernel driver orders its own halves: hid-mcp2221 (seen in Linux
+# 7.2) fills the one buffer that it sends from without a lock, so that a line set while bytes go over I2C may be
+# reported as driven and is not.
+
+
+def shared_device(entry: Path) -> str | None:
+    """The HID device that a chip's or adapter's entry under /sys belongs to, by its path; None if to none."""
+    try:
+        device = entry.resolve(strict=True)
+    except OSError:
+        return None
+    for parent in device.parents:
+        subsystem = parent / "subsystem"
+        if subsystem.exists() and subsystem.resolve().name == "hid":
+            return str(parent)
+    return None
+
+
+# --- holders ----------------------------------------------------------------------------------------------------------
 
 _Key = TypeVar("_Key")
 

@@ -22,8 +22,7 @@ from attrs import frozen
 
 from hearth.drivers.sandbox import identity, landlock, seccomp
 from hearth.drivers.sandbox.confine import RIGHTS
-from hearth.drivers.sandbox.plan import interpreter, plain_nodes, system_files
-from hearth.drivers.sandbox.programs import interpreters_of
+from hearth.drivers.sandbox.plan import interpreter, interpreters_of, plain_nodes, system_files
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hearth.drivers.system_thermal import THROTTLES
+from hearth.drivers.system import THROTTLES
 from hearth.drivers.tools import schemas
 from hearth.tools import Args, Run, StepContext, Tool
 

@@ -23,7 +23,7 @@ from hearth.cli.common import DONE, Options, standard
 from hearth.errors import ConfigError
 from hearth.interpreter import python_module
 from hearth.mcp.clientconfig import CLIENTS, TOKEN_ENV, Program, Server, Url, snippet
-from hearth.mcp.protocol import PATH
+from hearth.mcp.names import PATH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,14 +6,113 @@ This module owns the two directions of the name and what a definition says; it r
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hearth.mcp.icons import icon
-from hearth.mcp.names import META_TOOL, PLAN, by_mcp_name, mcp_name
+from hearth.mcp.names import CARD_TOOLS, META_TOOL, PLAN, by_mcp_name, icon, mcp_name
+from hearth.mcp.outcome import PLAN_RESULT
+from hearth.protocol.methods import PRIORITIES
 from hearth.tools import CARD_NAMESPACE, RISK_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+# `hacp_plan` as an MCP client is shown it: what a whole task in one call takes, and what is said of it.
+#
+# How a plan runs is the bridge's (`hearth.actors.bridges.mcp.offers`), and what it may do is HACP's business.
+
+MOST_STEPS: Final = 256
+"""Steps of a plan; an operator may allow fewer."""
+
+DESCRIPTION: Final = """\
+Run several steps on the hardware as one task: in order, each one tool with its arguments, under one set of rules. \
+Prefer it to single calls whenever there is more than one step: it is checked as a whole before anything moves, a step \
+that fails ends it, and nobody else's steps come in between with "exclusive". Try it with dry_run first: everything is \
+checked and authorised, nothing is touched, and you are told what would run. The result tells of each step what became \
+of it. Its risk is the highest of its steps' risks; from 3 on a person is asked first.\
+"""
+
+PLAN_INPUT: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "intent": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 4096,
+            "description": "what this is for, in a sentence; it is kept in the audit log",
+        },
+        "steps": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MOST_STEPS,
+            "description": "the steps, in the order in which they run",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "tool": {"type": "string", "description": 'a tool\'s name, as "gpio_set" or as "gpio.set"'},
+                    "args": {"type": "object", "description": "its arguments, as its own inputSchema has them"},
+                },
+                "required": ["tool"],
+                "additionalProperties": False,
+            },
+        },
+        "dry_run": {
+            "type": "boolean",
+            "default": False,
+            "description": "check and authorise everything, touch nothing, and tell what would run",
+        },
+        "exclusive": {
+            "type": "boolean",
+            "default": False,
+            "description": "hold every bus of the plan from its first step to its last, so that nobody comes between",
+        },
+        "rollback_on_failure": {
+            "type": "boolean",
+            "default": False,
+            "description": "if the plan fails, times out or is cancelled, undo its completed steps in reverse, where "
+            "their tools can",
+        },
+        "max_duration_ms": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": 9007199254740991,
+            "description": "milliseconds after which the plan is cancelled; a transfer that has begun still finishes",
+        },
+        "abort_on_step_failure": {
+            "type": "boolean",
+            "default": True,
+            "description": "end the plan at the first step that fails; false: run all steps, the plan fails if any did",
+        },
+        "on_busy": {
+            "type": "string",
+            "enum": ["wait", "fail"],
+            "default": "wait",
+            "description": "what to do while somebody else uses a bus: wait in its queue, or fail at once",
+        },
+        "priority": {
+            "type": "string",
+            "enum": list(PRIORITIES),
+            "default": "normal",
+            "description": "whose turn it is first where several wait for one bus",
+        },
+    },
+    "required": ["intent", "steps"],
+    "additionalProperties": False,
+}
+
+PLAN_DEFINITION: Final[Mapping[str, Any]] = {
+    "name": PLAN,
+    "title": "Run a plan",
+    "description": DESCRIPTION,
+    "inputSchema": PLAN_INPUT,
+    "outputSchema": PLAN_RESULT,
+    "annotations": {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True},
+    "icons": [icon("plan")],
+}
+"""An MCP Tool object."""
+
+
+# --- view -------------------------------------------------------------------------------------------------------------
 
 
 class ToolView:
@@ -200,3 +299,149 @@ def _rewritten(schema: Any, named: Callable[[str], str]) -> Any:
         else:
             made["anyOf"] = either
     return made
+
+
+# --- card tools -------------------------------------------------------------------------------------------------------
+# The four AgentCard tools as MCP clients are shown them: names, words, what they take and what they answer.
+#
+# Names and arguments are those of the draft's [AGENTCARD-MCP]; a card is taken as an object too, as §3 of the draft
+# asks. What they do is the bridge's (`hearth.actors.bridges.mcp.cards`).
+
+DECLARE, RESOLVE, VALIDATE, LIST = CARD_TOOLS
+
+MAX_QUERY: Final = 128
+"""Code points of a query: as long as a name may be."""
+IDS_SHOWN: Final = 16
+"""Capability ids of one agent in a list; agentcard_resolve tells all."""
+
+_CLAIM = (
+    "A declared card is a claim of whoever declared it: neither its capabilities nor its trust tier have been checked, "
+    "so grant nothing because of them."
+)
+
+
+def _text(description: str, **more: Any) -> dict[str, Any]:
+    return {"type": "string", "description": description, **more}
+
+
+def _object(properties: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """An object that has all of these members."""
+    return portable({"properties": dict(properties), "required": list(properties), **more})
+
+
+def _array(items: Mapping[str, Any], description: str) -> dict[str, Any]:
+    return {"type": "array", "items": items, "description": description}
+
+
+_CARD_JSON: Mapping[str, Any] = {
+    "description": "the AgentCard: a JSON object, or a string with the JSON of one",
+    "anyOf": [{"type": "object"}, {"type": "string"}],
+}
+_ORIGIN: Mapping[str, Any] = {
+    "declared_by": {
+        "type": ["string", "null"],
+        "description": "the principal who declared it, by this server's name for it; null for this server's own card",
+    },
+    "declared_at": {
+        "type": ["string", "null"],
+        "description": "when, in UTC (RFC 3339); null for this server's own card",
+    },
+    "own": {"type": "boolean", "description": "true for the card of this server itself"},
+}
+_SUMMARY: Mapping[str, Any] = {
+    "agent_id": _text("its ULID"),
+    "name": _text("its display name"),
+    "version": _text("the version of its card"),
+    "endpoint": _text("where it says that it is reached"),
+    "capabilities": {"type": "integer", "description": "how many it claims"},
+    "capability_ids": _array({"type": "string"}, f"the first {IDS_SHOWN} of them"),
+    **_ORIGIN,
+}
+_FINDING: Mapping[str, Any] = {
+    "pointer": _text("JSON pointer of the place; empty for the whole card"),
+    "rule": _text("the part of draft-aevum-agentcard-00 that it breaks"),
+    "problem": _text("what is there"),
+    "cure": _text("what to put there"),
+}
+
+
+def _tool(name: str, title: str, description: str, takes: dict[str, Any], gives: dict[str, Any]) -> Mapping[str, Any]:
+    return {
+        "name": name,
+        "title": title,
+        "description": description,
+        "inputSchema": takes,
+        "outputSchema": gives,
+        "annotations": {
+            "readOnlyHint": name != DECLARE,
+            "destructiveHint": False,
+            "idempotentHint": True,
+            "openWorldHint": False,
+        },
+        "icons": [icon("agentcard")],
+    }
+
+
+CARD_DEFINITIONS: Final = (
+    _tool(
+        DECLARE,
+        "Declare an AgentCard",
+        "Register an agent's card (draft-aevum-agentcard-00), so that other agents that use this server find it by "
+        f"{RESOLVE} and {LIST}. The card must be valid. Declared again under the same agent_id it takes the place of "
+        "the former one, which only the principal who declared that may do. It is kept when the server is restarted. "
+        f"{_CLAIM}",
+        _object({"card_json": _CARD_JSON}),
+        _object(_SUMMARY),
+    ),
+    _tool(
+        RESOLVE,
+        "Resolve an agent",
+        "Look up an agent's card by its agent_id (26 characters), or by its name or a part of it, without regard to "
+        "case. If several fit, they are listed to choose from by agent_id. The card of this server itself is among "
+        f"them. {_CLAIM}",
+        _object({"query": _text("an agent_id, or a part of a name", minLength=1, maxLength=MAX_QUERY)}),
+        _object(
+            {
+                "match": {
+                    "description": "the one agent that fits; null if several do",
+                    "anyOf": [
+                        _object({"card": {"type": "object", "description": "its AgentCard"}, **_ORIGIN}),
+                        {"type": "null"},
+                    ],
+                },
+                "candidates": _array(_object(_SUMMARY), "the agents that fit, if they are several"),
+            }
+        ),
+    ),
+    _tool(
+        VALIDATE,
+        "Validate an AgentCard",
+        "Check a card against every rule of draft-aevum-agentcard-00, before it is published or believed. Each fault "
+        "is told with its place, the rule and the cure. Unknown fields are no faults. That a card is valid says "
+        "nothing about whether its claims are true.",
+        _object({"card_json": _CARD_JSON}),
+        _object(
+            {
+                "valid": {"type": "boolean", "description": "true if no rule is broken"},
+                "findings": _array(_object(_FINDING), "the faults, in the order of the fields"),
+            }
+        ),
+    ),
+    _tool(
+        LIST,
+        "List agents",
+        f"List the agents whose cards are known here: this server first, then those declared. {_CLAIM}",
+        _object({}),
+        _object(
+            {
+                "agents": _array(_object(_SUMMARY), "the agents; those declared by agent_id"),
+                "skipped": _array(
+                    _object({"file": _text("its name"), "reason": _text("why it is none")}),
+                    "files of the registry that are no declared cards, for the operator",
+                ),
+                "skipped_more": {"type": "integer", "description": "how many more such files there are"},
+            }
+        ),
+    ),
+)
+"""MCP Tool objects, in the order in which they are listed."""

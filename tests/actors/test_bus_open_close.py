@@ -13,8 +13,7 @@ from hearth.actors import workers as workers_module
 from hearth.actors.bus import Bus
 from hearth.actors.supervisor import keep_open
 from hearth.actors.tickets import Asker, Ticket
-from hearth.drivers.base import Style
-from hearth.drivers.wakeup import Departure
+from hearth.drivers.base import Departure, Style
 from hearth.errors import DeviceError, ResourceBusy
 
 ME = Asker("session", "task", "me")

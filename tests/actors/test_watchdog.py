@@ -12,8 +12,7 @@ import trio
 from support.faulty_disk import FaultyDisk
 
 from hearth.actors.journal import Journal
-from hearth.actors.service import Notifier
-from hearth.actors.watchdog import SHARE, period, watched
+from hearth.actors.service import SHARE, Notifier, period, watched
 from hearth.audit import AuditSettings
 
 SECONDS = 6

@@ -9,7 +9,7 @@ from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
 from hearth.actors import admission, backlog, connection, outbox, refusals
-from hearth.actors.bridges.http import listener, visit
+from hearth.actors.bridges.http import listener
 from hearth.actors.listeners import accepting, tcp, websocket, websocket_wire as wire
 from hearth.config import Config
 from hearth.policy.rules import Rate
@@ -64,7 +64,7 @@ def bound(row: str) -> list[float]:
             [listener.HEADER_BYTES / KIB, listener.FRAMING_EACH],
         ),
         ("An HTTP request's body", [LIMITS.max_document_bytes / MIB, LIMITS.send_timeout_s]),
-        ("An HTTP connection on which nothing is asked", [visit.KEEP_ALIVE]),
+        ("An HTTP connection on which nothing is asked", [listener.KEEP_ALIVE]),
         ("MCP clients over HTTP", [LIMITS.max_sessions_per_principal, LIMITS.max_connections]),
         ("Jobs over HCP", [HCP.max_jobs, HCP.max_jobs_per_principal, HCP.max_steps]),
         ("Files that jobs leave", [HCP.max_artifact_bytes / MIB, HCP.max_artifacts_bytes / MIB, HCP.retention_s]),

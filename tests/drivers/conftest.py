@@ -23,9 +23,8 @@ from hearth.drivers.gpio import LineSpec
 from hearth.drivers.linux.gpio import LinuxGpio
 from hearth.drivers.linux.i2c import LinuxI2c
 from hearth.drivers.linux.uart import LinuxUart
-from hearth.drivers.sim.devices import Eeprom, SlowTemperature, Tmp102
 from hearth.drivers.sim.gpio import SimGpio
-from hearth.drivers.sim.i2c import SimI2c, clock_for
+from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102, clock_for
 from hearth.drivers.sim.uart import EchoPeer, SimUart
 from hearth.drivers.tools.gpio import gpio_tools
 from hearth.drivers.tools.hardware import hardware_tools

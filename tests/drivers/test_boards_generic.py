@@ -15,7 +15,7 @@ from hearth.drivers.boards.discover import (
     Machinery,
     Origin,
 )
-from hearth.drivers.boards.fit import misfits
+from hearth.drivers.boards.findings import misfits
 from hearth.drivers.boards.generic import HEADERS, NAME_IT, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
 from hearth.drivers.linux.holders import HEARTHD, NOBODY, Holder, Holders

@@ -10,10 +10,17 @@ import pytest
 
 from hearth.drivers.i2c import Read, Write
 from hearth.drivers.linux import i2c_node
-from hearth.drivers.linux.i2c import LinuxI2c
-from hearth.drivers.linux.i2c_errors import failed, gone, name_of
-from hearth.drivers.linux.i2c_node import Presence, adapters, claim_node, find_adapter, owner_of
-from hearth.drivers.linux.i2c_smbus import CALLS, call_for
+from hearth.drivers.linux.i2c import CALLS, LinuxI2c, call_for
+from hearth.drivers.linux.i2c_node import (
+    Presence,
+    adapters,
+    claim_node,
+    errno_name,
+    failed,
+    find_adapter,
+    gone,
+    owner_of,
+)
 from hearth.errors import DeviceError, ResourceBusy, TimedOut
 
 WRITE, READ, REGISTER, QUERY = [Write(b"\x00\x01")], [Read(2)], [Write(b"\x00"), Read(2)], [Write(b"abc"), Read(2)]
@@ -68,7 +75,7 @@ def test_a_lost_arbitration_tells_how_often_the_kernel_may_try_again():
 
 
 def test_an_error_without_a_number_is_an_io_error():
-    assert name_of(OSError("strange")) == "EIO"
+    assert errno_name(OSError("strange")) == "EIO"
     assert failed(OSError("strange"), 1, 0x50, WRITE).data["errno"] == "EIO"
 
 

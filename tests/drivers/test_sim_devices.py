@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hearth.drivers.boards.sensors import decode_tmp102
-from hearth.drivers.sim.devices import Eeprom, SlowTemperature, Tmp102, encode_tmp102
+from hearth.drivers.sim.i2c import Eeprom, SlowTemperature, Tmp102, encode_tmp102
 
 
 def word(value):

@@ -6,8 +6,7 @@ import trio.testing
 
 from hearth.drivers.base import Style, finish_now
 from hearth.drivers.i2c import MAX_LENGTH, Read, Write, limit_ms, plan
-from hearth.drivers.sim.devices import Eeprom
-from hearth.drivers.sim.i2c import SimI2c, clock_for
+from hearth.drivers.sim.i2c import Eeprom, SimI2c, clock_for
 from hearth.errors import DeviceError, TimedOut
 
 BYTE_S = 9 / 100_000

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.drivers.wakeup import Departure, Wakeup
+from hearth.drivers.base import Departure, Wakeup
 from hearth.errors import DeviceError
 
 

@@ -9,8 +9,7 @@ from support.i2c_stub import stub_bus
 from support.tiny_usb import TinyUsb
 
 from hearth.drivers.i2c import Read, Write
-from hearth.drivers.linux.i2c import LinuxI2c
-from hearth.drivers.linux.i2c_smbus import CALLS, FUNCTIONS, able, call_for
+from hearth.drivers.linux.i2c import CALLS, FUNCTIONS, LinuxI2c, able, call_for
 from hearth.errors import DeviceError
 
 CHIP = 0x50

@@ -6,9 +6,8 @@ import pytest
 import trio
 from support.http_house import LISTEN, Raw, passes
 
-from hearth.actors.bridges.http.app import Hosts
+from hearth.actors.bridges.http.app import Hosts, Problem
 from hearth.actors.bridges.http.listener import HttpListener
-from hearth.actors.bridges.http.problems import Problem
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accepting import Doorway
 

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from support.pki import DAY, Bench, needs_openssl
 
-from hearth.actors.listeners import certificates
-from hearth.actors.listeners.certificates import Certificates
+from hearth.actors.listeners import tls
+from hearth.actors.listeners.tls import Certificates
 from hearth.address import TlsAddress
 from hearth.dial import tls as dial_tls
 from hearth.errors import ConfigError
@@ -97,7 +97,7 @@ def test_an_end_without_a_farewell_is_told_from_one_with_it_by_every_python(load
         context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
         return context
 
-    for module in (certificates, dial_tls):
+    for module in (tls, dial_tls):
         monkeypatch.setattr(module, "ssl", SimpleNamespace(**{**vars(ssl), "SSLContext": as_python_3_11_3}))
     for context in (load().context, dial_tls.context_for(TlsAddress("localhost", ca=bench.ca))):
         assert not context.options & ssl.OP_IGNORE_UNEXPECTED_EOF
@@ -117,7 +117,7 @@ def test_a_tls_1_3_client_gets_nothing_to_come_back_with(load, bench) -> None:
 
 
 def test_tls_1_2_sessions_are_remembered_for_few_clients_only(load, bench, monkeypatch) -> None:
-    monkeypatch.setattr(certificates, "SESSIONS", 5)
+    monkeypatch.setattr(tls, "SESSIONS", 5)
     loaded = load()
     client = bench.client_context()
     client.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -135,8 +135,8 @@ def test_tls_1_2_sessions_are_remembered_for_few_clients_only(load, bench, monke
 
 def test_without_a_free_descriptor_the_former_context_does(load, monkeypatch) -> None:
     loaded = load()
-    monkeypatch.setattr(certificates, "SESSIONS", 0)
-    monkeypatch.setattr(certificates.os, "memfd_create", full)
+    monkeypatch.setattr(tls, "SESSIONS", 0)
+    monkeypatch.setattr(tls.os, "memfd_create", full)
     context = loaded.context
     assert context is loaded.context
     with pytest.raises(ConfigError, match="cannot be handed to OpenSSL: Too many open files; it takes a free"):
@@ -237,7 +237,7 @@ def test_a_file_that_may_not_be_read_is_named(load, bench, monkeypatch) -> None:
     def denied(path, flags):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(certificates.os, "open", denied)
+    monkeypatch.setattr(tls.os, "open", denied)
     refused(load, f"[tls] cert: cannot read {bench.server_cert}: Permission denied; let uid {os.geteuid()} read it")
 
 
@@ -264,9 +264,7 @@ def test_a_certificate_that_openssl_finds_too_weak_is_named(load, bench) -> None
     refused(load, f"[tls] cert: {weak} cannot be used: ee key too small", cert=weak, key=bench.folder / "weak.key")
 
 
-@pytest.mark.parametrize(
-    "form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL]
-)
+@pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
 def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_a_password(load, bench, form) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     password = serialization.BestAvailableEncryption(b"secret")
@@ -306,8 +304,8 @@ def as_uid(monkeypatch):
             status[4] = owner
             return os.stat_result(status)
 
-        monkeypatch.setattr(certificates.os, "fstat", fstat)
-        monkeypatch.setattr(certificates.os, "geteuid", lambda: ours)
+        monkeypatch.setattr(tls.os, "fstat", fstat)
+        monkeypatch.setattr(tls.os, "geteuid", lambda: ours)
 
     return pretend
 
@@ -381,7 +379,7 @@ def test_a_reload_that_fails_keeps_what_was(load, bench) -> None:
 
 
 def test_what_is_on_disk_counts_at_a_reload_only(load, bench, monkeypatch) -> None:
-    monkeypatch.setattr(certificates, "SESSIONS", 0)
+    monkeypatch.setattr(tls, "SESSIONS", 0)
     loaded = load()
     former = bench.client_context()
     for path in (bench.server_cert, bench.server_key, bench.ca):
@@ -449,5 +447,5 @@ def test_a_certificate_whose_dates_cannot_be_read_is_used_and_told_of(load, benc
     def unreadable(_pem):
         raise ValueError("an oddity")
 
-    monkeypatch.setattr(certificates, "_parsed", unreadable)
+    monkeypatch.setattr(tls, "_parsed", unreadable)
     assert "cannot tell how long it is valid: an oddity" in loaded.warnings()[0]

@@ -31,7 +31,7 @@ from support.waiting import passes, until
 
 from hearth.actors.carrier import PeerGone, Unreadable
 from hearth.actors.connection import Connection
-from hearth.actors.listeners.certificates import Certificates
+from hearth.actors.listeners.tls import Certificates
 from hearth.actors.listeners.websocket_wire import CONTROL_COST, FRAME_COST, HANDSHAKE_BYTES, PARTING, REFILL, Meter
 from hearth.config import Config
 from hearth.errors import ConfigError

@@ -33,7 +33,7 @@ from support.waiting import passes, until
 import hearth
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.accepting import STRANGERS_EACH
-from hearth.actors.listeners.certificates import Certificates
+from hearth.actors.listeners.tls import Certificates
 from hearth.config import AuditConfig, Config, PolicyConfig
 from hearth.policy.principal import from_token
 from hearth.policy.tokens import Tokens

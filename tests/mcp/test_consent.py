@@ -16,10 +16,19 @@ from support.doubles import Op
 from support.mcp import ERAS, house, mcp_client, memory, text_of
 from support.world import World, running
 
-from hearth.actors.bridges.mcp.clients import Client as HacpClient
-from hearth.actors.bridges.mcp.consent import FORM, KEY, MOST_QUESTIONS, PATIENCE, Questions, _digest, _question
-from hearth.actors.bridges.mcp.jobs import Job, arguments_of
+from hearth.actors.bridges.mcp.consent import (
+    FORM,
+    KEY,
+    MOST_QUESTIONS,
+    PATIENCE,
+    Job,
+    Questions,
+    _digest,
+    _question,
+    arguments_of,
+)
 from hearth.actors.bridges.mcp.offers import HacpTools
+from hearth.actors.bridges.mcp.providers import Client as HacpClient
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.api import Step
 from hearth.mcp.names import META_ERROR, PLAN

@@ -13,7 +13,7 @@ from support.waiting import passes
 from support.world import World, running
 
 from hearth.actors.asks import End
-from hearth.actors.bridges.mcp.clients import KEEP_ALIVE, Client
+from hearth.actors.bridges.mcp.providers import KEEP_ALIVE, Client
 from hearth.errors import CarrierError, DeviceError, QueueFull, RateLimited, SessionInvalid, TaskNotFound
 from hearth.mcp.names import META_TASK
 from hearth.tools import Tool

@@ -19,10 +19,8 @@ from hearth.actors.manifests import Manifests
 from hearth.config import AuditConfig, Config
 from hearth.errors import ConfigError, InvalidParams, SessionInvalid
 from hearth.mcp import names
-from hearth.mcp.card_tools import DEFINITIONS as CARDS
-from hearth.mcp.plan import DEFINITION as PLAN
-from hearth.mcp.protocol import EXTENSIONS, PROTOCOL_VERSIONS, endpoints
-from hearth.mcp.view import ToolView
+from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, endpoints
+from hearth.mcp.view import CARD_DEFINITIONS as CARDS, PLAN_DEFINITION as PLAN, ToolView
 from hearth.policy.rules import Match, PolicyEntry, decide
 from hearth.tools import ToolRegistry
 

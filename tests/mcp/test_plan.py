@@ -15,8 +15,7 @@ from support.world import World, running
 
 from hearth.actors.bridges.mcp.offers import HacpTools, Plan
 from hearth.mcp.names import PLAN
-from hearth.mcp.plan import INPUT, MOST_STEPS
-from hearth.mcp.view import ToolView
+from hearth.mcp.view import MOST_STEPS, PLAN_INPUT, ToolView
 from hearth.protocol.jsonrpc import MAX_DEPTH
 from hearth.protocol.methods import METHODS
 
@@ -170,8 +169,8 @@ async def test_a_plan_may_say_all_that_a_task_may_but_how_risky_it_is():
         {"task": {"intent": "x", "steps": [{"tool": "a"}], "constraints": {"dry_run": True}}}
     )
     known = {attribute.name for attribute in type(submit.constraints).__attrs_attrs__}
-    assert set(INPUT["properties"]) - {"intent", "steps"} == known - {"max_risk_level"}
-    assert INPUT["properties"]["steps"]["maxItems"] == MOST_STEPS
+    assert set(PLAN_INPUT["properties"]) - {"intent", "steps"} == known - {"max_risk_level"}
+    assert PLAN_INPUT["properties"]["steps"]["maxItems"] == MOST_STEPS
 
 
 @both_eras

@@ -11,7 +11,7 @@ from support.forked import forked
 from support.users import ordinary_user
 
 from hearth.drivers.linux import gpio_chips, i2c_node
-from hearth.drivers.linux.owners import kept_by_sandbox
+from hearth.drivers.linux.holders import kept_by_sandbox
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.identity import no_new_privs

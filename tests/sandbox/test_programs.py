@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.drivers.sandbox.programs import interpreters_of
+from hearth.drivers.sandbox.plan import interpreters_of
 
 
 def elf(tmp_path, *, wide, order="<", interpreter=b"/lib/ld.so\0", kind=3, at=None):

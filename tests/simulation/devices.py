@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hearth.drivers.base import BaseDriver, Style
-from hearth.drivers.sim.devices import Eeprom, SlowTemperature, Tmp102
+from hearth.drivers.base import BaseDriver, Departure, Style
 from hearth.drivers.sim.gpio import SimGpio
-from hearth.drivers.sim.i2c import SimI2c
+from hearth.drivers.sim.i2c import Eeprom, SimI2c, SlowTemperature, Tmp102
 from hearth.drivers.sim.uart import EchoPeer, SimUart
-from hearth.drivers.wakeup import Departure
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import trio
 from mcp.client._memory import InMemoryTransport
 from mcp.client.client import Client
 
-from hearth.actors.bridges.mcp import clients
+from hearth.actors.bridges.mcp.providers import Client as HearthClient
 from hearth.actors.bridges.mcp.server import make_server
 
 ERAS = {"2025-11-25": "legacy", "2026-07-28": "auto"}
@@ -33,7 +33,7 @@ async def serving(providers, era, *, house=None, within=600, **more):
     """
     with trio.fail_after(within):
         async with trio.open_nursery() as nursery:
-            ours = clients.Client(house, nursery, name="test")
+            ours = HearthClient(house, nursery, name="test")
 
             @asynccontextmanager
             async def only():

@@ -10,8 +10,7 @@ import trio
 from support.waiting import passes
 
 from hearth.actors.listeners.accepting import Stranger
-from hearth.actors.listeners.certificates import Certificates
-from hearth.actors.listeners.tls import TlsGreeter
+from hearth.actors.listeners.tls import Certificates, TlsGreeter
 
 
 class Door:

@@ -8,33 +8,113 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import trio
 from starlette.applications import Starlette
 from starlette.responses import Response
+from starlette.routing import Route
 
-from hearth.actors.bridges.http import card, health, metrics
-from hearth.actors.bridges.http.problems import Problem, broken, not_allowed, not_found, told
+from hearth.actors.bridges.http import card, metrics
 from hearth.actors.listeners.callers import Refused, caller, values
 from hearth.errors import SessionInvalid
 from hearth.policy.rules import token_digests
 from hearth.policy.tokens import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from starlette.routing import Route
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from hearth.actors.bridges.http.visit import Visit
+    from hearth.actors.bridges.http.listener import Visit
     from hearth.actors.listeners.callers import Headers
     from hearth.actors.runtime import Runtime
     from hearth.api import Session
     from hearth.config import Config
     from hearth.policy.principal import Principal
     from hearth.policy.rules import PolicyEntry
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+# What a request that is refused is answered with: RFC 9457, as `application/problem+json`.
+#
+# It owns the form: a status, a sentence that names what is wrong and what to do, and no word of what is inside.
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(Exception):
+    """A request is answered with this status. `detail` names the place and the cure; `headers` go with the answer."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        """The answer."""
+        return Response(document(self.status, self.detail), self.status, self.headers, MEDIA_TYPE)
+
+
+def document(status: int, detail: str) -> bytes:
+    """A problem document; its title is the status in words."""
+    return orjson.dumps({"title": HTTPStatus(status).phrase, "status": status, "detail": detail})
+
+
+async def told(_request: Request, error: Exception) -> Response:
+    """Starlette's handler for Problem."""
+    assert isinstance(error, Problem)
+    return error.response()
+
+
+async def not_found(_request: Request, _error: Exception) -> Response:
+    """Starlette's handler for a path that nobody serves. The path may hold a secret, so it is not repeated."""
+    return Problem(404, "nothing is served at this path").response()
+
+
+async def not_allowed(_request: Request, error: Exception) -> Response:
+    """Starlette's handler for a method that a path does not have."""
+    headers = getattr(error, "headers", None) or {}
+    allowed = headers.get("Allow", "GET")
+    return Problem(405, f"this path takes no such method; it takes {allowed}", headers).response()
+
+
+async def broken(_request: Request, _error: Exception) -> Response:
+    """Starlette's handler for what we did wrong: the log has it, the answer does not."""
+    return Problem(500, "an internal error; the daemon's log says which").response()
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+# /healthz: whether the daemon can do its work, for whoever asks; and why not, for those whom the policy lets in.
+
+HEALTH = "/healthz"
+_HEALTH_HEADERS = {"Cache-Control": "no-store"}
+
+
+def health_routes(runtime: Runtime) -> list[Route]:
+    """GET and HEAD of /healthz: 200 {"ok": true}, or 503 {"ok": false} with what is wrong for those who may know."""
+
+    async def healthz(request: Request) -> Response:
+        found = health_report(runtime)
+        shown = found if request.state.admitted else {"ok": found["ok"]}
+        return Response(orjson.dumps(shown), 200 if found["ok"] else 503, _HEALTH_HEADERS, "application/json")
+
+    return [Route(HEALTH, healthz)]
+
+
+def health_report(runtime: Runtime) -> Mapping[str, Any]:
+    """The runtime's health as hw.board tells it, with `ready` and `wedged`, the buses that do not answer."""
+    health = runtime.health()
+    wedged = sorted(bus for bus, told in health["buses"].items() if told["state"] != "ready")
+    ready = not runtime.closing
+    return {**health, "ok": health["ok"] and ready, "ready": ready, "wedged": wedged}
+
+
+# --- app --------------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -47,7 +127,7 @@ async def opened(
     hosts = Hosts(section.hosts, section.origins, encrypted=encrypted, behind_proxy=behind_proxy)
     callers = Callers(policy, Tokens(token_digests(policy)), report, behind_proxy=behind_proxy)
     async with AsyncExitStack() as stack:
-        routes = [*health.routes(runtime), *metrics.routes(runtime), *card.routes(runtime.agent_card)]
+        routes = [*health_routes(runtime), *metrics.routes(runtime), *card.routes(runtime.agent_card)]
         runtime.serves_mcp = with_mcp
         if with_mcp:
             routes += await stack.enter_async_context(_mcp(config, runtime))
@@ -97,7 +177,7 @@ def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[R
     )
 
 
-OPEN = (health.PATH,)
+OPEN = (HEALTH,)
 """Paths for anybody."""
 WELL_KNOWN = "/.well-known/"
 """What lies beneath is for anybody, and for every page there is."""

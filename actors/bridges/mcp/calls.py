@@ -11,12 +11,12 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 import trio
 from attrs import evolve, frozen
 from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.consent import CONSENT_RISK, consent, refused
-from hearth.actors.bridges.mcp.progress import BEAT, Progress
 from hearth.actors.bridges.mcp.providers import Provider
 from hearth.errors import CarrierError, HearthError, PermissionDenied, RpcError, SessionInvalid
 from hearth.mcp.names import META_TASK
@@ -24,14 +24,64 @@ from hearth.mcp.outcome import WORLD, ProtocolError, of_error, of_step, of_task
 from hearth.protocol.client import read_task
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     import mcp_types as types
 
-    from hearth.actors.bridges.mcp.clients import Client
-    from hearth.actors.bridges.mcp.jobs import Job
-    from hearth.actors.bridges.mcp.providers import Ask, Outcome
-    from hearth.api import Session, Task, TaskEvent, TaskResult
+    from hearth.actors.bridges.mcp.consent import Job
+    from hearth.actors.bridges.mcp.providers import Ask, Client, Outcome
+    from hearth.api import Session, Step, Task, TaskEvent, TaskResult
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+# What a client hears of a task while it lives: that steps begin, what they tell, and that it still goes on.
+#
+# The number counts steps. Within a step nobody knows how much is left, so it creeps towards the next whole number, and
+# never stands still (the protocol forbids that). What a result says is not known here.
+
+BEAT: Final = 5.0
+"""Seconds after which a task that has nothing to tell tells that it lives."""
+MOST_DETAILS: Final = 500
+"""Characters of what a step tells that are passed on: a message is read by a person."""
+
+
+class Progress:
+    """The progress of one request that asked for it."""
+
+    def __init__(self, ask: Ask, steps: Sequence[Step], *, every: float = BEAT) -> None:
+        self._session = ask.ctx.session
+        self._steps = steps
+        self._every = every
+        self._began = trio.current_time()
+        self._index = 0
+        self._said = 0
+        """How often something was said of the step that is on."""
+        self.due = self._began + every
+        """When a sign of life is due, in Trio's time."""
+
+    async def take(self, event: TaskEvent) -> None:
+        """A task event has come."""
+        if event.step_index is None or event.phase not in ("start", "progress"):
+            return
+        if event.phase == "start":
+            self._index, self._said = event.step_index, 0
+            await self._say("begins")
+            return
+        await self._say(orjson.dumps(event.data.get("data")).decode()[:MOST_DETAILS])
+
+    async def beat(self) -> None:
+        """A sign of life."""
+        await self._say(f"still running after {trio.current_time() - self._began:.0f} s")
+
+    async def _say(self, what: str) -> None:
+        count = len(self._steps)
+        said, self._said = self._said, self._said + 1
+        tool = self._steps[self._index].tool
+        place = f"step {self._index + 1} of {count} ({tool})" if count > 1 else tool
+        await self._session.report_progress(self._index + said / (said + 1), count, f"{place}: {what}")
+        self.due = trio.current_time() + self._every
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
 
 PATIENCE: Final = 2.0
 """Seconds that a request which is being cancelled waits for the daemon to have heard of it."""

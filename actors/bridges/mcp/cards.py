@@ -14,14 +14,13 @@ import trio
 from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
-from hearth.actors.bridges.mcp.failures import as_mcp, no_session
-from hearth.actors.bridges.mcp.providers import Ask, Provider
+from hearth.actors.bridges.mcp.providers import Ask, Provider, as_mcp, no_session
 from hearth.actors.memory_budget import unlimited
 from hearth.agentcard.validate import AUTH_SCHEMES, LANDAUER_J, NAME_POINTS, PROTOCOLS, TRUST_TIERS, read_card
 from hearth.errors import CarrierError, MethodNotFound, RpcError, SessionInvalid
 from hearth.mcp.card_permits import policy_name
-from hearth.mcp.card_tools import DECLARE, DEFINITIONS, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, VALIDATE
 from hearth.mcp.names import CARD_TOOLS, META
+from hearth.mcp.view import CARD_DEFINITIONS, DECLARE, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, VALIDATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -152,7 +151,7 @@ EXAMINERS: Final = 2
 
 _SCHEMA_TEXT: Final = json.dumps(CARD_SCHEMA, ensure_ascii=False, indent=2)
 
-_TOOLS: Final = tuple(map(types.Tool.model_validate, DEFINITIONS))
+_TOOLS: Final = tuple(map(types.Tool.model_validate, CARD_DEFINITIONS))
 
 
 class AgentCards(Provider):

@@ -24,11 +24,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hearth.actors.bridges.mcp.clients import KEEP_ALIVE, MOST_NAME, Client, who
+from hearth.actors.bridges.mcp.providers import KEEP_ALIVE, MOST_NAME, Client, who
 from hearth.actors.bridges.mcp.retained import RetainedRequest
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.errors import InvalidRequest, QueueFull, RpcError
-from hearth.mcp.protocol import PATH
+from hearth.mcp.names import PATH
 from hearth.protocol.jsonrpc import dump_error
 from hearth.protocol.values import TOO_MANY, has_more_values
 
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http import StreamableHTTPServerTransport
     from starlette.types import Message, Receive, Scope, Send
 
-    from hearth.actors.bridges.mcp.clients import Clients, Context, House
-    from hearth.actors.bridges.mcp.providers import Ask, Provider
+    from hearth.actors.bridges.mcp.providers import Ask, Clients, Context, House, Provider
     from hearth.actors.memory_budget import Account
     from hearth.api import Session
     from hearth.policy.principal import Principal
@@ -136,9 +135,7 @@ class HttpClients:
         known.used = trio.current_time()
         return known.client
 
-    def _client(
-        self, principal: Principal, name: str | None, version: str | None, keep_alive: float | None
-    ) -> Client:
+    def _client(self, principal: Principal, name: str | None, version: str | None, keep_alive: float | None) -> Client:
         """A client. Raises QueueFull."""
         house, account = self._houses(principal), self._accounts(principal)
         return Client(house, self._nursery, name=name, version=version, keep_alive=keep_alive, account=account)

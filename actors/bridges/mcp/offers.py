@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from hearth.actors.bridges.mcp.calls import TaskProvider
+from hearth.actors.bridges.mcp.calls import BEAT, TaskProvider
 from hearth.actors.bridges.mcp.cards import AgentCards
-from hearth.actors.bridges.mcp.jobs import Job, arguments_of
-from hearth.actors.bridges.mcp.progress import BEAT
+from hearth.actors.bridges.mcp.consent import Job, arguments_of
 from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.actors.bridges.mcp.tasks_call import LEASE
@@ -21,7 +20,7 @@ from hearth.actors.memory_budget import unlimited
 from hearth.actors.roots import CARDS
 from hearth.api import Step
 from hearth.mcp.names import PLAN, mcp_name, nearest
-from hearth.mcp.plan import DEFINITION, INPUT
+from hearth.mcp.view import PLAN_DEFINITION, PLAN_INPUT
 from hearth.schema import Validator
 
 if TYPE_CHECKING:
@@ -83,8 +82,8 @@ class HacpTools(TaskProvider):
 # It takes tools by either of their names, and says of each step what became of it. What a plan may do is HACP's
 # business: the same checks, the same policy and the same audit as for any task (draft §3.4; design §4).
 
-_VALIDATOR: Final = Validator(INPUT)
-_TOOL: Final = types.Tool.model_validate(DEFINITION)
+_VALIDATOR: Final = Validator(PLAN_INPUT)
+_TOOL: Final = types.Tool.model_validate(PLAN_DEFINITION)
 
 
 class Plan(TaskProvider):

@@ -18,9 +18,8 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 from hearth.actors.bridges.mcp.calls import submit
-from hearth.actors.bridges.mcp.failures import no_resource
-from hearth.actors.bridges.mcp.jobs import Job
-from hearth.actors.bridges.mcp.providers import Ask, Provider
+from hearth.actors.bridges.mcp.consent import Job
+from hearth.actors.bridges.mcp.providers import Ask, Provider, no_resource
 from hearth.actors.memory_budget import MCP_WATCH_BYTES, text_bytes
 from hearth.api import Step
 from hearth.errors import (
@@ -43,7 +42,7 @@ from hearth.mcp.outcome import of_task
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.clients import Client
+    from hearth.actors.bridges.mcp.providers import Client
     from hearth.actors.memory_budget import Account
     from hearth.api import Session
 

@@ -20,12 +20,10 @@ from mcp.shared.exceptions import MCPError
 
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.consent import PATIENCE
-from hearth.actors.bridges.mcp.failures import as_mcp, no_resource, no_session
-from hearth.actors.bridges.mcp.providers import Ask, Method, Outcome, Provider
+from hearth.actors.bridges.mcp.providers import Ask, Method, Outcome, Provider, as_mcp, no_resource, no_session
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.groups import sole
-from hearth.mcp.icons import icon
-from hearth.mcp.names import LONGEST_SHOWN, nearest
+from hearth.mcp.names import LONGEST_SHOWN, icon, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from hearth.actors.bridges.mcp.clients import Clients, Context
+    from hearth.actors.bridges.mcp.providers import Clients, Context
 
 NAME: Final = "hearth"
 FRESH_MS: Final = 60_000

@@ -23,8 +23,8 @@ import trio
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from hearth.actors.bridges.mcp.clients import KEEP_ALIVE, Client, who
 from hearth.actors.bridges.mcp.offers import all_offers
+from hearth.actors.bridges.mcp.providers import KEEP_ALIVE, Client, who
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.cli.common import Options, interruptible, standard
 from hearth.cli.connect import standard_streams
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
     from mcp.shared._stream_protocols import ReadStream
 
-    from hearth.actors.bridges.mcp.clients import Context, House
-    from hearth.actors.bridges.mcp.providers import Provider
+    from hearth.actors.bridges.mcp.providers import Context, House, Provider
     from hearth.address import Address
     from hearth.api import Session
     from hearth.client import Client as HearthClient

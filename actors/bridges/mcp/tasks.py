@@ -24,14 +24,12 @@ from hearth.actors.bridges.mcp.providers import Method, Provider
 from hearth.actors.bridges.mcp.retained import retained
 from hearth.actors.bridges.mcp.tasks_call import LEASE, Channel, LongCall, speak
 from hearth.errors import HearthError
-from hearth.mcp.names import PLAN
-from hearth.mcp.protocol import TASKS as EXTENSION
+from hearth.mcp.names import PLAN, TASKS as EXTENSION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.clients import Client
-    from hearth.actors.bridges.mcp.providers import Ask, CallNext, Outcome
+    from hearth.actors.bridges.mcp.providers import Ask, CallNext, Client, Outcome
 
 _VERSIONS: Final = frozenset(MODERN_PROTOCOL_VERSIONS)
 

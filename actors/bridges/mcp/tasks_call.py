@@ -26,7 +26,7 @@ from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from hearth.actors.bridges.mcp.failures import as_mcp
+from hearth.actors.bridges.mcp.providers import as_mcp
 from hearth.actors.bridges.mcp.retained import retained
 from hearth.actors.memory_budget import MCP_CALL_BYTES, SMALL_OUTCOME
 from hearth.actors.supervisor import contain
@@ -36,8 +36,7 @@ from hearth.groups import sole
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hearth.actors.bridges.mcp.clients import Context
-    from hearth.actors.bridges.mcp.providers import Ask, CallNext, Outcome
+    from hearth.actors.bridges.mcp.providers import Ask, CallNext, Context, Outcome
     from hearth.actors.memory_budget import Retained
 
 LEASE: Final = 300.0

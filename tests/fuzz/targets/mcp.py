@@ -21,8 +21,8 @@ import rfc8785
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from hearth.actors.admission import Checks, NotLooked, check as check_submission
 from hearth.actors.bridges.mcp.offers import HacpTools, Plan
-from hearth.actors.submission import Checks, NotLooked, check as check_submission
 from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.tools import build_tools
@@ -30,8 +30,7 @@ from hearth.errors import HearthError, InvalidParams, PermissionDenied, ToolNotF
 from hearth.known_members import known_by
 from hearth.mcp.names import PLAN, mcp_name
 from hearth.mcp.outcome import ProtocolError, of_error
-from hearth.mcp.plan import INPUT
-from hearth.mcp.view import ToolView
+from hearth.mcp.view import PLAN_INPUT, ToolView
 from hearth.policy.paths import PathGuard
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry, PrincipalRates, RateLimits, decide
@@ -44,7 +43,7 @@ from ..mutation import json_of, parts
 if TYPE_CHECKING:
     import random
 
-    from hearth.actors.bridges.mcp.jobs import Job
+    from hearth.actors.bridges.mcp.consent import Job
 
 _BOARD = open_board(load_profile("sim"))
 _REGISTRY = ToolRegistry(build_tools(_BOARD))
@@ -55,7 +54,7 @@ _GRANT: Any = decide(
 )
 _MCP_NAMES = frozenset(map(mcp_name, _REGISTRY))
 _AUTHORITY = {name: authority(tool.params_schema) for name, tool in _REGISTRY.items()}
-_PLAN_AUTHORITY = authority(INPUT)
+_PLAN_AUTHORITY = authority(PLAN_INPUT)
 _BUSES: Any = {name: SimpleNamespace(id=name) for name in (*_BOARD.drivers, "files", "system", "processes", "exec")}
 _CHECKS = Checks(
     _REGISTRY,

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel.server import Server
 
-    from hearth.actors.bridges.mcp.clients import Clients
-    from hearth.actors.bridges.mcp.providers import Provider
+    from hearth.actors.bridges.mcp.providers import Clients, Provider
 
 
 def make_longer_server(
