@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hearth._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from hearth.actors.bridges.hcp.execution import Answer as Answer, Job as Job
+    from hearth.actors.bridges.hcp.capability_api import Job as Job
+    from hearth.actors.bridges.hcp.execution import Answer as Answer
     from hearth.actors.embedded import open_runtime as open_runtime
     from hearth.api import (
         Delegation as Delegation,
@@ -55,7 +56,8 @@ if TYPE_CHECKING:
     from hearth.tools import Done as Done, StepContext as StepContext, Tool as Tool, Undo as Undo
 
 _HOME = {
-    "hearth.actors.bridges.hcp.execution": "Answer Job",
+    "hearth.actors.bridges.hcp.capability_api": "Job",
+    "hearth.actors.bridges.hcp.execution": "Answer",
     "hearth.actors.embedded": "open_runtime",
     "hearth.api": "Delegation JobEvent JobResult Step StepResult Task TaskEvent TaskResult step",
     "hearth.client": "connect",

@@ -44,7 +44,7 @@ from trio.testing import MockClock
 
 import hearth.ids
 from hearth.actors.asks import End
-from hearth.actors.bridges.hcp import blocking, book as book_module, execution
+from hearth.actors.bridges.hcp import blocking, book as book_module, capability_api
 from hearth.actors.bridges.hcp.book_file import BookFile
 from hearth.actors.bridges.hcp.book_rows import BookError
 from hearth.errors import DeviceError
@@ -517,7 +517,7 @@ def _surroundings(world):
             (book_module, "Background", _Background),
             (blocking.Watch, "looking", lambda _watch: nullcontext()),
             (blocking, "LONG_S", 3600.0),
-            (execution, "random", ids),
+            (capability_api, "random", ids),
             (values, "uuid4", lambda: UUID(int=ids.getrandbits(128), version=4)),
             (hearth.ids, "os", SimpleNamespace(urandom=ids.randbytes)),
             (BenchTools, "all", lambda _tools: []),

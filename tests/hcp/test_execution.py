@@ -115,7 +115,7 @@ async def test_the_clock_of_a_function_is_that_of_its_record(look):
 
     async with look(function) as world:
         caller = world.caller()
-        assert (await caller.outcome(await caller.accepted()))["outputs"]["apart_s"] < 0.01
+        assert (await caller.outcome(await caller.accepted()))["outputs"]["apart_s"] < 1
 
 
 async def test_time_that_passed_while_the_daemon_was_down_counts_for_a_sleep(look):

@@ -19,8 +19,9 @@ from attrs import define, field
 
 from hearth.actors.bridges.hcp.blocking import Watch
 from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.capability_api import Job, run_function
 from hearth.actors.bridges.hcp.ends import Cut, End
-from hearth.actors.bridges.hcp.execution import FATAL, Execution, Job, checkpoint_id, run_function
+from hearth.actors.bridges.hcp.execution import FATAL, Execution, checkpoint_id
 from hearth.actors.bridges.hcp.pace import Pace
 from hearth.actors.bridges.hcp.steps import Steps, StepsEnded
 from hearth.actors.supervisor import contain

@@ -1,0 +1,259 @@
+"""What a capability function gets: `Job`, the face of an `Execution` (docs/capabilities.md has it for authors).
+
+It owns the names, the defaults and the bounds of what a function can ask and say. How an operation is recorded and
+replayed is `execution`'s.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import trio
+from attrs import define
+
+from hearth.actors.bridges.hcp.execution import BRANCH, Branch, Keepsake
+from hearth.api import Step
+from hearth.hcp.durable import SafetyViolation, StepFailed
+from hearth.hcp.values import write_instant
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+    from hearth.actors.bridges.hcp.execution import Answer, Execution
+
+T = TypeVar("T")
+
+LONGEST_SLEEP: Final = 366 * 86_400.0
+"""Seconds of one sleep, at most."""
+
+
+class Job:
+    """What a capability function gets: the operations that are recorded and replayed, and what it may say.
+
+    Everything a function does with time, chance, hardware and people goes through here. See docs/capabilities.md.
+    """
+
+    def __init__(self, execution: Execution, started_at: float) -> None:
+        self._execution = execution
+        self.session_id = execution.session_id
+        """The HCP session's id."""
+        self.intent = execution.submit.intent
+        """What the caller wants it for, in the caller's words."""
+        self.context: Mapping[str, Any] = execution.submit.context
+        """What else the caller said."""
+        self.started_at = datetime.fromtimestamp(started_at, UTC)
+        """When the job began; if it goes on from a checkpoint, when the first one did."""
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the job's start to the end of the last operation, as it is on record."""
+        return BRANCH.get().elapsed_s
+
+    @property
+    def at(self) -> datetime:
+        """When the last operation ended, in UTC, as it is on record."""
+        return self.started_at + timedelta(seconds=self.elapsed_s)
+
+    async def now(self) -> datetime:
+        """Return the time, in UTC; the same one when the function is replayed."""
+        text: str = await self._execution.value("now", lambda: write_instant(self._execution.services.clock()))
+        return datetime.fromisoformat(text)
+
+    async def random(self) -> float:
+        """Return a random number from 0 up to 1; the same one when the function is replayed. Not for secrets."""
+        number: float = await self._execution.value("random", random.random)
+        return number
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, counted from the end of the last operation: what passed while the daemon was down counts too."""
+        if not 0 <= seconds <= LONGEST_SLEEP:
+            raise ValueError(f"job.sleep takes 0 to {LONGEST_SLEEP:g} seconds, got {seconds!r}")
+        await self._execution.sleep_until("sleep", seconds, self.elapsed_s + seconds)
+
+    def every(self, interval_s: float, count: int | None = None) -> AsyncIterator[int]:
+        """Iterate over 1, 2, … `count` (without one, for ever) at even intervals, the first at once.
+
+        A round that takes longer than the interval is followed by the next at once; what was missed by more than one
+        interval, as while the daemon was down, is not made up for.
+        """
+        if not 0 <= interval_s <= LONGEST_SLEEP:
+            raise ValueError(f"job.every takes an interval of 0 to {LONGEST_SLEEP:g} seconds, got {interval_s!r}")
+        return _Every(self._execution, interval_s, count)
+
+    # --- work -----------------------------------------------------------------------------------------------------
+
+    async def run(self, tool: str, /, **args: Any) -> dict[str, Any]:
+        """Have one step done, and return its result (as the tool's result_schema has it).
+
+        Raises StepFailed, and OutcomeUnknown for a step that was under way when the daemon died.
+        """
+        result: dict[str, Any] = await self._execution.run_steps("run", [Step(tool, args)], {})
+        return result
+
+    async def submit(
+        self, steps: Sequence[Step], *, exclusive: bool = False, rollback_on_failure: bool = False
+    ) -> list[dict[str, Any]]:
+        """Have several steps done as one task, and return their results. Raises as `run`.
+
+        `exclusive` takes all buses of its steps for the task's whole time; `rollback_on_failure` undoes what was done
+        if a step fails.
+        """
+        if not steps:
+            return []
+        chosen = {"exclusive": exclusive, "rollback_on_failure": rollback_on_failure}
+        constraints = {name: True for name, wanted in chosen.items() if wanted}
+        results = await self._execution.run_steps("submit", list(steps), constraints)
+        return [results] if len(steps) == 1 else results
+
+    async def gather(self, *parts: Callable[[], Awaitable[T]]) -> list[T]:
+        """Run parts side by side, and return their results in order.
+
+        The first failure cancels the others and is raised, as it is; of several, that of the first part.
+        """
+        return await self._execution.gather(parts)
+
+    async def retry(self, part: Callable[[], Awaitable[T]], *, times: int = 2, after_s: float = 0.0) -> T:
+        """Run a part, and again, up to so many more times, if a step of it fails in a way that may pass."""
+        while True:
+            try:
+                return await part()
+            except StepFailed as failed:
+                if not times or not failed.passing:
+                    raise
+                times -= 1
+                await self.warn(f"{failed}; it is tried again", code="step_retried")
+            if after_s:
+                await self.sleep(after_s)
+
+    async def ask_person(self, question: str) -> Answer:
+        """Ask someone who may approve jobs, and not one's own; no answer within approval_timeout_s is a no."""
+        return await self._execution.ask(question)
+
+    @asynccontextmanager
+    async def clean_up(self) -> AsyncIterator[None]:
+        """Allow steps in a `finally` block, also of a job that is being stopped.
+
+        They may use the tools that the capability declares as `clean_up`, for `clean_up_duration`, of a job that is
+        being stopped also no longer than the daemon waits for it.
+        """
+        execution, branch = self._execution, BRANCH.get()
+        deadline = trio.current_time() + execution.capability.clean_up_s
+        if execution.stopping():
+            deadline = min(deadline, execution.patience())
+        before = branch.cleaning, branch.cancelled
+        branch.cleaning = True
+        branch.cancelled = branch.cancelled or trio.current_effective_deadline() <= trio.current_time()
+        try:
+            with trio.CancelScope(shield=True, deadline=deadline) as scope:
+                yield
+        finally:
+            branch.cleaning, branch.cancelled = before
+        if scope.cancelled_caught:
+            await self.warn("clean-up took too long and was cut short", code="clean_up_cut_short")
+
+    # --- what is said ---------------------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> str:
+        """The stage that the job is in, in the capability's own words."""
+        return self._execution.account.phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._execution.account.phase = phase
+
+    async def report(
+        self, progress: float | None = None, message: str = "", *, result_type: str = "progress", **data: Any
+    ) -> None:
+        """Say how far the job is (0 to 1; told once a second and percent at most), and what it has found so far."""
+        execution = self._execution
+        if execution.history.replaying:
+            return
+        if progress is not None:
+            said = execution.progress(progress, message or f"{execution.steps_asked} steps done")
+            if said is not None:
+                await execution.tell(("progress", said))
+        if data:
+            await execution.tell(
+                ("intermediate_result", {"result_type": result_type, "data": data, "is_partial": True})
+            )
+
+    async def warn(self, message: str, *, code: str = "capability", **details: Any) -> None:
+        """Say something that is wrong and no failure; it is in the summary too."""
+        if not self._execution.history.replaying:
+            await self._execution.warn(code, message, {"details": details} if details else {})
+
+    def partial(self, **outputs: Any) -> None:
+        """Set outputs that are known already: a job that fails or is aborted tells them."""
+        self._execution.partial.update(outputs)
+
+    def artifact(self, file: str, content: bytes | str, *, media_type: str, name: str | None = None) -> None:
+        """Leave a file behind, whatever the job's end; one of the same name is replaced. `name` is the file's stem."""
+        data = content.encode() if isinstance(content, str) else bytes(content)
+        self._execution.leave(Keepsake(name=name or file.partition(".")[0], file=file, type=media_type, content=data))
+
+    def plot(
+        self,
+        file: str,
+        *,
+        series: Mapping[str, Sequence[float | None]],
+        x: Sequence[float] | None = None,
+        title: str = "",
+        x_label: str = "",
+        y_label: str = "",
+        name: str | None = None,
+    ) -> None:
+        """Leave a plot of named series behind (PNG), drawn when the job has ended; a number may be missing (None)."""
+        request = {"series": dict(series), "x": x, "title": title, "x_label": x_label, "y_label": y_label}
+        asked = {key: value for key, value in request.items() if value not in (None, "")}
+        self._execution.leave(Keepsake(name=name or file.partition(".")[0], file=file, type="image/png", plot=asked))
+
+    def watch(self, name: str, value: float) -> None:
+        """Hold a measured value against the limit of this name. Raises SafetyViolation."""
+        violation = self._execution.capability.envelope.check_value(name, value)
+        if violation is not None:
+            raise SafetyViolation(name, violation.message)
+
+
+@define(eq=False)
+class _Every:
+    """Even intervals. See Job.every."""
+
+    _execution: Execution
+    _interval_s: float
+    _count: int | None
+    _number: int = 0
+    _due: float = 0.0
+
+    def __aiter__(self) -> _Every:
+        return self
+
+    async def __anext__(self) -> int:
+        if self._number == self._count:
+            raise StopAsyncIteration
+        self._number += 1
+        if self._number == 1:
+            self._due = BRANCH.get().elapsed_s
+        elif self._interval_s:
+            self._due += self._interval_s
+            await self._execution.sleep_until("every", [self._interval_s, self._number], self._due)
+            if (now := BRANCH.get().elapsed_s) - self._due > self._interval_s:
+                self._due = now
+        return self._number
+
+
+async def run_function(execution: Execution, job: Job, arguments: Mapping[str, Any]) -> Any:
+    """Run the capability's function in a branch of its own; what it returns."""
+    token = BRANCH.set(Branch())
+    try:
+        result = await execution.watched(execution.capability.function(job, **arguments))
+    finally:
+        BRANCH.reset(token)
+    if execution.fatal is None:
+        execution.history.check_complete()
+    return result
