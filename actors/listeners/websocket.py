@@ -2,7 +2,7 @@
 
 Each connection has a nursery of its own, and whatever the library raises ends there: it ends that connection and
 nothing else. Frames, fragments, pings of the peer and their UTF-8 are the library's to read; the stream that it stands
-on (`websocket_wire`) bounds them, and `websocket_handshake` says who may come in.
+on (`websocket_wire`) bounds them, and `examine` and `caller` say who may come in.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the hearth:// URIs and what stands behind each. Everything is read through the client's own HACP session, as steps
 of hw.board, hw.sensor.list and hw.sensor.read, so with the rights of its principal and on the record; a tool that the
-session may not use takes its resources away. Telling of changes is `subscriptions`'.
+session may not use takes its resources away. Telling of changes is `Changes`' business.
 """
 
 from __future__ import annotations
