@@ -517,7 +517,7 @@ async def test_no_answer_in_time_is_a_no(asking):
         assert "within 0.05 s" in outputs["reason"]
 
 
-@pytest.mark.spec("hcp L2 Valid State Transitions", "is", "PAUSED | ABORTING | Caller sends `abort` while paused")
+@pytest.mark.spec("hcp L2 Valid State Transitions", "is", "PAUSED | ABORTING | Caller sends abort while paused")
 async def test_a_job_that_waits_for_a_person_can_be_aborted(asking):
     async with asking() as world:
         caller, bob = world.caller(), world.caller(BOB)
