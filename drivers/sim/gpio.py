@@ -196,11 +196,10 @@ class SimGpio(BaseDriver):
         if net.settle():
             self.shorts += 1
         level = net.level
-        if level != before:
+        if level != before and (watches := [(line, watch) for line in net.lines for watch in line.watches]):
             now = self.clock_ns()
-            for line in net.lines:
-                for watch in line.watches:
-                    watch.feed(line.value, now)
+            for line, watch in watches:
+                watch.feed(line.value, now)
 
     def push(self, line: int, level: Level) -> None:
         """The world outside: press the button; the line is driven from there until `let_go`."""

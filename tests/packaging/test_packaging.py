@@ -173,7 +173,8 @@ def test_the_wheel_has_every_module_board_capability_and_the_marker_for_types_an
     boards = {f"hearth/drivers/boards/{file.name}" for file in (ROOT / "drivers" / "boards").glob("*.toml")}
     assert {"hearth/drivers/boards/sim.toml", "hearth/drivers/boards/rpi5.toml"} <= boards
     assert "hearth/hcp/capabilities/bench_climate_survey.py" in expected
-    assert names == expected | boards | {"hearth/py.typed"}
+    skeleton = {f"hearth/cli/skeleton/{name}.txt" for name in ("capability", "test")}
+    assert names == expected | boards | skeleton | {"hearth/py.typed"}
 
 
 @pytest.mark.slow
