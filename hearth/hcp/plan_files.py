@@ -19,8 +19,7 @@ from hearth.config_kinds import Kind, Text, unknown_key
 from hearth.config_toml import number_too_long
 from hearth.errors import ConfigError, HearthError
 from hearth.hcp.capability import CapabilitySource
-from hearth.hcp.faults import Fault, join, near
-from hearth.hcp.tables import Table, unsayable
+from hearth.hcp.faults import Fault, Table, join, near, unsayable
 from hearth.known_members import known_by
 from hearth.schema import Validator
 

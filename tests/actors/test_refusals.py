@@ -8,7 +8,7 @@ import trio.testing
 from support.world import ALICE, BOB, NOON, World, running
 
 from hearth.actors.admission import REHEARSALS
-from hearth.actors.bridges.hcp.rooms import Rooms
+from hearth.actors.bridges.hcp.submission import Rooms
 from hearth.actors.refusals import INTERVAL_S, Refusals
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, RateLimited, ToolNotFound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.actors.bridges.hcp.pace import Pace
+from hearth.actors.bridges.hcp.job import Pace
 
 
 def said(steps, *, total, every, stage=lambda _n: "sampling"):

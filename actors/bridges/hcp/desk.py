@@ -17,7 +17,7 @@ import trio
 
 from hearth.actors.bridges.hcp.approvals import Approvals
 from hearth.actors.bridges.hcp.book import BookError
-from hearth.actors.bridges.hcp.ends import Cut
+from hearth.actors.bridges.hcp.job import Cut
 from hearth.actors.bridges.hcp.methods import Methods
 from hearth.actors.bridges.hcp.refusals import (
     crashed,
@@ -30,10 +30,9 @@ from hearth.actors.bridges.hcp.refusals import (
     unknown_session,
     wrong_token,
 )
-from hearth.actors.bridges.hcp.rooms import Rooms
 from hearth.actors.bridges.hcp.store import StoreError
 from hearth.actors.bridges.hcp.story import Story
-from hearth.actors.bridges.hcp.submission import Submission
+from hearth.actors.bridges.hcp.submission import Rooms, Submission
 from hearth.actors.memory_budget import JOB_BYTES
 from hearth.actors.supervisor import contain
 from hearth.audit.record import digest as digest_of

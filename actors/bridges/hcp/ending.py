@@ -15,7 +15,7 @@ import trio
 from attrs import evolve
 
 from hearth.actors.bridges.hcp.book import BookError
-from hearth.actors.bridges.hcp.ends import End
+from hearth.actors.bridges.hcp.job import End
 from hearth.actors.bridges.hcp.store import StoreError
 from hearth.actors.supervisor import contain
 from hearth.hcp.messages import ErrorDetails, TaskCompleted, TaskFailed

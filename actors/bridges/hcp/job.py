@@ -10,26 +10,25 @@ from __future__ import annotations
 
 import logging
 import traceback
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from hearth.actors.bridges.hcp.blocking import Watch
 from hearth.actors.bridges.hcp.book import BookError
 from hearth.actors.bridges.hcp.capability_api import Job, run_function
-from hearth.actors.bridges.hcp.ends import Cut, End
 from hearth.actors.bridges.hcp.execution import FATAL, Execution, checkpoint_id
-from hearth.actors.bridges.hcp.pace import Pace
 from hearth.actors.bridges.hcp.steps import Steps, StepsEnded
 from hearth.actors.supervisor import contain
 from hearth.errors import RpcError
 from hearth.hcp.annotations import NotJson
 from hearth.hcp.durable import CapabilityFailed, History, OutcomeUnknown, ReplayMismatch, SafetyViolation, StepFailed
 from hearth.hcp.token import TokenError, verify
-from hearth.hcp.values import NEEDED_RISK_LEVEL
+from hearth.hcp.values import NEEDED_RISK_LEVEL, write_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +41,52 @@ if TYPE_CHECKING:
     from hearth.hcp.durable import Recorded
     from hearth.hcp.gate import Approval
     from hearth.hcp.messages import TaskSubmit
+    from hearth.hcp.values import ErrorCode, State
+
+# --- How often a job says how far it is: at most once a second and once a percent, so that a long one stays readable
+
+LEAST_S: Final = 1.0
+"""Seconds between two, unless the stage changes."""
+PART: Final = 0.01
+"""Where the whole is not known: the part of the time so far that passes between two."""
+
+
+@define(eq=False)
+class Pace:
+    """What has been said last; times are Trio's."""
+
+    _stage: str | None = None
+    _percent: float = -1.0
+    _first: float = 0.0
+    _last: float = 0.0
+
+    def due(self, stage: str, message: str, done: float | None, elapsed_s: float, now: float) -> dict[str, Any] | None:
+        """The data of a progress event, if one is due; `done` is the part that is done, 0 to 1, where that is known."""
+        # Where there turns out to be more to do it stands still; it never goes back.
+        percent = None if done is None else max(self._percent, min(100.0, round(100 * done, 1)))
+        begins = percent is not None and self._percent < 0
+        if percent is None and self._percent >= 0:
+            # The function says itself how far it is: a count of steps must not take the second of its next percent.
+            percent = self._percent
+        if self._stage is None:
+            self._first = now
+        elif stage == self._stage and not begins:
+            if now - self._last < LEAST_S:
+                return None
+            if percent is None:
+                if now - self._last < (now - self._first) * PART:
+                    return None
+            elif int(percent) <= int(self._percent):
+                return None
+        self._stage, self._last = stage, now
+        self._percent = self._percent if percent is None else percent
+        data: dict[str, Any] = {"stage": stage, "message": message}
+        if percent is not None:
+            data["percent"] = percent
+        if done and done <= 1:
+            data["remaining"] = write_duration(timedelta(seconds=round(elapsed_s * (1 - done) / done)))
+        return data
+
 
 KEEP_ALIVE: Final = 60.0
 """Seconds between two requests by which a job keeps its HACP session, at most."""
@@ -313,3 +358,50 @@ def _place_of(error: BaseException, place: str) -> str:
     file = place.rpartition(":")[0]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == Path(file)]
     return f"{file}:{lines[-1]}" if lines else place
+
+
+# --- What may come of a job, and why one is to stop: values, which the job decides on and `ending` makes known
+
+@frozen(kw_only=True)
+class End:
+    """What came of a job."""
+
+    state: State
+    outputs: Mapping[str, Any] = field(factory=dict)
+    error_code: ErrorCode = "internal_error"
+    message: str = ""
+    reason: str | None = None
+    """What a program may tell apart within one error code."""
+    recoverable: bool = False
+    """Whether going on from the newest checkpoint may help."""
+    place: str | None = None
+    """FILE:LINE of the capability that crashed, for the audit log."""
+
+    @classmethod
+    def failed(
+        cls, error_code: ErrorCode, message: str, *, reason: str | None = None, recoverable: bool = False
+    ) -> End:
+        """An end that is a failure."""
+        return cls(state="FAILED", error_code=error_code, message=message, reason=reason, recoverable=recoverable)
+
+    @classmethod
+    def crashed(cls, error: BaseException, *, place: str | None = None) -> End:
+        """An end by a bug."""
+        message = f"internal error: {type(error).__name__}"
+        return cls(state="FAILED", error_code="internal_error", message=message, reason="crashed", place=place)
+
+
+@frozen(kw_only=True)
+class Cut:
+    """Why a job is to stop, and until when (Trio's clock) it may wait for the step that is in flight."""
+
+    message: str
+    until: float
+    aborts: bool = True
+    """Whether its caller asked for it; else the daemon is ending."""
+
+    def end(self) -> End:
+        """What comes of a job that was cut short by this."""
+        if self.aborts:
+            return End(state="ABORTED", message=self.message)
+        return End.failed("internal_error", self.message, reason="daemon_ended", recoverable=True)
