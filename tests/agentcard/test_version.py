@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 from support.cards import EXAMPLE
 
+from hearth.actors.agentcard import FIRST, next_version
 from hearth.agentcard.validate import validate
-from hearth.agentcard.version import FIRST, next_version
 
 
 def changed(change):

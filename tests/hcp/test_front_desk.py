@@ -59,7 +59,7 @@ async def test_a_book_that_cannot_be_opened_refuses_for_now_and_is_tried_again(c
         caller = world.caller()
         document = Caller.submission()
         with monkeypatch.context() as patch:
-            patch.setattr("hearth.actors.bridges.hcp.house.furnish", broken)
+            patch.setattr("hearth.actors.bridges.hcp.desk.furnish", broken)
             refused = await caller.rejected(document)
             assert refused["reason_code"] == "resource_unavailable"
             assert "on fire" in refused["reason_message"]
@@ -114,7 +114,7 @@ async def test_a_message_that_the_desk_was_not_opened_for_in_time_is_refused(clo
 
     async with closed() as world:
         caller = world.caller()
-        monkeypatch.setattr("hearth.actors.bridges.hcp.house.recover", lambda _services: gate.wait())
+        monkeypatch.setattr("hearth.actors.bridges.hcp.desk.recover", lambda _services: gate.wait())
         document = Caller.submission()
         await caller.send(document, caller.request("hcp.sessions", {}, 7))
         while len(world.runtime.desk._waiting) < 2:

@@ -3,8 +3,8 @@
 import attrs
 import pytest
 
+from hearth.actors.build import unknown_accounts
 from hearth.errors import ConfigError, PermissionDenied
-from hearth.policy.accounts import unknown_accounts
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Grant, Match, PolicyEntry, Rate, decide, default_policy, idle_conditions, idle_patterns
 from hearth.tools import Tool, ToolRegistry

@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.asks import Ask, Letter, Reading
-    from hearth.actors.bridges.hcp.desk import HcpDesk
-    from hearth.actors.bridges.hcp.house import Furniture
+    from hearth.actors.bridges.hcp.desk import Furniture, HcpDesk
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.policy.principal import Principal
 
-HOUSE: Final = "hearth.actors.bridges.hcp.house"
+HOUSE: Final = "hearth.actors.bridges.hcp.desk"
 
 log = logging.getLogger("hearth.hcp")
 
