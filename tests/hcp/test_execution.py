@@ -347,6 +347,27 @@ async def test_parts_within_parts_and_no_parts_at_all(look):
         assert outputs == {"tags": [["a0", "a1"], ["b0", "b1"]], "none": []}
 
 
+# --- what a job may use ---------------------------------------------------------------------------------------------
+
+
+async def test_the_hacp_session_of_a_job_may_use_the_declared_tools_and_no_others_of_its_callers(look):
+    async def function(job):
+        # Around the job's own check, as a bug in it would go.
+        session = job._execution.steps._session
+        with pytest.raises(hearth.PermissionDenied):
+            await session.submit("another way", [hearth.step("bench.set", line=1, value=1)])
+        listed = {tool["name"] for tool in await session.tools()}
+        return {"set": "bench.set" in listed, "read": "bench.read" in listed}
+
+    async with look(function, tools=("read",)) as world:
+        caller = world.caller()
+        outputs = (await caller.outcome(await caller.accepted()))["outputs"]
+        assert outputs == {"set": False, "read": True}
+        assert world.observer.labels("begin") == []
+        own = await caller.open()
+        assert (await own.run(("set", {"line": 1, "value": 1})))["status"] == "SUCCESS", "the caller's own may"
+
+
 # --- clean-up --------------------------------------------------------------------------------------------------------
 
 
