@@ -353,7 +353,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "reason"), WRONG, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("key", "value", "reason"), WRONG, ids=lambda value: str(value).partition(" at 0x")[0][:30])
 def test_a_fault_is_told_once_with_its_key_and_what_is_expected_there(key, value, reason):
     lines = faults_of(source(**{key: value}))
     assert len(lines) == 1
