@@ -301,6 +301,7 @@ def mutated(place, value, *, drop):
 @given(st.sampled_from(PLACES), LIKELY | ANY, st.booleans())
 @settings(max_examples=300, deadline=None)
 @example(("endpoint", "url"), "http://", False)
+@example(("endpoint", "protocol"), "http", False)
 def test_the_schema_and_the_validator_agree_but_for_what_a_uri_is_to_the_letter(place, value, drop):
     document = mutated(place, value, drop=drop)
     findings = [finding for finding in validate(document) if finding.pointer != "/endpoint/url"]

@@ -43,8 +43,8 @@ _META: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def _scheme(name: str) -> dict[str, Any]:
-    """An endpoint of this protocol has a URL that begins with it, in whatever case."""
-    letters = "".join(f"[{letter.upper()}{letter}]" for letter in name)
+    """An endpoint of this protocol has a URL that begins with it, in whatever case; HTTP over TLS is HTTP too."""
+    letters = "".join(f"[{letter.upper()}{letter}]" for letter in name) + ("[Ss]?" if name == "http" else "")
     return {
         "if": {"properties": {"protocol": {"const": name}}, "required": ["protocol"]},
         "then": {"properties": {"url": {"pattern": f"^{letters}://[^/?#]"}}},
