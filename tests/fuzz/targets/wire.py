@@ -208,7 +208,7 @@ def _due(documents: list[bytes]) -> tuple[list[tuple[Any, int | None]], int]:
         except orjson.JSONDecodeError:
             due.append((None, -32700))
             continue
-        if _depth(value, 129):
+        if _depth(value, 101):
             due.append((None, -32700))
         elif type(value) is dict and "hcp_version" in value:
             hcp += 1
