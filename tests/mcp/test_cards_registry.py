@@ -256,6 +256,44 @@ async def test_a_registry_that_cannot_be_read_or_written_says_where(tmp_path):
         await registry.declare(card(1), ALICE)
 
 
+class Behind(CardRegistry):
+    """A registry in which something happens each time after it has looked, and before it writes."""
+
+    def __init__(self, directory, *happenings):
+        super().__init__(directory)
+        self.happenings = list(happenings)
+
+    def _look(self):
+        shelf = super()._look()
+        if self.happenings:
+            trio.from_thread.run(*self.happenings.pop(0))
+        return shelf
+
+
+async def test_a_principal_whose_two_processes_declare_one_agent_at_the_same_moment_is_taken_at_its_word(directory):
+    other = CardRegistry(directory)
+    declared = await Behind(directory, (other.declare, card(1), ALICE)).declare(card(1), ALICE)
+    assert (await other.shelf()).cards == {agent_id(1): declared}
+    changed = card(2, name="Agent two")
+    declared = await Behind(directory, (other.declare, card(2), ALICE)).declare(changed, ALICE)
+    assert declared.card == changed
+    assert (await other.shelf()).cards[agent_id(2)] == declared
+
+
+async def test_an_agent_that_another_principal_declares_at_the_same_moment_is_that_principals(directory):
+    other = CardRegistry(directory)
+    with pytest.raises(CardRefused, match="declared by another principal, who alone may change its card"):
+        await Behind(directory, (other.declare, card(1), BOB)).declare(card(1), ALICE)
+    assert (await other.shelf()).cards[agent_id(1)].declared_by == BOB
+
+
+async def test_a_file_beyond_those_that_are_looked_at_is_never_written_over(registry, directory, monkeypatch):
+    await registry.declare(card(1), ALICE)
+    monkeypatch.setattr(card_registry, "_MAX_ENTRIES", 0)
+    with pytest.raises(CardRefused, match="taken by a file of the registry: more files are in the registry than are"):
+        await registry.declare(card(1, name="Another"), ALICE)
+
+
 def declare_many(directory, barrier, answers, by):
     async def main():
         registry = CardRegistry(directory)

@@ -7,6 +7,7 @@ is put in place whole, and a new one never over another. The bounds are held by 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -131,6 +132,16 @@ class CardRegistry:
     # --- in a thread --------------------------------------------------------------------------------------------
 
     def _keep(self, card: Mapping[str, Any], content: bytes, by: str) -> Declared:
+        name = f"{card['agent_id']}.json"
+        # Another process may put its file there after we have looked; then we look again, at whose it is.
+        for _ in range(2):
+            with contextlib.suppress(FileExistsError):
+                return self._put(name, card, content, by)
+        why = self._look().skipped.get(name, "more files are in the registry than are looked at")
+        raise CardRefused(f"agent_id {card['agent_id']} is taken by a file of the registry: {why}")
+
+    def _put(self, name: str, card: Mapping[str, Any], content: bytes, by: str) -> Declared:
+        """Keep the card. Raises CardRefused, or FileExistsError where a file that is no card we saw has its name."""
         agent_id: str = card["agent_id"]
         shelf = self._look()
         before = shelf.cards.get(agent_id)
@@ -149,10 +160,9 @@ class CardRegistry:
         head = {"version": _FORMAT, "declared_by": by, "declared_at": declared.declared_at}
         document = json.dumps(head).encode()[:-1] + b', "card": ' + content + b"}\n"
         try:
-            self._write(f"{agent_id}.json", document, new=before is None)
+            self._write(name, document, new=before is None)
         except FileExistsError:
-            why = shelf.skipped.get(f"{agent_id}.json", "it has just been declared by another process")
-            raise CardRefused(f"agent_id {agent_id} is taken by a file of the registry: {why}") from None
+            raise
         except OSError as error:
             raise CardRefused(
                 f"the registry cannot be written: {error.strerror}; the operator sees to {self._directory}"
