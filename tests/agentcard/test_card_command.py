@@ -294,7 +294,7 @@ def test_what_decides_who_may_do_what_knows_no_card():
     import hearth
 
     root = Path(hearth.__file__).parent
-    deciding = [*(root / "policy").glob("*.py"), *(root / "actors").glob("ad*.py"), root / "actors" / "submission.py"]
+    deciding = [*(root / "policy").glob("*.py"), root / "actors" / "admission.py"]
     assert len(deciding) > 5
     for file in deciding:
         text = file.read_text("utf-8")
