@@ -1,7 +1,10 @@
 """Raw I2C on the kernel's adapters: one exchange stays one, however many messages it has, and addresses of ten bits."""
 
+from contextlib import closing
+
 import pytest
 import trio
+from smbus2 import SMBus, i2c_msg
 from support.i2c_stub import kernel_driver
 from support.mcp2221 import Mcp2221
 from support.mcp2221_chip import Memory
@@ -120,26 +123,35 @@ def test_a_long_message_crosses_the_wire_whole_and_in_order(size):
 
 
 def test_a_read_from_a_register_is_one_exchange_that_another_user_of_the_adapter_cannot_come_into():
-    # Each of them moves the pointer: whoever came in between would make the other read the wrong cell.
+    # Each of them moves the pointer: an exchange that came in between would make the other read the wrong cell. The
+    # other user is a program that takes no lock: a second hearthd would be refused the adapter.
     memory = Memory()
     memory.cells[0x10], memory.cells[0x20] = 1, 2
     with Mcp2221({MEMORY: memory}) as adapter:
 
-        async def reader(register, value):
-            driver = LinuxI2c(adapter.bus)
-            driver.open()
+        driver = LinuxI2c(adapter.bus)
+
+        def by_hearth(register):
+            return driver.transfer(MEMORY, [Write(bytes([register])), Read(1)])
+
+        def by_another(register):
+            answer = i2c_msg.read(MEMORY, 1)
+            bus.i2c_rdwr(i2c_msg.write(MEMORY, [register]), answer)
+            return bytes(answer)
+
+        async def reader(read, register, value):
             for _ in range(40):
-                read = await trio.to_thread.run_sync(driver.transfer, MEMORY, [Write(bytes([register])), Read(1)])
-                assert read == bytes([value])
-            driver.close()
+                assert await trio.to_thread.run_sync(read, register) == bytes([value])
 
         async def both():
             with trio.fail_after(60):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(reader, 0x10, 1)
-                    nursery.start_soon(reader, 0x20, 2)
+                    nursery.start_soon(reader, by_hearth, 0x10, 1)
+                    nursery.start_soon(reader, by_another, 0x20, 2)
 
-        trio.run(both)
+        driver.open()
+        with closing(driver), SMBus(adapter.bus) as bus:
+            trio.run(both)
         assert all(exchange.whole and len(exchange.messages) == 2 for exchange in adapter.chip.log)
         assert len(adapter.chip.log) == 80
 
