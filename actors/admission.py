@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import frozen
 
+from hearth._util.ids import new_id
 from hearth.actors.events import to_keep
 from hearth.actors.memory_budget import FEED_BYTES
 from hearth.actors.step import StepRun
 from hearth.actors.task import TaskActor, cost_of
 from hearth.actors.tickets import Asker
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
-from hearth.ids import new_id
 from hearth.known_members import MOST_NAMED, refusal
 from hearth.mcp.card_permits import check_use
 from hearth.policy.buckets import too_often

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from attrs import evolve, field, frozen
 
+from hearth._util.files import replace_file
+from hearth._util.ids import new_id
 from hearth.agentcard.build import Measured, build_card, choose_place
 from hearth.agentcard.validate import validate
 from hearth.audit import keys
 from hearth.audit.record import timestamp
 from hearth.errors import ConfigError
-from hearth.files import replace_file
-from hearth.ids import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from hearth.agentcard.build import Place
-    from hearth.config_card import CardConfig
-    from hearth.config_listen import HttpConfig
+    from hearth.config.listen import HttpConfig
+    from hearth.config.model import CardConfig
     from hearth.tools import Tool
 
 log = logging.getLogger("hearth.agentcard")

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import asdict
 
+from hearth._util.text import suggest
 from hearth.actors.agentcard import AgentCardKeeper, CardSources, card_file
 from hearth.actors.energymeter import EnergyMeter
 from hearth.actors.journal import Journal
 from hearth.actors.ledger import Ledger
-from hearth.actors.roots import check_roots
 from hearth.actors.runtime import RuntimeParts
 from hearth.audit.files import real
 from hearth.audit.settings import AuditSettings
-from hearth.config import Config, HcpConfig, default_state_dir
+from hearth.config.model import Config, HcpConfig, default_state_dir
+from hearth.config.roots import check_roots
 from hearth.drivers.boards import Board, load_profile, open_board, profile_file
 from hearth.drivers.boards.sensors import SENSORS_BUS
 from hearth.drivers.files import FileDriver
@@ -36,7 +37,6 @@ from hearth.errors import ConfigError
 from hearth.hcp.capability import CapabilitySet
 from hearth.policy.paths import PathGuard
 from hearth.policy.rules import JobRules, Match, PolicyEntry, token_digests
-from hearth.suggestions import suggest
 from hearth.tools import ToolRegistry
 
 if TYPE_CHECKING:

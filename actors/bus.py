@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
+from hearth._util.exceptions import sole
 from hearth.actors.ledger import Ledger
 from hearth.actors.outputs import Driven, has_error
 from hearth.actors.tickets import (
@@ -32,7 +33,6 @@ from hearth.actors.tickets import (
 from hearth.actors.workers import Worker, close_driver, open_driver, open_worker
 from hearth.drivers.base import Style
 from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, RpcError, TimedOut, effect_of
-from hearth.groups import sole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,7 +16,7 @@ from attrs import evolve
 from hearth.actors.build import programs_file
 from hearth.audit.disk import sync_names
 from hearth.audit.files import real
-from hearth.config import default_socket, default_state_dir
+from hearth.config.model import default_socket, default_state_dir
 from hearth.drivers.program_record import end_survivors, open_record
 from hearth.drivers.sandbox.cage import cannot_hold, find_program_user, program_notes
 from hearth.drivers.sandbox.confine import available, by_cause, confine
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.runtime import RuntimeParts
-    from hearth.config import Config
+    from hearth.config.model import Config
     from hearth.drivers.sandbox.confine import Report
     from hearth.drivers.sandbox.identity import Identity
     from hearth.drivers.sandbox.plan import Plan

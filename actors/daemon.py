@@ -40,7 +40,7 @@ from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.service import Notifier, activated_socket, watched
 from hearth.actors.signals import RELOAD, Signals, Voice, keep_standard_descriptors
 from hearth.actors.supervisor import contain
-from hearth.config import Config, default_socket, load_config
+from hearth.config.model import Config, default_socket, load_config
 from hearth.drivers.sandbox.cage import cannot_hold
 from hearth.errors import ConfigError
 from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS

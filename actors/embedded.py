@@ -17,6 +17,7 @@ import orjson
 import trio
 from attrs import evolve
 
+from hearth._util.exceptions import unwrapped
 from hearth.actors.asks import End
 from hearth.actors.bridges.hcp.opening import open_books, open_desk
 from hearth.actors.build import build_parts
@@ -24,12 +25,11 @@ from hearth.actors.events import EventLog, EventReader
 from hearth.actors.mailbox import Slot
 from hearth.actors.outbox import Outbox
 from hearth.actors.runtime import Runtime
-from hearth.config import Config
+from hearth.config.model import Config
 from hearth.delegation import Delegating
 from hearth.drivers.boards import Board
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
 from hearth.facade import Following, Link, SessionFace, TakeBack
-from hearth.groups import unwrapped
 from hearth.known_members import with_ignored
 from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry

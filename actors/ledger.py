@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from attrs import field, frozen
 
+from hearth._util.files import replace_file
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable
-from hearth.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
     from hearth.actors.runtime import Runtime
-    from hearth.config import Config, Endpoint
+    from hearth.config.model import Config, Endpoint
     from hearth.policy.rules import PolicyEntry
 
 

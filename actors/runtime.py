@@ -29,7 +29,7 @@ from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
-from hearth.config_hcp import HcpConfig
+from hearth.config.model import HcpConfig
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.hcp.capability import CapabilitySet
 from hearth.known_members import known_by
@@ -131,7 +131,7 @@ class RuntimeParts:
     paths: PathGuard
     journal: Journal
     limits: Any
-    """`hearth.config.LimitsConfig`."""
+    """`hearth.config.model.LimitsConfig`."""
     clock: Callable[[], float] = time.time
     ledger: Ledger = field(factory=Ledger)
     """Which outputs are driven; opened, where it has a file."""

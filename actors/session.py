@@ -15,6 +15,7 @@ import orjson
 import trio
 from attrs import field, frozen
 
+from hearth._util.ids import new_id
 from hearth.actors.admission import Admission, NotLooked, look_in_thread
 from hearth.actors.asks import NUDGE, End, Gone, Nudge, PathsLooked, refuse
 from hearth.actors.bus import make_safe
@@ -22,7 +23,6 @@ from hearth.actors.mailbox import Mailbox
 from hearth.actors.memory_budget import FEED_BYTES, SESSION_BYTES, text_bytes
 from hearth.actors.taskbook import TaskBook
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
-from hearth.ids import new_id
 from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
 from hearth.policy.rules import PrincipalRates, RateLimits
 from hearth.protocol.methods import (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from hearth._util.exceptions import sole
 from hearth.errors import HearthError
-from hearth.groups import sole
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

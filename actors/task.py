@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 import trio
 
+from hearth._util.exceptions import sole
 from hearth.actors.events import EventLog, to_keep
 from hearth.actors.memory_budget import (
     EVENT_BYTES,
@@ -30,7 +31,6 @@ from hearth.actors.supervisor import contain
 from hearth.actors.tickets import Asker, GiveBack, Ticket
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
-from hearth.groups import sole
 from hearth.protocol.methods import PRIORITIES, Constraints
 from hearth.protocol.weight import parsed_bytes
 from hearth.tools import Done

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 import outcome
 import trio
 
+from hearth._util.threads import Background
 from hearth.actors.mailbox import Slot
-from hearth.actors.threads import Background
 from hearth.drivers.base import Driver, Style, finish_now
 
 if TYPE_CHECKING:

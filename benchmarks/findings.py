@@ -32,7 +32,7 @@ LAYERS = {
     "actors/taskbook.py": "session: policy, checks, book-keeping",
     "actors/runtime.py": "session: policy, checks, book-keeping",
     "hearth/policy/": "session: policy, checks, book-keeping",
-    "hearth/ids.py": "ids",
+    "hearth/_util/ids.py": "ids",
     "ulid/": "ids",
     "actors/task.py": "task and its events",
     "actors/events.py": "task and its events",

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hearth.actors.build import build_parts
-from hearth.config import Config, ToolsConfig
-from hearth.config_exec import ExecParam, ExecTemplate
+from hearth.config.exec import ExecParam, ExecTemplate
+from hearth.config.model import Config, ToolsConfig
 from hearth.tools import RISK_NAMES
 
 ROOT = Path(__file__).parents[1]

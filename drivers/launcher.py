@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import NoReturn
 
-    from hearth.config_exec import ExecTemplate
+    from hearth.config.exec import ExecTemplate
     from hearth.drivers.sandbox.cage import Cage, Guard
     from hearth.drivers.sandbox.identity import Identity
 

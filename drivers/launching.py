@@ -16,16 +16,16 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from hearth._util.interpreter import python_module
 from hearth.drivers.launcher import MOST_SAID, Settings
 from hearth.drivers.program_record import end_survivors, open_record
 from hearth.errors import ConfigError, DeviceError
-from hearth.interpreter import python_module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from hearth.config_exec import ExecTemplate
+    from hearth.config.exec import ExecTemplate
     from hearth.drivers.sandbox.cage import Cage
     from hearth.drivers.sandbox.identity import Identity
 

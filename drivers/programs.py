@@ -18,7 +18,7 @@ from hearth.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hearth.config_exec import ExecTemplate
+    from hearth.config.exec import ExecTemplate
     from hearth.drivers.launching import Launcher, Run
 
 

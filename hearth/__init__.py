@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         step as step,
     )
     from hearth.client import connect as connect
-    from hearth.config import Config as Config, load_config as load_config
+    from hearth.config.model import Config as Config, load_config as load_config
     from hearth.errors import (
         ArtifactDamaged as ArtifactDamaged,
         CarrierError as CarrierError,
@@ -61,7 +61,7 @@ _HOME = {
     "hearth.actors.embedded": "open_runtime",
     "hearth.api": "Delegation JobEvent JobResult Step StepResult Task TaskEvent TaskResult step",
     "hearth.client": "connect",
-    "hearth.config": "Config load_config",
+    "hearth.config.model": "Config load_config",
     "hearth.errors": (
         "ArtifactDamaged CarrierError ConfigError DeviceError HearthError InvalidParams JobFailed "
         "JobRejected PermissionDenied ResourceBusy RpcError SessionInvalid TaskFailed TimedOut"

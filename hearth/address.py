@@ -17,9 +17,9 @@ from urllib.parse import quote, unquote
 
 from attrs import field, frozen
 
-from hearth.config import default_socket
+from hearth._util.text import suggest
+from hearth.config.model import default_socket
 from hearth.errors import ConfigError
-from hearth.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

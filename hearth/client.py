@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import trio
 
+from hearth._util.exceptions import unwrapped
 from hearth.address import looked_up, named, parse
 from hearth.api import TERMINAL, TaskEvent
 from hearth.delegation import Delegating
 from hearth.dial import open_stream
 from hearth.errors import CarrierError, HearthError, MethodNotFound, RpcError
 from hearth.facade import Following, Link, SessionFace, Subscription, Subscriptions, TakeBack
-from hearth.groups import unwrapped
 from hearth.protocol.client import (
     Broken,
     ClientProtocol,

@@ -82,7 +82,7 @@ class Known:
 
 def refusal(strangers: list[Stranger], whose: str = "") -> InvalidParams:
     """What to raise for strangers where none is wanted: it names all of them, and what the first may have meant."""
-    from hearth.config_kinds import unknown_key
+    from hearth.fields import unknown_key
 
     first = strangers[0]
     reason = unknown_key(first.name[:LONGEST_NAME], sorted(first.known))

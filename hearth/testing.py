@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import trio
 from attrs import define, evolve, field, frozen
 
+from hearth._util.exceptions import sole
 from hearth.actors.bridges.hcp.book_rows import BookError
 from hearth.actors.build import build_parts
 from hearth.actors.embedded import EmbeddedRuntime, LocalJobs, open_all, serve_parts
-from hearth.config import AuditConfig, Config
+from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import Board, load_profile, open_board
 from hearth.errors import DeviceError
-from hearth.groups import sole
 from hearth.hcp.capability import CapabilitySet
 from hearth.hcp.declaration import declare
 from hearth.policy.principal import from_token

@@ -1,4 +1,4 @@
-"""hearth/interpreter.py: no directory that somebody else wrote decides what a process of ours imports."""
+"""hearth/_util/interpreter.py: no directory that somebody else wrote decides what a process of ours imports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hearth import interpreter
-from hearth.interpreter import python_module
+from hearth._util import interpreter
+from hearth._util.interpreter import python_module
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 SHIPPED = ("hearth", "actors", "drivers", "examples", "packaging")
-MAY_NAME_THE_INTERPRETER = {"hearth/interpreter.py", "drivers/sandbox/confine.py"}
+MAY_NAME_THE_INTERPRETER = {"hearth/_util/interpreter.py", "drivers/sandbox/confine.py"}
 """The helper; and what lets the interpreter be executed at all."""
 HOSTILE = ("json", "asyncio", "trio", "mcp", "click", "hearth", "encodings", "sitecustomize", "usercustomize")
 BRIDGE = "hearth.actors.bridges.mcp.stdio"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hearth.actors.carrier import Carrier
     from hearth.actors.listeners.accepting import Doorway, Greeter, Welcome
     from hearth.actors.listeners.tls import Certificates
-    from hearth.config import Endpoint
+    from hearth.config.model import Endpoint
     from hearth.policy.principal import Principal
 
 Report: TypeAlias = "Callable[[str, str, str], None]"

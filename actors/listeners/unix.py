@@ -14,9 +14,9 @@ import socket
 import stat
 from typing import TYPE_CHECKING
 
+from hearth._util.ownership import whose_hands
 from hearth.actors.carrier import SocketCarrier
 from hearth.actors.listeners.accepting import BACKLOG, each_accepted
-from hearth.directories import whose_hands
 from hearth.errors import ConfigError
 from hearth.policy.principal import from_peercred
 from hearth.protocol.jsonrpc import dump_error
@@ -92,7 +92,7 @@ def group_id(group: str | None) -> int | None:
 def check_directory(directory: Path, user: int | None = None) -> None:
     """Whoever can write where a socket lies can put another in its place, and be taken for the daemon.
 
-    Raises ConfigError, also for what others can exchange on the way there; see `hearth.directories`.
+    Raises ConfigError, also for what others can exchange on the way there; see `hearth._util.ownership`.
     """
     ours = {os.geteuid()} if user is None else {os.geteuid(), user}
     try:

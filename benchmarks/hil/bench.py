@@ -14,7 +14,7 @@ from gpiod.line import Direction, Edge
 from support.gpio_sim import GpioSim
 
 import hearth
-from hearth.config import Config, PolicyConfig
+from hearth.config.model import Config, PolicyConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import frozen
 
+from hearth._util.exceptions import unwrapped
 from hearth.drivers.base import BaseDriver, Departure, Style
 from hearth.drivers.i2c import Kind, Message, Read, Scan, Write, check_transfer, limit_ms, not_open, owned, plan
 from hearth.drivers.i2c_addresses import EVERY_ADDRESS
@@ -35,7 +36,6 @@ from hearth.drivers.linux.i2c_node import (
     told,
 )
 from hearth.errors import DeviceError, ResourceBusy
-from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -28,8 +28,8 @@ from hearth.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hearth.config import Config
-    from hearth.config_exec import ExecTemplate
+    from hearth.config.exec import ExecTemplate
+    from hearth.config.model import Config
     from hearth.drivers.sandbox.identity import Identity
     from hearth.drivers.sandbox.landlock import Fs
     from hearth.drivers.sandbox.plan import Access, Places

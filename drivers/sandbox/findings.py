@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hearth.config import default_socket, default_state_dir
+from hearth.config.model import default_socket, default_state_dir
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.sandbox import landlock, seccomp
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
@@ -19,7 +19,7 @@ from hearth.drivers.sandbox.plan import Places, make_plan
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hearth.config import Config
+    from hearth.config.model import Config
 
 _SHOWN = ("Uid", "Gid", "NoNewPrivs", "Seccomp", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 """Of /proc/PID/status: what tells of confinement. What Landlock denies to a process, the kernel shows nobody."""

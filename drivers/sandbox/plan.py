@@ -23,7 +23,7 @@ from hearth.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from hearth.config import Config
+    from hearth.config.model import Config
     from hearth.drivers.boards.profile import Profile
 
 # --- programs ---------------------------------------------------------------------------------------------------------

@@ -8,16 +8,16 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from hearth._util.entry_points import package_of, vendors_points
+from hearth._util.text import suggest
 from hearth.errors import ConfigError
-from hearth.suggestions import suggest
 from hearth.tools import Tool
-from hearth.vendors import package_of, vendors_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from importlib.metadata import EntryPoint
 
-    from hearth.config import ExecTemplate
+    from hearth.config.model import ExecTemplate
     from hearth.drivers.boards import Board
 
 ENTRY_POINTS = "hearth.tools"

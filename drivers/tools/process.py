@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hearth.config_exec import MAX_PARAM, ExecParam, ExecTemplate
+from hearth.config.exec import MAX_PARAM, ExecParam, ExecTemplate
 from hearth.drivers.process import MAX_LISTED, SIGNALS
 from hearth.drivers.programs import Stopping
 from hearth.drivers.tools import schemas

@@ -16,9 +16,9 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
+from hearth._util.files import write_new
 from hearth.audit.disk import sync_names
 from hearth.errors import ConfigError
-from hearth.files import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ import click
 from hearth.audit import verify as reading
 from hearth.cli import render
 from hearth.cli.common import DONE, FAILED, Options, standard
-from hearth.config import default_state_dir
+from hearth.config.model import default_state_dir
 from hearth.errors import ConfigError, HearthError
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import click
 import trio
 from attrs import frozen
 
+from hearth._util.exceptions import unwrapped
 from hearth._version import __version__
 from hearth.address import looked_up, named
 from hearth.cli import render
 from hearth.client import Client, connect
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
-from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

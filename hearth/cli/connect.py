@@ -16,10 +16,10 @@ import click
 import orjson
 import trio
 
+from hearth._util.exceptions import unwrapped
 from hearth.cli.common import DONE, Options, interruptible, standard
 from hearth.dial import open_stream
 from hearth.errors import CarrierError, ConfigError
-from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from hearth._util.interpreter import python_module
 from hearth.api import TaskResult, step
 from hearth.cli.demo_stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, Place, Stage
 from hearth.cli.tasks import event_line
 from hearth.errors import PermissionDenied, ResourceBusy
-from hearth.interpreter import python_module
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -20,10 +20,10 @@ import click
 import trio
 from attrs import frozen
 
+from hearth._util.exceptions import unwrapped
+from hearth._util.interpreter import python_module
 from hearth.cli import render
 from hearth.errors import HearthError
-from hearth.groups import unwrapped
-from hearth.interpreter import python_module
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from attrs import asdict, evolve, frozen
 
+from hearth._util.ownership import whose_hands
 from hearth._version import __version__
 from hearth.address import UnixAddress, WebSocketAddress
 from hearth.audit.files import backward, parse
 from hearth.audit.record import Record, digest
 from hearth.cli import render
 from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible, session, standard
-from hearth.config import Config, default_socket, default_state_dir, load_config
-from hearth.directories import whose_hands
+from hearth.config.model import Config, default_socket, default_state_dir, load_config
 from hearth.errors import CarrierError, RpcError
 
 if TYPE_CHECKING:

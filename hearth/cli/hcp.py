@@ -15,12 +15,12 @@ import click
 import orjson
 import trio
 
+from hearth._util.exceptions import unwrapped
 from hearth.cli import hcpview, render
 from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, standard
 from hearth.cli.hcp_new import new
 from hearth.cli.tools import kind
 from hearth.errors import HearthError, JobRejected, RpcError
-from hearth.groups import unwrapped
 from hearth.hcp.messages import Event
 from hearth.hcp.reading import MessageError, read_submission, write_message
 

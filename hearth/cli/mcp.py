@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import click
 from attrs import evolve
 
+from hearth._util.interpreter import python_module
 from hearth.cli import render
 from hearth.cli.common import DONE, Options, standard
 from hearth.errors import ConfigError
-from hearth.interpreter import python_module
 from hearth.mcp.clientconfig import CLIENTS, TOKEN_ENV, Program, Server, Url, snippet
 from hearth.mcp.names import PATH
 

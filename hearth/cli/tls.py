@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hearth import pki
+from hearth._util.files import write_new
+from hearth._util.toml import dump_string, dump_value
 from hearth.address import TLS_PORT, TlsAddress
 from hearth.cli import render
 from hearth.cli.common import Options, standard
-from hearth.config_toml import dump_string, dump_value
 from hearth.errors import ConfigError
-from hearth.files import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,12 +15,12 @@ from urllib.parse import quote
 
 import click
 
+from hearth._util.toml import dump_string
 from hearth.cli import render
 from hearth.cli.common import DONE, Options, standard
-from hearth.config_kinds import Mismatch, Text
-from hearth.config_toml import dump_string
 from hearth.dial.tls import checked, readable
 from hearth.errors import ConfigError
+from hearth.fields import Mismatch, Text
 from hearth.policy.principal import from_token
 from hearth.policy.tokens import MAX_TOKEN, PREFIX, new_token
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hearth._util.text import suggest
 from hearth.cli import render
 from hearth.cli.common import Options, session, standard
 from hearth.errors import HearthError
-from hearth.suggestions import suggest
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:

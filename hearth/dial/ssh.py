@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from hearth._util.exceptions import accompanied
 from hearth.errors import CarrierError, ConfigError
-from hearth.groups import accompanied
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -12,9 +12,9 @@ from wsproto.connection import ConnectionState
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, RejectConnection, Request, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from hearth._util.exceptions import accompanied
 from hearth.dial.tls import TlsStream, context_for, find_token, in_time, open_tcp, secure
 from hearth.errors import CarrierError
-from hearth.groups import accompanied
 from hearth.protocol.client import MAX_ANSWER_BYTES
 
 if TYPE_CHECKING:

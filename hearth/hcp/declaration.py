@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import evolve, frozen
 
-from hearth.config_kinds import Choice, Flag, Integer, Kind, ListOf, Mismatch, TableOf, Text
+from hearth.fields import Choice, Flag, Integer, Kind, ListOf, Mismatch, TableOf, Text
 from hearth.hcp.annotations import MISSING, NotJson, evaluated, object_schema, schema_of, structurer, unstructure
 from hearth.hcp.capability import Capability, Escalation, Limit, Safety
 from hearth.hcp.envelope import SafetyEnvelope

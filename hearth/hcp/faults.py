@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from hearth.config_kinds import Kind, Mismatch, unknown_key
-from hearth.config_toml import dump_key, show
-from hearth.suggestions import suggest
+from hearth._util.text import suggest
+from hearth._util.toml import dump_key, show
+from hearth.fields import Kind, Mismatch, unknown_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ def near(name: str, there: Iterable[str]) -> str:
 #
 # It owns the way from a TOML table to a list of faults, each with its key path and the cure. It refuses keys that
 # nobody asked for, and what JSON cannot say: a plan's values go to callers and into the audit log. It knows no
-# capability; the kinds of value are those of hearth.toml (`hearth.config_kinds`), in the same words.
+# capability; the kinds of value are those of hearth.toml (`hearth.fields`), in the same words.
 
 REQUIRED: Final = object()
 _MOST = 2**53

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from hearth.config_kinds import Kind, Text, unknown_key
-from hearth.config_toml import number_too_long
+from hearth._util.toml import number_too_long
 from hearth.errors import ConfigError, HearthError
+from hearth.fields import Kind, Text, unknown_key
 from hearth.hcp.capability import CapabilitySource
 from hearth.hcp.faults import Fault, Table, join, near, unsayable
 from hearth.known_members import known_by

@@ -20,7 +20,7 @@ from importlib.util import decode_source
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Final
 
-from hearth.directories import whose_hands
+from hearth._util.ownership import whose_hands
 from hearth.errors import ConfigError
 from hearth.hcp.capability import MARK, CapabilitySource
 

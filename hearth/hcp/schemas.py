@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hearth.config_toml import show
+from hearth._util.toml import show
 from hearth.errors import ConfigError
 from hearth.hcp.faults import Fault, join
 from hearth.hcp.spelling import DATA, misplaced

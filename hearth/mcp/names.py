@@ -12,8 +12,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from hearth._util.text import suggest
 from hearth.errors import ConfigError
-from hearth.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

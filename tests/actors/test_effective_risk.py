@@ -11,7 +11,7 @@ from support.world import World, running
 
 import hearth
 from hearth import step
-from hearth.config import load_config
+from hearth.config.model import load_config
 from hearth.drivers.base import Style
 from hearth.errors import AuditUnavailable, ConfigError, PermissionDenied
 from hearth.tools import Tool

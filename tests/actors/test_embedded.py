@@ -11,7 +11,7 @@ from support.waiting import passes
 
 import hearth
 from hearth import step
-from hearth.config import AuditConfig, Config, FilesConfig, LimitsConfig, PolicyConfig
+from hearth.config.model import AuditConfig, Config, FilesConfig, LimitsConfig, PolicyConfig
 from hearth.drivers.base import Style
 from hearth.errors import ConfigError, DeviceError, InvalidParams, PermissionDenied, QueueFull, SessionInvalid
 from hearth.protocol.jsonrpc import MAX_DEPTH

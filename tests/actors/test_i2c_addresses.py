@@ -10,7 +10,7 @@ import trio
 
 import hearth
 from hearth import step
-from hearth.config import AuditConfig, Config
+from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.i2c import Read

@@ -16,7 +16,7 @@ from hearth.actors.bus import Bus
 from hearth.actors.ledger import Ledger
 from hearth.actors.supervisor import keep_open
 from hearth.actors.tickets import Asker, GiveBack, Ticket
-from hearth.config import AuditConfig, Config, FilesConfig
+from hearth.config.model import AuditConfig, Config, FilesConfig
 from hearth.drivers.base import Style
 from hearth.errors import DeviceError, ResourceBusy
 

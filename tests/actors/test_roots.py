@@ -10,7 +10,7 @@ import pytest
 
 import hearth
 from hearth.actors.build import build_parts
-from hearth.config import load_config
+from hearth.config.model import load_config
 from hearth.errors import ConfigError
 
 BOARD = (Path(hearth.__file__).parent / "drivers/boards/sim.toml").read_text()
@@ -135,9 +135,9 @@ def test_a_mount_of_the_state_directory_elsewhere_does_not_hide_it(house):
 
 async def test_an_embedded_runtime_refuses_them_too(tmp_path):
     (tmp_path / "log").mkdir()
-    config = hearth.config.Config(
-        audit=hearth.config.AuditConfig(path=tmp_path / "log/audit.log"),
-        files=hearth.config.FilesConfig(read=(tmp_path,)),
+    config = hearth.config.model.Config(
+        audit=hearth.config.model.AuditConfig(path=tmp_path / "log/audit.log"),
+        files=hearth.config.model.FilesConfig(read=(tmp_path,)),
     )
     with pytest.raises(ConfigError, match="holds the audit log"):
         async with hearth.open_runtime(board="sim", config=config):

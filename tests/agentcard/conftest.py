@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hearth.actors.agentcard import AgentCardKeeper, CardSources
-from hearth.config import ToolsConfig
-from hearth.config_card import CardConfig
-from hearth.config_exec import ExecTemplate
-from hearth.config_listen import HttpConfig
+from hearth.config.exec import ExecTemplate
+from hearth.config.listen import HttpConfig
+from hearth.config.model import CardConfig, ToolsConfig
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.tools import build_tools
 

@@ -10,7 +10,7 @@ from support.hearthd import Hearthd
 from hearth.agentcard.validate import validate
 from hearth.audit.keys import load_public
 from hearth.cli.card import card as command
-from hearth.config import load_config
+from hearth.config.model import load_config
 
 pytestmark = pytest.mark.slow
 PATH = "/.well-known/agentcard"

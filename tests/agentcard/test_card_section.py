@@ -5,8 +5,8 @@ import tomllib
 import pytest
 from attrs import field, frozen
 
-from hearth.config_card import CardConfig
-from hearth.config_files import render, structure
+from hearth.config.file import render, structure
+from hearth.config.model import CardConfig
 from hearth.errors import ConfigError
 
 

@@ -11,8 +11,8 @@ from hearth.actors.agentcard import card_file
 from hearth.agentcard.build import Measured
 from hearth.agentcard.validate import validate
 from hearth.audit import keys
-from hearth.config_card import CardConfig
-from hearth.config_listen import Endpoint, HttpConfig
+from hearth.config.listen import Endpoint, HttpConfig
+from hearth.config.model import CardConfig
 
 NOW = 1_800_000_000.0
 HTTP = HttpConfig(listen=Endpoint("127.0.0.1", 7119))
@@ -56,7 +56,7 @@ def test_an_agent_id_has_80_bits_from_the_systems_generator(keeper, monkeypatch)
         asked.append(system(count))
         return asked[-1]
 
-    monkeypatch.setattr("hearth.ids.os.urandom", watched)
+    monkeypatch.setattr("hearth._util.ids.os.urandom", watched)
     agent_id = keeper(path=None).card()["agent_id"]
     assert [len(each) for each in asked] == [10]
     value = 0

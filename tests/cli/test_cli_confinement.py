@@ -12,7 +12,7 @@ from support.confinement import landlock_abi, needs_filters, needs_landlock
 
 from hearth.address import UnixAddress, parse
 from hearth.cli import doctor
-from hearth.config import Config, load_config
+from hearth.config.model import Config, load_config
 
 IN_FORCE = {"state": "in force", "in_force": ["no_new_privs", "files", "syscalls"]}
 HELD = {

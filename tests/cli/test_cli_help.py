@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from hearth import __version__
 from hearth.cli.main import COMMANDS, _report_bug, cli
 
-HEAVY = ("trio", "rich", "attrs", "attr", "orjson", "hearth.client", "hearth.config", "psutil", "cryptography", "gpiod")
+HEAVY = ("trio", "rich", "attrs", "attr", "orjson", "psutil", "cryptography", "gpiod")
+HEAVY += ("hearth.client", "hearth.config.model")
 
 
 def loaded_by(*args: str) -> set[str]:

@@ -19,7 +19,7 @@ from support.tls_door import echoed, opened
 
 from hearth.address import parse
 from hearth.cli import tls
-from hearth.config import load_config
+from hearth.config.model import load_config
 from hearth.errors import ConfigError
 from hearth.pki import LEAF_DAYS, general_name, issue_client, new_authority
 

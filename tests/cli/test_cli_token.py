@@ -15,7 +15,7 @@ import pytest
 
 from hearth.address import parse
 from hearth.cli import token as cli_token
-from hearth.config import load_config
+from hearth.config.model import load_config
 from hearth.policy.rules import PolicyEntry, token_digests
 from hearth.policy.tokens import MAX_TOKEN, Tokens
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from hearth.config import (
+from hearth._util.toml import dump_value
+from hearth.config.exec import ExecParam, ExecTemplate
+from hearth.config.model import (
     AuditConfig,
     BoardConfig,
     CardConfig,
@@ -24,10 +26,8 @@ from hearth.config import (
     WebSocketConfig,
     load_config,
 )
-from hearth.config_exec import ExecParam, ExecTemplate
-from hearth.config_kinds import kind_of
-from hearth.config_toml import dump_value
 from hearth.errors import ConfigError
+from hearth.fields import kind_of
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference/config.md"

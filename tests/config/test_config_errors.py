@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.config import Config, load_config
+from hearth.config.model import Config, load_config
 from hearth.errors import ConfigError
 
 
@@ -292,7 +292,7 @@ def test_an_unreadable_file_is_told_with_the_cure(tmp_path, monkeypatch):
 
 
 def test_a_bug_in_a_shape_is_not_taken_for_a_mistake_in_the_file(tmp_path, monkeypatch):
-    from hearth.config_kinds import Flag
+    from hearth.fields import Flag
 
     def broken(_self, _raw):
         raise ZeroDivisionError

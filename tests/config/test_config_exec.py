@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.config_exec import MAX_PARAM, ExecParam, ExecTemplate
+from hearth.config.exec import MAX_PARAM, ExecParam, ExecTemplate
 from hearth.errors import ConfigError, InvalidParams
 
 PING = ExecTemplate(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hearth.config import Endpoint, load_config
+from hearth.config.model import Endpoint, load_config
 from hearth.errors import ConfigError
 
 

@@ -10,8 +10,11 @@ import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from hearth._util.toml import dump_value, show
 from hearth.audit.settings import AuditSettings
-from hearth.config import (
+from hearth.config.exec import ExecParam, ExecTemplate
+from hearth.config.listen import open_doors
+from hearth.config.model import (
     AuditConfig,
     BoardConfig,
     Config,
@@ -30,8 +33,8 @@ from hearth.config import (
     default_state_dir,
     load_config,
 )
-from hearth.config_exec import ExecParam, ExecTemplate
-from hearth.config_kinds import (
+from hearth.errors import ConfigError
+from hearth.fields import (
     AbsolutePath,
     Choice,
     Flag,
@@ -46,9 +49,6 @@ from hearth.config_kinds import (
     Text,
     kind_of,
 )
-from hearth.config_listen import open_doors
-from hearth.config_toml import dump_value, show
-from hearth.errors import ConfigError
 from hearth.hcp.values import CLASSIFICATIONS, RISKS
 from hearth.policy.rules import JobRules, Match, PolicyEntry, Rate
 
@@ -437,7 +437,7 @@ def test_the_defaults_load_no_toml_parser_and_no_cattrs():
     code = """
     import sys
     before = set(sys.modules)  # a coverage run has loaded things already
-    from hearth.config import load_config
+    from hearth.config.model import load_config
     load_config(None)
     loaded = {"cattrs", "tomllib", "difflib"} & (sys.modules.keys() - before)
     assert not loaded, loaded

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hearth.audit.verify import verify
-from hearth.config import default_socket
+from hearth.config.model import default_socket
 from hearth.policy.principal import Principal
 from hearth.policy.rules import decide, default_policy
 

@@ -11,9 +11,9 @@ import signal
 import pytest
 from conformance.daemon import eventually
 
+from hearth._util.ids import new_id
 from hearth.audit.record import args_hash
-from hearth.config import LimitsConfig
-from hearth.ids import new_id
+from hearth.config.model import LimitsConfig
 
 READ = ("i2c.read", {"bus": 1, "addr": "0x48", "reg": 0, "len": 2})
 GET = ("gpio.get", {"line": 1})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conformance.daemon import eventually
 
-from hearth.config import LimitsConfig
+from hearth.config.model import LimitsConfig
 from hearth.drivers.boards import load_profile, open_board
 
 WATCH = ("gpio.watch", {"line": 3, "timeout_ms": 60_000})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from docs.player import NOT_RUN, ROOT, acts, blocks, is_not_run, matches, play
 
-from hearth.config import load_config
+from hearth.config.model import load_config
 from hearth.protocol import Call, ServerProtocol
 from hearth.protocol.methods import METHODS
 

@@ -11,7 +11,7 @@ from docs.test_promises import names_of_tests
 from hearth.actors import admission, backlog, connection, outbox, refusals
 from hearth.actors.bridges.http import listener
 from hearth.actors.listeners import accepting, tcp, websocket, websocket_wire as wire
-from hearth.config import Config
+from hearth.config.model import Config
 from hearth.policy.rules import Rate
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")

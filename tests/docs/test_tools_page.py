@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 import hearth
 from hearth.cli.tasks import parse_pairs
-from hearth.config import Config, FilesConfig, ToolsConfig
+from hearth.config.model import Config, FilesConfig, ToolsConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

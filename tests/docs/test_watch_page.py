@@ -12,7 +12,7 @@ from docs.player import NOT_RUN, blocks
 from support.chromium import chromium, driving
 from support.watching import WATCH, serving
 
-from hearth.config import load_config
+from hearth.config.model import load_config
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import orjson
 import pytest
 import trio
 
-from hearth.config_exec import ExecParam, ExecTemplate
+from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.drivers.launching import Launcher
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.programs import ProgramDriver

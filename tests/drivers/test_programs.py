@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.config_exec import ExecParam, ExecTemplate
+from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.drivers.launching import Launcher
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.program_record import MARK

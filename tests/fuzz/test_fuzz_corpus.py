@@ -13,7 +13,7 @@ import pytest
 from fuzz import ROOT, mutation
 from fuzz.__main__ import INSTALL, executions, name_current, reason
 from fuzz.targets import CORPUS, TARGETS, kept, load
-from hearth.config import Config
+from hearth.config.model import Config
 from hearth.errors import HearthError
 
 FRESH = {"wire": 800, "config": 300, "board": 250, "card": 300, "hcp": 600, "audit": 300, "mcp": 400}
@@ -83,7 +83,7 @@ def unread(config):
 to_toml = Config.to_toml
 PLANTED = {
     "wire": ("hearth.protocol.framing.LineFramer._overflows", lambda framer, rest: framer._pending.extend(rest)),
-    "config": ("hearth.config.Config.to_toml", unread),
+    "config": ("hearth.config.model.Config.to_toml", unread),
     "board": ("hearth.drivers.boards.strict.Table.done", lambda table: None),
     "card": ("hearth.agentcard.validate._CAPABILITY", re.compile("(?s).*")),
     "hcp": ("hearth.hcp.reading._session_id", lambda document, kind: None),

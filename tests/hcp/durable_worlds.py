@@ -42,13 +42,13 @@ from support.steps import seeded, within_real_seconds
 from support.world import BenchTools
 from trio.testing import MockClock
 
-import hearth.ids
+import hearth._util.ids
+from hearth._util.exceptions import sole
 from hearth.actors.asks import End
 from hearth.actors.bridges.hcp import blocking, book as book_module, capability_api
 from hearth.actors.bridges.hcp.book_file import BookFile
 from hearth.actors.bridges.hcp.book_rows import BookError
 from hearth.errors import DeviceError
-from hearth.groups import sole
 from hearth.hcp import values
 from hearth.hcp.durable import ANNOUNCED
 from hearth.policy.rules import Match, PolicyEntry
@@ -492,7 +492,7 @@ def _check_end(session, story):
 
 
 class _Background:
-    """Stands for `hearth.actors.threads.Background`: the work is done at once."""
+    """Stands for `hearth._util.threads.Background`: the work is done at once."""
 
     def __init__(self, work, _name):
         self._result = outcome.capture(work)
@@ -519,7 +519,7 @@ def _surroundings(world):
             (blocking, "LONG_S", 3600.0),
             (capability_api, "random", ids),
             (values, "uuid4", lambda: UUID(int=ids.getrandbits(128), version=4)),
-            (hearth.ids, "os", SimpleNamespace(urandom=ids.randbytes)),
+            (hearth._util.ids, "os", SimpleNamespace(urandom=ids.randbytes)),
             (BenchTools, "all", lambda _tools: []),
             (BookFile, "write", functools.partialmethod(_write, world, BookFile.write)),
         ):

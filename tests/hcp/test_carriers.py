@@ -16,8 +16,7 @@ from support.world import ALICE
 import hearth
 from hearth import CarrierError, InvalidParams, JobRejected, SessionInvalid
 from hearth.actors.embedded import EmbeddedRuntime, LocalJobs
-from hearth.config import Config
-from hearth.config_hcp import HcpConfig
+from hearth.config.model import Config, HcpConfig
 from hearth.errors import MethodNotFound
 
 CSV = b"at_s,celsius\n" + b"0.1,21.5\n" * 100_000

@@ -6,7 +6,7 @@ from hcp.capability_files import PLAN, RIGHT
 from hearth import schema
 from hearth.actors import daemon
 from hearth.actors.build import build_parts
-from hearth.config import load_config
+from hearth.config.model import load_config
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from hcp.capability_files import PLAN, RIGHT, registry
 
-from hearth.config_toml import dump_key, dump_value
+from hearth._util.toml import dump_key, dump_value
 from hearth.errors import ConfigError
 from hearth.hcp.library import load_capabilities
 

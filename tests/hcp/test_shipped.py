@@ -18,7 +18,7 @@ import trio
 from PIL import Image
 
 import hearth
-from hearth.config import load_config
+from hearth.config.model import load_config
 from hearth.errors import JobRejected
 from hearth.hcp import capabilities
 from hearth.hcp.plot import COLOURS

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 import hearth
-from hearth.config import load_config
+from hearth.config.model import load_config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile

@@ -19,7 +19,7 @@ from hearth import (
     StepFailed,
     capability,
 )
-from hearth.config import FilesConfig
+from hearth.config.model import FilesConfig
 from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
 from hearth.testing import _Clock, run_capability

@@ -15,7 +15,7 @@ from support.http_house import BOTH, JSON, LISTEN, Raw, configured, initialize, 
 
 from hearth.actors import daemon, opening
 from hearth.actors.listeners import unix
-from hearth.config import Endpoint, HttpConfig
+from hearth.config.model import Endpoint, HttpConfig
 from hearth.errors import ConfigError
 
 HTTP = '[http]\nlisten = "127.0.0.1:0"\n'

@@ -25,7 +25,7 @@ from support.http_house import (
 
 from hearth.actors.bridges.http import listener
 from hearth.actors.listeners.accepting import STRANGERS_EACH
-from hearth.config import HttpConfig
+from hearth.config.model import HttpConfig
 
 ALICE = {"Authorization": f"Bearer {TOKENS['alice']}"}
 NOBODY = {"Authorization": "Bearer nobody-knows-this"}

@@ -25,7 +25,7 @@ from hearth.actors.runtime import Runtime
 from hearth.actors.tally import Latencies
 from hearth.api import Step
 from hearth.client import connect
-from hearth.config import AuditConfig, Config, PolicyConfig
+from hearth.config.model import AuditConfig, Config, PolicyConfig
 from hearth.errors import PermissionDenied, QueueFull, RpcError, SessionInvalid
 from hearth.protocol.methods import METHODS
 

@@ -8,7 +8,7 @@ from attrs import evolve
 from support.carriers import KINDS, Papers, exposed, ssh_to_here
 
 import hearth
-from hearth.config import AuditConfig, Config
+from hearth.config.model import AuditConfig, Config
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from support.steps import seeded
 import hearth
 from hearth import step
 from hearth.audit.verify import verify
-from hearth.config import AuditConfig, Config
+from hearth.config.model import AuditConfig, Config
 from hearth.drivers.boards import load_profile, open_board
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.users import NOBODY, ordinary_user
 
+from hearth._util.ownership import MOST_LINKS, whose_hands
 from hearth.actors.listeners import unix
-from hearth.directories import MOST_LINKS, whose_hands
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from hearth.actors.carrier import PeerGone, Unreadable
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.tls import Certificates
 from hearth.actors.listeners.websocket_wire import CONTROL_COST, FRAME_COST, HANDSHAKE_BYTES, PARTING, REFILL, Meter
-from hearth.config import Config
+from hearth.config.model import Config
 from hearth.errors import ConfigError
 from hearth.policy.principal import from_token
 from hearth.policy.tokens import Tokens

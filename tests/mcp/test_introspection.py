@@ -16,7 +16,7 @@ import hearth
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.offers import all_offers
 from hearth.actors.manifests import Manifests
-from hearth.config import AuditConfig, Config
+from hearth.config.model import AuditConfig, Config
 from hearth.errors import ConfigError, InvalidParams, SessionInvalid
 from hearth.mcp import names
 from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, endpoints

@@ -17,7 +17,7 @@ from support.waiting import passes
 import hearth
 from hearth.actors.bridges.mcp.providers import Provider
 from hearth.actors.bridges.mcp.resources import Resources, watchable
-from hearth.config import AuditConfig, Config, PolicyConfig
+from hearth.config.model import AuditConfig, Config, PolicyConfig
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.sensors import SENSORS_BUS
 from hearth.drivers.linux.sensors import KernelSensors

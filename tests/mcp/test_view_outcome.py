@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 import hearth
 from hearth.api import StepResult, TaskResult
-from hearth.config import Config, FilesConfig
+from hearth.config.model import Config, FilesConfig
 from hearth.errors import (
     ERROR_TABLE,
     AuditUnavailable,

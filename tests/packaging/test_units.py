@@ -15,7 +15,7 @@ import pytest
 from support.caged import Unit, prefix
 from support.hearthd import Hearthd
 
-from hearth.config import LimitsConfig, load_config
+from hearth.config.model import LimitsConfig, load_config
 from hearth.drivers.boards.access import GROUPS, rule
 
 ROOT = Path(__file__).parents[2]

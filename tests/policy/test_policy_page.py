@@ -40,14 +40,14 @@ def test_the_example_is_a_policy_and_its_entries_match_whom_they_should():
 
 
 def test_the_example_is_what_a_configuration_file_takes(tmp_path):
-    from hearth.config import load_config
+    from hearth.config.model import load_config
 
     (tmp_path / "hearth.toml").write_text(blocks()[0], encoding="utf-8")
     assert [entry.name for entry in load_config(tmp_path / "hearth.toml").policy] == ["arm", "monitoring"]
 
 
 def test_the_entries_about_whole_jobs_say_what_they_seem_to(tmp_path):
-    from hearth.config import load_config
+    from hearth.config.model import load_config
 
     planner, lab = (PolicyEntry(**table).hcp for table in tomllib.loads(blocks()[1])["policy"])
     assert [planner.allows("bench-climate-survey"), planner.allows("gpio-self-test")] == [True, False]

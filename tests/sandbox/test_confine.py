@@ -12,7 +12,7 @@ from attrs import evolve
 from support.confinement import as_root, landlock_abi, needs_filters, needs_landlock
 from support.forked import answer_of, forked
 
-from hearth.config import Config
+from hearth.config.model import Config
 from hearth.drivers.boards import load_profile
 from hearth.drivers.sandbox.confine import Part, Report, available, confine, python_rules
 from hearth.drivers.sandbox.identity import Identity, no_new_privs

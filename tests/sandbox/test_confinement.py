@@ -12,7 +12,7 @@ from support.forked import forked
 from support.users import ordinary_user
 
 from hearth.actors import confinement
-from hearth.config import Config, SandboxConfig
+from hearth.config.model import Config, SandboxConfig
 from hearth.drivers.sandbox.identity import Identity, no_new_privs
 from hearth.drivers.sandbox.plan import Places, Plan
 from hearth.drivers.sandbox.seccomp import Filter, Rule

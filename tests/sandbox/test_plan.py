@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from hearth.config import (
+from hearth.config.model import (
     Config,
     Endpoint,
     FilesConfig,

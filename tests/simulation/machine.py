@@ -19,11 +19,11 @@ from typing import Any
 import outcome
 import trio
 
+import hearth._util.ids
 import hearth.actors.daemon
 import hearth.actors.journal
 import hearth.actors.workers
 import hearth.audit.log
-import hearth.ids
 
 NOON = 1_776_638_881.0
 """Epoch seconds at which every world begins."""
@@ -95,7 +95,7 @@ class Work:
 
 
 class Background:
-    """Stands for `hearth.actors.threads.Background`."""
+    """Stands for `hearth._util.threads.Background`."""
 
     def __init__(self, work, _name) -> None:
         self._work = _now[-1].start(work)
@@ -151,8 +151,8 @@ def running(seed, more=()):
     machine = Machine(seed)
     run = trio._core._run
     changed = [
-        (hearth.ids, "time", SimpleNamespace(time_ns=lambda: int(machine.clock() * 1e9))),
-        (hearth.ids, "os", SimpleNamespace(urandom=machine.ids.randbytes)),
+        (hearth._util.ids, "time", SimpleNamespace(time_ns=lambda: int(machine.clock() * 1e9))),
+        (hearth._util.ids, "os", SimpleNamespace(urandom=machine.ids.randbytes)),
         (hearth.actors.daemon, "gc", SimpleNamespace(collect=int, freeze=int, set_threshold=lambda *_: None)),
         (hearth.actors.journal, "Background", Background),
         (hearth.actors.workers, "Background", Background),

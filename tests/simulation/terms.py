@@ -6,7 +6,7 @@ Owns the shape (see `story` for its words) and its translation into a hearth con
 from __future__ import annotations
 
 from hearth.actors.daemon import FLUSH_PATIENCE
-from hearth.config import PolicyConfig
+from hearth.config.model import PolicyConfig
 
 BUSES = ("gpio:sim", "i2c:1", "i2c:2", "uart:uart0", "files", "system")
 """Buses with devices of the world's own; "board" is there beside them."""

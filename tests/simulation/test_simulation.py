@@ -20,7 +20,7 @@ import trio
 from simulation import runner
 from simulation.story import parts, play
 
-import hearth.ids
+import hearth._util.ids
 
 ROOT = Path(__file__).parents[2]
 FAST = 50
@@ -104,7 +104,7 @@ def test_whatever_is_left_out_of_a_story_is_not_in_it():
 
 def test_a_world_starts_no_thread_and_leaves_everything_as_it_was():
     def state():
-        return Path.cwd(), threading.active_count(), hearth.ids.time, trio.to_thread.run_sync, gc.get_threshold()
+        return Path.cwd(), threading.active_count(), hearth._util.ids.time, trio.to_thread.run_sync, gc.get_threshold()
 
     before = state()
     play(3)

@@ -23,7 +23,7 @@ from hearth.actors.daemon import Daemon
 from hearth.actors.journal import Journal
 from hearth.actors.ledger import Ledger
 from hearth.actors.service import Notifier
-from hearth.config import AuditConfig, BoardConfig, Config, FilesConfig, LimitsConfig, ToolsConfig
+from hearth.config.model import AuditConfig, BoardConfig, Config, FilesConfig, LimitsConfig, ToolsConfig
 from hearth.drivers.system import SystemDriver
 from hearth.tools import ToolRegistry
 

@@ -24,14 +24,14 @@ from support.pki import CLIENT, Bench, certify, name
 from support.users import ordinary_user
 
 import hearth
+from hearth._util.exceptions import unwrapped
 from hearth.actors.carrier import PeerGone
 from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import Doorway
 from hearth.actors.opening import open_listeners
 from hearth.client import Client
-from hearth.config import Config, Endpoint, TlsConfig, WebSocketConfig
-from hearth.groups import unwrapped
+from hearth.config.model import Config, Endpoint, TlsConfig, WebSocketConfig
 from hearth.policy.principal import Principal, from_token
 from hearth.policy.rules import Match, PolicyEntry
 

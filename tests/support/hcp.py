@@ -15,8 +15,7 @@ from support.world import ALICE, RawClient, World, running
 
 from hearth.actors.bridges.hcp.opening import Opening, open_books
 from hearth.actors.embedded import job_sessions
-from hearth.config import Config
-from hearth.config_hcp import HcpConfig
+from hearth.config.model import Config, HcpConfig
 from hearth.hcp.capability import Capability, CapabilitySet, Safety
 from hearth.hcp.durable import CapabilityFailed
 from hearth.hcp.envelope import SafetyEnvelope

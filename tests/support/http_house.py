@@ -20,7 +20,7 @@ from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import Doorway
 from hearth.actors.opening import open_listeners
 from hearth.actors.runtime import Runtime
-from hearth.config import AuditConfig, Config, Endpoint, HttpConfig, LimitsConfig, PolicyConfig
+from hearth.config.model import AuditConfig, Config, Endpoint, HttpConfig, LimitsConfig, PolicyConfig
 from hearth.policy.principal import from_token
 
 TOKENS = {"alice": "hearth_alice-of-the-tests", "bob": "hearth_bob-of-the-tests", "eve": "hearth_eve-of-nobody"}

@@ -20,7 +20,7 @@ from support.users import ordinary_user
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accepting import Doorway
 from hearth.actors.listeners.websocket import WebSocketGreeter
-from hearth.config import Endpoint
+from hearth.config.model import Endpoint
 from hearth.policy.tokens import Tokens
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10

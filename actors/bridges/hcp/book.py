@@ -17,6 +17,7 @@ import orjson
 import outcome
 import trio
 
+from hearth._util.threads import Background
 from hearth.actors.bridges.hcp import book_rows
 from hearth.actors.bridges.hcp.book_file import BookFile
 from hearth.actors.bridges.hcp.book_rows import (
@@ -27,7 +28,6 @@ from hearth.actors.bridges.hcp.book_rows import (
     StoryFull as StoryFull,
 )
 from hearth.actors.mailbox import Mailbox, Slot
-from hearth.actors.threads import Background
 
 if TYPE_CHECKING:
     import sqlite3

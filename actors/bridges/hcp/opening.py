@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from attrs import define
 
+from hearth._util.exceptions import unwrapped
 from hearth.errors import ConfigError, InternalError, RpcError, ShuttingDown
-from hearth.groups import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

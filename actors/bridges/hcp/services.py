@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hearth.actors.memory_budget import MemoryBudget
     from hearth.actors.refusals import Refusals
     from hearth.api import Session
-    from hearth.config_hcp import HcpConfig
+    from hearth.config.model import HcpConfig
     from hearth.hcp.capability import Capability
     from hearth.hcp.spelling import LineName, PortName
     from hearth.policy.principal import Principal

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hearth.actors.listeners.callers import Headers
     from hearth.actors.runtime import Runtime
     from hearth.api import Session
-    from hearth.config import Config
+    from hearth.config.model import Config
     from hearth.policy.principal import Principal
     from hearth.policy.rules import PolicyEntry
 

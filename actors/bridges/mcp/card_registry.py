@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import field, frozen
 
+from hearth._util.files import write_new
 from hearth.actors.memory_budget import unlimited
 from hearth.agentcard.validate import validate
 from hearth.audit.record import timestamp
 from hearth.errors import HearthError
-from hearth.files import write_new
 from hearth.protocol.weight import parsed_bytes
 
 if TYPE_CHECKING:

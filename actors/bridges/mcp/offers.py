@@ -17,8 +17,8 @@ from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.actors.bridges.mcp.tasks_call import LEASE
 from hearth.actors.memory_budget import unlimited
-from hearth.actors.roots import CARDS
 from hearth.api import Step
+from hearth.config.roots import CARDS
 from hearth.mcp.names import PLAN, mcp_name, nearest
 from hearth.mcp.view import PLAN_DEFINITION, PLAN_INPUT
 from hearth.schema import Validator

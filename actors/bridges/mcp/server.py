@@ -18,11 +18,11 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 
+from hearth._util.exceptions import sole
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.consent import PATIENCE
 from hearth.actors.bridges.mcp.providers import Ask, Method, Outcome, Provider, as_mcp, no_resource, no_session
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
-from hearth.groups import sole
 from hearth.mcp.names import LONGEST_SHOWN, icon, nearest
 
 if TYPE_CHECKING:

@@ -26,12 +26,12 @@ from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
+from hearth._util.exceptions import sole
 from hearth.actors.bridges.mcp.providers import as_mcp
 from hearth.actors.bridges.mcp.retained import retained
 from hearth.actors.memory_budget import MCP_CALL_BYTES, SMALL_OUTCOME
 from hearth.actors.supervisor import contain
 from hearth.errors import HearthError, QueueFull
-from hearth.groups import sole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

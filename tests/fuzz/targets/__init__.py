@@ -36,7 +36,7 @@ class Target(NamedTuple):
 
 TARGETS: dict[str, Target] = {
     "wire": Target("framing and JSON-RPC, both ends of a connection", ("hearth.protocol", "hearth.errors"), 1500),
-    "config": Target("hearth.toml", tuple(f"hearth.config{part}" for part in
+    "config": Target("hearth.toml", tuple(f"hearth.config.model{part}" for part in
         ("", "_card", "_exec", "_files", "_hcp", "_kinds", "_listen", "_sandbox", "_toml")), 6000),
     "board": Target("board profiles", ("hearth.drivers.boards", "hearth.drivers.uart"), 6000),
     "card": Target("AgentCards", ("hearth.agentcard", "hearth.schema"), 3000),

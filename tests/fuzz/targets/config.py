@@ -9,8 +9,8 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from hearth.config import Config
-from hearth.config_files import read_toml, structure
+from hearth.config.file import read_toml, structure
+from hearth.config.model import Config
 from hearth.errors import ConfigError
 
 from .. import ROOT

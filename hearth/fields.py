@@ -2,7 +2,7 @@
 
 Nothing is coerced: "5" is no number, 1 is no truth value, 660 is no mode. A kind knows no key, section or
 file; it is attached to an attribute as `Annotated[float, Number(gt=0)]`, from where both the loader
-(`hearth.config_files`) and the attrs classes themselves (`checked`) take it, so that a Config built in Python
+(`hearth.config.file`) and the attrs classes themselves (`checked`) take it, so that a Config built in Python
 keeps the rules of one from a file.
 """
 
@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from hearth.config_toml import dump_key, show
+from hearth._util.text import suggest
+from hearth._util.toml import dump_key, show
 from hearth.errors import ConfigError
-from hearth.suggestions import suggest
 
 if TYPE_CHECKING:
     from attrs import Attribute

@@ -20,10 +20,10 @@ from cattrs import BaseValidationError, Converter, ForbiddenExtraKeysError
 from cattrs.errors import AttributeValidationNote, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn
 
-from hearth.config_exec import ExecTemplate
-from hearth.config_kinds import Mismatch, kind_of, unknown_key
-from hearth.config_toml import dump_key, dump_value, number_too_long, show
+from hearth._util.toml import dump_key, dump_value, number_too_long, show
+from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
+from hearth.fields import Mismatch, kind_of, unknown_key
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from hearth.config_kinds import AbsolutePath, Choice, Flag, Integer, ListOf, TableOf, Text, checked
-from hearth.config_toml import show
+from hearth._util.toml import show
 from hearth.errors import ConfigError, InvalidParams
+from hearth.fields import AbsolutePath, Choice, Flag, Integer, ListOf, TableOf, Text, checked
 
 MAX_PARAM = 1024
 """Longest value of a parameter, in characters: it also bounds what an operator's pattern is tried on."""

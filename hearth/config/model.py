@@ -4,24 +4,43 @@ This module owns the shapes and where things are by default. It refuses what it 
 values of another type, files it cannot read whole. It starts nothing and imports neither policy nor audit:
 the composition root hands them their parts. `Config()` costs no more than attrs; cattrs is loaded only when a
 file is.
+
+[card]: what the daemon's AgentCard says that the daemon cannot know by itself (draft-aevum-agentcard-00).
+
+This module owns the section and its kinds of value. What is written there is held to the card's own rules when the file
+is read, so that no daemon serves a card that its readers must reject.
+
+[hcp] and `hcp` of a [[policy]] entry: whole jobs that other agents hand in (HCP), and who may.
+
+This module owns the two shapes. It reads no capability and knows no job: `hearth.hcp.library` finds the files that
+`capabilities` names, `hearth.policy.rules` gives a policy entry's rules their meaning.
 """
 
-# `checked` reads the annotations at class creation, so they must not be postponed to strings.
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from hearth.config_card import CardConfig as CardConfig
-from hearth.config_exec import ExecParam as ExecParam, ExecTemplate as ExecTemplate
-from hearth.config_hcp import HcpConfig as HcpConfig, HcpPolicyConfig as HcpPolicyConfig
-from hearth.config_kinds import (
+from hearth._util.toml import dump_key, show
+from hearth.config.exec import ExecParam as ExecParam, ExecTemplate as ExecTemplate
+from hearth.config.listen import (
+    AlternativeName,
+    Endpoint as Endpoint,
+    HttpConfig as HttpConfig,
+    TlsConfig as TlsConfig,
+    WebSocketConfig as WebSocketConfig,
+    open_doors,
+)
+from hearth.errors import ConfigError
+from hearth.fields import (
     AbsolutePath,
     Choice,
     Fields,
     Flag,
     Integer,
+    Kind,
     ListOf,
     Mismatch,
     Mode,
@@ -32,16 +51,186 @@ from hearth.config_kinds import (
     Text,
     checked,
 )
-from hearth.config_listen import (
-    AlternativeName,
-    Endpoint as Endpoint,
-    HttpConfig as HttpConfig,
-    TlsConfig as TlsConfig,
-    WebSocketConfig as WebSocketConfig,
-    open_doors,
-)
-from hearth.config_toml import show
-from hearth.errors import ConfigError
+
+_WELL_FORMED: Mapping[str, Any] = {
+    "agent_id": "0" * 26,
+    "name": "hearth",
+    "version": "1.0.0",
+    "capabilities": [{"id": "tool.hw.board"}],
+    "endpoint": {"protocol": "stdio", "url": "stdio:hearth"},
+}
+"""A card with nothing wrong: what is, with a part of the section put into it, is the part's."""
+
+
+class _Goal(Fields):
+    """A goal that the agent has subscribed to (§2.8): `goal_id` must be there."""
+
+    def __init__(self) -> None:
+        super().__init__(goal_id=Text(), description=Text(), priority=Number(ge=0, le=1))
+        self.expected = "a table with goal_id, and perhaps description and priority"
+
+    def read(self, raw: object) -> dict[str, object]:
+        """The goal's fields. Raises Mismatch."""
+        goal = super().read(raw)
+        if "goal_id" not in goal:
+            raise Mismatch([("", "goal_id is missing; name the goal")])
+        return goal
+
+
+class _Annotations(Kind):
+    """A table of annotations: strings, numbers, truth values, arrays and tables of them, as JSON can hold them."""
+
+    expected = "a table"
+
+    def read(self, raw: object) -> dict[str, object]:
+        """The table, copied. Raises Mismatch for what JSON cannot hold, such as a date or nan."""
+        if not isinstance(raw, Mapping):
+            raise self.wrong(raw)
+        for key in raw:
+            Text().read(key)
+            if key.startswith("hearth:"):
+                why = "hearth: is for what the daemon says itself; take another prefix"
+                raise Mismatch([(f" key {show(key)}", why)])
+        plain = _plain(raw, "")
+        assert isinstance(plain, dict)
+        return plain
+
+
+def _plain(value: object, where: str) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(member, f"{where}.{dump_key(str(key))}") for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(member, f"{where}[{index}]") for index, member in enumerate(value)]
+    if isinstance(value, (str, bool, int)) or (isinstance(value, float) and abs(value) < float("inf")):
+        return value
+    raise Mismatch([(where, f"expected what JSON can hold, got {show(value)}; write it as a string")])
+
+
+@frozen(field_transformer=checked)
+class CardConfig:
+    """[card]: all optional. `url` and `protocol` go together; without them the listeners tell."""
+
+    name: Annotated[str | None, Text("a name of at most 128 characters", limit=128)] = None
+    """What the agent is for, in a few words, and nobody's name: the card is for anybody."""
+    protocol: Annotated[str | None, Choice("http", "https", "grpc", "stdio", "mcp")] = None
+    url: Annotated[str | None, Text()] = None
+    """Where other agents reach this one, if that is not where it listens: behind a proxy, or by its public name."""
+    auth: Annotated[str | None, Choice("none", "bearer", "api_key", "oauth2", "mtls")] = None
+    base_cost_joules: Annotated[float | None, Number(ge=0)] = None
+    per_token_joules: Annotated[float | None, Number(ge=0)] = None
+    measure_energy: Annotated[bool, Flag()] = True
+    """Whether energy is measured for the price where base_cost_joules is not set and the machine has a meter."""
+    goal_subscriptions: Annotated[tuple[Mapping[str, Any], ...], ListOf(_Goal())] = ()
+    metadata: Annotated[Mapping[str, Any], _Annotations()] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if (self.protocol is None) != (self.url is None):
+            there, lacking = ("url", "protocol") if self.protocol is None else ("protocol", "url")
+            raise ConfigError(f"{lacking} not set: {there} alone is no endpoint; set {lacking}, or take {there} out")
+        given: dict[str, Any] = {}
+        if self.url is not None:
+            given["endpoint"] = {"protocol": self.protocol, "url": self.url}
+        if self.base_cost_joules is not None:
+            given["pricing"] = {"base_cost_joules": self.base_cost_joules}
+        if self.metadata:
+            given["metadata"] = self.metadata
+        if given:
+            # Only now: a configuration without such a section loads no validator.
+            from hearth.agentcard.validate import validate
+
+            wrong = [
+                f"{_key(found.pointer)}: {found.problem}; {found.cure}" for found in validate({**_WELL_FORMED, **given})
+            ]
+            if wrong:
+                raise ConfigError("\n".join(wrong))
+
+
+def _key(pointer: str) -> str:
+    """The section's key for a place in the card."""
+    first, _, rest = pointer.removeprefix("/").partition("/")
+    return f"{first} {rest}" if first == "metadata" else rest
+
+
+class _Source(Text):
+    """Where capabilities are: an absolute path, or the name of an entry point."""
+
+    def __init__(self) -> None:
+        super().__init__('an absolute path, or the name of an entry point such as "bench-climate-survey"')
+        self._path, self._name = AbsolutePath(), re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
+
+    def read(self, raw: object) -> str:
+        """The path or the name, as written."""
+        text = super().read(raw)
+        if is_path(text):
+            self._path.read(text)
+        elif not self._name.fullmatch(text):
+            raise self.wrong(raw)
+        return text
+
+
+def is_path(source: str) -> bool:
+    """Whether an entry of `capabilities` is a file or a directory; the others are names of entry points."""
+    return "/" in source or source.endswith((".py", ".toml"))
+
+
+_Count: TypeAlias = Annotated[int, Integer(1)]
+_Names: TypeAlias = Annotated[tuple[str, ...], ListOf(Text())]
+# The words are those of `hearth.hcp.values`, which a configuration does without: it takes as long to load as all this.
+_Risk: TypeAlias = Annotated[Literal["R1", "R2", "R3", "R4", "R5"], Choice("R1", "R2", "R3", "R4", "R5")]
+_Classification: TypeAlias = Annotated[Literal["T1", "T2", "T3", "T4"], Choice("T1", "T2", "T3", "T4")]
+
+
+@frozen(field_transformer=checked)
+class HcpConfig:
+    """[hcp]: which capabilities there are, and what bounds the jobs."""
+
+    GONE: ClassVar[Mapping[str, str]] = {
+        "planners": "write what it planned as a Python function, and name its file or entry point in capabilities",
+    }
+    """Keys of earlier versions, with the cure."""
+
+    serve: Annotated[bool, Flag()] = True
+    """Whether jobs are taken at all; without, an HCP message is answered as anything that is not known."""
+    capabilities: Annotated[tuple[str, ...], ListOf(_Source())] = ()
+    """Capability files, directories whose *.py and *.toml are such, and names of entry points of installed packages."""
+    shipped: _Names = ("*",)
+    """Names or patterns of the capabilities that come with hearth and are offered."""
+    default_classification: _Classification = "T1"
+    """What a job's data is taken for whose caller says nothing."""
+    max_jobs: _Count = 16
+    max_jobs_per_principal: _Count = 4
+    max_steps: _Count = 10_000
+    """Steps in one job."""
+    approval_timeout_s: Annotated[float, Number(gt=0)] = 3600
+    abort_timeout_s: Annotated[float, Number(gt=0)] = 10
+    retention_s: Annotated[float, Number(gt=0)] = 604_800
+    max_artifact_bytes: _Count = 16 * 1024 * 1024
+    max_artifacts_bytes: _Count = 256 * 1024 * 1024
+    """Of all jobs together."""
+
+    @property
+    def capability_paths(self) -> tuple[Path, ...]:
+        """The files and directories among `capabilities`."""
+        return tuple(Path(source) for source in self.capabilities if is_path(source))
+
+    def __attrs_post_init__(self) -> None:
+        if self.max_artifact_bytes > self.max_artifacts_bytes:
+            most = f"at most max_artifacts_bytes ({self.max_artifacts_bytes})"
+            raise ConfigError(f"max_artifact_bytes: expected {most}, got {self.max_artifact_bytes}")
+
+
+@frozen(field_transformer=checked)
+class HcpPolicyConfig:
+    """`hcp` of a [[policy]] entry: which whole jobs its principals may hand in, within what the entry allows anyway."""
+
+    capabilities: _Names = ("*",)
+    max_risk: _Risk = "R5"
+    max_data_classification: _Classification = "T2"
+    """T3 and T4 take encryption at rest, which is the operator's disk: to allow them is to say that it has that."""
+    callers: _Names = ("*",)
+    approve: Annotated[bool, Flag()] = False
+    """Whether its principals may allow jobs of others that wait for a person."""
+
 
 Count: TypeAlias = Annotated[int, Integer(1)]
 """How many of something there may be; none at all would be a server that serves nobody."""
@@ -261,7 +450,7 @@ class Config:
 
     def to_toml(self) -> str:
         """A hearth.toml with every key, the unset ones as comments, which loads back to an equal Config."""
-        from hearth.config_files import render
+        from hearth.config.file import render
 
         return render(self)
 
@@ -279,7 +468,7 @@ def load_config(path: Path | None) -> Config:
     if path is None:
         return Config()
     # Only now: a start without a file does not spend cattrs' 170 ms.
-    from hearth.config_files import read_toml, structure
+    from hearth.config.file import read_toml, structure
 
     return structure(Config, read_toml(path), str(path))
 

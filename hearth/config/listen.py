@@ -13,9 +13,9 @@ from typing import Annotated
 
 from attrs import frozen
 
-from hearth.config_kinds import AbsolutePath, Flag, Kind, ListOf, Mismatch, Number, Text, checked
-from hearth.config_toml import show
+from hearth._util.toml import show
 from hearth.errors import ConfigError
+from hearth.fields import AbsolutePath, Flag, Kind, ListOf, Mismatch, Number, Text, checked
 
 _PORT = re.compile(r"[0-9]{1,5}\Z")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?\Z")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.audit.settings import AuditSettings
-    from hearth.config import Config
+    from hearth.config.model import Config
 
 
 CARDS: Final = "agentcards"

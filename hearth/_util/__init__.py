@@ -1,0 +1,1 @@
+"""Helpers that no other package of hearth is needed for: files, text, TOML, threads, identifiers, exception groups."""

@@ -1,0 +1,1 @@
+"""hearth.toml: the shapes of its sections (`model`, `listen`, `exec`), and reading and writing the file (`file`)."""
