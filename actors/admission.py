@@ -12,26 +12,26 @@ from attrs import frozen
 
 from hearth._util.ids import new_id
 from hearth.actors.events import to_keep
-from hearth.actors.memory_budget import FEED_BYTES
 from hearth.actors.step import StepRun
 from hearth.actors.task import TaskActor, cost_of
 from hearth.actors.tickets import Asker
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
-from hearth.known_members import MOST_NAMED, refusal
-from hearth.mcp.card_permits import check_use
+from hearth.mcp.tools import check_use
 from hearth.policy.buckets import too_often
+from hearth.policy.memory import FEED_BYTES
 from hearth.policy.rules import Rate
+from hearth.protocol.known import MOST_NAMED, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hearth.actors.asks import Ask
     from hearth.actors.bus import Bus
-    from hearth.actors.memory_budget import Account
     from hearth.actors.step import TaskServices
     from hearth.actors.taskbook import TaskBook
-    from hearth.known_members import Known, Stranger
+    from hearth.policy.memory import Account
     from hearth.policy.rules import Grant, RateLimits
+    from hearth.protocol.known import Known, Stranger
     from hearth.protocol.methods import StepSpec, TaskSubmit
     from hearth.schema import Validator
     from hearth.tools import PathGuard, PathUse, ToolRegistry

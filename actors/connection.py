@@ -16,24 +16,23 @@ import trio
 
 from hearth.actors.asks import Ask, Gone
 from hearth.actors.carrier import Carrier, PeerGone, Unreadable
-from hearth.actors.memory_budget import CONNECTION_BYTES, SMALL, unlimited
 from hearth.actors.outbox import HIGH_WATER, Outbox
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
-from hearth.known_members import with_ignored
+from hearth.policy.memory import CONNECTION_BYTES, SMALL, unlimited
 from hearth.protocol.jsonrpc import dump_error
-from hearth.protocol.known import read_params
+from hearth.protocol.known import read_params, with_ignored
 from hearth.protocol.methods import SessionOpen, read_session_id
 from hearth.protocol.server import Answer, Call, Close, Event, HcpDocument, ServerProtocol
-from hearth.protocol.values import MAX_VALUES
+from hearth.protocol.size import MAX_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hearth.actors.asks import Desk
     from hearth.actors.events import History
-    from hearth.actors.memory_budget import Account
     from hearth.actors.session import Session
     from hearth.actors.tally import Tally
+    from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params
 

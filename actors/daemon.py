@@ -43,7 +43,7 @@ from hearth.actors.supervisor import contain
 from hearth.config.model import Config, default_socket, load_config
 from hearth.drivers.sandbox.cage import cannot_hold
 from hearth.errors import ConfigError
-from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
+from hearth.mcp.tools import BY_NAME as CARD_TOOLS
 from hearth.policy.rules import default_policy, idle_conditions, idle_job_rules, idle_patterns
 from hearth.schema import check_schema
 

@@ -30,12 +30,11 @@ from hearth.delegation import Delegating
 from hearth.drivers.boards import Board
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
 from hearth.facade import Following, Link, SessionFace, TakeBack
-from hearth.known_members import with_ignored
 from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.client import read_event
 from hearth.protocol.jsonrpc import require_depth
-from hearth.protocol.known import read_params
+from hearth.protocol.known import read_params, with_ignored
 from hearth.protocol.methods import METHODS, SessionOpen
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 import trio
 
-from hearth.actors.memory_budget import Retained
+from hearth.policy.memory import Retained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.actors.memory_budget import Account
     from hearth.actors.tally import Tally
+    from hearth.policy.memory import Account
 
 PROGRESS_KEPT = 64
 """How many progress events a history holds: enough for a burst between two wake-ups of a healthy reader."""

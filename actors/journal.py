@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import trio
 
 from hearth._util.threads import Background
-from hearth.actors.backlog import Backlog
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.actors.tally import Tally
 from hearth.audit import AuditSettings, keys
+from hearth.audit.backlog import Backlog
 from hearth.audit.log import AuditLog, Stamped
 from hearth.audit.record import timestamp
 from hearth.audit.writer import LogFailed

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from hearth._version import __version__
-from hearth.mcp.card_permits import usable
 from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, by_mcp_name
-from hearth.mcp.view import CARD_DEFINITIONS, PLAN_DEFINITION, ToolView
+from hearth.mcp.tools import CARD_DEFINITIONS, PLAN_DEFINITION, ToolView, usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

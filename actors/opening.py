@@ -112,7 +112,7 @@ def _websocket(
 ) -> Listener:
     from hearth.actors.listeners.tcp import TcpListener, bind
     from hearth.actors.listeners.websocket import WebSocketGreeter
-    from hearth.policy.tokens import Tokens
+    from hearth.policy.principal import Tokens
 
     section, limits = config.websocket, config.limits
     greeter = WebSocketGreeter(

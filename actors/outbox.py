@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hearth.actors.memory_budget import ANSWER_BYTES, FEED_BYTES, unlimited
+from hearth.policy.memory import ANSWER_BYTES, FEED_BYTES, unlimited
 
 if TYPE_CHECKING:
     from hearth.actors.events import History
-    from hearth.actors.memory_budget import Account
+    from hearth.policy.memory import Account
 
 CHUNK = 1 << 16
 """Bytes to send at once, as a goal."""

@@ -24,7 +24,6 @@ from hearth.actors.asks import NUDGE, Ask, End
 from hearth.actors.bus import SAFE_STATE_LIMIT, Bus
 from hearth.actors.ledger import Ledger
 from hearth.actors.manifests import Manifests
-from hearth.actors.memory_budget import MemoryBudget
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
@@ -32,11 +31,12 @@ from hearth.actors.supervisor import contain, keep_open
 from hearth.config.model import HcpConfig
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown
 from hearth.hcp.capability import CapabilitySet
-from hearth.known_members import known_by
-from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
 from hearth.mcp.names import endpoints
+from hearth.mcp.tools import BY_NAME as CARD_TOOLS
 from hearth.policy.buckets import Buckets, too_often
+from hearth.policy.memory import MemoryBudget
 from hearth.policy.rules import Grant, PolicyEntry, Rate, decide
+from hearth.protocol.known import known_by
 from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:

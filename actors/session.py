@@ -20,10 +20,10 @@ from hearth.actors.admission import Admission, NotLooked, look_in_thread
 from hearth.actors.asks import NUDGE, End, Gone, Nudge, PathsLooked, refuse
 from hearth.actors.bus import make_safe
 from hearth.actors.mailbox import Mailbox
-from hearth.actors.memory_budget import FEED_BYTES, SESSION_BYTES, text_bytes
 from hearth.actors.taskbook import TaskBook
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
-from hearth.mcp.card_permits import BY_NAME as CARD_TOOLS
+from hearth.mcp.tools import BY_NAME as CARD_TOOLS
+from hearth.policy.memory import FEED_BYTES, SESSION_BYTES, text_bytes
 from hearth.policy.rules import PrincipalRates, RateLimits
 from hearth.protocol.methods import (
     SUPPORTED,
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from hearth.actors.asks import Ask, Follower, Message, Notice
     from hearth.actors.events import EventLog, History
     from hearth.actors.manifests import Manifests
-    from hearth.actors.memory_budget import Account
     from hearth.actors.step import TaskServices
     from hearth.actors.task import TaskActor
     from hearth.actors.taskbook import Remembered
+    from hearth.policy.memory import Account
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen
 

@@ -18,21 +18,14 @@ import trio
 
 from hearth._util.exceptions import sole
 from hearth.actors.events import EventLog, to_keep
-from hearth.actors.memory_budget import (
-    EVENT_BYTES,
-    FEED_BYTES,
-    SMALL_RESULT,
-    STEP_BYTES,
-    TASK_BYTES,
-    text_bytes,
-)
 from hearth.actors.step import StepScope, sayable
 from hearth.actors.supervisor import contain
 from hearth.actors.tickets import Asker, GiveBack, Ticket
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
+from hearth.policy.memory import EVENT_BYTES, FEED_BYTES, SMALL_RESULT, STEP_BYTES, TASK_BYTES, text_bytes
 from hearth.protocol.methods import PRIORITIES, Constraints
-from hearth.protocol.weight import parsed_bytes
+from hearth.protocol.size import parsed_bytes
 from hearth.tools import Done
 
 if TYPE_CHECKING:
@@ -40,9 +33,9 @@ if TYPE_CHECKING:
 
     from hearth.actors.bus import Bus
     from hearth.actors.journal import Receipt
-    from hearth.actors.memory_budget import Account
     from hearth.actors.step import StepRun, TaskServices
     from hearth.api import Status
+    from hearth.policy.memory import Account
 
 log = logging.getLogger("hearth.task")
 

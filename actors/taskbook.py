@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 from attrs import define, field
 
-from hearth.actors.memory_budget import ENDED_BYTES, KEY_BYTES, text_bytes
 from hearth.errors import InvalidParams, QueueFull, TaskNotFound
+from hearth.policy.memory import ENDED_BYTES, KEY_BYTES, text_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hearth.actors.events import EventLog
-    from hearth.actors.memory_budget import Account
     from hearth.actors.task import TaskActor
     from hearth.errors import RpcError
+    from hearth.policy.memory import Account
     from hearth.protocol.methods import TaskSubmit
 
 Settled: TypeAlias = "Callable[[RpcError | None], None]"

@@ -51,8 +51,7 @@ if TYPE_CHECKING:
         SafetyViolation as SafetyViolation,
         StepFailed as StepFailed,
     )
-    from hearth.hcp.inputs import InputRefused as InputRefused
-    from hearth.hcp.spelling import I2cAddress as I2cAddress, Line as Line, Port as Port
+    from hearth.hcp.inputs import I2cAddress as I2cAddress, InputRefused as InputRefused, Line as Line, Port as Port
     from hearth.tools import Done as Done, StepContext as StepContext, Tool as Tool, Undo as Undo
 
 _HOME = {
@@ -68,8 +67,7 @@ _HOME = {
     ),
     "hearth.hcp.capability": "Escalation Limit capability",
     "hearth.hcp.durable": "CapabilityFailed OutcomeUnknown ReplayMismatch SafetyViolation StepFailed",
-    "hearth.hcp.inputs": "InputRefused",
-    "hearth.hcp.spelling": "I2cAddress Line Port",
+    "hearth.hcp.inputs": "I2cAddress InputRefused Line Port",
     "hearth.tools": "Done StepContext Tool Undo",
 }
 """By module, the public names that are in it."""

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from datetime import datetime
 
-    from hearth.hcp.messages import Artifact, ErrorDetails, ExecutionSummary, TaskAccepted
-    from hearth.hcp.values import ErrorCode, State
+    from hearth.hcp.messages import Artifact, ErrorCode, ErrorDetails, ExecutionSummary, State, TaskAccepted
 
 Status: TypeAlias = Literal["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
 Phase: TypeAlias = Literal["start", "progress", "finish", "task_finish"]

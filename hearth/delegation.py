@@ -59,7 +59,7 @@ class Delegating(ABC):
         CarrierError.
         """
         from hearth.delegation_face import submit_payload
-        from hearth.hcp.values import write_duration
+        from hearth.hcp.messages import write_duration
 
         constraints = {
             "max_duration": write_duration(max_duration) if isinstance(max_duration, timedelta) else max_duration,

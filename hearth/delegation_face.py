@@ -20,16 +20,14 @@ from attrs import evolve, frozen
 
 from hearth.api import ENDED, JobEvent, JobResult
 from hearth.errors import ArtifactDamaged
-from hearth.hcp.messages import Event, TaskCompleted, TaskFailed
-from hearth.hcp.reading import MessageError, read_message, read_payload, read_submission, write_message
-from hearth.hcp.values import HCP_VERSION, new_id, write_instant
+from hearth.hcp.codec import MessageError, read_message, read_payload, read_submission, write_message
+from hearth.hcp.messages import HCP_VERSION, Event, TaskCompleted, TaskFailed, new_id, write_instant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from hearth.delegation_jobs import Delegations, Job, Messages
-    from hearth.hcp.messages import Message, TaskAccepted
-    from hearth.hcp.values import State
+    from hearth.hcp.messages import Message, State, TaskAccepted
 
     Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 

@@ -17,15 +17,15 @@ import trio
 
 from hearth.api import ENDED
 from hearth.errors import InvalidParams, JobRejected
+from hearth.hcp.codec import MessageError, dump, message as new_message, read_message
 from hearth.hcp.messages import Abort, Event, Message, TaskAccepted, TaskCompleted, TaskFailed, TaskRejected
-from hearth.hcp.reading import MessageError, dump, message as new_message, read_message
 from hearth.protocol.client import ProtocolViolation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.errors import HearthError
-    from hearth.hcp.values import State
+    from hearth.hcp.messages import State
 
 
 # --- the order of messages ------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.known_members import LONGEST_NAME, MOST_NAMED, Known, known_by, refusal
+from hearth.protocol.known import LONGEST_NAME, MOST_NAMED, Known, known_by, refusal
 
 OPEN = {"properties": {"a": {}}, "additionalProperties": True}
 

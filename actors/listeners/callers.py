@@ -15,8 +15,7 @@ from hearth.errors import PermissionDenied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from hearth.policy.principal import Principal
-    from hearth.policy.tokens import Tokens
+    from hearth.policy.principal import Principal, Tokens
 
 Headers: TypeAlias = "Sequence[tuple[bytes, bytes]]"
 """A request's headers in order, names in lower case."""

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from hearth.actors.listeners.accepting import Welcome
     from hearth.actors.listeners.callers import Certificate
     from hearth.actors.listeners.tls import Certificates
-    from hearth.policy.principal import Principal
-    from hearth.policy.tokens import Tokens
+    from hearth.policy.principal import Principal, Tokens
 
 log = logging.getLogger("hearth.websocket")
 

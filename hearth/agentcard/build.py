@@ -14,7 +14,7 @@ from attrs import frozen
 
 from hearth._version import __version__
 from hearth.agentcard.validate import LANDAUER_J
-from hearth.hcp.values import HCP_VERSION
+from hearth.hcp.messages import HCP_VERSION
 from hearth.mcp.names import COMMAND, PATH, PROTOCOL_VERSIONS, mcp_name
 from hearth.protocol import PROTOCOL_VERSION
 from hearth.tools import CARD_NAMESPACE, RISK_NAMES

@@ -12,8 +12,18 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.agentcard import uri
-from hearth.agentcard.document import MAX_FINDINGS, Book, Check, Enough, Field, Finding as Finding, read_object, shown
+from hearth.agentcard.document import (
+    MAX_FINDINGS,
+    Book,
+    Check,
+    Enough,
+    Field,
+    Finding as Finding,
+    Uri,
+    parse_uri,
+    read_object,
+    shown,
+)
 from hearth.schema import Validator, escaped
 
 if TYPE_CHECKING:
@@ -215,7 +225,7 @@ def _endpoint(value: object, where: str, book: Book) -> None:
     book.fields(endpoint, where, "§2.5", _ENDPOINT_FIELDS)
     protocol, text = endpoint.get("protocol"), endpoint.get("url")
     if isinstance(protocol, str) and protocol in PROTOCOLS and isinstance(text, str):
-        found = uri.parse(text)
+        found = parse_uri(text)
         if found is not None and (wrong := _inconsistent(protocol, text, found)) is not None:
             problem, cure = wrong
             book.add(f"{where}/url", "§2.5.2", f"{shown(text)} {problem}", cure)
@@ -224,7 +234,7 @@ def _endpoint(value: object, where: str, book: Book) -> None:
 _ENDPOINT_CURE = "say how to reach the agent: an object with protocol and url"
 
 
-def _inconsistent(protocol: str, text: str, found: uri.Uri) -> tuple[str, str] | None:
+def _inconsistent(protocol: str, text: str, found: Uri) -> tuple[str, str] | None:
     """How a URL contradicts its protocol, and the cure; grpc and mcp, for which no form is given, it cannot."""
     if protocol in {"http", "https"}:
         # HTTP over TLS is HTTP: only https asks for its own scheme (§2.5.2), and the reference's minimal card has both.
@@ -248,7 +258,7 @@ def _protocol(value: object, where: str, book: Book) -> None:
 
 def _url(value: object, where: str, book: Book) -> None:
     text = book.text(value, where, "§5 rule 6", _URL_CURE)
-    if text is not None and uri.parse(text) is None:
+    if text is not None and parse_uri(text) is None:
         book.add(where, "§5 rule 6", f"{shown(text)} is no URI by RFC 3986", _URL_CURE)
 
 

@@ -21,8 +21,8 @@ from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, s
 from hearth.cli.hcp_new import new
 from hearth.cli.tools import kind
 from hearth.errors import HearthError, JobRejected, RpcError
+from hearth.hcp.codec import MessageError, read_submission, write_message
 from hearth.hcp.messages import Event
-from hearth.hcp.reading import MessageError, read_submission, write_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

@@ -12,9 +12,8 @@ import click
 
 from hearth.cli import render
 from hearth.cli.tasks import brief
-from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed
-from hearth.hcp.reading import write_payload
-from hearth.hcp.values import read_duration, write_duration
+from hearth.hcp.codec import write_payload
+from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed, read_duration, write_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,7 +22,7 @@ from hearth._util.interpreter import python_module
 from hearth.cli import render
 from hearth.cli.common import DONE, Options, standard
 from hearth.errors import ConfigError
-from hearth.mcp.clientconfig import CLIENTS, TOKEN_ENV, Program, Server, Url, snippet
+from hearth.mcp.client_config import CLIENTS, TOKEN_ENV, Program, Server, Url, snippet
 from hearth.mcp.names import PATH
 
 if TYPE_CHECKING:

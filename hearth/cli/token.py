@@ -21,8 +21,7 @@ from hearth.cli.common import DONE, Options, standard
 from hearth.dial.tls import checked, readable
 from hearth.errors import ConfigError
 from hearth.fields import Mismatch, Text
-from hearth.policy.principal import from_token
-from hearth.policy.tokens import MAX_TOKEN, PREFIX, new_token
+from hearth.policy.principal import MAX_TOKEN, PREFIX, from_token, new_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

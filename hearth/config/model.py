@@ -175,7 +175,7 @@ def is_path(source: str) -> bool:
 
 _Count: TypeAlias = Annotated[int, Integer(1)]
 _Names: TypeAlias = Annotated[tuple[str, ...], ListOf(Text())]
-# The words are those of `hearth.hcp.values`, which a configuration does without: it takes as long to load as all this.
+# The words are those of `hearth.hcp.messages`, which takes as long to load as all this.
 _Risk: TypeAlias = Annotated[Literal["R1", "R2", "R3", "R4", "R5"], Choice("R1", "R2", "R3", "R4", "R5")]
 _Classification: TypeAlias = Annotated[Literal["T1", "T2", "T3", "T4"], Choice("T1", "T2", "T3", "T4")]
 

@@ -17,7 +17,7 @@ from attrs import frozen
 
 from hearth._version import __version__
 from hearth.address import TlsAddress
-from hearth.agentcard import uri
+from hearth.agentcard.document import parse_uri
 from hearth.agentcard.validate import Finding, read_card
 from hearth.dial.tls import context_for, told
 from hearth.errors import CarrierError, ConfigError, HearthError
@@ -69,7 +69,7 @@ def card_url(text: str, *, insecure_http: bool = False) -> str:
 
     Plain http is for this machine alone, unless `insecure_http`: anybody on the way could change the endpoint (§8.5).
     """
-    found = uri.parse(text)
+    found = parse_uri(text)
     if found is None or found.scheme not in _PORTS or not found.host:
         raise ConfigError(f"{text!r} is no URL of a card; write one such as https://agents.example.com")
     url = httpx2.URL(text)

@@ -23,7 +23,7 @@ from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen, Mul
 from hearth.errors import HearthError
 from hearth.hcp.faults import Fault
 from hearth.hcp.inputs import wire_name
-from hearth.hcp.values import write_instant
+from hearth.hcp.messages import write_instant
 from hearth.schema import Validator
 
 Member: TypeAlias = tuple[str, Any, Any]

@@ -18,18 +18,17 @@ from attrs import evolve, frozen
 
 from hearth.fields import Choice, Flag, Integer, Kind, ListOf, Mismatch, TableOf, Text
 from hearth.hcp.annotations import MISSING, NotJson, evaluated, object_schema, schema_of, structurer, unstructure
-from hearth.hcp.capability import Capability, Escalation, Limit, Safety
-from hearth.hcp.envelope import SafetyEnvelope
+from hearth.hcp.capability import Capability, Escalation, Limit, Safety, SafetyEnvelope
 from hearth.hcp.faults import Fault, Table, join, near, unsayable
 from hearth.hcp.inputs import InputRefused, ask, named, pointer, wire_name
+from hearth.hcp.messages import CLASSIFICATIONS, LEAST_RISK, NEEDED_RISK_LEVEL, RISKS, read_duration
+from hearth.hcp.safety import read_version
 from hearth.hcp.schemas import schema_faults
-from hearth.hcp.values import CLASSIFICATIONS, LEAST_RISK, NEEDED_RISK_LEVEL, RISKS, read_duration
-from hearth.hcp.versions import read_version
 from hearth.schema import Validator
 
 if TYPE_CHECKING:
     from hearth.hcp.capability import CapabilitySource
-    from hearth.hcp.values import Risk
+    from hearth.hcp.messages import Risk
     from hearth.tools import Tool, ToolRegistry
 
 LONGEST_NAME = 64

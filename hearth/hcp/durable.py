@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from hearth.errors import Effect
-    from hearth.hcp.values import ErrorCode
+    from hearth.hcp.messages import ErrorCode
 
 Json: TypeAlias = Any
 Kind: TypeAlias = Literal["run", "submit", "sleep", "every", "now", "random", "ask_person"]

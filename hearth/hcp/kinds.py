@@ -1,7 +1,7 @@
 """The kinds of value that HCP's tables know, each read strictly from JSON and written back to it.
 
 Nothing is coerced: true is not 1, "5" is not 5, 5.0 is no integer. What does not fit is a `MessageError` that names the
-place, what was expected there, what was there, and the cure. A kind knows no message; `hearth.hcp.reading` has the
+place, what was expected there, what was there, and the cure. A kind knows no message; `hearth.hcp.codec` has the
 tables, and `hearth.hcp.kinds` the kinds that are made of others.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from attrs import NOTHING, Factory, field, fields, frozen
 
 from hearth.errors import HearthError
-from hearth.hcp.values import read_duration, read_instant, write_duration, write_instant
+from hearth.hcp.messages import read_duration, read_instant, write_duration, write_instant
 from hearth.protocol.jsonrpc import kind_of
 
 if TYPE_CHECKING:

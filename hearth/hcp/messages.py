@@ -1,20 +1,36 @@
 """The messages of HCP as values (L1 envelope, L2 events, L3 answers, L4 payloads), one class for each table.
 
-`hearth.hcp.reading` makes them from documents and documents from them. Members that a table has as optional are None
+`hearth.hcp.codec` makes them from documents and documents from them. Members that a table has as optional are None
 or empty here, and are left out on the wire when they are.
+
+The values that HCP messages are made of: instants, durations, risk levels, data classes, priorities (L1, L3, L4).
+
+One way in and one way out for each. It refuses to guess: what is not exactly of its kind is a ValueError that says
+what was expected.
+
+The states of an HCP session and the ways between them (L2, Session State Machine): a table, and nothing that lives.
+
+The page's table is whole: what it does not have is a bug of whoever tries it.
+
+The refusal of a message as a value: reason code, sentence, assessed risk, what to do about it (L3, TaskRejected).
+
+It owns the codes there are and how a stranger's words are quoted. Who refuses, and when, is not known here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from uuid import uuid4
 
 from attrs import field, frozen
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime, timedelta
+from hearth.errors import HearthError
 
-    from hearth.hcp.values import Classification, ErrorCode, EventType, Priority, Risk, State
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 Json: TypeAlias = Any
 Object: TypeAlias = "Mapping[str, Json]"
@@ -176,3 +192,193 @@ class Message:
     type: MessageType
     payload: Payload
     hcp_version: str = "1.0"
+
+
+HCP_VERSION: Final = "1.0"
+"""The version we speak (L1, Envelope Fields)."""
+
+Risk: TypeAlias = Literal["R1", "R2", "R3", "R4", "R5"]
+"""Minimal, low, moderate, high, critical (L3, Risk Classification)."""
+Classification: TypeAlias = Literal["T1", "T2", "T3", "T4"]
+"""Public, internal, confidential, restricted (L3, Data Classification)."""
+Priority: TypeAlias = Literal["low", "normal", "high", "urgent"]
+State: TypeAlias = Literal["PENDING", "REJECTED", "RUNNING", "PAUSED", "ABORTING", "ABORTED", "COMPLETED", "FAILED"]
+"""Of an HCP session (L2, State Definitions)."""
+EventType: TypeAlias = Literal[
+    "session_created", "state_changed", "progress", "intermediate_result", "log", "warning", "error",
+    "checkpoint_created", "session_closed",
+]  # fmt: skip
+"""What an event says (L2, Standard Event Types)."""
+ErrorCode: TypeAlias = Literal[
+    "execution_error", "timeout", "safety_violation", "resource_unavailable", "internal_error", "input_error"
+]
+"""Why a task failed (L4, Standard Error Codes)."""
+
+RISKS: Final[tuple[Risk, ...]] = get_args(Risk)
+CLASSIFICATIONS: Final[tuple[Classification, ...]] = get_args(Classification)
+
+NEEDED_RISK_LEVEL: Final[dict[Risk, int]] = {"R1": 0, "R2": 1, "R3": 2, "R4": 2, "R5": 3}
+"""The HACP risk level (draft §3.3) that a caller's policy must allow for a task of this risk."""
+LEAST_RISK: Final[dict[int, Risk]] = {0: "R1", 1: "R2", 2: "R3", 3: "R5"}
+"""The least risk that a capability may declare which uses a tool of this HACP risk level."""
+
+
+_LEAST: Final = timedelta(microseconds=1)
+# What the two libraries are given at all: they take a line feed at the end, any character for the T, "PT", and more.
+_INSTANT: Final = re.compile(r"[0-9W-]{7,10}T[0-9:.,]{2,40}(Z|[+-]00(:?00)?)")
+_PART: Final = r"[0-9]{1,12}([.,][0-9]{1,12})?"
+_DURATION: Final = re.compile(f"P(?=.)({_PART}[YMWD])*(T({_PART}[HMS])+)?")
+
+
+def new_id() -> str:
+    """A fresh UUID v4, for a message or a session (L1, Envelope Fields)."""
+    return str(uuid4())
+
+
+def write_instant(instant: float | datetime) -> str:
+    """Epoch seconds, or a datetime in UTC, as ISO 8601 with milliseconds; a datetime that has finer ones keeps them."""
+    if not isinstance(instant, datetime):
+        return write_instant(whole_milliseconds(instant))
+    precision = "microseconds" if instant.microsecond % 1000 else "milliseconds"
+    return instant.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def whole_milliseconds(epoch_s: float) -> datetime:
+    """Epoch seconds as a datetime that `write_instant` says exactly."""
+    return datetime.fromtimestamp(math.floor(epoch_s * 1000) / 1000, UTC)
+
+
+def read_instant(text: str) -> datetime:
+    """An ISO 8601 date and time in UTC, in any of the standard's forms. Raises ValueError."""
+    try:
+        instant = datetime.fromisoformat(text) if _INSTANT.fullmatch(text) else None
+    except ValueError:
+        instant = None
+    if instant is None:
+        raise ValueError(f'expected an instant in UTC such as "2025-01-15T08:30:00.000Z", got {ascii(text)[:60]}')
+    return instant
+
+
+def read_duration(text: str, *, least: timedelta = _LEAST) -> timedelta:
+    """An ISO 8601 duration of a fixed length (no years, no months), by default more than nothing. Raises ValueError."""
+    import isodate  # 30 ms, and most who import this module never see a duration
+
+    try:
+        duration = isodate.parse_duration(text) if _DURATION.fullmatch(text) else None
+    except (isodate.ISO8601Error, ArithmeticError):
+        duration = None
+    if type(duration) is not timedelta:
+        shown = ascii(text)[:60]
+        raise ValueError(f'expected an ISO 8601 duration such as "PT10M", without years and months, got {shown}')
+    if duration < least:
+        raise ValueError(f"expected a duration that is more than nothing, got {ascii(text)[:60]}")
+    return duration
+
+
+def write_duration(duration: timedelta) -> str:
+    """A duration as ISO 8601, in the form of the pages' examples: PT2H15M, PT0.25S, and PT0S for none."""
+    import isodate
+
+    return cast("str", isodate.duration_isoformat(duration)) if duration else "PT0S"
+
+
+STATES: Final[tuple[State, ...]] = get_args(State)
+
+TRANSITIONS: Final[Mapping[State, Mapping[State, str]]] = {
+    "PENDING": {"RUNNING": "L3 safety check passed", "REJECTED": "L3 safety check failed"},
+    "REJECTED": {},
+    "RUNNING": {
+        "PAUSED": "Callee pauses execution",
+        "ABORTING": "Caller sends `abort`",
+        "COMPLETED": "Task finishes successfully",
+        "FAILED": "Unrecoverable error",
+    },
+    "PAUSED": {"RUNNING": "Callee resumes execution", "ABORTING": "Caller sends `abort` while paused"},
+    "ABORTING": {"ABORTED": "Callee finishes cleanup"},
+    "ABORTED": {},
+    "COMPLETED": {},
+    "FAILED": {},
+}
+"""From -> to -> what triggers it (L2, Valid State Transitions)."""
+
+TERMINAL: Final[frozenset[State]] = frozenset(state for state, ways in TRANSITIONS.items() if not ways)
+"""REJECTED, ABORTED, COMPLETED, FAILED: none leads on."""
+
+
+def move(state: State, to: State) -> State:
+    """The new state. Raises ValueError for a transition that the table does not have."""
+    if to not in TRANSITIONS[state]:
+        ways = " or ".join(TRANSITIONS[state]) or "nowhere"
+        raise ValueError(f"an HCP session goes from {state} to {ways}, not to {to}")
+    return to
+
+
+ReasonCode: TypeAlias = Literal[
+    # L3's own
+    "unauthorized", "forbidden", "invalid_input", "risk_too_high",
+    # what else the gate finds
+    "unknown_capability", "version_mismatch", "safety_violation", "classification_too_high",
+    # what is found before it or after it
+    "invalid_message", "unsupported_version", "unknown_session", "message_id_reused", "approval_denied",
+    "approval_timeout", "withdrawn", "session_ended", "resource_unavailable", "shutting_down", "internal_error",
+]  # fmt: skip
+"""Why a message was rejected: every `reason_code` that this daemon sends."""
+
+LONGEST: Final = 600
+"""Characters of a sentence to the caller, who may have sent a megabyte to quote from."""
+_QUOTED = 80
+_LISTED = 12
+
+
+class Rejection(HearthError):
+    """A message that is not acted upon: what task_rejected says, apart from what it answers."""
+
+    def __init__(
+        self,
+        reason_code: ReasonCode,
+        message: str,
+        *,
+        suggestion: str | None = None,
+        risk: Risk | None = None,
+        final_state: State | None = None,
+    ) -> None:
+        self.reason_code: ReasonCode = reason_code
+        self.message = _clipped(message)
+        self.suggestion = None if suggestion is None else _clipped(suggestion)
+        self.risk: Risk | None = risk
+        self.final_state: State | None = final_state
+        super().__init__(f"{reason_code}: {self.message}")
+
+    def payload(self, in_reply_to: str | None) -> TaskRejected:
+        """The answer to the message of this id."""
+        return TaskRejected(
+            reason_code=self.reason_code,
+            reason_message=self.message,
+            assessed_risk_level=self.risk,
+            suggestion=self.suggestion,
+            in_reply_to=in_reply_to,
+            final_state=self.final_state,
+        )
+
+
+def quoted(text: str) -> str:
+    """A stranger's word for a sentence: what cannot be printed is escaped, what is long is cut."""
+    return repr(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names, the first of them and how many more."""
+    every = list(names)
+    more = f" and {len(every) - _LISTED} more" if len(every) > _LISTED else ""
+    return (", ".join(every[:_LISTED]) or "none") + more
+
+
+def one_of(names: Iterable[str]) -> str:
+    """Names to choose from."""
+    return " or ".join(map(quoted, names))
+
+
+def _clipped(text: str) -> str:
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

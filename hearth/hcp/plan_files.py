@@ -20,7 +20,7 @@ from hearth.errors import ConfigError, HearthError
 from hearth.fields import Kind, Text, unknown_key
 from hearth.hcp.capability import CapabilitySource
 from hearth.hcp.faults import Fault, Table, join, near, unsayable
-from hearth.known_members import known_by
+from hearth.protocol.known import known_by
 from hearth.schema import Validator
 
 if TYPE_CHECKING:

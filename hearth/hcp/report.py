@@ -31,16 +31,15 @@ from hearth.errors import (
     ToolNotFound,
     UnsupportedVersion,
 )
-from hearth.hcp.caller_schema import explain
 from hearth.hcp.messages import ExecutionSummary
+from hearth.hcp.schemas import explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hearth.errors import Effect
-    from hearth.hcp.gate import Approval
-    from hearth.hcp.messages import TaskSubmit
-    from hearth.hcp.values import ErrorCode
+    from hearth.hcp.messages import ErrorCode, TaskSubmit
+    from hearth.hcp.safety import Approval
 
 Reason: TypeAlias = Literal[
     "outputs_not_json",

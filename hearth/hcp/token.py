@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-    from hearth.hcp.values import Classification, Risk
+    from hearth.hcp.messages import Classification, Risk
 
 KEY_BYTES = 32
 """Of the key: as many as its hash has, from a CSPRNG."""

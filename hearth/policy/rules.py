@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 from attrs import Attribute, Factory, evolve, field, frozen
 
 from hearth.errors import ConfigError, PermissionDenied, RateLimited
-from hearth.hcp.values import CLASSIFICATIONS, RISKS
+from hearth.hcp.messages import CLASSIFICATIONS, RISKS
 from hearth.policy.principal import alternative_name
 from hearth.tools import RISK_NAMES
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hearth.hcp.capability import Capability
-    from hearth.hcp.values import Classification, Risk
+    from hearth.hcp.messages import Classification, Risk
     from hearth.policy.principal import Principal
 
 # --- Which whole jobs (HCP) a policy entry lets its principals hand in
 #
 # It owns the rules and their patterns. It refuses to assess anything: what a job's risk is, and whether the tools of
-# its plan are allowed, `hearth.hcp.gate` finds out.
+# its plan are allowed, `hearth.hcp.safety` finds out.
 
 
 def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:

@@ -5,6 +5,15 @@ optional member as if it were left out, ignores unknown members at every level (
 raises InvalidParams whose data names the place by JSON pointer. Whether a session, task or tool of that name exists is
 not known here. Reading is by hand and not by cattrs because these few lines are on the path of every request, and on
 that of the daemon's start.
+
+Reading one member of a params object: its type, its bounds, and InvalidParams that names its place (design §8).
+
+Integers are those that a double holds exactly; what is absent and what is null are the same.
+
+The parameters of the hcp.* methods: what is asked about whole jobs beside HCP's own messages (decision 0067).
+
+HCP's pages leave open how a caller finds capabilities, comes back to a session, fetches an artifact, and how a person
+approves a job: these methods do that, without a HACP session. They are this project's own.
 """
 
 from __future__ import annotations
@@ -14,29 +23,159 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from attrs import field, frozen
 
-from hearth.errors import UnsupportedVersion
-from hearth.protocol.hcp_methods import (
-    HCP_METHODS,
-    HcpArtifact as HcpArtifact,
-    HcpAttach as HcpAttach,
-    HcpCapabilities as HcpCapabilities,
-    HcpDecide as HcpDecide,
-    HcpParams as HcpParams,
-    HcpPending as HcpPending,
-    HcpSessions as HcpSessions,
-)
-from hearth.protocol.members import (
-    MAX_SAFE,
-    read_choice,
-    read_flag,
-    read_integer,
-    read_optional_text,
-    read_text,
-    wrong,
-)
+from hearth.errors import InvalidParams, UnsupportedVersion
+from hearth.protocol.jsonrpc import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+MAX_SAFE = (1 << 53) - 1
+"""Integers beyond this do not survive a peer that reads numbers as doubles (draft §2.4)."""
+
+
+def wrong(pointer: str, expected: str, value: Any) -> InvalidParams:
+    """What to raise for a member that is not as `expected`."""
+    reason = f"expected {expected}, got {kind_of(value)}" if value is not None else f"expected {expected}"
+    return InvalidParams(f"Invalid params: {pointer}: {reason}", data={"path": pointer, "reason": reason})
+
+
+def read_text(params: Mapping[str, Any], name: str, at: str = "", *, most: int = 4096) -> str:
+    """A member that must be a string."""
+    value = params.get(name)
+    if type(value) is not str:
+        raise wrong(f"{at}/{name}", "a string", value)
+    if len(value) > most:
+        raise wrong(f"{at}/{name}", f"at most {most} characters", None)
+    return value
+
+
+def read_optional_text(params: Mapping[str, Any], name: str, at: str = "", *, most: int = 256) -> str | None:
+    """A string, or None where it is absent or null."""
+    return None if params.get(name) is None else read_text(params, name, at, most=most)
+
+
+def read_flag(params: Mapping[str, Any], name: str, at: str, default: bool) -> bool:
+    """A boolean."""
+    value = params.get(name)
+    if value is None:
+        return default
+    if type(value) is not bool:
+        raise wrong(f"{at}/{name}", "a boolean", value)
+    return value
+
+
+def read_integer(params: Mapping[str, Any], name: str, at: str, low: int, high: int = MAX_SAFE) -> int | None:
+    """An integer within bounds, or None where it is absent."""
+    value = params.get(name)
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise wrong(f"{at}/{name}", "an integer", value)
+    if not low <= value <= high:
+        raise wrong(f"{at}/{name}", f"an integer from {low} to {high}", None)
+    return value
+
+
+def read_choice(params: Mapping[str, Any], name: str, at: str, choices: tuple[str, ...], default: str) -> str:
+    """One of some strings."""
+    value = params.get(name)
+    if value is None:
+        return default
+    if type(value) is not str or value not in choices:
+        raise wrong(f"{at}/{name}", " or ".join(f'"{choice}"' for choice in choices), None)
+    return value
+
+
+MOST_READ = 512 * 1024
+"""Bytes of an artifact in one answer, which base64 makes a third longer."""
+
+
+@frozen
+class HcpCapabilities:
+    """hcp.capabilities: what this caller may submit."""
+
+
+@frozen
+class HcpSessions:
+    """hcp.sessions: the caller's own jobs, the newest first."""
+
+
+@frozen
+class HcpAttach:
+    """hcp.attach: have a session's messages from an event's sequence on, whatever has become of it."""
+
+    session_id: str
+    from_sequence: int
+
+
+@frozen
+class HcpArtifact:
+    """hcp.artifact: a part of a file that a job left behind."""
+
+    uri: str
+    offset: int
+    length: int
+
+
+@frozen
+class HcpPending:
+    """hcp.pending: jobs that wait for a person's approval, for who may give it."""
+
+
+@frozen
+class HcpDecide:
+    """hcp.decide: approve one of them, or do not."""
+
+    approval_id: str
+    approve: bool
+    reason: str | None
+
+
+@frozen
+class HcpWithdraw:
+    """hcp.withdraw: take back a job of one's own that waits for its acceptance."""
+
+    message_id: str
+    reason: str | None
+
+
+HcpParams: TypeAlias = HcpCapabilities | HcpSessions | HcpAttach | HcpArtifact | HcpPending | HcpDecide | HcpWithdraw
+
+_CAPABILITIES, _SESSIONS, _PENDING = HcpCapabilities(), HcpSessions(), HcpPending()
+
+
+def _attach(params: Mapping[str, Any]) -> HcpAttach:
+    return HcpAttach(read_text(params, "session_id"), read_integer(params, "from_sequence", "", 0) or 0)
+
+
+def _artifact(params: Mapping[str, Any]) -> HcpArtifact:
+    length = read_integer(params, "len", "", 1, MOST_READ)
+    return HcpArtifact(
+        read_text(params, "uri"), read_integer(params, "offset", "", 0) or 0, MOST_READ if length is None else length
+    )
+
+
+def _decide(params: Mapping[str, Any]) -> HcpDecide:
+    return HcpDecide(
+        read_text(params, "approval_id"),
+        read_flag(params, "approve", "", default=False),
+        read_optional_text(params, "reason"),
+    )
+
+
+HCP_METHODS: Mapping[str, Callable[[Mapping[str, Any]], HcpParams]] = {
+    "hcp.capabilities": lambda _params: _CAPABILITIES,
+    "hcp.sessions": lambda _params: _SESSIONS,
+    "hcp.attach": _attach,
+    "hcp.artifact": _artifact,
+    "hcp.pending": lambda _params: _PENDING,
+    "hcp.decide": _decide,
+    "hcp.withdraw": lambda params: HcpWithdraw(
+        read_text(params, "message_id"), read_optional_text(params, "reason")
+    ),
+}
+"""Method name -> reader of its params object."""
+
 
 Priority: TypeAlias = Literal["low", "normal", "high", "urgent"]
 PRIORITIES: Mapping[str, int] = {"low": 0, "normal": 1, "high": 2, "urgent": 3}

@@ -27,8 +27,7 @@ from hearth.protocol.jsonrpc import (
     reply_id_of,
 )
 from hearth.protocol.methods import METHODS
-from hearth.protocol.values import MAX_VALUES, TOO_MANY, has_more_values
-from hearth.protocol.weight import parsed_bytes
+from hearth.protocol.size import MAX_VALUES, TOO_MANY, has_more_values, parsed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ import trio
 import trio.testing
 from support.faulty_disk import FaultyDisk
 
-from hearth.actors import backlog, journal as module
+from hearth.actors import journal as module
 from hearth.actors.journal import Journal, Receipt
-from hearth.audit import AuditSettings, keys
+from hearth.audit import AuditSettings, backlog, keys
 from hearth.audit.verify import head, verify
 from hearth.errors import AuditUnavailable, ConfigError
 

@@ -8,9 +8,8 @@ import trio.testing
 from support.faulty_disk import FaultyDisk
 from support.waiting import until
 
-from hearth.actors import backlog
 from hearth.actors.journal import Journal
-from hearth.audit import AuditSettings, keys
+from hearth.audit import AuditSettings, backlog, keys
 from hearth.audit.verify import verify
 from hearth.errors import AuditUnavailable
 

@@ -13,15 +13,15 @@ from hypothesis import given, strategies as st
 from support.waiting import passes
 from support.world import ALICE, BOB
 
-from hearth.actors import memory_budget
 from hearth.actors.embedded import LocalAsk
 from hearth.actors.events import EventLog
-from hearth.actors.memory_budget import MemoryBudget
 from hearth.actors.outbox import Outbox
 from hearth.errors import QueueFull, TaskNotFound
+from hearth.policy import memory
+from hearth.policy.memory import MemoryBudget
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.methods import METHODS
-from hearth.protocol.weight import parsed_bytes
+from hearth.protocol.size import parsed_bytes
 
 MIB = 1 << 20
 BIG = "x" * 60_000
@@ -408,7 +408,7 @@ async def test_answers_that_nobody_reads_are_refused_past_the_budget(tight):
             await stream.send_all(orjson.dumps(line) + b"\n")
             await trio.testing.wait_all_tasks_blocked()
     # Connections are let in whatever they cost, and an answer that was begun comes on top.
-    assert kept(tight) <= MIB + 40 * memory_budget.CONNECTION_BYTES + 150_000
+    assert kept(tight) <= MIB + 40 * memory.CONNECTION_BYTES + 150_000
     await others_are_served(tight)
 
 

@@ -9,7 +9,7 @@ import trio
 from support.waiting import until
 from support.world import ALICE
 
-from hearth.actors import memory_budget
+from hearth.policy import memory as memory_budget
 
 MIB = 1 << 20
 OVERHEAD = 160

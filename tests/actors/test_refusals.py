@@ -12,7 +12,7 @@ from hearth.actors.bridges.hcp.submission import Rooms
 from hearth.actors.refusals import INTERVAL_S, Refusals
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, RateLimited, ToolNotFound
-from hearth.hcp.rejection import Rejection
+from hearth.hcp.messages import Rejection
 from hearth.policy.buckets import MOST_NAMES, Buckets
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry, Rate

@@ -4,7 +4,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from hearth.agentcard.uri import parse
+from hearth.agentcard.document import parse_uri
 
 OTHER = jsonschema_rs.Draft202012Validator({"format": "uri"}, validate_formats=True)
 
@@ -27,13 +27,13 @@ BAD = [
 
 @pytest.mark.parametrize("text", GOOD)
 def test_what_is_a_uri_is_taken(text):
-    assert parse(text) is not None
+    assert parse_uri(text) is not None
     assert OTHER.is_valid(text)
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_none_is_refused(text):
-    assert parse(text) is None
+    assert parse_uri(text) is None
     if not any("\ud800" <= character <= "\udfff" for character in text):
         assert not OTHER.is_valid(text)
 
@@ -50,11 +50,11 @@ PIECE = st.sampled_from(
 @example("a://[::2:3:4:5:6:7:8]")
 @example("a://[1:2:3:4:5:6:7:8:9]")
 def test_two_implementations_of_the_grammar_agree(text):
-    assert (parse(text) is not None) == OTHER.is_valid(text)
+    assert (parse_uri(text) is not None) == OTHER.is_valid(text)
 
 
 def test_the_parts_that_decide_where_a_uri_leads():
-    found = parse("HTTPS://user@[2001:db8::7]:8443/a?b#c")
+    found = parse_uri("HTTPS://user@[2001:db8::7]:8443/a?b#c")
     assert found is not None
     assert (found.scheme, found.host, found.port) == ("https", "[2001:db8::7]", "8443")
     assert [(u.host, u.port) for u in map(parse, ["a:b", "a://", "a://h", "a://h:"])] == [
@@ -63,6 +63,6 @@ def test_the_parts_that_decide_where_a_uri_leads():
 
 
 def test_a_very_long_text_is_decided_in_linear_time():
-    assert parse("http://a/" + "%41/" * 100_000) is not None
-    assert parse("http://a/" + "a" * 1_000_000 + " ") is None
-    assert parse("http://" + "a:" * 500_000 + "[") is None
+    assert parse_uri("http://a/" + "%41/" * 100_000) is not None
+    assert parse_uri("http://a/" + "a" * 1_000_000 + " ") is None
+    assert parse_uri("http://" + "a:" * 500_000 + "[") is None

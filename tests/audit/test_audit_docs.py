@@ -108,7 +108,8 @@ def test_the_name_of_a_key_is_as_described(place):
 
 
 def test_the_numbers_on_the_page_are_those_of_the_code():
-    from hearth.actors import backlog, journal
+    from hearth.actors import journal
+    from hearth.audit import backlog
 
     assert f"{backlog.MOST_KEPT:,} records or {backlog.MOST_KEPT_BYTES >> 20} MiB" in PAGE
     assert f"At most {recovery.MOST_NAMED:,};" in PAGE

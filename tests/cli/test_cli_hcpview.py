@@ -10,6 +10,7 @@ import pytest
 
 from hearth.api import JobResult
 from hearth.cli import hcpaccount, hcpview
+from hearth.hcp.codec import message
 from hearth.hcp.messages import (
     AcceptedConstraints,
     Artifact,
@@ -21,7 +22,6 @@ from hearth.hcp.messages import (
     TaskFailed,
     TaskRejected,
 )
-from hearth.hcp.reading import message
 
 SESSION = "6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42"
 LIMITS = AcceptedConstraints(max_duration=timedelta(hours=72), abort_timeout=timedelta(seconds=10))

@@ -49,7 +49,7 @@ from hearth.fields import (
     Text,
     kind_of,
 )
-from hearth.hcp.values import CLASSIFICATIONS, RISKS
+from hearth.hcp.messages import CLASSIFICATIONS, RISKS
 from hearth.policy.rules import JobRules, Match, PolicyEntry, Rate
 
 # --- the way back: a Config as TOML loads back equal -------------------------------------------------------------

@@ -8,9 +8,10 @@ import pytest
 from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
-from hearth.actors import admission, backlog, connection, outbox, refusals
+from hearth.actors import admission, connection, outbox, refusals
 from hearth.actors.bridges.http import listener
 from hearth.actors.listeners import accepting, tcp, websocket, websocket_wire as wire
+from hearth.audit import backlog
 from hearth.config.model import Config
 from hearth.policy.rules import Rate
 

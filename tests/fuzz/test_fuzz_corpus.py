@@ -86,7 +86,7 @@ PLANTED = {
     "config": ("hearth.config.model.Config.to_toml", unread),
     "board": ("hearth.drivers.boards.strict.Table.done", lambda table: None),
     "card": ("hearth.agentcard.validate._CAPABILITY", re.compile("(?s).*")),
-    "hcp": ("hearth.hcp.reading._session_id", lambda document, kind: None),
+    "hcp": ("hearth.hcp.codec._session_id", lambda document, kind: None),
     "audit": ("hearth.audit.verify._Check._link", lambda check, seq, prev: None),
     "mcp": ("hearth.actors.step.args_hash", lambda args: "sha256:" + "0" * 64),
 }

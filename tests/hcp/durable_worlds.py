@@ -49,7 +49,7 @@ from hearth.actors.bridges.hcp import blocking, book as book_module, capability_
 from hearth.actors.bridges.hcp.book_file import BookFile
 from hearth.actors.bridges.hcp.book_rows import BookError
 from hearth.errors import DeviceError
-from hearth.hcp import values
+from hearth.hcp import messages as values
 from hearth.hcp.durable import ANNOUNCED
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Done, Tool, Undo

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from attrs import evolve
 
-from hearth.hcp.capability import Capability, CapabilitySet, Escalation, Limit, Safety
-from hearth.hcp.envelope import SafetyEnvelope
-from hearth.hcp.gate import Allowance, Approval, Rejection, assess
+from hearth.hcp.capability import Capability, CapabilitySet, Escalation, Limit, Safety, SafetyEnvelope
 from hearth.hcp.messages import Constraints, ExpectedOutput, TaskSubmit
+from hearth.hcp.safety import Allowance, Approval, Rejection, assess
 from hearth.policy.rules import JobRules
 from hearth.schema import Validator
 

@@ -17,8 +17,7 @@ from annotated_types import Ge, Gt, Interval, Le, Len, Lt, MaxLen, MinLen, Multi
 from hypothesis import given, strategies as st
 
 from hearth.hcp.annotations import NotJson, evaluated, object_schema, schema_of, structurer, unstructure
-from hearth.hcp.inputs import wire_name
-from hearth.hcp.spelling import Line
+from hearth.hcp.inputs import Line, wire_name
 from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
-from hearth.hcp import caller_schema
-from hearth.hcp.caller_schema import (
+from hearth.hcp import schemas
+from hearth.hcp.schemas import (
     MOST_BYTES,
     MOST_COST,
     MOST_DEPTH,
@@ -247,7 +247,7 @@ def test_a_pattern_counts_by_the_text_there_is_for_it_and_not_by_the_numbers():
 
 def test_nothing_is_fetched_even_if_the_compiler_should_ask():
     with pytest.raises(ValueError, match="nothing is fetched"):
-        caller_schema._fetch_nothing("http://elsewhere/")
+        schemas._fetch_nothing("http://elsewhere/")
 
 
 def test_an_operators_schema_is_explained_in_the_same_words():

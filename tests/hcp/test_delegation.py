@@ -11,6 +11,7 @@ from support.steps import within_real_seconds
 
 import hearth
 from hearth import CarrierError, InvalidParams, JobFailed, JobRejected, SessionInvalid, delegation_jobs
+from hearth.hcp.codec import MessageError
 from hearth.hcp.messages import (
     Artifact,
     ErrorDetails,
@@ -18,7 +19,6 @@ from hearth.hcp.messages import (
     TaskCompleted,
     TaskFailed,
 )
-from hearth.hcp.reading import MessageError
 from hearth.protocol.client import ProtocolViolation
 
 DONE = TaskCompleted(

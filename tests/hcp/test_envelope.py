@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from hearth.hcp.capability import Limit
-from hearth.hcp.envelope import SafetyEnvelope, Violation
+from hearth.hcp.capability import Limit, SafetyEnvelope, Violation
 
 BOTH = Limit(lambda t: t, min=-10, max=1000, unit="celsius")
 RANGE = Limit(lambda low, high: [low, high], max=1000)

@@ -15,7 +15,7 @@ from support.world import BOB
 import hearth
 from hearth.hcp.annotations import unstructure
 from hearth.hcp.durable import CapabilityFailed, OutcomeUnknown, StepFailed
-from hearth.hcp.values import write_instant
+from hearth.hcp.messages import write_instant
 from hearth.policy.rules import JobRules, Match, PolicyEntry
 
 SAFE = {"tools": ("read", "set", "wait", "fail", "big", "many"), "clean_up": frozenset({"bench.set"})}

@@ -12,11 +12,10 @@ from hcp.gatekit import OUTPUTS, SURVEY, TOOLS, allowed, approve, capability, re
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.tools import build_tools
 from hearth.hcp.capability import CapabilitySet, Escalation, Limit
-from hearth.hcp.gate import Rejection, allowance, assess, may_submit
+from hearth.hcp.codec import message, read_message, write_message
 from hearth.hcp.inputs import InputRefused
-from hearth.hcp.messages import Constraints, TaskRejected
-from hearth.hcp.reading import message, read_message, write_message
-from hearth.hcp.values import read_duration
+from hearth.hcp.messages import Constraints, TaskRejected, read_duration
+from hearth.hcp.safety import Rejection, allowance, assess, may_submit
 from hearth.policy.principal import Principal
 from hearth.policy.rules import JobRules, PolicyEntry
 from hearth.tools import ToolRegistry

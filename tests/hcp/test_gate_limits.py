@@ -10,10 +10,9 @@ from hcp.gatekit import INPUTS, TOOLS, allowed, capability
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from hearth.hcp.capability import CapabilitySet
-from hearth.hcp.gate import Allowance, Approval, Rejection, assess
-from hearth.hcp.messages import TaskSubmit
-from hearth.hcp.reading import MessageError, read_message
-from hearth.hcp.values import CLASSIFICATIONS, RISKS, read_duration, write_duration
+from hearth.hcp.codec import MessageError, read_message
+from hearth.hcp.messages import CLASSIFICATIONS, RISKS, TaskSubmit, read_duration, write_duration
+from hearth.hcp.safety import Allowance, Approval, Rejection, assess
 
 CAPABILITIES = [
     capability(floor=floor, ceiling=ceiling, approval=approval, data_classification=data, max_duration=longest)

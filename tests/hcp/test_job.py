@@ -12,9 +12,8 @@ from support.hcp import Caller, capability, failing, hcp_world, reading, scripte
 from support.world import ALICE, BOB
 
 from hearth.actors.bridges.hcp.refusals import session_ended
-from hearth.hcp.capability import Limit
+from hearth.hcp.capability import Limit, SafetyEnvelope
 from hearth.hcp.durable import CapabilityFailed, StepFailed
-from hearth.hcp.envelope import SafetyEnvelope
 from hearth.policy.rules import Match, PolicyEntry
 
 TWO = reading(step("read", tag="first", gate="g"), step("read", tag="second"))

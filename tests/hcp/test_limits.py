@@ -11,7 +11,7 @@ from support.hcp import Caller, capability, failing, hcp_world, reading, scripte
 from support.waiting import passes
 from support.world import ALICE, BOB, OPEN
 
-from hearth.actors.memory_budget import CONNECTION_BYTES, JOB_BYTES, SESSION_BYTES
+from hearth.policy.memory import CONNECTION_BYTES, JOB_BYTES, SESSION_BYTES
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry
 

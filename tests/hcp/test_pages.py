@@ -10,8 +10,7 @@ from hcp.examples import NAMES, PAGES, changed, example
 from support.hcp import capability, hcp_world, scripted, step
 from support.world import BOB
 
-from hearth.hcp.kinds import MessageError
-from hearth.hcp.reading import (
+from hearth.hcp.codec import (
     dump,
     read_declaration,
     read_message,
@@ -20,7 +19,8 @@ from hearth.hcp.reading import (
     write_message,
     write_payload,
 )
-from hearth.hcp.values import read_duration
+from hearth.hcp.kinds import MessageError
+from hearth.hcp.messages import read_duration
 from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.protocol.jsonrpc import load
 from hearth.schema import Validator, check_schema

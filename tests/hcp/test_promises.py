@@ -12,8 +12,8 @@ from hcp.houses import events, gated, house, sequences
 from support.hcp import Caller, capability, reading, scripted, step
 from support.world import ALICE, NOON
 
-from hearth.hcp.reading import read_message
-from hearth.hcp.values import read_duration, read_instant
+from hearth.hcp.codec import read_message
+from hearth.hcp.messages import read_duration, read_instant
 
 ENVELOPE = "hcp L1 Message Envelope"
 DELIVERY = "hcp L1 Delivery Guarantees"

@@ -13,10 +13,10 @@ from support.world import ALICE, BOB, NOON, World
 
 from hearth import Escalation, Limit, capability as declare_capability
 from hearth.hcp.capability import MARK
+from hearth.hcp.codec import read_declaration
 from hearth.hcp.declaration import declare
-from hearth.hcp.reading import read_declaration
+from hearth.hcp.messages import NEEDED_RISK_LEVEL
 from hearth.hcp.token import verify
-from hearth.hcp.values import NEEDED_RISK_LEVEL
 from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.tools import Tool
 

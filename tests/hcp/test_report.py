@@ -9,10 +9,9 @@ import pytest
 from hcp.gatekit import approve, capability, submit
 
 from hearth.errors import ERROR_TABLE
-from hearth.hcp.messages import ExecutionSummary, TaskCompleted
-from hearth.hcp.reading import message, read_message, write_message
+from hearth.hcp.codec import message, read_message, write_message
+from hearth.hcp.messages import ErrorCode, ExecutionSummary, TaskCompleted
 from hearth.hcp.report import ERROR_CODES, LONGEST_NOTE, MOST_NOTED, conform, error_code_of, recoverable, summary
-from hearth.hcp.values import ErrorCode
 
 OPEN = {"type": "object", "required": ["mean"], "properties": {"mean": {"type": "number"}, "confidence": {}}}
 

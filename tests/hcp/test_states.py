@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.hcp.states import STATES, TERMINAL, TRANSITIONS, move
+from hearth.hcp.messages import STATES, TERMINAL, TRANSITIONS, move
 
 TABLE = {
     ("PENDING", "RUNNING"),

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
+from hearth.hcp.messages import new_id
 from hearth.hcp.token import KEY_BYTES, MOST_CHARACTERS, TokenError, issue, verify
-from hearth.hcp.values import new_id
 
 KEY = os.urandom(KEY_BYTES)
 NOW = 1_736_929_800.5

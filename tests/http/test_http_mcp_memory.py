@@ -7,8 +7,8 @@ import pytest
 from support.http_house import BOTH, JSON, OLD, TOKENS, envelope, initialize, message, modern, passes
 
 from hearth.actors.bridges.mcp.retained import RetainedRequest
-from hearth.actors.memory_budget import MemoryBudget
 from hearth.mcp.names import META_ERROR
+from hearth.policy.memory import MemoryBudget
 from hearth.policy.principal import from_token
 
 ALICE = {"Authorization": f"Bearer {TOKENS['alice']}"}

@@ -35,8 +35,7 @@ from hearth.actors.listeners.tls import Certificates
 from hearth.actors.listeners.websocket_wire import CONTROL_COST, FRAME_COST, HANDSHAKE_BYTES, PARTING, REFILL, Meter
 from hearth.config.model import Config
 from hearth.errors import ConfigError
-from hearth.policy.principal import from_token
-from hearth.policy.tokens import Tokens
+from hearth.policy.principal import Tokens, from_token
 
 ALICE, BOB = "hearth_alice", "hearth_bob"
 TOKENS = Tokens(from_token(token).token_sha256 for token in (ALICE, BOB))

@@ -35,8 +35,7 @@ from hearth.actors.connection import Connection
 from hearth.actors.listeners.accepting import STRANGERS_EACH
 from hearth.actors.listeners.tls import Certificates
 from hearth.config.model import AuditConfig, Config, PolicyConfig
-from hearth.policy.principal import from_token
-from hearth.policy.tokens import Tokens
+from hearth.policy.principal import Tokens, from_token
 
 pytestmark = pytest.mark.slow
 

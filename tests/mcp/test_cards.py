@@ -14,7 +14,7 @@ from hearth.actors.bridges.mcp.card_registry import CardRegistry
 from hearth.actors.bridges.mcp.cards import CARD_SCHEMA, META_DECLARED, AgentCards
 from hearth.agentcard.validate import validate
 from hearth.mcp.names import CARD_TOOLS
-from hearth.mcp.view import IDS_SHOWN
+from hearth.mcp.tools import IDS_SHOWN
 from hearth.schema import Validator, check_schema
 
 OWN = {

@@ -13,8 +13,8 @@ import trio
 
 from hearth.actors.bridges.mcp import card_registry
 from hearth.actors.bridges.mcp.card_registry import CardRefused, CardRegistry
-from hearth.actors.memory_budget import MemoryBudget
 from hearth.errors import QueueFull
+from hearth.policy.memory import MemoryBudget
 
 ALICE, BOB = "uid:1000", "uid:1001"
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

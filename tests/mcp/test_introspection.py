@@ -20,7 +20,7 @@ from hearth.config.model import AuditConfig, Config
 from hearth.errors import ConfigError, InvalidParams, SessionInvalid
 from hearth.mcp import names
 from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, endpoints
-from hearth.mcp.view import CARD_DEFINITIONS as CARDS, PLAN_DEFINITION as PLAN, ToolView
+from hearth.mcp.tools import CARD_DEFINITIONS as CARDS, PLAN_DEFINITION as PLAN, ToolView
 from hearth.policy.rules import Match, PolicyEntry, decide
 from hearth.tools import ToolRegistry
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, strategies as st
 from hearth.errors import ConfigError
 from hearth.mcp import names
 from hearth.mcp.names import LONGEST, RESERVED, by_mcp_name, mcp_name
-from hearth.mcp.view import ToolView
+from hearth.mcp.tools import ToolView
 from hearth.tools import CARD_NAMESPACE
 
 FITS = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")

@@ -15,7 +15,7 @@ from support.world import World, running
 
 from hearth.actors.bridges.mcp.offers import HacpTools, Plan
 from hearth.mcp.names import PLAN
-from hearth.mcp.view import MOST_STEPS, PLAN_INPUT, ToolView
+from hearth.mcp.tools import MOST_STEPS, PLAN_INPUT, ToolView
 from hearth.protocol.jsonrpc import MAX_DEPTH
 from hearth.protocol.methods import METHODS
 

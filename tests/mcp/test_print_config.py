@@ -28,7 +28,7 @@ from hearth.actors.bridges.mcp import resources
 from hearth.cli import mcp as command
 from hearth.cli.main import cli
 from hearth.errors import ConfigError
-from hearth.mcp.clientconfig import CLIENTS, Program, Url, snippet
+from hearth.mcp.client_config import CLIENTS, Program, Url, snippet
 
 HEARTH = Path(sysconfig.get_path("scripts")) / "hearth"
 SERVERS = {
@@ -354,7 +354,7 @@ def test_there_is_no_block_that_nobody_looks_at() -> None:
 def test_the_table_of_tools_is_what_a_client_is_shown() -> None:
     from conformance.pages import generate
 
-    from hearth.mcp.view import ToolView
+    from hearth.mcp.tools import ToolView
 
     view = ToolView([tool.to_wire() for tool in generate.registry().values()])
     for tool in view.definitions():

@@ -32,9 +32,9 @@ from hearth.actors.bridges.mcp.providers import Provider
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.actors.bridges.mcp.tasks import MOST_TASKS, Tasks, Terms
 from hearth.actors.bridges.mcp.tasks_call import LEASE, MOST_ROUNDS, Channel
-from hearth.actors.memory_budget import MCP_CLIENT_BYTES, MemoryBudget
 from hearth.errors import InvalidParams, ResourceBusy
 from hearth.mcp.names import META_ERROR
+from hearth.policy.memory import MCP_CLIENT_BYTES, MemoryBudget
 
 REQUIRED = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
 

@@ -31,8 +31,8 @@ from hearth.errors import (
     from_wire,
 )
 from hearth.mcp.names import META_ERROR, META_TASK
-from hearth.mcp.outcome import PLAN_RESULT, ProtocolError, of_error, of_step, of_task
-from hearth.mcp.view import ToolView
+from hearth.mcp.results import PLAN_RESULT, ProtocolError, of_error, of_step, of_task
+from hearth.mcp.tools import ToolView
 
 
 def words(outcome) -> str:

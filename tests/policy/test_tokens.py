@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from hearth.policy.principal import Principal, from_token
+from hearth.policy.principal import MAX_TOKEN, Principal, Tokens, from_token, new_token
 from hearth.policy.rules import Match, PolicyEntry, token_digests
-from hearth.policy.tokens import MAX_TOKEN, Tokens, new_token
 
 
 def digest(token):

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from hearth.errors import ERROR_TABLE
-from hearth.hcp.reading import read_message
+from hearth.hcp.codec import read_message
 from hearth.protocol import METHODS, Call, ServerProtocol
 from hearth.protocol.client import ClientProtocol, HcpMessage, Reply, TaskEventNotification, read_task
 from hearth.protocol.jsonrpc import MAX_DEPTH

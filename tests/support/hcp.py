@@ -16,9 +16,8 @@ from support.world import ALICE, RawClient, World, running
 from hearth.actors.bridges.hcp.opening import Opening, open_books
 from hearth.actors.embedded import job_sessions
 from hearth.config.model import Config, HcpConfig
-from hearth.hcp.capability import Capability, CapabilitySet, Safety
+from hearth.hcp.capability import Capability, CapabilitySet, Safety, SafetyEnvelope
 from hearth.hcp.durable import CapabilityFailed
-from hearth.hcp.envelope import SafetyEnvelope
 from hearth.schema import Validator
 
 ANY = {"type": "object"}

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from hearth.client import Client
+from hearth.hcp.codec import message, write_message
 from hearth.hcp.messages import AcceptedConstraints, Event, TaskAccepted, TaskRejected
-from hearth.hcp.reading import message, write_message
 
 SESSION = "6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42"
 OTHER = "0d9f7d0c-55f0-4a3e-9a38-9d1ee9ad6f6c"

@@ -21,7 +21,7 @@ from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accepting import Doorway
 from hearth.actors.listeners.websocket import WebSocketGreeter
 from hearth.config.model import Endpoint
-from hearth.policy.tokens import Tokens
+from hearth.policy.principal import Tokens
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 KEY = base64.b64encode(bytes(range(16))).decode()

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import trio
 
 from hearth.actors.bridges.hcp.book import BookError
-from hearth.hcp.messages import Event, Payload
-from hearth.hcp.reading import dump, message
-from hearth.hcp.states import move
+from hearth.hcp.codec import dump, message
+from hearth.hcp.messages import Event, Payload, move
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from hearth.actors.bridges.hcp.book import Book
     from hearth.actors.bridges.hcp.story import Story
-    from hearth.hcp.values import EventType, State
+    from hearth.hcp.messages import EventType, State
 
 Said: TypeAlias = "tuple[EventType, Mapping[str, Any]] | Payload"
 """An event by its type and its data, which gets its number here; or a payload that has none."""

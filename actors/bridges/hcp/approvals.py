@@ -13,14 +13,13 @@ from attrs import define, field, frozen
 
 from hearth.actors.bridges.hcp.refusals import shutting_down
 from hearth.errors import InvalidParams, PermissionDenied
-from hearth.hcp.rejection import Rejection
-from hearth.hcp.values import new_id, write_instant
+from hearth.hcp.messages import Rejection, new_id, write_instant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.hcp.gate import Approval
     from hearth.hcp.messages import TaskSubmit
+    from hearth.hcp.safety import Approval
 
 
 @frozen(kw_only=True)

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.audit.settings import Durability
-    from hearth.hcp.messages import Artifact
-    from hearth.hcp.values import State
+    from hearth.hcp.messages import Artifact, State
 
 # --- Who does what is asked of the book, in order, in one thread at a time: the actor behind `book`
 #

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterator, Sequence
 
-    from hearth.hcp.values import Classification, Risk, State
+    from hearth.hcp.messages import Classification, Risk, State
 
 
 class BookError(HearthError):

@@ -17,7 +17,7 @@ from attrs import define
 from hearth.actors.bridges.hcp.execution import BRANCH, Branch, Keepsake
 from hearth.api import Step
 from hearth.hcp.durable import SafetyViolation, StepFailed
-from hearth.hcp.values import write_instant
+from hearth.hcp.messages import write_instant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

@@ -39,14 +39,10 @@ from hearth.actors.bridges.hcp.services import Services
 from hearth.actors.bridges.hcp.store import ArtifactStore, StoreError
 from hearth.actors.bridges.hcp.story import Story
 from hearth.actors.bridges.hcp.submission import Rooms, Submission
-from hearth.actors.memory_budget import JOB_BYTES
 from hearth.actors.supervisor import contain
 from hearth.audit.record import digest as digest_of
 from hearth.errors import InternalError, ShuttingDown
-from hearth.hcp.durable import unknown as unknown_of
-from hearth.hcp.gate import allowance
-from hearth.hcp.messages import Abort, ErrorDetails, TaskFailed, TaskSubmit
-from hearth.hcp.reading import (
+from hearth.hcp.codec import (
     TYPES,
     MessageError,
     dump,
@@ -55,11 +51,14 @@ from hearth.hcp.reading import (
     read_message,
     write_payload,
 )
-from hearth.hcp.rejection import Rejection
+from hearth.hcp.durable import unknown as unknown_of
+from hearth.hcp.messages import Abort, ErrorDetails, Rejection, TaskFailed, TaskSubmit
 from hearth.hcp.report import summary
+from hearth.hcp.safety import allowance
 from hearth.hcp.token import TokenError
+from hearth.policy.memory import JOB_BYTES
 from hearth.policy.rules import Rate
-from hearth.protocol.weight import parsed_bytes
+from hearth.protocol.size import parsed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -70,9 +69,8 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.job import RunningJob
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.runtime import Runtime, RuntimeParts
-    from hearth.hcp.gate import Allowance
-    from hearth.hcp.messages import Message
-    from hearth.hcp.rejection import ReasonCode
+    from hearth.hcp.messages import Message, ReasonCode
+    from hearth.hcp.safety import Allowance
     from hearth.policy.principal import Principal
 
 # --- Made of a runtime's parts, and kept while they last: the job store, the artifact store and the desk

@@ -18,9 +18,9 @@ from hearth.actors.bridges.hcp.book import BookError
 from hearth.actors.bridges.hcp.job import End
 from hearth.actors.bridges.hcp.store import StoreError
 from hearth.actors.supervisor import contain
+from hearth.hcp.codec import write_payload
 from hearth.hcp.messages import ErrorDetails, TaskCompleted, TaskFailed
 from hearth.hcp.plot import PlotError, draw
-from hearth.hcp.reading import write_payload
 from hearth.hcp.report import conform, summary
 
 if TYPE_CHECKING:

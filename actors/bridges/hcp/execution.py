@@ -46,9 +46,8 @@ from hearth.hcp.durable import (
     ReplayMismatch,
     results_of,
 )
-from hearth.hcp.rejection import Rejection
+from hearth.hcp.messages import Rejection, write_instant
 from hearth.hcp.token import TokenError
-from hearth.hcp.values import write_instant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

@@ -27,8 +27,8 @@ from hearth.actors.supervisor import contain
 from hearth.errors import RpcError
 from hearth.hcp.annotations import NotJson
 from hearth.hcp.durable import CapabilityFailed, History, OutcomeUnknown, ReplayMismatch, SafetyViolation, StepFailed
+from hearth.hcp.messages import NEEDED_RISK_LEVEL, write_duration
 from hearth.hcp.token import TokenError, verify
-from hearth.hcp.values import NEEDED_RISK_LEVEL, write_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.services import Services
     from hearth.api import Session
     from hearth.hcp.durable import Recorded
-    from hearth.hcp.gate import Approval
-    from hearth.hcp.messages import TaskSubmit
-    from hearth.hcp.values import ErrorCode, State
+    from hearth.hcp.messages import ErrorCode, State, TaskSubmit
+    from hearth.hcp.safety import Approval
 
 # --- How often a job says how far it is: at most once a second and once a percent, so that a long one stays readable
 

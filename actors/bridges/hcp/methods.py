@@ -1,4 +1,4 @@
-"""The hcp.* methods: what is asked about whole jobs beside HCP's own messages (hearth.protocol.hcp_methods).
+"""The hcp.* methods: what is asked about whole jobs beside HCP's own messages (hearth.protocol.methods).
 
 Each is answered from what the desk and its book know, and for who may ask: a session, and what it left behind, is its
 principal's own; an artifact of class T1 or T2 is also for those who may use the capability that made it.
@@ -16,10 +16,10 @@ from hearth.actors.bridges.hcp.book import BookError
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import NoSuchArtifact, StoreError
 from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid
-from hearth.hcp.gate import allowance, may_submit
-from hearth.hcp.values import write_instant
+from hearth.hcp.messages import write_instant
+from hearth.hcp.safety import allowance, may_submit
 from hearth.policy.buckets import Buckets, too_often
-from hearth.protocol.hcp_methods import (
+from hearth.protocol.methods import (
     HcpArtifact,
     HcpAttach,
     HcpCapabilities,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.book_rows import SessionRow
     from hearth.actors.bridges.hcp.desk import HcpDesk
     from hearth.hcp.capability import Capability
-    from hearth.hcp.gate import Allowance
+    from hearth.hcp.safety import Allowance
     from hearth.policy.principal import Principal
 
 MOST_SESSIONS: Final = 200

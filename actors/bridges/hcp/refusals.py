@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hearth.errors import ShuttingDown
-from hearth.hcp.reading import dump, message
-from hearth.hcp.rejection import Rejection
-from hearth.hcp.states import TERMINAL
+from hearth.hcp.codec import dump, message
+from hearth.hcp.messages import TERMINAL, Rejection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hearth.errors import QueueFull, RpcError
-    from hearth.hcp.rejection import ReasonCode
-    from hearth.hcp.values import Risk, State
+    from hearth.hcp.messages import ReasonCode, Risk, State
 
 
 def no_policy() -> Rejection:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.book import Book
     from hearth.actors.bridges.hcp.store import ArtifactStore
     from hearth.actors.journal import Journal
-    from hearth.actors.memory_budget import MemoryBudget
     from hearth.actors.refusals import Refusals
     from hearth.api import Session
     from hearth.config.model import HcpConfig
     from hearth.hcp.capability import Capability
-    from hearth.hcp.spelling import LineName, PortName
+    from hearth.hcp.inputs import LineName, PortName
+    from hearth.policy.memory import MemoryBudget
     from hearth.policy.principal import Principal
     from hearth.policy.rules import PolicyEntry, Rate
     from hearth.tools import ToolRegistry

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from hearth.actors.memory_budget import ANSWER_BYTES, Retained
+from hearth.policy.memory import ANSWER_BYTES, Retained
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hearth.actors.events import Reader
-    from hearth.actors.memory_budget import Account
     from hearth.actors.tally import Tally
+    from hearth.policy.memory import Account
 
 
 def sequence_of(line: bytes) -> int | None:

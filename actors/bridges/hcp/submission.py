@@ -28,27 +28,25 @@ from hearth.actors.bridges.hcp.story import Story
 from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.errors import AuditUnavailable, RpcError
+from hearth.hcp.codec import dump, message
 from hearth.hcp.durable import ANNOUNCED, Recorded, unknown
-from hearth.hcp.gate import assess
-from hearth.hcp.messages import AcceptedConstraints, TaskAccepted
-from hearth.hcp.reading import dump, message
-from hearth.hcp.rejection import Rejection
+from hearth.hcp.messages import CLASSIFICATIONS, AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
+from hearth.hcp.safety import assess
 from hearth.hcp.token import issue
-from hearth.hcp.values import CLASSIFICATIONS, new_id, write_duration
 from hearth.policy.buckets import Buckets, too_often
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from hearth.actors import memory_budget
     from hearth.actors.asks import Letter
     from hearth.actors.bridges.hcp.approvals import Decision
     from hearth.actors.bridges.hcp.book import Book
     from hearth.actors.bridges.hcp.desk import HcpDesk
     from hearth.api import Session
     from hearth.hcp.capability import Capability
-    from hearth.hcp.gate import Allowance, Approval
     from hearth.hcp.messages import TaskSubmit
+    from hearth.hcp.safety import Allowance, Approval
+    from hearth.policy.memory import Account as MemoryAccount
     from hearth.policy.principal import Principal
     from hearth.policy.rules import Rate
 
@@ -71,7 +69,7 @@ class Submission:
     submit: TaskSubmit
     digest: str
     """Of its payload."""
-    memory: memory_budget.Account
+    memory: MemoryAccount
     """What is kept for the principal."""
     weight: int
     """Bytes that are charged for it and its job, for as long as they last."""

@@ -20,8 +20,8 @@ from starlette.routing import Route
 from hearth.actors.bridges.http import card, metrics
 from hearth.actors.listeners.callers import Refused, caller, values
 from hearth.errors import SessionInvalid
+from hearth.policy.principal import Tokens
 from hearth.policy.rules import token_digests
-from hearth.policy.tokens import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 A call is a `Job` first, which says what would run and how risky it is; who serves a call otherwise than here (as an MCP
 task, say) starts from the same job. Cancelling the request cancels the task, and a transaction that has begun finishes
-all the same. Which tools there are is the providers' business, how a result reads `hearth.mcp.outcome`'s.
+all the same. Which tools there are is the providers' business, how a result reads `hearth.mcp.results`'s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hearth.actors.bridges.mcp.consent import CONSENT_RISK, consent, refused
 from hearth.actors.bridges.mcp.providers import Provider
 from hearth.errors import CarrierError, HearthError, PermissionDenied, RpcError, SessionInvalid
 from hearth.mcp.names import META_TASK
-from hearth.mcp.outcome import WORLD, ProtocolError, of_error, of_step, of_task
+from hearth.mcp.results import WORLD, ProtocolError, of_error, of_step, of_task
 from hearth.protocol.client import read_task
 
 if TYPE_CHECKING:

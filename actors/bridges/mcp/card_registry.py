@@ -21,17 +21,17 @@ import trio
 from attrs import field, frozen
 
 from hearth._util.files import write_new
-from hearth.actors.memory_budget import unlimited
 from hearth.agentcard.validate import validate
 from hearth.audit.record import timestamp
 from hearth.errors import HearthError
-from hearth.protocol.weight import parsed_bytes
+from hearth.policy.memory import unlimited
+from hearth.protocol.size import parsed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from hearth.actors.memory_budget import Account
+    from hearth.policy.memory import Account
 
 log = logging.getLogger("hearth.agentcards")
 

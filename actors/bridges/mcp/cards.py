@@ -15,12 +15,11 @@ from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
 from hearth.actors.bridges.mcp.providers import Ask, Provider, as_mcp, no_session
-from hearth.actors.memory_budget import unlimited
 from hearth.agentcard.validate import AUTH_SCHEMES, LANDAUER_J, NAME_POINTS, PROTOCOLS, TRUST_TIERS, read_card
 from hearth.errors import CarrierError, MethodNotFound, RpcError, SessionInvalid
-from hearth.mcp.card_permits import policy_name
 from hearth.mcp.names import CARD_TOOLS, META
-from hearth.mcp.view import CARD_DEFINITIONS, DECLARE, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, VALIDATE
+from hearth.mcp.tools import CARD_DEFINITIONS, DECLARE, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, VALIDATE, policy_name
+from hearth.policy.memory import unlimited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.mcp.card_registry import Declared
     from hearth.actors.bridges.mcp.providers import Outcome
-    from hearth.actors.memory_budget import Account
     from hearth.agentcard.validate import Finding
+    from hearth.policy.memory import Account
 
 # --- The JSON Schema of AgentCards that `agentcard://schema` answers with
 #

@@ -24,7 +24,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from hearth.errors import ParseError
-from hearth.mcp.outcome import WORLD
+from hearth.mcp.results import WORLD
 from hearth.protocol.jsonrpc import require_depth
 from hearth.tools import RISK_NAMES
 

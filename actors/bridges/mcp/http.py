@@ -30,7 +30,7 @@ from hearth.actors.bridges.mcp.server import make_server
 from hearth.errors import InvalidRequest, QueueFull, RpcError
 from hearth.mcp.names import PATH
 from hearth.protocol.jsonrpc import dump_error
-from hearth.protocol.values import TOO_MANY, has_more_values
+from hearth.protocol.size import TOO_MANY, has_more_values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from hearth.actors.bridges.mcp.providers import Ask, Clients, Context, House, Provider
-    from hearth.actors.memory_budget import Account
     from hearth.api import Session
+    from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
 
     Houses: TypeAlias = Callable[[Principal], House]

@@ -16,11 +16,11 @@ from hearth.actors.bridges.mcp.consent import Job, arguments_of
 from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.actors.bridges.mcp.tasks_call import LEASE
-from hearth.actors.memory_budget import unlimited
 from hearth.api import Step
 from hearth.config.roots import CARDS
 from hearth.mcp.names import PLAN, mcp_name, nearest
-from hearth.mcp.view import PLAN_DEFINITION, PLAN_INPUT
+from hearth.mcp.tools import PLAN_DEFINITION, PLAN_INPUT
+from hearth.policy.memory import unlimited
 from hearth.schema import Validator
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.bridges.mcp.providers import Ask, Provider
-    from hearth.actors.memory_budget import Account
-    from hearth.mcp.view import ToolView
+    from hearth.mcp.tools import ToolView
+    from hearth.policy.memory import Account
 
 
 def all_offers(

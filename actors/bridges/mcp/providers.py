@@ -18,10 +18,10 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from hearth.actors.bridges.mcp.consent import Questions
-from hearth.actors.memory_budget import MCP_CLIENT_BYTES, unlimited
 from hearth.errors import CarrierError, HearthError, PermissionDenied, RpcError, SessionInvalid, TaskFailed
-from hearth.mcp.outcome import WORLD, ProtocolError, advice, of_error
-from hearth.mcp.view import ToolView
+from hearth.mcp.results import WORLD, ProtocolError, advice, of_error
+from hearth.mcp.tools import ToolView
+from hearth.policy.memory import MCP_CLIENT_BYTES, unlimited
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from pydantic import BaseModel
 
-    from hearth.actors.memory_budget import Account
     from hearth.api import Session
+    from hearth.policy.memory import Account
 
 # --- clients ----------------------------------------------------------------------------------------------------------
 # Which MCP client a request comes from, and the one HACP session that client has.

@@ -20,7 +20,6 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from hearth.actors.bridges.mcp.calls import submit
 from hearth.actors.bridges.mcp.consent import Job
 from hearth.actors.bridges.mcp.providers import Ask, Provider, no_resource
-from hearth.actors.memory_budget import MCP_WATCH_BYTES, text_bytes
 from hearth.api import Step
 from hearth.errors import (
     AuditUnavailable,
@@ -37,14 +36,15 @@ from hearth.errors import (
     from_wire,
 )
 from hearth.mcp.names import mcp_name
-from hearth.mcp.outcome import of_task
+from hearth.mcp.results import of_task
+from hearth.policy.memory import MCP_WATCH_BYTES, text_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from hearth.actors.bridges.mcp.providers import Client
-    from hearth.actors.memory_budget import Account
     from hearth.api import Session
+    from hearth.policy.memory import Account
 
 # --- Who is told that a resource has changed, and the looking that this takes
 #

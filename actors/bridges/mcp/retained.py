@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hearth.actors.memory_budget import HTTP_REQUEST_BYTES, SMALL, Account, Retained
-from hearth.protocol.weight import parsed_bytes
+from hearth.policy.memory import HTTP_REQUEST_BYTES, SMALL, Account, Retained
+from hearth.protocol.size import parsed_bytes
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Send

@@ -31,7 +31,7 @@ from hearth.cli.connect import standard_streams
 from hearth.client import connect
 from hearth.errors import CarrierError, ConfigError, MethodNotFound
 from hearth.policy.principal import Principal
-from hearth.protocol.values import MAX_VALUES, TOO_MANY, has_more_values
+from hearth.protocol.size import MAX_VALUES, TOO_MANY, has_more_values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

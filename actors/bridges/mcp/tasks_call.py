@@ -29,15 +29,15 @@ from pydantic_core import from_json, to_json
 from hearth._util.exceptions import sole
 from hearth.actors.bridges.mcp.providers import as_mcp
 from hearth.actors.bridges.mcp.retained import retained
-from hearth.actors.memory_budget import MCP_CALL_BYTES, SMALL_OUTCOME
 from hearth.actors.supervisor import contain
 from hearth.errors import HearthError, QueueFull
+from hearth.policy.memory import MCP_CALL_BYTES, SMALL_OUTCOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.actors.bridges.mcp.providers import Ask, CallNext, Context, Outcome
-    from hearth.actors.memory_budget import Retained
+    from hearth.policy.memory import Retained
 
 LEASE: Final = 300.0
 """Seconds that a task is kept after it was last asked for, as long as a HACP session is kept without a request."""

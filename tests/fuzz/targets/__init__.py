@@ -45,7 +45,7 @@ TARGETS: dict[str, Target] = {
     "mcp": Target("a tool's arguments, from tools/call to an accepted task", (
         "hearth.actors.bridges.mcp.offers", "hearth.actors.bridges.mcp.offers", "hearth.actors.bridges.mcp.consent",
         "hearth.actors.admission",
-        "hearth.mcp", "hearth.schema", "hearth.protocol.methods", "hearth.protocol.members", "hearth.drivers.tools",
+        "hearth.mcp", "hearth.schema", "hearth.protocol.methods", "hearth.protocol.methods", "hearth.drivers.tools",
     ), 1500),
 }  # fmt: skip
 

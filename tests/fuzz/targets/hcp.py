@@ -16,18 +16,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from hearth.errors import ParseError
-from hearth.hcp.reading import (
-    MessageError,
-    dump,
-    message,
-    read_declaration,
-    read_message,
-    read_submission,
-    write_message,
-)
-from hearth.hcp.rejection import LONGEST, Rejection
+from hearth.hcp.codec import MessageError, dump, message, read_declaration, read_message, read_submission, write_message
+from hearth.hcp.messages import LONGEST, Rejection, read_duration, read_instant
 from hearth.hcp.token import TokenError, issue, verify
-from hearth.hcp.values import read_duration, read_instant
 from hearth.protocol.jsonrpc import load
 
 from .. import HERE

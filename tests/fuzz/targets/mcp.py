@@ -27,13 +27,13 @@ from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.tools import build_tools
 from hearth.errors import HearthError, InvalidParams, PermissionDenied, ToolNotFound
-from hearth.known_members import known_by
 from hearth.mcp.names import PLAN, mcp_name
-from hearth.mcp.outcome import ProtocolError, of_error
-from hearth.mcp.view import PLAN_INPUT, ToolView
+from hearth.mcp.results import ProtocolError, of_error
+from hearth.mcp.tools import PLAN_INPUT, ToolView
 from hearth.policy.paths import PathGuard
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry, PrincipalRates, RateLimits, decide
+from hearth.protocol.known import known_by
 from hearth.protocol.methods import METHODS
 from hearth.schema import Validator, authority
 from hearth.tools import CARD_NAMESPACE, ToolRegistry

@@ -3,6 +3,10 @@
 It knows policy, capability and message, and decides once, before anything runs. It refuses to know who waits for a
 person's approval, how many jobs run already, and the carrier. Nothing that a caller can write makes a limit wider: what
 is approved is the narrower of what was asked, what the capability declares and what the policy allows.
+
+Whether a capability's version is one of those that a caller takes: semver ranges, in npm's grammar (L4).
+
+The grammar is a library's. This module knows what to say of a range that is none, and of a version that is outside.
 """
 
 from __future__ import annotations
@@ -11,27 +15,75 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
+from semantic_version import NpmSpec, Version
 
-from hearth.hcp.caller_schema import SchemaRefused, read_caller_schema
-from hearth.hcp.inputs import InputRefused, ask, fill_defaults, what_is_wrong
-from hearth.hcp.rejection import ReasonCode as ReasonCode, Rejection as Rejection, listed, one_of, quoted
-from hearth.hcp.spelling import line_as_given, port_as_given, respelled
-from hearth.hcp.values import CLASSIFICATIONS, NEEDED_RISK_LEVEL, RISKS, write_duration
-from hearth.hcp.versions import GRAMMAR, how_to_accept, satisfies
+from hearth.hcp.inputs import InputRefused, ask, fill_defaults, line_as_given, port_as_given, respelled, what_is_wrong
+from hearth.hcp.messages import (
+    CLASSIFICATIONS,
+    NEEDED_RISK_LEVEL,
+    RISKS,
+    ReasonCode as ReasonCode,
+    Rejection as Rejection,
+    listed,
+    one_of,
+    quoted,
+    write_duration,
+)
+from hearth.hcp.schemas import SchemaRefused, read_caller_schema
 from hearth.policy.rules import decide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
-    from hearth.hcp.caller_schema import CallerSchema
     from hearth.hcp.capability import Capability, Escalation, Safety
-    from hearth.hcp.messages import TaskSubmit
-    from hearth.hcp.spelling import LineName, PortName
-    from hearth.hcp.values import Classification, Priority, Risk
+    from hearth.hcp.inputs import LineName, PortName
+    from hearth.hcp.messages import Classification, Priority, Risk, TaskSubmit
+    from hearth.hcp.schemas import CallerSchema
     from hearth.policy.principal import Principal
     from hearth.policy.rules import JobRules, PolicyEntry
     from hearth.tools import Tool
+
+LONGEST_RANGE: Final = 200
+"""Characters of a range; the longest that somebody means is far shorter."""
+GRAMMAR: Final = (
+    'Write a range as npm does: "1.x", "^1.2", "~1.2.3", ">=1.0.0 <2.0.0" (a space between two bounds, none after an '
+    'operator), "1.x || 3.x", or leave capability_version out for any version'
+)
+"""The cure for a range that cannot be read."""
+
+
+def read_version(text: str) -> str:
+    """A semver version, as it was given. Raises ValueError that says what was expected."""
+    try:
+        Version(text)
+    except ValueError:
+        raise ValueError(f'expected a semver version such as "1.0.0", got {text[:60]!r}') from None
+    return text
+
+
+def satisfies(version: str, accepted: str) -> bool:
+    """Whether `version` lies within the range `accepted`. Raises ValueError for a range that cannot be read.
+
+    A pre-release is in a range only where the range names a pre-release of the same version, as npm has it.
+    """
+    if len(accepted) > LONGEST_RANGE:
+        raise ValueError(f"a range of {len(accepted)} characters; at most {LONGEST_RANGE} are read")
+    try:
+        spec = NpmSpec(accepted)
+    except ValueError:
+        raise ValueError(f"{accepted[:60]!r} is not a range of semver versions") from None
+    return bool(spec.match(Version(version)))
+
+
+def how_to_accept(version: str) -> str:
+    """A sentence for a caller whose range leaves out `version`, the one there is."""
+    there = Version(version)
+    if there.prerelease:
+        return f'The version here is {version}, a pre-release: name it exactly, capability_version "{version}"'
+    fitting = f"{there.major}.x" if there.major else f"~{there.major}.{there.minor}.{there.patch}"
+    return f'The version here is {version}: "{fitting}" accepts it, and so does leaving capability_version out'
+
 
 _SUPERVISED: Final[Risk] = "R3"
 """From here on a capability that requires human approval gets it (L3, Approval Flow)."""
