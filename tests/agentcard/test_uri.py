@@ -57,7 +57,7 @@ def test_the_parts_that_decide_where_a_uri_leads():
     found = parse_uri("HTTPS://user@[2001:db8::7]:8443/a?b#c")
     assert found is not None
     assert (found.scheme, found.host, found.port) == ("https", "[2001:db8::7]", "8443")
-    assert [(u.host, u.port) for u in map(parse, ["a:b", "a://", "a://h", "a://h:"])] == [
+    assert [(u.host, u.port) for u in map(parse_uri, ["a:b", "a://", "a://h", "a://h:"])] == [
         (None, None), ("", None), ("h", None), ("h", ""),
     ]  # fmt: skip
 
