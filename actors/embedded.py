@@ -25,11 +25,11 @@ from hearth.actors.events import EventLog, EventReader
 from hearth.actors.mailbox import Slot
 from hearth.actors.outbox import Outbox
 from hearth.actors.runtime import Runtime
+from hearth.client.jobs import Delegating
+from hearth.client.session import Following, Link, SessionFace, TakeBack
 from hearth.config.model import Config
-from hearth.delegation import Delegating
 from hearth.drivers.boards import Board
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
-from hearth.facade import Following, Link, SessionFace, TakeBack
 from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.client import read_event
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hearth.actors.runtime import RuntimeParts
     from hearth.actors.session import Session
     from hearth.api import TaskEvent
-    from hearth.delegation_jobs import Delegations
+    from hearth.client.job_stream import Delegations
     from hearth.drivers.base import Style
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params
@@ -385,7 +385,7 @@ class LocalLetter:
 
 
 class LocalJobs:
-    """Implements `delegation_jobs.Post`."""
+    """Implements `job_stream.Post`."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime = runtime
@@ -397,7 +397,7 @@ class LocalJobs:
     def delegations(self) -> Delegations:
         """The jobs that are followed here."""
         if self._jobs is None:
-            from hearth.delegation_jobs import Delegations
+            from hearth.client.job_stream import Delegations
 
             self._jobs = Delegations(self)
             if self._outbox.gone:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         TaskResult as TaskResult,
         step as step,
     )
-    from hearth.client import connect as connect
+    from hearth.client.connection import connect as connect
     from hearth.config.model import Config as Config, load_config as load_config
     from hearth.errors import (
         ArtifactDamaged as ArtifactDamaged,
@@ -59,7 +59,7 @@ _HOME = {
     "hearth.actors.bridges.hcp.execution": "Answer",
     "hearth.actors.embedded": "open_runtime",
     "hearth.api": "Delegation JobEvent JobResult Step StepResult Task TaskEvent TaskResult step",
-    "hearth.client": "connect",
+    "hearth.client.connection": "connect",
     "hearth.config.model": "Config load_config",
     "hearth.errors": (
         "ArtifactDamaged CarrierError ConfigError DeviceError HearthError InvalidParams JobFailed "

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.book import Book
     from hearth.actors.runtime import RuntimeParts
     from hearth.api import JobEvent, JobResult
-    from hearth.delegation_face import DelegationFace
+    from hearth.client.job_handle import DelegationFace
     from hearth.hcp.capability import Capability
     from hearth.tools import Args, StepContext, Tool
 

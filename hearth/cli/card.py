@@ -1,7 +1,7 @@
 """`hearth card show|validate|fetch`: the daemon's own AgentCard, and those of others.
 
 It owns what is asked, kept and printed. What a valid card is `hearth.agentcard` says; how a stranger's is fetched,
-`hearth.dial.card`. Nothing that a card claims is acted upon: it is shown.
+`hearth.transport.card`. Nothing that a card claims is acted upon: it is shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.agentcard.validate import Finding
-    from hearth.dial.card import Fetched
+    from hearth.transport.card import Fetched
 
 MAX_FILE = 16 << 20
 """Bytes of a file to validate."""
@@ -87,10 +87,10 @@ def fetch(options: Options, url: str, **how: Any) -> int:
     card claims is not verified by anybody: treat it as a visiting card, not as a passport.
     """
     try:
-        from hearth.dial import card as dial
+        from hearth.transport import card as fetching
     except ModuleNotFoundError as error:
         raise ConfigError(f"`hearth card fetch` needs {error.name}; pip install 'hearth[http]'") from None
-    asked = dial.card_url(url, insecure_http=how["insecure_http"])
+    asked = fetching.card_url(url, insecure_http=how["insecure_http"])
     fetched: list[Fetched] = []
 
     async def work() -> int:
@@ -101,8 +101,8 @@ def fetch(options: Options, url: str, **how: Any) -> int:
         code = interruptible(work)
         if code != DONE:
             return code
-        found = dial.examine(fetched[0], any_scheme=how["any_scheme"])
-    except dial.CardRefused as refused:
+        found = fetching.examine(fetched[0], any_scheme=how["any_scheme"])
+    except fetching.CardRefused as refused:
         if options.json:
             findings = [finding.to_json() for finding in refused.findings]
             click.echo(_json({"error": {"message": str(refused)}, "findings": findings}))
@@ -118,7 +118,7 @@ async def _fetched(
 ) -> Fetched:
     """The card from the cache while it is fresh, else from its server, and then kept if it is a valid one."""
     from hearth.cli.card_cache import CardCache, default_directory
-    from hearth.dial.card import examine, fetch_card
+    from hearth.transport.card import examine, fetch_card
 
     directory = cache or default_directory(os.environ)
     kept = CardCache(directory) if directory is not None else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from hearth.dial.card import MAX_AGE_S, MAX_BYTES, Fetched
+from hearth.transport.card import MAX_AGE_S, MAX_BYTES, Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

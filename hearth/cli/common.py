@@ -18,16 +18,16 @@ from attrs import frozen
 
 from hearth._util.exceptions import unwrapped
 from hearth._version import __version__
-from hearth.address import looked_up, named
 from hearth.cli import render
-from hearth.client import Client, connect
+from hearth.client.connection import Client, connect
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
+from hearth.transport.address import looked_up, named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from hearth.address import Address, NamedBy
-    from hearth.facade import SessionFace
+    from hearth.client.session import SessionFace
+    from hearth.transport.address import Address, NamedBy
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 

@@ -18,8 +18,8 @@ import trio
 
 from hearth._util.exceptions import unwrapped
 from hearth.cli.common import DONE, Options, interruptible, standard
-from hearth.dial import open_stream
 from hearth.errors import CarrierError, ConfigError
+from hearth.transport import open_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

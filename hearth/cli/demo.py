@@ -32,7 +32,7 @@ from hearth.cli.demo_scenes import (
     what_there_is,
 )
 from hearth.cli.demo_stage import SAFE_LINE, DaemonProcess, Place, Stage, make_place, make_stage, run_daemon
-from hearth.client import connect
+from hearth.client.connection import connect
 from hearth.errors import HearthError, PermissionDenied, ResourceBusy
 
 if TYPE_CHECKING:

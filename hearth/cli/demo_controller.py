@@ -11,7 +11,7 @@ import sys
 
 import trio
 
-from hearth.client import connect
+from hearth.client.connection import connect
 
 HEARTBEAT_MS = 5_000
 LIFETIME = 60.0

@@ -21,8 +21,8 @@ from hearth.cli.audit import record_line
 from hearth.cli.demo import SCENE_LIMIT
 from hearth.cli.demo_stage import run_daemon
 from hearth.cli.hcpaccount import show
-from hearth.client import connect
-from hearth.delegation_jobs import closes
+from hearth.client.connection import connect
+from hearth.client.job_stream import closes
 from hearth.errors import JobRejected
 from hearth.hcp.messages import Event
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hearth.api import JobResult
     from hearth.cli.demo_stage import Place, Stage
-    from hearth.client import Client
+    from hearth.client.connection import Client
 
 CAPABILITY = "bench-climate-survey"
 MESSAGE_ID = "5d3c1c5e-6f0e-4b3c-9a57-0d1f2b6f4a10"

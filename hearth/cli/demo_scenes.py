@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from hearth.api import Step, TaskEvent
-    from hearth.client import Client
-    from hearth.facade import SessionFace, TaskFace
+    from hearth.client.connection import Client
+    from hearth.client.session import SessionFace, TaskFace
 
 
 EXAMPLE: Mapping[str, Any] = {

@@ -27,18 +27,18 @@ from attrs import asdict, evolve, frozen
 
 from hearth._util.ownership import whose_hands
 from hearth._version import __version__
-from hearth.address import UnixAddress, WebSocketAddress
 from hearth.audit.files import backward, parse
 from hearth.audit.record import Record, digest
 from hearth.cli import render
 from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible, session, standard
 from hearth.config.model import Config, default_socket, default_state_dir, load_config
 from hearth.errors import CarrierError, RpcError
+from hearth.transport.address import UnixAddress, WebSocketAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from hearth.address import Address
+    from hearth.transport.address import Address
 
 
 COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from hearth.api import JobResult
-    from hearth.client import Client
-    from hearth.delegation_face import DelegationFace
+    from hearth.client.connection import Client
+    from hearth.client.job_handle import DelegationFace
     from hearth.hcp.messages import Message
 
 

@@ -20,16 +20,16 @@ from hearth._version import __version__
 from hearth.api import TERMINAL
 from hearth.cli import render
 from hearth.cli.common import DONE, Options, connected, interruptible, report, session, standard
+from hearth.client.session import TaskEvents
 from hearth.errors import HearthError, InvalidParams, TaskFailed, from_wire
-from hearth.facade import TaskEvents
 from hearth.protocol.known import require_known
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hearth.api import TaskEvent
-    from hearth.client import Client
-    from hearth.facade import SessionFace
+    from hearth.client.connection import Client
+    from hearth.client.session import SessionFace
 
 
 # --- tasks and events as text ---------------------------------------------------------------------------------------

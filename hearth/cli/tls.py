@@ -1,7 +1,7 @@
 """`hearth tls init|client|renew|show`: certificates for a test bench, and what a certificate says.
 
 It owns where the files lie, that nobody else can read a key at any moment, and what is told of them; what is in a
-certificate is `hearth.pki`'s to say.
+certificate is `hearth.transport.certificates`'s to say.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hearth import pki
 from hearth._util.files import write_new
 from hearth._util.toml import dump_string, dump_value
-from hearth.address import TLS_PORT, TlsAddress
 from hearth.cli import render
 from hearth.cli.common import Options, standard
 from hearth.errors import ConfigError
+from hearth.transport import certificates
+from hearth.transport.address import TLS_PORT, TlsAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,11 @@ NOT_FOR = (
 )
 
 lifetime = click.option(
-    "--days", type=click.IntRange(1, pki.LEAF_DAYS), default=pki.LEAF_DAYS, show_default=True, help="Lifetime."
+    "--days",
+    type=click.IntRange(1, certificates.LEAF_DAYS),
+    default=certificates.LEAF_DAYS,
+    show_default=True,
+    help="Lifetime.",
 )
 
 
@@ -66,12 +70,12 @@ def init(options: Options, directory: str, hosts: Sequence[str], days: int) -> N
     """
     now = dt.datetime.now(dt.UTC)
     hosts = list(dict.fromkeys((*hosts, *LOOPBACK, *_own_name())))
-    authority = pki.new_authority(now)
+    authority = certificates.new_authority(now)
     try:
-        server = pki.issue_server(authority, hosts, now, days)
+        server = certificates.issue_server(authority, hosts, now, days)
     except ConfigError as error:
         raise ConfigError(f"--host: {error}") from None
-    client = pki.issue_client(authority, BENCH_CLIENT, now, days)
+    client = certificates.issue_client(authority, BENCH_CLIENT, now, days)
     folder = Path(directory).absolute()
     _write_all(folder, {"ca": authority, "server": server, CLIENT: client})
     told = _told(folder, CLIENT, BENCH_CLIENT, client, _dialled(hosts))
@@ -91,7 +95,7 @@ def client(options: Options, directory: str, name: str, days: int) -> None:
     if not _FILE.match(name):
         raise ConfigError(f"{name!r} cannot be a client's name here: take letters, digits and . _ - (at most 64)")
     folder, now = Path(directory).absolute(), dt.datetime.now(dt.UTC)
-    made = pki.issue_client(_authority(folder, now), name, now, days)
+    made = certificates.issue_client(_authority(folder, now), name, now, days)
     _write_all(folder, {name: made})
     told = _told(folder, name, name, made, _host_of(folder))
     if options.json:
@@ -118,15 +122,15 @@ def renew(options: Options, directory: str, days: int) -> None:
     renewed = {}
     for path in leaves:
         with _about(path):
-            renewed[path] = pki.renew(authority, _read(path), now, days)
+            renewed[path] = certificates.renew(authority, _read(path), now, days)
     for path, cert in renewed.items():
         _replace(path, cert)
     if options.json:
-        told = {str(path): _as_json(pki.describe(cert)[0]) for path, cert in renewed.items()}
+        told = {str(path): _as_json(certificates.describe(cert)[0]) for path, cert in renewed.items()}
         click.echo(render.compact({"renewed": told}))
         return
     for path, cert in renewed.items():
-        click.echo(f"renewed {path}, valid until {pki.describe(cert)[0].end:%Y-%m-%d}")
+        click.echo(f"renewed {path}, valid until {certificates.describe(cert)[0].end:%Y-%m-%d}")
     click.echo("A running daemon takes them at SIGHUP; clients read theirs at the next connection.")
 
 
@@ -137,7 +141,7 @@ def show(options: Options, file: str) -> None:
     """Print what a certificate says, its names as [[policy]] match wants them."""
     path = Path(file)
     with _about(path):
-        found = pki.describe(_read(path))
+        found = certificates.describe(_read(path))
     if options.json:
         click.echo(render.compact({"certificates": [_as_json(each) for each in found]}))
         return
@@ -148,7 +152,7 @@ def show(options: Options, file: str) -> None:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _write_all(folder: Path, identities: Mapping[str, pki.Identity]) -> None:
+def _write_all(folder: Path, identities: Mapping[str, certificates.Identity]) -> None:
     """NAME.pem and NAME.key of each, all or none; never over a file that is there. Raises ConfigError."""
     try:
         folder.mkdir(mode=0o700, parents=True)
@@ -200,11 +204,11 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _authority(folder: Path, now: dt.datetime) -> pki.Identity:
+def _authority(folder: Path, now: dt.datetime) -> certificates.Identity:
     try:
         with _about(folder / "ca.pem"):
-            authority = pki.Identity(_read(folder / "ca.pem"), _read(folder / "ca.key"))
-            pki.check_authority(authority, now)
+            authority = certificates.Identity(_read(folder / "ca.pem"), _read(folder / "ca.key"))
+            certificates.check_authority(authority, now)
     except FileNotFoundError as error:
         raise ConfigError(f"{error.filename} is not there; `hearth tls init {folder}` makes a CA first") from None
     return authority
@@ -226,14 +230,14 @@ def _own_name() -> Iterator[str]:
     """This machine's name, if others could call it by that."""
     name = socket.gethostname()
     with contextlib.suppress(ConfigError):
-        pki.general_name(name)
+        certificates.general_name(name)
         yield name
 
 
 def _host_of(folder: Path) -> str:
     """What the server that is there may be called by from elsewhere."""
     with contextlib.suppress(OSError, ConfigError):
-        return _dialled([san.partition(":")[2] for san in pki.describe(_read(folder / "server.pem"))[0].sans])
+        return _dialled([san.partition(":")[2] for san in certificates.describe(_read(folder / "server.pem"))[0].sans])
     return LOOPBACK[0]
 
 
@@ -242,9 +246,9 @@ def _dialled(hosts: Sequence[str]) -> str:
     return next((host for host in hosts if host not in LOOPBACK and "*" not in host), LOOPBACK[0])
 
 
-def _told(folder: Path, file: str, name: str, made: pki.Identity, host: str) -> dict[str, Any]:
+def _told(folder: Path, file: str, name: str, made: certificates.Identity, host: str) -> dict[str, Any]:
     """What the daemon and a client need to be told, for a program."""
-    description = pki.describe(made.cert)[0]
+    description = certificates.describe(made.cert)[0]
     ca, cert, key = folder / "ca.pem", folder / f"{file}.pem", folder / f"{file}.key"
     return {
         "tls": {
@@ -302,7 +306,7 @@ def _policy_lines(name: str, match: Mapping[str, object]) -> list[str]:
     return ["  [[policy]]", f"  name = {dump_string(name)}", f"  match = {dump_value(match)}"]
 
 
-def _shown(each: pki.Description, now: dt.datetime) -> list[str]:
+def _shown(each: certificates.Description, now: dt.datetime) -> list[str]:
     values: dict[str, str] = {"subject": each.subject or "none", "names": ", ".join(each.sans) or "none"}
     values["issuer"] = each.issuer or "none"
     values["valid"] = f"{each.start:%Y-%m-%d %H:%M} to {each.end:%Y-%m-%d %H:%M} UTC, {_age(each, now)}"
@@ -313,7 +317,7 @@ def _shown(each: pki.Description, now: dt.datetime) -> list[str]:
     return [f"{click.style(name.ljust(7), bold=True)}  {render.clean(value)}" for name, value in values.items()]
 
 
-def _match(each: pki.Description) -> Mapping[str, str] | None:
+def _match(each: certificates.Description) -> Mapping[str, str] | None:
     """A condition for [[policy]] that this certificate meets; None where it cannot be a client's."""
     if "CA" in each.purposes or not {"TLS client", "any"} & set(each.purposes):
         return None
@@ -322,7 +326,7 @@ def _match(each: pki.Description) -> Mapping[str, str] | None:
     return {"cert_san": each.sans[0]} if each.sans else None
 
 
-def _age(each: pki.Description, now: dt.datetime) -> str:
+def _age(each: certificates.Description, now: dt.datetime) -> str:
     if now < each.start:
         return "not valid yet"
     if each.end < now:
@@ -331,7 +335,7 @@ def _age(each: pki.Description, now: dt.datetime) -> str:
     return f"{days} day{'' if days == 1 else 's'} left"
 
 
-def _as_json(each: pki.Description) -> dict[str, Any]:
+def _as_json(each: certificates.Description) -> dict[str, Any]:
     return {
         "subject": each.subject,
         "sans": each.sans,

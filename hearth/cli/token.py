@@ -18,10 +18,10 @@ import click
 from hearth._util.toml import dump_string
 from hearth.cli import render
 from hearth.cli.common import DONE, Options, standard
-from hearth.dial.tls import checked, readable
 from hearth.errors import ConfigError
 from hearth.fields import Mismatch, Text
 from hearth.policy.principal import MAX_TOKEN, PREFIX, from_token, new_token
+from hearth.transport.tls import checked, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from support.cards import EXAMPLE, card, with_endpoint
 
 from hearth.cli import card as module, card_cache
 from hearth.cli.card_cache import CardCache, default_directory
-from hearth.dial.card import Fetched
+from hearth.transport.card import Fetched
 
 
 def run(*arguments, text=None):
@@ -220,8 +220,8 @@ def test_mistakes_in_the_call_are_usage_errors(tmp_path):
 
 def test_without_the_http_extra_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "httpx2", None)
-    monkeypatch.delitem(__import__("sys").modules, "hearth.dial.card")
-    monkeypatch.delattr("hearth.dial.card", raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "hearth.transport.card")
+    monkeypatch.delattr("hearth.transport.card", raising=False)
     done = run("fetch", "https://a.example")
     assert done.exit_code == 2
     assert "pip install 'hearth[http]'" in done.stderr

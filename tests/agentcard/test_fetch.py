@@ -10,9 +10,9 @@ from support.cards import EXAMPLE, card, with_endpoint
 from support.pki import Bench
 
 from hearth.actors.bridges.http.card import routes
-from hearth.dial import card as dial
-from hearth.dial.card import CardRefused, Fetched, card_url, examine, fetch_card, is_here
 from hearth.errors import CarrierError, ConfigError
+from hearth.transport import card as fetching
+from hearth.transport.card import CardRefused, Fetched, card_url, examine, fetch_card, is_here
 
 OWN = "application/agentcard+json"
 PATIENCE = 20
@@ -20,7 +20,7 @@ PATIENCE = 20
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(dial, "TIME_S", 10.0)
+    monkeypatch.setattr(fetching, "TIME_S", 10.0)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ async def test_a_body_without_end_is_cut_off_at_a_megabyte():
 
 
 async def test_a_server_that_dribbles_is_given_up_in_time(monkeypatch):
-    monkeypatch.setattr(dial, "TIME_S", 0.3)
+    monkeypatch.setattr(fetching, "TIME_S", 0.3)
 
     async def dribble(stream, _head):
         await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
@@ -200,7 +200,7 @@ async def test_a_server_that_dribbles_is_given_up_in_time(monkeypatch):
 
 
 async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch):
-    monkeypatch.setattr(dial, "TIME_S", 0.2)
+    monkeypatch.setattr(fetching, "TIME_S", 0.2)
 
     async def silent(_stream, _head):
         await trio.sleep_forever()
@@ -278,8 +278,8 @@ async def test_a_redirect_from_https_to_http_is_refused_whatever_was_asked(bench
 
 def test_a_redirect_onto_this_machine_is_refused():
     with pytest.raises(CardRefused, match="no business"):
-        dial._check_redirect(
-            dial.httpx2.URL("https://a.example"), dial.httpx2.URL("https://127.0.0.1/"), insecure_http=True
+        fetching._check_redirect(
+            fetching.httpx2.URL("https://a.example"), fetching.httpx2.URL("https://127.0.0.1/"), insecure_http=True
         )
 
 

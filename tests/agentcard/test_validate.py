@@ -12,7 +12,7 @@ from support.cards import EXAMPLE, GOOD, LARGEST, SMALLEST, card, with_capabilit
 
 from hearth.agentcard.document import MAX_FINDINGS
 from hearth.agentcard.validate import LANDAUER_J, read_card, validate
-from hearth.dial.card import Fetched, examine
+from hearth.transport.card import Fetched, examine
 
 
 def only(document):

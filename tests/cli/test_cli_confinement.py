@@ -10,9 +10,9 @@ import threading
 import pytest
 from support.confinement import landlock_abi, needs_filters, needs_landlock
 
-from hearth.address import UnixAddress, parse
 from hearth.cli import doctor
 from hearth.config.model import Config, load_config
+from hearth.transport.address import UnixAddress, parse
 
 IN_FORCE = {"state": "in force", "in_force": ["no_new_privs", "files", "syscalls"]}
 HELD = {

@@ -10,8 +10,8 @@ import threading
 import orjson
 import pytest
 
-from hearth import client
 from hearth.cli import tasks
+from hearth.client import connection
 
 pytestmark = pytest.mark.slow
 
@@ -302,7 +302,7 @@ def test_nobody_at_the_socket_is_exit_code_3_with_a_cure(cli, tmp_path):
 
 
 def test_somebody_who_does_not_answer_is_not_waited_for_for_ever(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "PATIENCE", 0.05)
+    monkeypatch.setattr(connection, "PATIENCE", 0.05)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent"))
         silent.listen()

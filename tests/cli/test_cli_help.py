@@ -15,7 +15,7 @@ from hearth import __version__
 from hearth.cli.main import COMMANDS, _report_bug, cli
 
 HEAVY = ("trio", "rich", "attrs", "attr", "orjson", "psutil", "cryptography", "gpiod")
-HEAVY += ("hearth.client", "hearth.config.model")
+HEAVY += ("hearth.client.connection", "hearth.config.model")
 
 
 def loaded_by(*args: str) -> set[str]:

@@ -17,11 +17,11 @@ from cryptography import x509
 from support.pki import CLIENT, DAY, Bench, certify, name, needs_openssl
 from support.tls_door import echoed, opened
 
-from hearth.address import parse
 from hearth.cli import tls
 from hearth.config.model import load_config
 from hearth.errors import ConfigError
-from hearth.pki import LEAF_DAYS, general_name, issue_client, new_authority
+from hearth.transport.address import parse
+from hearth.transport.certificates import LEAF_DAYS, general_name, issue_client, new_authority
 
 FILES = ["ca.key", "ca.pem", "client.key", "client.pem", "server.key", "server.pem"]
 

@@ -13,11 +13,11 @@ import tomllib
 
 import pytest
 
-from hearth.address import parse
 from hearth.cli import token as cli_token
 from hearth.config.model import load_config
 from hearth.policy.principal import MAX_TOKEN, Tokens
 from hearth.policy.rules import PolicyEntry, token_digests
+from hearth.transport.address import parse
 
 TOKEN = re.compile(r"hearth_[A-Za-z0-9_-]{43}")
 

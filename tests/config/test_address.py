@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth import address
-from hearth.address import (
+from hearth.errors import ConfigError
+from hearth.transport import address
+from hearth.transport.address import (
     EXAMPLES,
     SshAddress,
     TlsAddress,
@@ -18,7 +19,6 @@ from hearth.address import (
     named,
     parse,
 )
-from hearth.errors import ConfigError
 
 PEM = Path("/etc/hearth/a b.pem")
 

@@ -10,7 +10,8 @@ from support.hcp_callee import OTHER, SESSION, accepted, delegated, joined, writ
 from support.steps import within_real_seconds
 
 import hearth
-from hearth import CarrierError, InvalidParams, JobFailed, JobRejected, SessionInvalid, delegation_jobs
+from hearth import CarrierError, InvalidParams, JobFailed, JobRejected, SessionInvalid
+from hearth.client import job_stream
 from hearth.hcp.codec import MessageError
 from hearth.hcp.messages import (
     Artifact,
@@ -365,7 +366,7 @@ async def test_an_event_of_a_kind_that_is_not_known_here_is_passed_on(ends):
 async def test_a_message_that_cannot_be_read_is_passed_over_with_a_warning(ends, caplog):
     client, callee = ends
     async with delegated(client, callee) as job:
-        with caplog.at_level(logging.WARNING, "hearth.delegation"):
+        with caplog.at_level(logging.WARNING, "hearth.client.jobs"):
             whole = written(DONE)
             await callee.say({**whole, "type": "event", "payload": {"event_type": "progress"}})
             await callee.say({"hcp_version": "1.0"}, {**whole, "type": "gossip"}, {**whole, "session_id": 7})
@@ -429,7 +430,7 @@ async def test_a_second_reader_has_everything_sent_again_and_the_first_sees_noth
 
 
 async def test_a_reader_that_falls_behind_has_the_rest_sent_again(ends, monkeypatch):
-    monkeypatch.setattr(delegation_jobs, "MESSAGES_KEPT", 4)
+    monkeypatch.setattr(job_stream, "MESSAGES_KEPT", 4)
     client, callee = ends
     told = [*range(1, 11)]
 
@@ -585,7 +586,7 @@ async def test_an_abort_that_is_answered_with_how_the_job_has_ended_returns_that
 
 
 async def test_a_callee_that_never_closes_its_session_keeps_no_reader(ends, monkeypatch, caplog):
-    monkeypatch.setattr(delegation_jobs, "CLOSING_PATIENCE", 0.05)
+    monkeypatch.setattr(job_stream, "CLOSING_PATIENCE", 0.05)
     client, callee = ends
     async with delegated(client, callee) as job:
         await callee.event(1)
@@ -599,7 +600,7 @@ async def test_a_callee_that_never_closes_its_session_keeps_no_reader(ends, monk
 
 @pytest.mark.parametrize("state", ["ABORTED", "FAILED"])
 async def test_a_callee_that_ends_in_a_state_and_tells_no_outcome_keeps_no_caller(ends, monkeypatch, caplog, state):
-    monkeypatch.setattr(delegation_jobs, "CLOSING_PATIENCE", 0.05)
+    monkeypatch.setattr(job_stream, "CLOSING_PATIENCE", 0.05)
     client, callee = ends
     async with delegated(client, callee) as job:
         await callee.event(1, "state_changed", from_state="ABORTING", to_state=state)
@@ -768,7 +769,8 @@ async def test_the_lists_are_what_the_daemon_answers(ends):
 
 
 async def test_a_client_that_hands_nothing_over_imports_nothing_for_it():
-    code = "import hearth.client, sys; print({'hearth.hcp', 'isodate', 'hearth.delegation_jobs'} & set(sys.modules))"
+    heavy = {"hearth.hcp", "isodate", "hearth.client.job_stream"}
+    code = f"import hearth.client.connection, sys; print({heavy} & set(sys.modules))"
     done = await trio.run_process([sys.executable, "-c", code], capture_stdout=True)
     assert done.stdout == b"set()\n"
 

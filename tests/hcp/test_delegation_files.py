@@ -8,7 +8,7 @@ import stat
 import pytest
 import trio
 
-from hearth.delegation_face import fetch, fetch_to
+from hearth.client.job_handle import fetch, fetch_to
 from hearth.errors import ArtifactDamaged, CarrierError
 
 URI = "hcp://6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42/artifacts/samples.csv"

@@ -5,7 +5,7 @@ import logging
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.delegation_jobs import EARLY_KEPT, InOrder
+from hearth.client.job_stream import EARLY_KEPT, InOrder
 from hearth.hcp.messages import Event, Message, TaskCompleted
 
 SESSION = "6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42"
@@ -75,7 +75,7 @@ def test_an_event_that_was_processed_before_a_restart_is_not_given_out_again():
 )
 def test_a_gap_is_told_in_the_log_when_it_shows(caplog):
     order = InOrder()
-    with caplog.at_level(logging.WARNING, "hearth.delegation"):
+    with caplog.at_level(logging.WARNING, "hearth.client.jobs"):
         assert given_out(order, [event(2), event(3)]) == []
     assert [record.getMessage() for record in caplog.records] == [
         f"HCP session {SESSION}: event 2 has come, and 1 has not"

@@ -24,7 +24,7 @@ from hearth.actors.listeners.accepting import Doorway
 from hearth.actors.runtime import Runtime
 from hearth.actors.tally import Latencies
 from hearth.api import Step
-from hearth.client import connect
+from hearth.client.connection import connect
 from hearth.config.model import AuditConfig, Config, PolicyConfig
 from hearth.errors import PermissionDenied, QueueFull, RpcError, SessionInvalid
 from hearth.protocol.methods import METHODS

@@ -18,9 +18,9 @@ from support.pki import DAY, Bench, needs_openssl
 
 from hearth.actors.listeners import tls
 from hearth.actors.listeners.tls import Certificates
-from hearth.address import TlsAddress
-from hearth.dial import tls as dial_tls
 from hearth.errors import ConfigError
+from hearth.transport import tls as dial_tls
+from hearth.transport.address import TlsAddress
 
 
 @pytest.fixture

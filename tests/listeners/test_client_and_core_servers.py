@@ -13,7 +13,7 @@ from support.waiting import passes
 
 import hearth
 from hearth import CarrierError, step
-from hearth.client import FIRST_WAIT, LONGEST_WAIT, Polling
+from hearth.client.connection import FIRST_WAIT, LONGEST_WAIT, Polling
 from hearth.errors import InvalidParams, SessionInvalid, TaskNotFound
 from hearth.protocol.client import ProtocolViolation
 

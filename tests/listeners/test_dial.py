@@ -13,9 +13,9 @@ import pytest
 import trio
 from support.users import NOBODY, ordinary_user
 
-from hearth import CarrierError, dial
-from hearth.address import named, parse
-from hearth.dial import open_stream, tls
+from hearth import CarrierError, transport
+from hearth.transport import open_stream, tls
+from hearth.transport.address import named, parse
 
 PATIENCE = 20
 
@@ -41,8 +41,10 @@ def test_a_client_of_the_unix_socket_imports_nothing_of_the_other_carriers(tmp_p
             [sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, timeout=PATIENCE, check=True
         )
     loaded = json.loads(done.stdout)
-    others = ("hearth.dial.t", "hearth.dial.s", "hearth.dial.w", "hearth.dial.c", "wsproto", "h11", "trio_websocket")
-    assert not [name for name in loaded if name.startswith((*others, "cryptography", "difflib", "cattrs"))]
+    ours = [name for name in loaded if name.startswith("hearth.transport.")]
+    assert ours == ["hearth.transport.address"]
+    others = ("wsproto", "h11", "trio_websocket", "cryptography", "difflib", "cattrs")
+    assert not [name for name in loaded if name.startswith(others)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else; run the tests as root")
@@ -125,7 +127,7 @@ async def test_a_link_that_is_dead_is_found_out_by_the_kernel(bounded) -> None:
 
 
 async def test_a_daemon_that_accepts_nobody_is_waited_for_only_so_long(bounded, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(dial, "PATIENCE", 0.1)
+    monkeypatch.setattr(transport, "PATIENCE", 0.1)
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as first:
         listening.bind(str(tmp_path / "full"))
         listening.listen(0)

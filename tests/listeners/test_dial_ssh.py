@@ -19,9 +19,9 @@ import trio
 
 import hearth
 from hearth import CarrierError, ConfigError
-from hearth.address import SshAddress, parse
-from hearth.dial import open_stream, ssh
-from hearth.dial.ssh import command, remote_command
+from hearth.transport import open_stream, ssh
+from hearth.transport.address import SshAddress, parse
+from hearth.transport.ssh import command, remote_command
 
 PATIENCE = 30
 ANSWER = """

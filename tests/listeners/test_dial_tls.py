@@ -14,8 +14,8 @@ import trustme
 
 import hearth
 from hearth import CarrierError, ConfigError
-from hearth.address import parse
-from hearth.dial import open_stream, tls
+from hearth.transport import open_stream, tls
+from hearth.transport.address import parse
 
 PATIENCE = 20
 OPENED = {"session_id": "S1", "capabilities": [], "protocol_version": "0.1.0"}

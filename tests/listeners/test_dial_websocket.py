@@ -17,9 +17,9 @@ from wsproto.events import AcceptConnection, CloseConnection, Ping, Pong, Reques
 
 import hearth
 from hearth import CarrierError, ConfigError
-from hearth.address import parse
-from hearth.dial import open_stream, tls, websocket
-from hearth.dial.websocket import WebSocketStream
+from hearth.transport import open_stream, tls, websocket
+from hearth.transport.address import parse
+from hearth.transport.websocket import WebSocketStream
 
 PATIENCE = 20
 OPENED = {"session_id": "S1", "capabilities": [], "protocol_version": "0.1.0"}

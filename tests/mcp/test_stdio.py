@@ -344,7 +344,7 @@ class Unreachable:
 
 
 async def test_a_daemon_that_cannot_be_reached_again_is_told_as_that(tmp_path):
-    from hearth.address import parse
+    from hearth.transport.address import parse
 
     daemon = Daemon(parse(f"unix:{tmp_path}/nobody.sock"))
     with pytest.raises(CarrierError, match=r"nobody\.sock"):

@@ -30,7 +30,7 @@ from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import Doorway
 from hearth.actors.opening import open_listeners
-from hearth.client import Client
+from hearth.client.connection import Client
 from hearth.config.model import Config, Endpoint, TlsConfig, WebSocketConfig
 from hearth.policy.principal import Principal, from_token
 from hearth.policy.rules import Match, PolicyEntry

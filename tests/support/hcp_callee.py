@@ -10,7 +10,7 @@ from datetime import timedelta
 import trio
 import trio.testing
 
-from hearth.client import Client
+from hearth.client.connection import Client
 from hearth.hcp.codec import message, write_message
 from hearth.hcp.messages import AcceptedConstraints, Event, TaskAccepted, TaskRejected
 

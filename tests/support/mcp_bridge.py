@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hearth.actors.bridges.mcp.offers import all_offers
 from hearth.actors.bridges.mcp.stdio import Daemon, bridge
-from hearth.address import parse
 from hearth.cli.common import interruptible
+from hearth.transport.address import parse
 
 if __name__ == "__main__":
     address, state, beat = sys.argv[1:]

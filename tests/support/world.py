@@ -26,7 +26,7 @@ from support.doubles import (
 from hearth.actors.carrier import PeerGone
 from hearth.actors.connection import Connection
 from hearth.actors.runtime import Runtime, RuntimeParts
-from hearth.client import Client
+from hearth.client.connection import Client
 from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
 from hearth.errors import DeviceError, InvalidParams, from_wire

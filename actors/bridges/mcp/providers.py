@@ -63,7 +63,7 @@ class House(Protocol):
     def open_session(
         self, *, client_name: str | None = None, client_version: str | None = None
     ) -> AbstractAsyncContextManager[Session]:
-        """See hearth.client.Client."""
+        """See hearth.client.connection.Client."""
         ...
 
 

@@ -28,7 +28,7 @@ from hearth.actors.bridges.mcp.providers import KEEP_ALIVE, Client, who
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.cli.common import Options, interruptible, standard
 from hearth.cli.connect import standard_streams
-from hearth.client import connect
+from hearth.client.connection import connect
 from hearth.errors import CarrierError, ConfigError, MethodNotFound
 from hearth.policy.principal import Principal
 from hearth.protocol.size import MAX_VALUES, TOO_MANY, has_more_values
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from mcp.shared._stream_protocols import ReadStream
 
     from hearth.actors.bridges.mcp.providers import Context, House, Provider
-    from hearth.address import Address
     from hearth.api import Session
-    from hearth.client import Client as HearthClient
+    from hearth.client.connection import Client as HearthClient
+    from hearth.transport.address import Address
 
 LAST_WORDS: Final = 1.0
 """Seconds that the answers to what was under way may take to be read, once the client has ended its side."""

@@ -1,4 +1,4 @@
-"""What a caller holds of a job: implements `hearth.api.Delegation` over `hearth.delegation_jobs`.
+"""What a caller holds of a job: implements `hearth.api.Delegation` over `hearth.client.job_stream`.
 
 Owns what of the messages a user sees: events as `JobEvent`, the end as `JobResult`. Which message comes when, and how
 often, is the jobs' business.
@@ -26,7 +26,7 @@ from hearth.hcp.messages import HCP_VERSION, Event, TaskCompleted, TaskFailed, n
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-    from hearth.delegation_jobs import Delegations, Job, Messages
+    from hearth.client.job_stream import Delegations, Job, Messages
     from hearth.hcp.messages import Message, State, TaskAccepted
 
     Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]

@@ -24,7 +24,7 @@ from hearth.errors import CarrierError, ConfigError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from hearth.address import SshAddress
+    from hearth.transport.address import SshAddress
 
 CONNECT: Final = 10
 """Seconds that ssh may take to reach the other machine."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-    from hearth.address import TlsAddress, WebSocketAddress
+    from hearth.transport.address import TlsAddress, WebSocketAddress
 
 
 # --- TCP ------------------------------------------------------------------------------------------------------------

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hearth.address import SshAddress, TlsAddress, UnixAddress
 from hearth.errors import CarrierError, ConfigError
+from hearth.transport.address import SshAddress, TlsAddress, UnixAddress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from hearth.address import Address
+    from hearth.transport.address import Address
 
 
 # --- a Unix domain socket -------------------------------------------------------------------------------------------
@@ -123,13 +123,13 @@ def _opener(address: Address, token: str | None) -> AbstractAsyncContextManager[
     if isinstance(address, UnixAddress):
         return open_unix(address)
     if isinstance(address, TlsAddress):
-        from hearth.dial.tls import open_tls
+        from hearth.transport.tls import open_tls
 
         return open_tls(address)
     if isinstance(address, SshAddress):
-        from hearth.dial.ssh import open_ssh
+        from hearth.transport.ssh import open_ssh
 
         return open_ssh(address)
-    from hearth.dial.websocket import open_websocket
+    from hearth.transport.websocket import open_websocket
 
     return open_websocket(address, token)

@@ -1,4 +1,4 @@
-"""Handing whole jobs over: what `hearth.client.Client` and an embedded runtime have in common for it (HCP L4).
+"""Handing whole jobs over: what a client and an embedded runtime have in common for it (HCP L4).
 
 `job = await client.delegate("bench-climate-survey", "How warm is the bench?", {"sensor": "temperature"})`; see
 `hearth.api.Delegation` for what comes back. What does the work is imported with the first call, so that a client that
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import os
 
-    from hearth.delegation_face import DelegationFace
-    from hearth.delegation_jobs import Delegations
+    from hearth.client.job_handle import DelegationFace
+    from hearth.client.job_stream import Delegations
 
 CALLER = "hearth"
 """The `caller_id` of a job whose caller says none."""
@@ -58,7 +58,7 @@ class Delegating(ABC):
         Raises JobRejected, with the reason and a suggestion; MessageError for an argument that HCP does not have; and
         CarrierError.
         """
-        from hearth.delegation_face import submit_payload
+        from hearth.client.job_handle import submit_payload
         from hearth.hcp.messages import write_duration
 
         constraints = {
@@ -81,7 +81,7 @@ class Delegating(ABC):
 
     async def hand_over(self, document: Any, *, message_id: str | None = None) -> DelegationFace:
         """As `delegate`, for a whole task_submit as HCP has it, or its payload alone; with its own `message_id`."""
-        from hearth.delegation_face import submit_document
+        from hearth.client.job_handle import submit_document
 
         return await submit_document(self.delegations(), document, message_id)
 
@@ -90,7 +90,7 @@ class Delegating(ABC):
 
         Raises SessionInvalid for a job that is unknown here, somebody else's, or too old to be remembered.
         """
-        from hearth.delegation_face import attach
+        from hearth.client.job_handle import attach
 
         return await attach(self.delegations(), session_id, from_sequence)
 
@@ -127,18 +127,18 @@ class Delegating(ABC):
 
         Raises InvalidParams (there is none of that URI for this principal) and ArtifactDamaged.
         """
-        from hearth.delegation_face import fetch
+        from hearth.client.job_handle import fetch
 
         return await fetch(self.delegations().post.call, uri)
 
     async def artifact_to(self, uri: str, path: str | os.PathLike[str]) -> int:
         """Put the artifact into a file: whole, or not at all; returns its size. Raises as `artifact`, and OSError."""
-        from hearth.delegation_face import fetch_to
+        from hearth.client.job_handle import fetch_to
 
         return await fetch_to(self.delegations().post.call, uri, Path(path))
 
     async def _list(self, method: str, name: str) -> list[dict[str, Any]]:
-        from hearth.facade import member
+        from hearth.client.session import member
 
         found: list[dict[str, Any]] = member(await self.delegations().post.call(method, {}), name, list, method)
         return found

@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import trio
 
 from hearth._util.exceptions import unwrapped
-from hearth.address import looked_up, named, parse
 from hearth.api import TERMINAL, TaskEvent
-from hearth.delegation import Delegating
-from hearth.dial import open_stream
+from hearth.client.jobs import Delegating
+from hearth.client.session import Following, Link, SessionFace, Subscription, Subscriptions, TakeBack
 from hearth.errors import CarrierError, HearthError, MethodNotFound, RpcError
-from hearth.facade import Following, Link, SessionFace, Subscription, Subscriptions, TakeBack
 from hearth.protocol.client import (
     Broken,
     ClientProtocol,
@@ -33,13 +31,15 @@ from hearth.protocol.client import (
     read_task,
 )
 from hearth.protocol.jsonrpc import kind_of
+from hearth.transport import open_stream
+from hearth.transport.address import looked_up, named, parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from hearth.address import Address
     from hearth.api import Phase, StepResult
-    from hearth.delegation_jobs import Delegations
+    from hearth.client.job_stream import Delegations
+    from hearth.transport.address import Address
 
 
 # --- events by polling ----------------------------------------------------------------------------------------------
@@ -349,12 +349,12 @@ class Client(Link, Delegating):
         # A session that was opened elsewhere: what its server can do is not known here.
         return subscription if streams else Fallback(subscription, polling)
 
-    # --- whole jobs: delegation_jobs.Post -----------------------------------------------------------------------
+    # --- whole jobs: job_stream.Post -----------------------------------------------------------------------
 
     def delegations(self) -> Delegations:
         """See Delegating."""
         if self._jobs is None:
-            from hearth.delegation_jobs import Delegations
+            from hearth.client.job_stream import Delegations
 
             self._jobs = Delegations(self)
             if self._broken is not None:
@@ -453,7 +453,7 @@ class Client(Link, Delegating):
 async def connect(
     address: str | os.PathLike[str] | Address | None = None, *, token: str | None = None
 ) -> AsyncIterator[Client]:
-    """Connect to a daemon: a socket's path, or an address of any carrier, such as "ssh://pi" (see `hearth.address`).
+    """Connect to a daemon: a socket's path, or an address of any carrier, such as "ssh://pi".
 
     None means HEARTH_ADDRESS, else HEARTH_SOCKET, else the default socket (draft §10.1). `token` is a bearer token for
     ws:// and wss://, where the address names no file with one; without it, HEARTH_TOKEN is offered there.

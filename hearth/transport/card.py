@@ -16,11 +16,11 @@ import trio
 from attrs import frozen
 
 from hearth._version import __version__
-from hearth.address import TlsAddress
 from hearth.agentcard.document import parse_uri
 from hearth.agentcard.validate import Finding, read_card
-from hearth.dial.tls import context_for, told
 from hearth.errors import CarrierError, ConfigError, HearthError
+from hearth.transport.address import TlsAddress
+from hearth.transport.tls import context_for, told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Owns the correlation of answers with submissions and aborts, and each job's place in its session's messages. A message
 that cannot be read ends what it belongs to with an error, and nothing else. It knows no carrier: a `Post` sends its
-messages, and is asked for the hcp.* methods. What a user sees of it is in `hearth.delegation_face`.
+messages, and is asked for the hcp.* methods. What a user sees of it is in `hearth.client.job_handle`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Owns what L2 asks of a caller (Integration with L1 Stream Continuity): the last processed sequence, the dropping of
 # what has come before, and the buffer for what has come too early. Sans-IO.
 
-log = logging.getLogger("hearth.delegation")
+log = logging.getLogger("hearth.client.jobs")
 
 EARLY_KEPT = 64
 """Events that wait for one that is missing; with one more it is given up."""
@@ -112,7 +112,7 @@ class InOrder:
 # One job that is followed over a connection: what its messages have told, and who reads them.
 #
 # Owns the record of the session, and for each reader what has come and is not read yet. It sends nothing but what its
-# router (`hearth.delegation_jobs`) sends for it.
+# router (`hearth.client.job_stream`) sends for it.
 
 CLOSING_PATIENCE = 5.0
 """Seconds that a reader waits for session_closed, and a caller for an outcome, once the session is known to be over."""

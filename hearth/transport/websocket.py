@@ -13,14 +13,14 @@ from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from hearth._util.exceptions import accompanied
-from hearth.dial.tls import TlsStream, context_for, find_token, in_time, open_tcp, secure
 from hearth.errors import CarrierError
 from hearth.protocol.client import MAX_ANSWER_BYTES
+from hearth.transport.tls import TlsStream, context_for, find_token, in_time, open_tcp, secure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from hearth.address import WebSocketAddress
+    from hearth.transport.address import WebSocketAddress
 
 
 SUBPROTOCOL = "hacp.v0"
