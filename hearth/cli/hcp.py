@@ -1,11 +1,15 @@
 """`hearth hcp …`: whole jobs, handed over to a daemon in HCP; what it can do, what came of it, and who allows it.
 
 It owns the short questions: capabilities, jobs, artifacts, approvals. What follows a job is in `hcpjobs`.
+
+`hearth hcp new NAME`: the skeleton of a capability and of its test, for an author to change. Needs no daemon.
 """
 
 from __future__ import annotations
 
 import base64
+import keyword
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +20,8 @@ import orjson
 import trio
 
 from hearth._util.exceptions import unwrapped
-from hearth.cli import hcpview, render
+from hearth.cli import hcp_view, render
 from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, standard
-from hearth.cli.hcp_new import new
 from hearth.cli.tools import kind
 from hearth.errors import HearthError, JobRejected, RpcError
 from hearth.hcp.codec import MessageError, read_submission, write_message
@@ -31,6 +34,64 @@ if TYPE_CHECKING:
     from hearth.client.connection import Client
     from hearth.client.job_handle import DelegationFace
     from hearth.hcp.messages import Message
+
+LONGEST_NAME = 64
+"""Characters; the bound of a capability's name."""
+
+SKELETON = Path(__file__).parent / "skeleton"
+"""The texts that are written, with CAPABILITY-NAME, FUNCTION_NAME and MODULE_NAME to be filled in."""
+
+
+@click.command()
+@click.argument("name")
+@click.option("-d", "--directory", metavar="DIRECTORY", default=".", help="Where to write them; else here.")
+@standard
+def new(options: Options, name: str, directory: str) -> int:
+    """Write the skeleton of the capability NAME, such as fan-check, and a test that passes. Overwrites nothing."""
+    function = _function_name(name)
+    folder = Path(directory)
+    files = {folder / f"{function}.py": "capability.txt", folder / f"test_{function}.py": "test.txt"}
+    for file in files:
+        if file.exists():
+            raise HearthError(f"{file} exists, and nothing was written; choose another name, or remove it")
+    for file, skeleton in files.items():
+        filled = (SKELETON / skeleton).read_text("utf-8").replace("CAPABILITY-NAME", name)
+        filled = filled.replace("FUNCTION_NAME", function).replace("MODULE_NAME", function)
+        # "x": one that has come in the meantime is not overwritten either.
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(filled)
+    code, test = files
+    if options.json:
+        click.echo(render.compact({"name": name, "capability": str(code), "test": str(test)}))
+    else:
+        click.echo("\n".join(_next_steps(code, test)))
+    return DONE
+
+
+def _function_name(name: str) -> str:
+    """The name of the function and of its module. Raises UsageError for what is no name of a capability."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or len(name) > LONGEST_NAME:
+        raise click.UsageError(
+            f"{name!r} is no name of a capability: expected lower-case letters and digits, in words joined by hyphens, "
+            f'such as "bench-climate-survey", at most {LONGEST_NAME} characters, a letter first'
+        )
+    function = name.replace("-", "_")
+    if keyword.iskeyword(function) or function in sys.stdlib_module_names:
+        raise click.UsageError(f"{name!r} would hide a module of Python's own; add a word, such as {name}-check")
+    return function
+
+
+def _next_steps(code: Path, test: Path) -> list[str]:
+    return [
+        f"{code}  the capability",
+        f"{test}  its test",
+        "",
+        "Next:",
+        f"  1. change {code.name} to what you need",
+        f"  2. pytest {test}",
+        f'  3. in hearth.toml, under [hcp]: capabilities = ["{code.resolve()}"]',
+        "  4. hearthd --check, and restart hearthd",
+    ]
 
 
 # --- jobs that are followed -----------------------------------------------------------------------------------------
@@ -115,7 +176,7 @@ async def _handed_over(client: Client, document: Any, message_id: str | None) ->
             waiting = [each for each in await client.jobs() if each.get("session_id") is None]
         for each in waiting:
             name = render.clean(str(each.get("message_id")))
-            click.echo(f"note: {name} {hcpview.waits(each)}; `hearth hcp abort {name}` withdraws it", err=True)
+            click.echo(f"note: {name} {hcp_view.waits(each)}; `hearth hcp abort {name}` withdraws it", err=True)
 
     async with unwrapped() as body, trio.open_nursery() as nursery:
         nursery.start_soon(tell)
@@ -173,7 +234,7 @@ async def abort(options: Options, session: str, reason: str | None) -> int:
         if any(each["session_id"] is None and each["message_id"] == session for each in await client.jobs()):
             await client.withdraw(session, reason)
             shown = {"message_id": session, "state": "REJECTED"}
-            click.echo(render.compact(shown) if options.json else hcpview.state("REJECTED"))
+            click.echo(render.compact(shown) if options.json else hcp_view.state("REJECTED"))
             return DONE
         job = await client.attach_job(session)
         try:
@@ -181,7 +242,7 @@ async def abort(options: Options, session: str, reason: str | None) -> int:
         except JobRejected as rejected:
             return told_rejection(options, rejected)
     shown = {"session_id": job.session_id, "state": state}
-    click.echo(render.compact(shown) if options.json else hcpview.state(state))
+    click.echo(render.compact(shown) if options.json else hcp_view.state(state))
     return DONE
 
 
@@ -199,10 +260,10 @@ async def account(options: Options, session: str) -> None:
         result = await job.wait() if job.ended else None
     if options.json:
         written = [write_message(message) for message in messages]
-        ended = None if result is None else hcpview.result_json(result)
+        ended = None if result is None else hcp_view.result_json(result)
         click.echo(render.compact({"job": job.entry, "messages": written, "result": ended}))
     else:
-        from hearth.cli.hcpaccount import show
+        from hearth.cli.hcp_account import show
 
         show(job.entry, messages, result)
 
@@ -223,7 +284,7 @@ async def _followed(options: Options, job: DelegationFace, *, live: bool) -> int
     if live:
         await _show(job, as_json=options.json)
     result: JobResult = await job.wait()
-    lines = [render.compact(hcpview.result_json(result))] if options.json else hcpview.result_lines(result)
+    lines = [render.compact(hcp_view.result_json(result))] if options.json else hcp_view.result_lines(result)
     click.echo("\n".join(lines))
     return DONE if result.completed else FAILED
 
@@ -234,7 +295,7 @@ async def _show(job: DelegationFace, *, as_json: bool) -> None:
         await _show_live(job)
         return
     async for message in job.messages():
-        click.echo(render.compact(write_message(message)) if as_json else hcpview.message_line(message))
+        click.echo(render.compact(write_message(message)) if as_json else hcp_view.message_line(message))
 
 
 async def _show_live(job: DelegationFace) -> None:
@@ -250,7 +311,7 @@ async def _show_live(job: DelegationFace) -> None:
             event = message.payload
             if isinstance(event, Event) and event.event_type == "progress":
                 percent = event.data.get("percent")
-                _kind, words = hcpview.said(message)
+                _kind, words = hcp_view.said(message)
                 described = render.clean("  ".join(words[1:] if percent is not None else words))
                 bar.update(
                     task,
@@ -259,7 +320,7 @@ async def _show_live(job: DelegationFace) -> None:
                     completed=percent or 0,
                 )
             else:
-                shown.console.print(Text(hcpview.message_line(message)))
+                shown.console.print(Text(hcp_view.message_line(message)))
 
 
 def told_rejection(options: Options, rejected: JobRejected) -> int:
@@ -353,7 +414,7 @@ def _details(declaration: Mapping[str, Any]) -> list[str]:
     rows = [(name, kind(each), "", str(each.get("description", ""))) for name, each in outputs.items()]
     lines += ["", *(render.table(("output", "type", "", "description"), rows) if rows else [])]
     if envelope := declaration.get("safety_envelope"):
-        facts = hcpview.envelope_facts(envelope)
+        facts = hcp_view.envelope_facts(envelope)
         lines += ["", click.style("safety envelope", bold=True), *render.fields(facts, indent="  ")]
     return lines
 
@@ -376,7 +437,7 @@ async def jobs(options: Options) -> None:
     if options.json:
         click.echo(render.compact(found))
     elif found:
-        click.echo("\n".join(render.table(hcpview.JOBS, hcpview.job_rows(found))))
+        click.echo("\n".join(render.table(hcp_view.JOBS, hcp_view.job_rows(found))))
     else:
         click.echo("there is none")
 
@@ -420,7 +481,7 @@ async def pending(options: Options) -> None:
     if not found:
         click.echo("there is none")
     else:
-        click.echo("\n".join(render.table(hcpview.APPROVALS, hcpview.approval_rows(found))))
+        click.echo("\n".join(render.table(hcp_view.APPROVALS, hcp_view.approval_rows(found))))
         for each in found:
             shown = {"inputs": each.get("inputs"), "hazards": each.get("hazard_categories")}
             facts = {name: value for name, value in shown.items() if value}

@@ -13,9 +13,10 @@ import pytest
 import trio
 from rich.console import Console
 
-from hearth.cli import demo, demo_scenes, demo_stage
-from hearth.cli.demo_scenes import EXAMPLE, _told
-from hearth.cli.demo_stage import DemoFailed, Place, PlainStage, RichStage, Stage, make_place, make_stage, run_daemon
+from hearth.cli import demo
+from hearth.cli.demo import scenes, stage as demo_stage
+from hearth.cli.demo.scenes import EXAMPLE, _told
+from hearth.cli.demo.stage import DemoFailed, Place, PlainStage, RichStage, Stage, make_place, make_stage, run_daemon
 from hearth.errors import PermissionDenied
 
 # --- the whole ------------------------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ def test_a_cancel_that_never_comes_within_a_write_is_no_claim(cli, monkeypatch):
         await task.wait()
         return "SUCCESS", None
 
-    monkeypatch.setattr(demo_scenes, "_cancel_within", too_late)
+    monkeypatch.setattr(scenes, "_cancel_within", too_late)
     answer = cli("demo", "--json")
     assert answer.code == 1
     assert "this machine is too busy" in answer.json["error"]
@@ -123,7 +124,7 @@ def test_a_cancel_that_never_comes_within_a_write_is_no_claim(cli, monkeypatch):
 
 @pytest.mark.slow
 def test_a_controller_that_does_not_come_up_ends_the_demo(cli, monkeypatch):
-    monkeypatch.setattr(demo_scenes, "SAFE_LINE", 99)
+    monkeypatch.setattr(scenes, "SAFE_LINE", 99)
     answer = cli("demo", "--json")
     assert answer.code == 1
     assert "the controller process did not come up" in answer.json["error"]
@@ -140,8 +141,8 @@ def test_a_secret_that_can_be_read_is_no_refusal(cli, monkeypatch):
 
 @pytest.mark.slow
 def test_a_controller_does_not_outlive_the_demo(cli, monkeypatch):
-    monkeypatch.setattr(demo_scenes, "WIRED_TO", 26)
-    monkeypatch.setattr(demo, "SCENES", [demo_scenes.a_dead_controller])
+    monkeypatch.setattr(scenes, "WIRED_TO", 26)
+    monkeypatch.setattr(demo, "SCENES", [scenes.a_dead_controller])
     answer = cli("demo")
     assert answer.code == 1
     assert "not so: the line is on while it lives" in answer.err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.cli import demo_hcp
+from hearth.cli.demo import hcp
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_demo_of_a_job_plays_to_the_end_and_leaves_nothing_behind(cli, tempo
 
 @pytest.mark.slow
 def test_a_job_that_is_not_done_ends_the_demo_with_1(cli, monkeypatch, unmeasured):
-    monkeypatch.setattr(demo_hcp, "INPUTS", {**demo_hcp.INPUTS, "sensor": "barometer"})
+    monkeypatch.setattr(hcp, "INPUTS", {**hcp.INPUTS, "sensor": "barometer"})
     answer = cli("demo", "--hcp", "--json")
     assert answer.code == 1
     transcript = answer.json

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from hearth.api import JobResult
-from hearth.cli import hcpaccount, hcpview
+from hearth.cli import hcp_account, hcp_view
 from hearth.hcp.codec import message
 from hearth.hcp.messages import (
     AcceptedConstraints,
@@ -33,7 +33,7 @@ ENVELOPE = {
 
 
 def said(payload):
-    line = hcpview.message_line(message(payload, session_id=SESSION, now=1_700_000_000.25))
+    line = hcp_view.message_line(message(payload, session_id=SESSION, now=1_700_000_000.25))
     assert line.startswith("22:13:20.250  ")
     return " ".join(line.split()[1:])
 
@@ -79,7 +79,7 @@ def test_every_message_says_what_it_is_in_a_line(payload, line):
 
 
 def test_what_comes_from_elsewhere_is_shown_and_not_obeyed():
-    line = hcpview.message_line(
+    line = hcp_view.message_line(
         message(event("log", level="info", message="\x1b[2Jgone\nand more"), session_id=SESSION, now=0)
     )
     assert "\x1b" not in line
@@ -88,7 +88,7 @@ def test_what_comes_from_elsewhere_is_shown_and_not_obeyed():
 
 
 def test_long_outputs_do_not_fill_the_screen_before_they_are_shown():
-    line = hcpview.message_line(message(TaskCompleted(outputs={"all": "x" * 9999}), session_id=SESSION, now=0))
+    line = hcp_view.message_line(message(TaskCompleted(outputs={"all": "x" * 9999}), session_id=SESSION, now=0))
     assert len(line) < 400
     assert line.endswith("x…")
 
@@ -98,18 +98,18 @@ def test_long_outputs_do_not_fill_the_screen_before_they_are_shown():
     [(0, "0 s"), (0.0123, "0.0123 s"), (12.34, "12.3 s"), (125, "2 min 5 s"), (3600, "1 h"), (90061, "25 h 1 min 1 s")],
 )
 def test_a_duration_is_told_in_the_units_of_a_person(seconds, words):
-    assert hcpview.took(timedelta(seconds=seconds)) == words
+    assert hcp_view.took(timedelta(seconds=seconds)) == words
 
 
 def test_an_envelope_is_told_bound_by_bound():
-    assert hcpview.envelope_facts(ENVELOPE) == {
+    assert hcp_view.envelope_facts(ENVELOPE) == {
         "temperature": "at most 1000 celsius",
         "flow": "at least 1, at most 2",
         "never": ["mixing"],
         "on gas_leak": "close_all",
     }
-    assert hcpview.envelope_facts({"parameters": {"a": 1}, "emergency_procedures": None}) == {}
-    assert hcpview.envelope_facts({"parameters": "none"}) == {}
+    assert hcp_view.envelope_facts({"parameters": {"a": 1}, "emergency_procedures": None}) == {}
+    assert hcp_view.envelope_facts({"parameters": "none"}) == {}
 
 
 def failed(**details):
@@ -130,38 +130,38 @@ def failed(**details):
 
 def test_a_failure_says_how_to_go_on_where_one_can():
     result = failed(phase="sampling", step=3, last_checkpoint="ckpt-3", recoverable=True)
-    text = "\n".join(hcpview.result_lines(result))
+    text = "\n".join(hcp_view.result_lines(result))
     assert "timeout: too late" in text
     assert "submit it again with this checkpoint as context.last_checkpoint" in text
     assert "outputs so far" in text
     for word in ("hot", "ckpt-3", "log.csv"):
         assert word in text
-    document = hcpview.result_json(result)
+    document = hcp_view.result_json(result)
     assert document["error_details"]["last_checkpoint"] == "ckpt-3"
     assert document["partial_outputs"] == {"n": 3}
-    assert "submit it again" not in "\n".join(hcpview.result_lines(failed(last_checkpoint="ckpt-3")))
+    assert "submit it again" not in "\n".join(hcp_view.result_lines(failed(last_checkpoint="ckpt-3")))
 
 
 def test_an_abort_has_no_error_to_tell():
     result = JobResult(session_id=SESSION, state="ABORTED", reason="enough")
-    assert hcpview.result_lines(result) == [f"{hcpview.state('ABORTED')}  \x1b[2m{SESSION}\x1b[0m  enough"]
-    assert hcpview.result_json(result) == {
+    assert hcp_view.result_lines(result) == [f"{hcp_view.state('ABORTED')}  \x1b[2m{SESSION}\x1b[0m  enough"]
+    assert hcp_view.result_json(result) == {
         "session_id": SESSION, "state": "ABORTED", "reason": "enough", "outputs": {},
     }  # fmt: skip
 
 
 def test_a_long_account_leaves_out_the_middle_and_says_how_much():
-    count = hcpaccount.SHOWN_FIRST + hcpaccount.SHOWN_LAST + 7
+    count = hcp_account.SHOWN_FIRST + hcp_account.SHOWN_LAST + 7
     messages = [message(accepted(safety_envelope=ENVELOPE), session_id=SESSION, now=time.time())]
     for number in range(count):
         done = Event(event_type="log", sequence=number + 1, data={"level": "info", "message": f"line {number:03d}"})
         messages.append(message(done, session_id=SESSION, now=time.time()))
     out = io.StringIO()
-    hcpaccount.show({"state": "RUNNING", "capability": "\x1b]0;x\x07"}, messages, None, file=out)
+    hcp_account.show({"state": "RUNNING", "capability": "\x1b]0;x\x07"}, messages, None, file=out)
     text = out.getvalue()
     assert "7 more; --json has them all" in text
-    assert f"line {hcpaccount.SHOWN_FIRST - 1:03d}" in text
-    assert f"line {hcpaccount.SHOWN_FIRST:03d}" not in text
+    assert f"line {hcp_account.SHOWN_FIRST - 1:03d}" in text
+    assert f"line {hcp_account.SHOWN_FIRST:03d}" not in text
     assert f"line {count - 1:03d}" in text
     assert "at most 1000 celsius" in text
     assert "\x1b" not in text

@@ -1,6 +1,6 @@
 """The account of a job on a terminal: who asked for what, what was decided, what was done when, and what came of it.
 
-It owns the layout; the words are `hcpview`'s. Imported only when an account is opened: rich takes its time.
+It owns the layout; the words are `hcp_view`'s. Imported only when an account is opened: rich takes its time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from hearth.cli import hcpview, render
+from hearth.cli import hcp_view, render
 from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _sections(
 ) -> Iterator[RenderableType]:
     state = result.state if result is not None else str(entry.get("state", ""))
     title = Text(render.clean(f"{entry.get('capability', 'job')} {entry.get('capability_version', '')}"), "bold")
-    title.append("  ").append(render.clean(state), f"bold {hcpview.STATE_COLOURS.get(state, '')}")
+    title.append("  ").append(render.clean(state), f"bold {hcp_view.STATE_COLOURS.get(state, '')}")
     yield title
     yield Text(render.clean(str(entry.get("intent") or "")), "italic")
     asked = {
@@ -64,7 +64,7 @@ def _sections(
     yield from _section("Asked", _facts({name: value for name, value in asked.items() if value is not None}))
     for message in messages:
         if isinstance(message.payload, TaskAccepted):
-            yield from _section("Decided", _facts(hcpview.accepted_facts(message.payload)))
+            yield from _section("Decided", _facts(hcp_view.accepted_facts(message.payload)))
     yield from _section("Done", _done(messages))
     if result is None:
         yield from _section("Outcome", Text("it is under way; `hearth hcp watch` follows it"))
@@ -102,7 +102,7 @@ def _done(messages: Sequence[Message]) -> Table:
             if number == SHOWN_FIRST:
                 grid.add_row("", "…", f"{left_out} more; --json has them all")
             continue
-        kind, words = hcpview.said(message)
+        kind, words = hcp_view.said(message)
         # Every checkpoint's id begins with the session's, which stands above.
         words = [word.replace(f"ckpt-{message.session_id}-", "…-") for word in words]
         style = _COLOURS.get(kind, "")
@@ -130,7 +130,7 @@ def _outcome(result: JobResult) -> Iterator[RenderableType]:
         yield from _section("Outputs", _facts(result.outputs))
     else:
         why: dict[str, Any] = {"error": result.error_code, "message": result.error_message, "reason": result.reason}
-        facts = {**{name: value for name, value in why.items() if value}, **hcpview.failure_facts(result)}
+        facts = {**{name: value for name, value in why.items() if value}, **hcp_view.failure_facts(result)}
         yield from _section("Why not", _facts(facts))
         if result.outputs:
             yield from _section("Outputs so far", _facts(result.outputs))
@@ -138,9 +138,9 @@ def _outcome(result: JobResult) -> Iterator[RenderableType]:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         for header in ("name", "type", "bytes", "uri"):
             table.add_column(header, overflow="fold")
-        for row in hcpview.artifact_rows(result.artifacts):
+        for row in hcp_view.artifact_rows(result.artifacts):
             table.add_row(*(Text(render.clean(cell)) for cell in row))
         checksums = {each.name: each.checksum for each in result.artifacts if each.checksum is not None}
         yield from _section("Artifacts", table, _facts(checksums))
     if result.summary is not None:
-        yield from _section("Summary", _facts(hcpview.summary_facts(result.summary)))
+        yield from _section("Summary", _facts(hcp_view.summary_facts(result.summary)))

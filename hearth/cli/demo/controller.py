@@ -1,6 +1,6 @@
 """A robot's controller for the demo, run as a process of its own: it drives a line, gives signs of life, and is killed.
 
-    python -m hearth.cli.demo_controller SOCKET LINE
+    python -m hearth.cli.demo.controller SOCKET LINE
 
 It prints `driving` once the line is high. If nobody kills it, it ends by itself after a minute.
 """

@@ -16,11 +16,10 @@ import orjson
 import trio
 
 from hearth.audit.verify import verify
-from hearth.cli import hcpview
+from hearth.cli import hcp_view
 from hearth.cli.audit import record_line
-from hearth.cli.demo import SCENE_LIMIT
-from hearth.cli.demo_stage import run_daemon
-from hearth.cli.hcpaccount import show
+from hearth.cli.demo.stage import SCENE_LIMIT, run_daemon
+from hearth.cli.hcp_account import show
 from hearth.client.connection import connect
 from hearth.client.job_stream import closes
 from hearth.errors import JobRejected
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hearth.api import JobResult
-    from hearth.cli.demo_stage import Place, Stage
+    from hearth.cli.demo.stage import Place, Stage
     from hearth.client.connection import Client
 
 CAPABILITY = "bench-climate-survey"
@@ -106,10 +105,10 @@ async def _a_job(stage: Stage, client: Client) -> JobResult:
     async for message in job.messages():
         event = message.payload
         if not isinstance(event, Event):
-            stage.happened(_brief(hcpview.message_line(message)))
+            stage.happened(_brief(hcp_view.message_line(message)))
             continue
         if event.event_type not in _MANY or sum(one.event_type == event.event_type for one in events) < _FEW:
-            stage.happened(_brief(hcpview.message_line(message)))
+            stage.happened(_brief(hcp_view.message_line(message)))
         events.append(event)
     result = await job.wait()
     outputs, summary = result.outputs, result.summary

@@ -18,7 +18,7 @@ import trio
 
 from hearth._util.interpreter import python_module
 from hearth.api import TaskResult, step
-from hearth.cli.demo_stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, Place, Stage
+from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, Place, Stage
 from hearth.cli.tasks import event_line
 from hearth.errors import PermissionDenied, ResourceBusy
 
@@ -349,7 +349,7 @@ async def a_dead_controller(stage: Stage, client: Client, place: Place) -> None:
 @asynccontextmanager
 async def _controller(place: Place) -> AsyncIterator[trio.Process]:
     """The controller's process, once it drives its line."""
-    command = python_module("hearth.cli.demo_controller", str(place.socket), str(SAFE_LINE))
+    command = python_module("hearth.cli.demo.controller", str(place.socket), str(SAFE_LINE))
     process = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

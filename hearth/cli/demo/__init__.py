@@ -21,7 +21,7 @@ from hearth.audit.verify import verify
 from hearth.cli import render
 from hearth.cli.audit import record_line
 from hearth.cli.common import DONE, FAILED, Options, interruptible, standard
-from hearth.cli.demo_scenes import (
+from hearth.cli.demo.scenes import (
     REFUSALS,
     a_busy_bus,
     a_cancelled_write,
@@ -31,7 +31,16 @@ from hearth.cli.demo_scenes import (
     the_machine,
     what_there_is,
 )
-from hearth.cli.demo_stage import SAFE_LINE, DaemonProcess, Place, Stage, make_place, make_stage, run_daemon
+from hearth.cli.demo.stage import (
+    SAFE_LINE,
+    SCENE_LIMIT,
+    DaemonProcess,
+    Place,
+    Stage,
+    make_place,
+    make_stage,
+    run_daemon,
+)
 from hearth.client.connection import connect
 from hearth.errors import HearthError, PermissionDenied, ResourceBusy
 
@@ -41,8 +50,6 @@ if TYPE_CHECKING:
     Play = Callable[[Stage, Place], Awaitable[None]]
 
 LONG_IDS = ("session_id", "task_id")
-SCENE_LIMIT = 40.0
-"""Seconds after which a scene counts as failed; the longest takes three, and some more to be read."""
 SCENES = (what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller)
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-audit.sh"
 """Where it is in a source tree; an installed package does not have it."""
@@ -62,7 +69,7 @@ def demo(options: Options, fast: bool, hcp: bool) -> int:
         raise click.UsageError("the demo starts a daemon of its own; leave --socket out")
     stage = make_stage(as_json=options.json, terminal=sys.stdout.isatty(), fast=fast)
     if hcp:
-        from hearth.cli.demo_hcp import play
+        from hearth.cli.demo.hcp import play
 
         return interruptible(lambda: perform(stage, play, as_json=options.json, then="hearth hcp capabilities"))
     return interruptible(lambda: perform(stage, _play, as_json=options.json, then="hearth tools"))

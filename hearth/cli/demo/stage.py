@@ -191,6 +191,8 @@ def make_stage(*, as_json: bool, terminal: bool, fast: bool) -> Stage:
 #
 # It owns the board and the configuration that the demo runs on, and the life of the process. It asks it nothing.
 
+SCENE_LIMIT = 40.0
+"""Seconds after which a scene counts as failed; the longest takes three, and some more to be read."""
 START_PATIENCE = 30.0
 STOP_PATIENCE = 20.0
 _LONGEST_SOCKET = 100
