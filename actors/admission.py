@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from attrs import frozen
 
 from hearth._util.ids import new_id
+from hearth.actors.bus.queue import Asker
 from hearth.actors.events import to_keep
 from hearth.actors.step import StepRun
 from hearth.actors.task import TaskActor, cost_of
-from hearth.actors.tickets import Asker
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
 from hearth.mcp.tools import check_use
 from hearth.policy.buckets import too_often
@@ -25,10 +25,10 @@ from hearth.protocol.known import MOST_NAMED, refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hearth.actors.asks import Ask
-    from hearth.actors.bus import Bus
+    from hearth.actors.bus.actor import Bus
+    from hearth.actors.messages import Ask
     from hearth.actors.step import TaskServices
-    from hearth.actors.taskbook import TaskBook
+    from hearth.actors.task_registry import TaskBook
     from hearth.policy.memory import Account
     from hearth.policy.rules import Grant, RateLimits
     from hearth.protocol.known import Known, Stranger

@@ -3,6 +3,11 @@
 Owns `agent-card.json` beside the audit log: the agent_id, made once from the system's CSPRNG, and the card that was
 last given out, from which the next one's version follows. What is in a card it leaves to `hearth.agentcard.build`.
 Whoever holds the audit log's lock owns the file; what cannot be written is said, and the card is given out anyhow.
+
+The actor that reads the machine's energy meters now and then, so that the card can say what a call costs.
+
+Owns when they are read. It reads through the sensors' driver, in a thread, and past the bus: a reading keeps nothing
+and changes nothing, and must not wait behind a client's. What the readings mean, `hearth.agentcard.build` says.
 """
 
 from __future__ import annotations
@@ -15,23 +20,33 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import trio
 from attrs import evolve, field, frozen
 
 from hearth._util.files import replace_file
 from hearth._util.ids import new_id
-from hearth.agentcard.build import Measured, build_card, choose_place
+from hearth.agentcard.build import (
+    PERIOD_S,
+    EnergyPerInvocation,
+    Measured,
+    Sensor,
+    build_card,
+    choose_meters,
+    choose_place,
+)
 from hearth.agentcard.validate import validate
 from hearth.audit import keys
 from hearth.audit.record import timestamp
-from hearth.errors import ConfigError
+from hearth.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from hearth.agentcard.build import Place
     from hearth.config.listen import HttpConfig
     from hearth.config.model import CardConfig
+    from hearth.drivers.linux.sensors import KernelSensors
     from hearth.tools import Tool
 
 log = logging.getLogger("hearth.agentcard")
@@ -284,3 +299,69 @@ def _contracts(card: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _unversioned(card: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in card.items() if name != "version"}
+
+
+MAX_SENSORS = 1000
+MOST_FAILURES = 5
+"""Readings in a row that fail before a meter is given up: it was unplugged, or its permission withdrawn."""
+
+
+class EnergyMeter:
+    """Reads as long as `run` does; without a driver or meters that ends at once, and `measured` stays None."""
+
+    def __init__(
+        self,
+        driver: KernelSensors | None,
+        invocations: Callable[[], int],
+        *,
+        clock: Callable[[], float] = trio.current_time,
+        pause: Callable[[float], Awaitable[None]] = trio.sleep,
+    ) -> None:
+        self._driver = driver
+        self._invocations = invocations
+        self._clock = clock
+        self._pause = pause
+        self._energy = EnergyPerInvocation(())
+
+    def measured(self) -> Measured | None:
+        """The newest figure."""
+        return self._energy.measured
+
+    async def run(self) -> None:
+        """Find the meters and read them every PERIOD_S, until cancelled or there is nothing more to be read."""
+        driver = self._driver
+        if driver is None:
+            return
+        await self._pause(PERIOD_S)  # a daemon that starts has better things to do, and one that ends soon needs none
+        try:
+            sensors = await _in_thread(lambda: [_known(each) for each in driver.scan(MAX_SENSORS)])
+        except (DeviceError, OSError) as error:
+            log.warning("energy is not measured: the sensors cannot be listed: %s", error)
+            return
+        self._energy = EnergyPerInvocation(choose_meters(sensors))
+        failures = 0
+        while self._energy.meters:
+            try:
+                values = await _in_thread(lambda: self._read(driver))
+            except (DeviceError, OSError) as error:
+                failures += 1
+                self._energy.broken()
+                if failures >= MOST_FAILURES:
+                    log.warning("energy is no longer measured: %s", error)
+                    return
+            else:
+                failures = 0
+                self._energy.reading(self._clock(), values, self._invocations())
+            await self._pause(PERIOD_S)
+
+    def _read(self, driver: KernelSensors) -> dict[str, float]:
+        return {meter.sensor: float(driver.read(meter.sensor).value) for meter in self._energy.meters}
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    # Left behind at the end of the daemon: a chip behind a slow wire may hold a read for seconds, and nobody waits.
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def _known(sensor: Any) -> Sensor:
+    return Sensor(sensor.name, sensor.kind, sensor.unit, sensor.limits.get("max"), readable=sensor.problem is None)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import asdict
 
 from hearth._util.text import suggest
-from hearth.actors.agentcard import AgentCardKeeper, CardSources, card_file
-from hearth.actors.energymeter import EnergyMeter
+from hearth.actors.agentcard import AgentCardKeeper, CardSources, EnergyMeter, card_file
+from hearth.actors.bus.outputs import Ledger
 from hearth.actors.journal import Journal
-from hearth.actors.ledger import Ledger
 from hearth.actors.runtime import RuntimeParts
 from hearth.audit.files import real
 from hearth.audit.settings import AuditSettings

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 import trio
 
-from hearth.actors.asks import Ask, Gone
-from hearth.actors.carrier import Carrier, PeerGone, Unreadable
-from hearth.actors.outbox import HIGH_WATER, Outbox
+from hearth.actors.messages import Ask, Gone
+from hearth.actors.send_queue import HIGH_WATER, Outbox
+from hearth.actors.transport import Carrier, PeerGone, Unreadable
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
 from hearth.policy.memory import CONNECTION_BYTES, SMALL, unlimited
 from hearth.protocol.jsonrpc import dump_error
@@ -28,10 +28,10 @@ from hearth.protocol.size import MAX_VALUES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hearth.actors.asks import Desk
     from hearth.actors.events import History
+    from hearth.actors.messages import Desk
+    from hearth.actors.metrics import Tally
     from hearth.actors.session import Session
-    from hearth.actors.tally import Tally
     from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params

@@ -18,13 +18,13 @@ import trio
 from attrs import evolve
 
 from hearth._util.exceptions import unwrapped
-from hearth.actors.asks import End
 from hearth.actors.bridges.hcp.opening import open_books, open_desk
 from hearth.actors.build import build_parts
 from hearth.actors.events import EventLog, EventReader
 from hearth.actors.mailbox import Slot
-from hearth.actors.outbox import Outbox
+from hearth.actors.messages import End
 from hearth.actors.runtime import Runtime
+from hearth.actors.send_queue import Outbox
 from hearth.client.jobs import Delegating
 from hearth.client.session import Following, Link, SessionFace, TakeBack
 from hearth.config.model import Config
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.actors.asks import Desk, Follower
     from hearth.actors.bridges.hcp.opening import Books
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.events import History
+    from hearth.actors.messages import Desk, Follower
     from hearth.actors.runtime import RuntimeParts
     from hearth.actors.session import Session
     from hearth.api import TaskEvent

@@ -21,7 +21,7 @@ from hearth.policy.memory import Retained
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.actors.tally import Tally
+    from hearth.actors.metrics import Tally
     from hearth.policy.memory import Account
 
 PROGRESS_KEPT = 64

@@ -29,7 +29,7 @@ import trio
 
 from hearth._util.threads import Background
 from hearth.actors.mailbox import Mailbox, Slot
-from hearth.actors.tally import Tally
+from hearth.actors.metrics import Tally
 from hearth.audit import AuditSettings, keys
 from hearth.audit.backlog import Backlog
 from hearth.audit.log import AuditLog, Stamped

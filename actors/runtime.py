@@ -20,10 +20,10 @@ from attrs import field, frozen
 
 from hearth._version import __version__
 from hearth.actors.admission import REHEARSALS, Checks
-from hearth.actors.asks import NUDGE, Ask, End
-from hearth.actors.bus import SAFE_STATE_LIMIT, Bus
-from hearth.actors.ledger import Ledger
-from hearth.actors.manifests import Manifests
+from hearth.actors.bus.actor import SAFE_STATE_LIMIT, Bus
+from hearth.actors.bus.outputs import Ledger
+from hearth.actors.catalogue import Manifests
+from hearth.actors.messages import NUDGE, Ask, End
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from hearth.actors.asks import Desk
-    from hearth.actors.energymeter import EnergyMeter
+    from hearth.actors.agentcard import EnergyMeter
     from hearth.actors.journal import Journal
+    from hearth.actors.messages import Desk
     from hearth.audit.record import Head
     from hearth.drivers.boards import Board
     from hearth.drivers.launching import Launcher

@@ -17,10 +17,10 @@ from attrs import field, frozen
 
 from hearth._util.ids import new_id
 from hearth.actors.admission import Admission, NotLooked, look_in_thread
-from hearth.actors.asks import NUDGE, End, Gone, Nudge, PathsLooked, refuse
-from hearth.actors.bus import make_safe
+from hearth.actors.bus.actor import make_safe
 from hearth.actors.mailbox import Mailbox
-from hearth.actors.taskbook import TaskBook
+from hearth.actors.messages import NUDGE, End, Gone, Nudge, PathsLooked, refuse
+from hearth.actors.task_registry import TaskBook
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
 from hearth.policy.memory import FEED_BYTES, SESSION_BYTES, text_bytes
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from hearth.actors.admission import Checks, Looked
-    from hearth.actors.asks import Ask, Follower, Message, Notice
+    from hearth.actors.catalogue import Manifests
     from hearth.actors.events import EventLog, History
-    from hearth.actors.manifests import Manifests
+    from hearth.actors.messages import Ask, Follower, Message, Notice
     from hearth.actors.step import TaskServices
     from hearth.actors.task import TaskActor
-    from hearth.actors.taskbook import Remembered
+    from hearth.actors.task_registry import Remembered
     from hearth.policy.memory import Account
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen

@@ -12,7 +12,7 @@ import orjson
 import trio
 from attrs import define, field, frozen
 
-from hearth.actors.tickets import Asker, GiveBack, Ticket
+from hearth.actors.bus.queue import Asker, GiveBack, Ticket
 from hearth.audit.record import args_hash, timestamp
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
@@ -20,7 +20,7 @@ from hearth.protocol.methods import PRIORITIES, Constraints
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from hearth.actors.bus import Bus
+    from hearth.actors.bus.actor import Bus
     from hearth.actors.events import EventLog
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals

@@ -18,7 +18,7 @@ from hearth.errors import HearthError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hearth.actors.bus import Bus
+    from hearth.actors.bus.actor import Bus
 
 log = logging.getLogger("hearth.supervisor")
 

@@ -17,10 +17,10 @@ import orjson
 import trio
 
 from hearth._util.exceptions import sole
+from hearth.actors.bus.queue import Asker, GiveBack, Ticket
 from hearth.actors.events import EventLog, to_keep
 from hearth.actors.step import StepScope, sayable
 from hearth.actors.supervisor import contain
-from hearth.actors.tickets import Asker, GiveBack, Ticket
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
 from hearth.policy.memory import EVENT_BYTES, FEED_BYTES, SMALL_RESULT, STEP_BYTES, TASK_BYTES, text_bytes
@@ -31,7 +31,7 @@ from hearth.tools import Done
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hearth.actors.bus import Bus
+    from hearth.actors.bus.actor import Bus
     from hearth.actors.journal import Receipt
     from hearth.actors.step import StepRun, TaskServices
     from hearth.api import Status

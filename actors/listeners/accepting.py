@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
 
-    from hearth.actors.carrier import Carrier
+    from hearth.actors.transport import Carrier
     from hearth.policy.principal import Principal
 
 log = logging.getLogger("hearth.listeners")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hearth.actors.carrier import RECEIVE_SIZE, PeerGone
+from hearth.actors.transport import RECEIVE_SIZE, PeerGone
 
 if TYPE_CHECKING:
     import socket

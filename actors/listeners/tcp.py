@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     import trio
 
-    from hearth.actors.carrier import Carrier
     from hearth.actors.listeners.accepting import Doorway, Greeter, Welcome
     from hearth.actors.listeners.tls import Certificates
+    from hearth.actors.transport import Carrier
     from hearth.config.model import Endpoint
     from hearth.policy.principal import Principal
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import trio
 
-from hearth.actors.carrier import PeerGone
 from hearth.actors.listeners.accepting import Stranger
 from hearth.actors.listeners.streams import SocketTransport, StreamCarrier, reason_of
+from hearth.actors.transport import PeerGone
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.principal import from_certificate
 

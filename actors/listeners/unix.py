@@ -15,8 +15,8 @@ import stat
 from typing import TYPE_CHECKING
 
 from hearth._util.ownership import whose_hands
-from hearth.actors.carrier import SocketCarrier
 from hearth.actors.listeners.accepting import BACKLOG, each_accepted
+from hearth.actors.transport import SocketCarrier
 from hearth.errors import ConfigError
 from hearth.policy.principal import from_peercred
 from hearth.protocol.jsonrpc import dump_error

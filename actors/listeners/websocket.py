@@ -16,13 +16,13 @@ import trio
 import wsproto.utilities
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
-from hearth.actors.carrier import PeerGone, Unreadable
 from hearth.actors.listeners import callers
 from hearth.actors.listeners.accepting import Stranger
 from hearth.actors.listeners.callers import Refused, nobody, values
 from hearth.actors.listeners.streams import SocketTransport
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.listeners.websocket_wire import SLACK, TOO_BIG, Meter, Pulse, Wire
+from hearth.actors.transport import PeerGone, Unreadable
 from hearth.policy.principal import from_loopback
 
 if TYPE_CHECKING:

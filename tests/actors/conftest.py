@@ -9,7 +9,7 @@ from support.doubles import BenchDriver, Observer
 from support.steps import within_real_seconds
 from support.world import World, running
 
-from hearth.actors.bus import Bus
+from hearth.actors.bus.actor import Bus
 from hearth.drivers.base import Style
 
 

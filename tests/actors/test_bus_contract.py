@@ -13,8 +13,8 @@ from support.steps import seeded
 from support.waiting import until
 from support.world import ALICE, BOB
 
-from hearth.actors.bus import Bus
-from hearth.actors.tickets import Asker, Ticket
+from hearth.actors.bus.actor import Bus
+from hearth.actors.bus.queue import Asker, Ticket
 from hearth.drivers.base import BaseDriver, Style
 from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, TimedOut, effect_of
 

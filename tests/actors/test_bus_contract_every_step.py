@@ -8,8 +8,8 @@ from support.doubles import BenchDriver, Observer, Op, args_hash
 from support.steps import at_every_step
 from support.world import ALICE, BOB, World, running
 
-from hearth.actors.bus import Bus
-from hearth.actors.tickets import Asker, Ticket
+from hearth.actors.bus.actor import Bus
+from hearth.actors.bus.queue import Asker, Ticket
 from hearth.drivers.base import Style
 from hearth.errors import HearthError, InternalError, RpcError
 

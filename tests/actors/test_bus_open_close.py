@@ -9,10 +9,10 @@ import trio
 from support.doubles import BenchDriver, Observer, Op
 from support.waiting import passes, until
 
-from hearth.actors import workers as workers_module
-from hearth.actors.bus import Bus
+from hearth.actors.bus import workers as workers_module
+from hearth.actors.bus.actor import Bus
+from hearth.actors.bus.queue import Asker, Ticket
 from hearth.actors.supervisor import keep_open
-from hearth.actors.tickets import Asker, Ticket
 from hearth.drivers.base import Departure, Style
 from hearth.errors import DeviceError, ResourceBusy
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 from support.doubles import BenchDriver, Observer
 
-from hearth.actors.bus import Bus
-from hearth.actors.tickets import Asker, Ticket
+from hearth.actors.bus.actor import Bus
+from hearth.actors.bus.queue import Asker, Ticket
 from hearth.drivers.base import Style
 
 ME = Asker("session", "task", "me")

@@ -10,7 +10,7 @@ import trio
 from hypothesis import given, strategies as st
 
 from hearth.actors.events import PROGRESS_KEPT, EventLog, EventReader
-from hearth.actors.outbox import Feed, Outbox
+from hearth.actors.send_queue import Feed, Outbox
 
 TS = "2026-04-19T22:48:01.234Z"
 

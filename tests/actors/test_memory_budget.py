@@ -15,7 +15,7 @@ from support.world import ALICE, BOB
 
 from hearth.actors.embedded import LocalAsk
 from hearth.actors.events import EventLog
-from hearth.actors.outbox import Outbox
+from hearth.actors.send_queue import Outbox
 from hearth.errors import QueueFull, TaskNotFound
 from hearth.policy import memory
 from hearth.policy.memory import MemoryBudget

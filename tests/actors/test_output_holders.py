@@ -12,10 +12,10 @@ from support.waiting import passes
 
 import hearth
 from hearth import step
-from hearth.actors.bus import Bus
-from hearth.actors.ledger import Ledger
+from hearth.actors.bus.actor import Bus
+from hearth.actors.bus.outputs import Ledger
+from hearth.actors.bus.queue import Asker, GiveBack, Ticket
 from hearth.actors.supervisor import keep_open
-from hearth.actors.tickets import Asker, GiveBack, Ticket
 from hearth.config.model import AuditConfig, Config, FilesConfig
 from hearth.drivers.base import Style
 from hearth.errors import DeviceError, ResourceBusy

@@ -16,12 +16,11 @@ from support.doubles import BenchDriver, Observer, Op, device_error
 from support.waiting import passes, until
 from support.world import NOON, World, running
 
-from hearth.actors import ledger as ledger_module
-from hearth.actors.bus import Bus
-from hearth.actors.ledger import Ledger
-from hearth.actors.outputs import EARLIER_RUN
+from hearth.actors.bus import outputs as ledger_module
+from hearth.actors.bus.actor import Bus
+from hearth.actors.bus.outputs import EARLIER_RUN, Ledger
+from hearth.actors.bus.queue import Asker, Ticket
 from hearth.actors.supervisor import keep_open
-from hearth.actors.tickets import Asker, Ticket
 from hearth.drivers.base import Style
 from hearth.errors import AuditUnavailable, DeviceError, InternalError
 

@@ -414,7 +414,7 @@ async def test_a_repeat_of_a_submission_that_could_not_be_recorded_is_refused_wi
 
 
 async def test_a_session_that_uses_up_its_keys_is_told_and_none_is_forgotten(world, monkeypatch):
-    monkeypatch.setattr("hearth.actors.taskbook.MAX_KEYS", 2)
+    monkeypatch.setattr("hearth.actors.task_registry.MAX_KEYS", 2)
     with trio.fail_after(10):
         session = await world.connect().open()
         first = await session.start(("read", {}), key="a")

@@ -11,8 +11,8 @@ import pytest
 import trio
 from support.faulty_disk import FaultyDisk
 
+from hearth.actors.daemon.systemd import SHARE, Notifier, period, watched
 from hearth.actors.journal import Journal
-from hearth.actors.service import SHARE, Notifier, period, watched
 from hearth.audit import AuditSettings
 
 SECONDS = 6

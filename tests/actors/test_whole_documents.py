@@ -12,8 +12,8 @@ import trio.testing
 from support.world import ALICE, World, running
 
 from hearth.actors import connection
-from hearth.actors.carrier import PeerGone, Unreadable
 from hearth.actors.connection import Connection
+from hearth.actors.transport import PeerGone, Unreadable
 
 
 class Messages:

@@ -4,7 +4,7 @@ import pytest
 import trio
 from hypothesis import given, strategies as st
 
-from hearth.actors.energymeter import MOST_FAILURES, EnergyMeter
+from hearth.actors.agentcard import MOST_FAILURES, EnergyMeter
 from hearth.agentcard.build import (
     LEAST_INVOCATIONS,
     LEAST_S,

@@ -118,7 +118,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
 
 
 def test_the_driven_outputs_on_the_page_can_be_read_and_are_made_safe_in_the_time_on_the_page(tmp_path):
-    from hearth.actors.ledger import Ledger
+    from hearth.actors.bus.outputs import Ledger
     from hearth.actors.runtime import OPEN_PATIENCE
 
     (tmp_path / "audit.log.outputs").write_text(blocks("json")[1])

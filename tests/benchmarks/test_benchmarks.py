@@ -83,7 +83,7 @@ def test_the_echo_floor_answers_in_as_many_bytes_as_hearth() -> None:
         ("task-1", "cprofile", "session.py"),
         ("task-1", "steps", "turns of the event loop"),
         ("ws-get-1", "sample", "carrier: the WebSocket library"),
-        ("fanout-100", "sample", "actors/outbox.py"),
+        ("fanout-100", "sample", "actors/send_queue.py"),
     ],
 )
 def test_a_profile_shows_where_the_time_goes(name: str, how: str, shows: str) -> None:

@@ -20,7 +20,7 @@ from crash.house import House
 from crash.judge import Log, agree, traced
 from crash.powercut import STYLES, Storage, lay_out
 
-from hearth.actors.ledger import Ledger
+from hearth.actors.bus.outputs import Ledger
 from hearth.audit import AuditSettings, keys
 from hearth.audit.log import AuditLog
 from hearth.audit.verify import verify

@@ -8,7 +8,7 @@ import pytest
 from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
-from hearth.actors import admission, connection, outbox, refusals
+from hearth.actors import admission, connection, refusals, send_queue
 from hearth.actors.bridges.http import listener
 from hearth.actors.listeners import accepting, tcp, websocket, websocket_wire as wire
 from hearth.audit import backlog
@@ -57,7 +57,7 @@ def bound(row: str) -> list[float]:
         ("Requests of one connection under way", [LIMITS.max_outstanding, connection.WEIGHTY_AT_ONCE]),
         ("The values in a document", [LIMITS.max_values]),
         ("A batch", [LIMITS.max_batch, connection.BATCH_BYTES / MIB]),
-        ("What waits to be sent to one connection", [outbox.HIGH_WATER / MIB]),
+        ("What waits to be sent to one connection", [send_queue.HIGH_WATER / MIB]),
         ("The time a peer may read nothing", [LIMITS.send_timeout_s]),
         ("An HTTP request's line and headers", [listener.HEADER_BYTES / KIB, LIMITS.handshake_timeout_s]),
         (

@@ -19,7 +19,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.actors.bus import Bus
+from hearth.actors.bus.actor import Bus
 from hearth.drivers.linux import uart
 from hearth.drivers.linux.holders import Holder, holders
 from hearth.drivers.linux.uart import LinuxUart

@@ -20,8 +20,8 @@ from support.gpio_sim import GpioSim
 from support.mcp2221 import ADAPTER, Mcp2221, Memory
 from support.waiting import passes
 
-from hearth.actors.bus import Bus
-from hearth.actors.tickets import Asker, Ticket
+from hearth.actors.bus.actor import Bus
+from hearth.actors.bus.queue import Asker, Ticket
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.i2c import Write
 from hearth.drivers.linux.gpio import LinuxGpio

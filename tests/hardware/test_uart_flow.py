@@ -17,8 +17,8 @@ import trio
 import trio.testing
 from support.usb_serial import usb_serial
 
-from hearth.actors.bus import Bus
-from hearth.actors.tickets import Asker, Ticket
+from hearth.actors.bus.actor import Bus
+from hearth.actors.bus.queue import Asker, Ticket
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.uart import UartSettings
 from hearth.errors import TimedOut

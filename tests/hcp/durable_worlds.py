@@ -44,10 +44,10 @@ from trio.testing import MockClock
 
 import hearth._util.ids
 from hearth._util.exceptions import sole
-from hearth.actors.asks import End
 from hearth.actors.bridges.hcp import blocking, book as book_module, capability_api
 from hearth.actors.bridges.hcp.book_file import BookFile
 from hearth.actors.bridges.hcp.book_rows import BookError
+from hearth.actors.messages import End
 from hearth.errors import DeviceError
 from hearth.hcp import messages as values
 from hearth.hcp.durable import ANNOUNCED

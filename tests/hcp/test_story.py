@@ -6,8 +6,8 @@ import pytest
 from support.hcp_book import ACCEPTED, event, line
 
 from hearth.actors.bridges.hcp.story import Story, sequence_of
-from hearth.actors.outbox import Outbox
-from hearth.actors.tally import Tally
+from hearth.actors.metrics import Tally
+from hearth.actors.send_queue import Outbox
 
 COMPLETED, FAILED = line("task_completed", outputs={}), line("task_failed", error_code="timeout")
 

@@ -13,7 +13,8 @@ import trio
 from support.hearthd import BOUND, Hearthd
 from support.http_house import BOTH, JSON, LISTEN, Raw, configured, initialize, message
 
-from hearth.actors import daemon, opening
+from hearth.actors import daemon
+from hearth.actors.daemon import listen as listening
 from hearth.actors.listeners import unix
 from hearth.config.model import Endpoint, HttpConfig
 from hearth.errors import ConfigError
@@ -58,19 +59,19 @@ def test_who_has_no_http_configured_loads_nothing_of_it(start) -> None:
 
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch) -> None:
     absent = set()
-    found = opening.find_spec
-    monkeypatch.setattr(opening, "find_spec", lambda name: None if name in absent else found(name))
+    found = listening.find_spec
+    monkeypatch.setattr(listening, "find_spec", lambda name: None if name in absent else found(name))
     plain, asked = configured(tmp_path), configured(tmp_path, HttpConfig(listen=LISTEN, mcp=True))
-    assert opening.serves_mcp(plain)
-    assert not opening.serves_mcp(configured(tmp_path, HttpConfig(listen=LISTEN, mcp=False)))
+    assert listening.serves_mcp(plain)
+    assert not listening.serves_mcp(configured(tmp_path, HttpConfig(listen=LISTEN, mcp=False)))
     absent.add("mcp")
-    assert not opening.serves_mcp(plain)
+    assert not listening.serves_mcp(plain)
     with pytest.raises(ConfigError, match=r"\[http\] mcp: .* pip install 'hearth\[mcp\]'"):
-        opening.serves_mcp(asked)
+        listening.serves_mcp(asked)
     absent.add("hypercorn")
     with pytest.raises(ConfigError, match=r"\[http\] listen: .* pip install 'hearth\[http\]'"):
-        opening.serves_mcp(plain)
-    assert not opening.serves_mcp(configured(tmp_path, HttpConfig()))
+        listening.serves_mcp(plain)
+    assert not listening.serves_mcp(configured(tmp_path, HttpConfig()))
 
 
 def test_check_tells_what_the_daemon_would_be_told(tmp_path, monkeypatch, capfd) -> None:
@@ -80,7 +81,7 @@ def test_check_tells_what_the_daemon_would_be_told(tmp_path, monkeypatch, capfd)
     config.write_text(audit + HTTP + token)
     daemon.main(["--config", str(config), "--check"])
     assert "warning" not in capfd.readouterr().out
-    monkeypatch.setattr(opening, "find_spec", lambda _name: None)
+    monkeypatch.setattr(listening, "find_spec", lambda _name: None)
     with pytest.raises(SystemExit) as ended:
         daemon.main(["--config", str(config), "--check"])
     assert ended.value.code == 2
@@ -92,7 +93,7 @@ def test_an_address_that_is_taken_is_told_with_its_section(tmp_path) -> None:
         listen = Endpoint("127.0.0.1", taken.getsockname()[1])
         config, path = configured(tmp_path, HttpConfig(listen=listen)), tmp_path / "hearth.sock"
         with pytest.raises(ConfigError, match=rf"^\[http\] listen: cannot listen on {re.escape(str(listen))}: "):
-            opening.open_listeners(config, (), unix.bind(path), path, refuse_report, refuse_runtime)
+            listening.open_listeners(config, (), unix.bind(path), path, refuse_report, refuse_runtime)
 
 
 def refuse_report(*_refusal):
@@ -179,5 +180,5 @@ def test_sighup_reads_the_certificates_again(start, bench, tmp_path) -> None:
 def test_a_certificate_that_expires_soon_is_told_of(bench, tmp_path) -> None:
     soon = bench.server("soon", end=dt.timedelta(days=3))
     config = configured(tmp_path, HttpConfig(listen=LISTEN, cert=soon[0], key=soon[1]))
-    (told,) = opening.read_certificates(config)["http"].warnings()
+    (told,) = listening.read_certificates(config)["http"].warnings()
     assert told.startswith(f"[http] cert: {soon[0]}")

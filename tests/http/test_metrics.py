@@ -21,8 +21,8 @@ from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import Doorway
+from hearth.actors.metrics import Latencies
 from hearth.actors.runtime import Runtime
-from hearth.actors.tally import Latencies
 from hearth.api import Step
 from hearth.client.connection import connect
 from hearth.config.model import AuditConfig, Config, PolicyConfig

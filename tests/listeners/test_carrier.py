@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.actors.carrier import PeerGone, SocketCarrier
+from hearth.actors.transport import PeerGone, SocketCarrier
 
 
 @pytest.fixture

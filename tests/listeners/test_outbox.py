@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from hearth.actors.events import EventLog
-from hearth.actors.outbox import CHUNK, HIGH_WATER, Outbox
+from hearth.actors.send_queue import CHUNK, HIGH_WATER, Outbox
 
 
 def events_in(data: bytes) -> list[int]:

@@ -10,10 +10,10 @@ import trio
 import trio.testing
 from support.pki import Bench
 
-from hearth.actors.carrier import PeerGone
 from hearth.actors.listeners import streams
 from hearth.actors.listeners.streams import SocketTransport, StreamCarrier, reason_of
 from hearth.actors.listeners.tls import TlsCarrier
+from hearth.actors.transport import PeerGone
 
 BIG = b"x" * (16 << 20)
 """More than any socket buffer takes."""

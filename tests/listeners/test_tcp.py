@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.actors.carrier import SocketCarrier
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accepting import STRANGERS, STRANGERS_EACH, Doorway, Stranger
+from hearth.actors.transport import SocketCarrier
 from hearth.config.model import Endpoint
 from hearth.errors import ConfigError
 from hearth.policy.principal import Principal

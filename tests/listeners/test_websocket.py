@@ -29,10 +29,10 @@ from support.raw_websocket import (
 )
 from support.waiting import passes, until
 
-from hearth.actors.carrier import PeerGone, Unreadable
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.tls import Certificates
 from hearth.actors.listeners.websocket_wire import CONTROL_COST, FRAME_COST, HANDSHAKE_BYTES, PARTING, REFILL, Meter
+from hearth.actors.transport import PeerGone, Unreadable
 from hearth.config.model import Config
 from hearth.errors import ConfigError
 from hearth.policy.principal import Tokens, from_token

@@ -12,8 +12,8 @@ from support.mcp import ERAS, house, mcp_client, text_of
 from support.waiting import passes
 from support.world import World, running
 
-from hearth.actors.asks import End
 from hearth.actors.bridges.mcp.providers import KEEP_ALIVE, Client
+from hearth.actors.messages import End
 from hearth.errors import CarrierError, DeviceError, QueueFull, RateLimited, SessionInvalid, TaskNotFound
 from hearth.mcp.names import META_TASK
 from hearth.tools import Tool

@@ -11,7 +11,7 @@ from support.confinement import as_root, needs_filters
 from support.forked import forked
 from support.users import ordinary_user
 
-from hearth.actors import confinement
+from hearth.actors.daemon import sandbox
 from hearth.config.model import Config, SandboxConfig
 from hearth.drivers.sandbox.identity import Identity, no_new_privs
 from hearth.drivers.sandbox.plan import Places, Plan
@@ -22,7 +22,7 @@ NOBODY = Identity("nobody", 65534, 65534, (65534,))
 
 
 def prepare(places, *, user=None, made=(), durable=False):
-    confinement._prepare(Plan(user=user), places, made, durable=durable)
+    sandbox._prepare(Plan(user=user), places, made, durable=durable)
 
 
 def test_the_directories_of_the_log_and_its_key_are_made_for_nobody_else_to_read(tmp_path):
@@ -58,16 +58,16 @@ def test_a_user_who_cannot_write_the_log_is_told_how_to_let_him(tmp_path):
     places = Places(audit=tmp_path / "audit.log", key=tmp_path / "key")
     tmp_path.chmod(0o555)
     with ordinary_user(), pytest.raises(ConfigError) as refused:
-        confinement._can_work(NOBODY, places)
+        sandbox._can_work(NOBODY, places)
     tmp_path.chmod(0o700)
     assert str(refused.value).startswith("[sandbox] user: nobody cannot ")
-    confinement._can_work(NOBODY, places)
+    sandbox._can_work(NOBODY, places)
 
 
 def test_a_user_who_cannot_read_python_is_told_where_it_ought_to_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(confinement, "__file__", str(tmp_path / "not there"))
+    monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "not there"))
     with pytest.raises(ConfigError, match=r"of which hearthd consists; install them where everybody can read"):
-        confinement._can_work(NOBODY, Places(audit=tmp_path / "a", key=tmp_path / "k"))
+        sandbox._can_work(NOBODY, Places(audit=tmp_path / "a", key=tmp_path / "k"))
 
 
 @needs_filters
@@ -76,7 +76,7 @@ def test_what_would_be_missing_is_told_and_refused_where_it_is_required():
         no_new_privs()
         Filter([Rule("landlock_create_ruleset", errno.ENOSYS)]).enforce()
         try:
-            return list(confinement.lacking(config))
+            return list(sandbox.lacking(config))
         except ConfigError as error:
             return str(error)
 
@@ -86,12 +86,12 @@ def test_what_would_be_missing_is_told_and_refused_where_it_is_required():
     )
     required = Config(sandbox=SandboxConfig(require=True))
     assert forked(lambda: look(required)) == f"[sandbox] require: {line}"
-    assert list(confinement.lacking(Config(sandbox=SandboxConfig(enable=False)))) == [
+    assert list(sandbox.lacking(Config(sandbox=SandboxConfig(enable=False)))) == [
         "sandbox: off: [sandbox] enable = false"
     ]
 
 
 def test_the_daemon_will_be_the_user_that_root_becomes():
     config = Config(sandbox=SandboxConfig(user="nobody"))
-    assert confinement.own_uid(config) == (65534 if os.geteuid() == 0 else os.geteuid())
-    assert confinement.own_uid(Config()) == os.geteuid()
+    assert sandbox.own_uid(config) == (65534 if os.geteuid() == 0 else os.geteuid())
+    assert sandbox.own_uid(Config()) == os.geteuid()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import trio
 
-from hearth.actors.carrier import PeerGone
+from hearth.actors.transport import PeerGone
 from hearth.protocol.jsonrpc import dump_error
 
 
@@ -76,7 +76,7 @@ class Pipe:
 
 
 class MemoryCarrier:
-    """The daemon's end of a connection; see `hearth.actors.carrier.Carrier`."""
+    """The daemon's end of a connection; see `hearth.actors.transport.Carrier`."""
 
     whole_documents = False
 
@@ -169,7 +169,7 @@ class MemoryListener:
 
 
 class MemorySignals:
-    """What the daemon is told from outside; see `hearth.actors.signals.Signals`."""
+    """What the daemon is told from outside; see `hearth.actors.daemon.process.Signals`."""
 
     def __init__(self) -> None:
         self._arrived: list[str] = []

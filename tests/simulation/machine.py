@@ -20,9 +20,9 @@ import outcome
 import trio
 
 import hearth._util.ids
+import hearth.actors.bus.workers
 import hearth.actors.daemon
 import hearth.actors.journal
-import hearth.actors.workers
 import hearth.audit.log
 
 NOON = 1_776_638_881.0
@@ -155,8 +155,8 @@ def running(seed, more=()):
         (hearth._util.ids, "os", SimpleNamespace(urandom=machine.ids.randbytes)),
         (hearth.actors.daemon, "gc", SimpleNamespace(collect=int, freeze=int, set_threshold=lambda *_: None)),
         (hearth.actors.journal, "Background", Background),
-        (hearth.actors.workers, "Background", Background),
-        (hearth.actors.workers, "ThreadWorker", _no_threads),
+        (hearth.actors.bus.workers, "Background", Background),
+        (hearth.actors.bus.workers, "ThreadWorker", _no_threads),
         (hearth.audit.log, "real", lambda path: path),
         (trio.to_thread, "run_sync", run_sync),
         (run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),

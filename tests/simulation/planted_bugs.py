@@ -42,7 +42,7 @@ BUGS = (
     Bug(
         "unshielded-transaction",
         "a transaction runs without its shield",
-        "hearth.actors.workers",
+        "hearth.actors.bus.workers",
         "        slot: Slot[Any] = Slot()\n        self._scope = trio.CancelScope(shield=True)\n",
         "        slot: Slot[Any] = Slot()\n        self._scope = trio.CancelScope(shield=False)\n",
         "a transaction that has begun is never cut",
@@ -51,7 +51,7 @@ BUGS = (
     Bug(
         "one-lane-too-many",
         "a bus serves one transaction more than it has room for",
-        "hearth.actors.bus",
+        "hearth.actors.bus.actor",
         "for _ in range(self.driver.width):",
         "for _ in range(self.driver.width + 1):",
         "no two transactions overlap on a bus",
@@ -99,7 +99,7 @@ BUGS = (
     Bug(
         "lease-ignored",
         "who waits for a bus is served although it is leased",
-        "hearth.actors.tickets",
+        "hearth.actors.bus.queue",
         "        if self.lease is not None:\n            return None\n",
         "",
         "a lease is exclusive",
@@ -108,7 +108,7 @@ BUGS = (
     Bug(
         "stale-ticket",
         "a queued ticket begins although its asker was cancelled",
-        "hearth.actors.tickets",
+        "hearth.actors.bus.queue",
         "            ticket = heappop(self._heap)\n            if ticket.state is State.QUEUED:\n",
         "            ticket = heappop(self._heap)\n            if ticket.state is not State.DONE:\n",
         "a queued step whose task was cancelled never begins",
@@ -117,7 +117,7 @@ BUGS = (
     Bug(
         "priorities-upside-down",
         "the lowest priority goes first",
-        "hearth.actors.tickets",
+        "hearth.actors.bus.queue",
         "return self.priority > other.priority",
         "return self.priority < other.priority",
         "the higher priority goes first, and of equals who came first",
@@ -126,7 +126,7 @@ BUGS = (
     Bug(
         "queue-bound-off-by-one",
         "one more waits than the bound allows",
-        "hearth.actors.tickets",
+        "hearth.actors.bus.queue",
         "if self.depth >= self._bound and not holds:",
         "if self.depth > self._bound and not holds:",
         "a bus's queue holds no more than its bound",
@@ -135,7 +135,7 @@ BUGS = (
     Bug(
         "wedge-forgotten",
         "a transaction past its limit does not mark its bus",
-        "hearth.actors.bus",
+        "hearth.actors.bus.actor",
         "            self._wedge(ticket)\n",
         "            pass\n",
         "a transaction past its limit has its bus named as wedged",
@@ -180,7 +180,7 @@ BUGS = (
     Bug(
         "one-task-too-many",
         "a session takes one live task more than it may",
-        "hearth.actors.taskbook",
+        "hearth.actors.task_registry",
         "if len(self._live) >= self._max_live:",
         "if len(self._live) > self._max_live:",
         "a session has no more live tasks than it may",
@@ -205,7 +205,7 @@ BUGS = (
     Bug(
         "pulse-takes-the-line",
         "a pulse makes the line its own session's, instead of borrowing it",
-        "hearth.actors.bus",
+        "hearth.actors.bus.actor",
         "enter = self._driven.borrow if ticket.borrows else self._driven.claim",
         "enter = self._driven.claim",
         "a session that ended owns no level that it set last",
@@ -214,7 +214,7 @@ BUGS = (
     Bug(
         "rollback-keeps-the-line",
         "a rollback leaves the line to the session that rolled back",
-        "hearth.actors.outputs",
+        "hearth.actors.bus.outputs",
         "if (taken_by := back.taken_by(output)) != back.held_by(output):",
         "if (taken_by := back.taken_by(output)) != back.held_by(output) and output is None:",
         "a session that ended owns no level that it set last",
@@ -223,7 +223,7 @@ BUGS = (
     Bug(
         "deadman-stolen",
         "a session that sets a line takes it from the one with the deadman",
-        "hearth.actors.outputs",
+        "hearth.actors.bus.outputs",
         "self._holders[output] = [*kept, asker]",
         "self._holders[output] = [asker]",
         "a session that ended owns no level that it set last",
@@ -232,7 +232,7 @@ BUGS = (
     Bug(
         "key-forgotten",
         "an idempotency key is not remembered",
-        "hearth.actors.taskbook",
+        "hearth.actors.task_registry",
         "known = None if key is None else self._keys.get(key)",
         "known = None",
         "one idempotency key, one task, done once",

@@ -36,7 +36,7 @@ def test_there_are_at_least_ten_bugs_of_different_names_for_different_promises()
 
 
 def test_a_bug_is_planted_only_in_a_process_that_has_not_imported_its_module(monkeypatch):
-    monkeypatch.setitem(sys.modules, "hearth.actors.tickets", sys)
+    monkeypatch.setitem(sys.modules, "hearth.actors.bus.queue", sys)
     with pytest.raises(RuntimeError, match="a bug is planted in a fresh process"):
         plant("stale-ticket")
 

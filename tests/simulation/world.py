@@ -19,10 +19,10 @@ import trio
 from attrs import evolve
 
 from hearth.actors.build import build_parts
+from hearth.actors.bus.outputs import Ledger
 from hearth.actors.daemon import Daemon
+from hearth.actors.daemon.systemd import Notifier
 from hearth.actors.journal import Journal
-from hearth.actors.ledger import Ledger
-from hearth.actors.service import Notifier
 from hearth.config.model import AuditConfig, BoardConfig, Config, FilesConfig, LimitsConfig, ToolsConfig
 from hearth.drivers.system import SystemDriver
 from hearth.tools import ToolRegistry

@@ -25,11 +25,11 @@ from support.users import ordinary_user
 
 import hearth
 from hearth._util.exceptions import unwrapped
-from hearth.actors.carrier import PeerGone
 from hearth.actors.connection import Connection
+from hearth.actors.daemon.listen import open_listeners
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import Doorway
-from hearth.actors.opening import open_listeners
+from hearth.actors.transport import PeerGone
 from hearth.client.connection import Client
 from hearth.config.model import Config, Endpoint, TlsConfig, WebSocketConfig
 from hearth.policy.principal import Principal, from_token

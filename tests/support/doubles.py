@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import trio
 from attrs import define, field, frozen
 
-from hearth.actors.tally import Tally
+from hearth.actors.metrics import Tally
 from hearth.drivers.base import BaseDriver, Style
 from hearth.errors import AuditUnavailable, CarrierError, DeviceError, PermissionDenied
 
@@ -423,7 +423,7 @@ class MemoryStream(trio.abc.HalfCloseableStream):
 
 
 class MemoryCarrier:
-    """The server's end of a memory connection: a `hearth.actors.carrier.Carrier`.
+    """The server's end of a memory connection: a `hearth.actors.transport.Carrier`.
 
     `send_timeout` and `PeerGone` as for the socket's carrier; `gone` is the class to raise.
     """

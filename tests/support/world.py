@@ -23,9 +23,9 @@ from support.doubles import (
     Pipe,
 )
 
-from hearth.actors.carrier import PeerGone
 from hearth.actors.connection import Connection
 from hearth.actors.runtime import Runtime, RuntimeParts
+from hearth.actors.transport import PeerGone
 from hearth.client.connection import Client
 from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 
-from hearth.actors.signals import MOST_LINES, Voice
+from hearth.actors.daemon.process import MOST_LINES, Voice
 
 
 def read_all(reading: int) -> bytes:

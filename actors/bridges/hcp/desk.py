@@ -64,10 +64,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from hearth.actors.asks import Ask, Letter, Reading
     from hearth.actors.bridges.hcp.book_rows import SessionRow
     from hearth.actors.bridges.hcp.job import RunningJob
     from hearth.actors.bridges.hcp.services import OpenSession
+    from hearth.actors.messages import Ask, Letter, Reading
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.hcp.messages import Message, ReasonCode
     from hearth.hcp.safety import Allowance
@@ -243,7 +243,7 @@ log = logging.getLogger("hearth.hcp")
 
 
 class HcpDesk:
-    """Implements `hearth.actors.asks.Desk`. `nursery` is where its jobs live."""
+    """Implements `hearth.actors.messages.Desk`. `nursery` is where its jobs live."""
 
     def __init__(self, services: Services, nursery: trio.Nursery) -> None:
         self.services = services

@@ -30,9 +30,9 @@ from hearth.protocol.methods import (
 )
 
 if TYPE_CHECKING:
-    from hearth.actors.asks import Ask, Reading
     from hearth.actors.bridges.hcp.book_rows import SessionRow
     from hearth.actors.bridges.hcp.desk import HcpDesk
+    from hearth.actors.messages import Ask, Reading
     from hearth.hcp.capability import Capability
     from hearth.hcp.safety import Allowance
     from hearth.policy.principal import Principal

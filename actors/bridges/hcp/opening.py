@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from hearth.actors.asks import Ask, Letter, Reading
     from hearth.actors.bridges.hcp.desk import Furniture, HcpDesk
     from hearth.actors.bridges.hcp.services import OpenSession
+    from hearth.actors.messages import Ask, Letter, Reading
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.policy.principal import Principal
 
@@ -80,7 +80,7 @@ def open_books(parts: RuntimeParts) -> Books | None:
 
 
 class FrontDesk:
-    """Implements `hearth.actors.asks.Desk`."""
+    """Implements `hearth.actors.messages.Desk`."""
 
     def __init__(self) -> None:
         self.closing = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hearth.actors.events import Reader
-    from hearth.actors.tally import Tally
+    from hearth.actors.metrics import Tally
     from hearth.policy.memory import Account
 
 

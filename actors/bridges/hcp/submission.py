@@ -38,10 +38,10 @@ from hearth.policy.buckets import Buckets, too_often
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from hearth.actors.asks import Letter
     from hearth.actors.bridges.hcp.approvals import Decision
     from hearth.actors.bridges.hcp.book import Book
     from hearth.actors.bridges.hcp.desk import HcpDesk
+    from hearth.actors.messages import Letter
     from hearth.api import Session
     from hearth.hcp.capability import Capability
     from hearth.hcp.messages import TaskSubmit

@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth._version import __version__
-from hearth.actors.bus import BusState
-from hearth.actors.tally import LATENCY_BOUNDS
+from hearth.actors.bus.actor import BusState
+from hearth.actors.metrics import LATENCY_BOUNDS
 from hearth.protocol.methods import METHODS
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from hearth.actors.metrics import Tally
     from hearth.actors.runtime import Runtime
-    from hearth.actors.tally import Tally
 
 PATH: Final = "/metrics"
 OPEN_METRICS: Final = "application/openmetrics-text"

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from hearth._util.exceptions import sole
-from hearth.actors.ledger import Ledger
-from hearth.actors.outputs import Driven, has_error
-from hearth.actors.tickets import (
+from hearth.actors.bus.outputs import Driven, Ledger, has_error
+from hearth.actors.bus.queue import (
     Asker,
     GiveBack,
     StandingTicket,
@@ -30,7 +29,7 @@ from hearth.actors.tickets import (
     WentSafe,
     make_safe_instead,
 )
-from hearth.actors.workers import Worker, close_driver, open_driver, open_worker
+from hearth.actors.bus.workers import Worker, close_driver, open_driver, open_worker
 from hearth.drivers.base import Style
 from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, RpcError, TimedOut, effect_of
 

@@ -30,15 +30,15 @@ from attrs import evolve
 from hearth._version import __version__
 from hearth.actors.bridges.hcp.opening import open_books, open_desk
 from hearth.actors.build import build_parts
-from hearth.actors.confinement import confine_daemon, lacking, own_uid, places_of, plan_of
 from hearth.actors.connection import Connection
+from hearth.actors.daemon.listen import open_listeners, read_certificates, serves_mcp
+from hearth.actors.daemon.process import RELOAD, Signals, Voice, keep_standard_descriptors
+from hearth.actors.daemon.sandbox import confine_daemon, lacking, own_uid, places_of, plan_of
+from hearth.actors.daemon.systemd import Notifier, activated_socket, watched
 from hearth.actors.embedded import job_sessions
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accepting import RESERVED, Doorway
-from hearth.actors.opening import open_listeners, read_certificates, serves_mcp
 from hearth.actors.runtime import Runtime, RuntimeParts
-from hearth.actors.service import Notifier, activated_socket, watched
-from hearth.actors.signals import RELOAD, Signals, Voice, keep_standard_descriptors
 from hearth.actors.supervisor import contain
 from hearth.config.model import Config, default_socket, load_config
 from hearth.drivers.sandbox.cage import cannot_hold
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hearth.actors.bridges.hcp.opening import Books
-    from hearth.actors.carrier import Carrier
     from hearth.actors.listeners.accepting import Listener
+    from hearth.actors.transport import Carrier
     from hearth.drivers.sandbox.confine import Report
     from hearth.policy.principal import Principal
 
