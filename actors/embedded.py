@@ -18,7 +18,7 @@ import trio
 from attrs import evolve
 
 from hearth._util.exceptions import unwrapped
-from hearth.actors.bridges.hcp.opening import open_books, open_desk
+from hearth.actors.bridges.hcp.lazy import open_books, open_desk
 from hearth.actors.build import build_parts
 from hearth.actors.events import EventLog, EventReader
 from hearth.actors.mailbox import Slot
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.actors.bridges.hcp.opening import Books
+    from hearth.actors.bridges.hcp.lazy import Books
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.events import History
     from hearth.actors.messages import Desk, Follower

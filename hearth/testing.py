@@ -27,7 +27,7 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from hearth._util.exceptions import sole
-from hearth.actors.bridges.hcp.book_rows import BookError
+from hearth.actors.bridges.hcp.store.queries import BookError
 from hearth.actors.build import build_parts
 from hearth.actors.embedded import EmbeddedRuntime, LocalJobs, open_all, serve_parts
 from hearth.config.model import AuditConfig, Config
@@ -43,7 +43,7 @@ from hearth.tools import Done, ToolRegistry
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from hearth.actors.bridges.hcp.book import Book
+    from hearth.actors.bridges.hcp.store import Book
     from hearth.actors.runtime import RuntimeParts
     from hearth.api import JobEvent, JobResult
     from hearth.client.job_handle import DelegationFace

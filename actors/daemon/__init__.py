@@ -28,7 +28,7 @@ import trio
 from attrs import evolve
 
 from hearth._version import __version__
-from hearth.actors.bridges.hcp.opening import open_books, open_desk
+from hearth.actors.bridges.hcp.lazy import open_books, open_desk
 from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
 from hearth.actors.daemon.listen import open_listeners, read_certificates, serves_mcp
@@ -37,7 +37,7 @@ from hearth.actors.daemon.sandbox import confine_daemon, lacking, own_uid, place
 from hearth.actors.daemon.systemd import Notifier, activated_socket, watched
 from hearth.actors.embedded import job_sessions
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accepting import RESERVED, Doorway
+from hearth.actors.listeners.accept import RESERVED, Doorway
 from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.supervisor import contain
 from hearth.config.model import Config, default_socket, load_config
@@ -50,8 +50,8 @@ from hearth.schema import check_schema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hearth.actors.bridges.hcp.opening import Books
-    from hearth.actors.listeners.accepting import Listener
+    from hearth.actors.bridges.hcp.lazy import Books
+    from hearth.actors.listeners.accept import Listener
     from hearth.actors.transport import Carrier
     from hearth.drivers.sandbox.confine import Report
     from hearth.policy.principal import Principal

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from hearth.actors.listeners.accepting import Listener
+    from hearth.actors.listeners.accept import Listener
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
     from hearth.actors.runtime import Runtime

@@ -11,7 +11,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from hearth.actors.listeners.accepting import BACKLOG, Stranger, each_accepted
+from hearth.actors.listeners.accept import BACKLOG, Stranger, each_accepted
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.loopback import peer_uid
 from hearth.protocol.jsonrpc import dump_error
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import trio
 
-    from hearth.actors.listeners.accepting import Doorway, Greeter, Welcome
+    from hearth.actors.listeners.accept import Doorway, Greeter, Welcome
     from hearth.actors.listeners.tls import Certificates
     from hearth.actors.transport import Carrier
     from hearth.config.model import Endpoint

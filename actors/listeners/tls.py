@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import trio
 
-from hearth.actors.listeners.accepting import Stranger
+from hearth.actors.listeners.accept import Stranger
 from hearth.actors.listeners.streams import SocketTransport, StreamCarrier, reason_of
 from hearth.actors.transport import PeerGone
 from hearth.errors import ConfigError, PermissionDenied
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cryptography.x509 import Certificate
 
-    from hearth.actors.listeners.accepting import Welcome
+    from hearth.actors.listeners.accept import Welcome
     from hearth.policy.principal import Principal
 
 # --- certificates -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from hearth._util.ownership import whose_hands
-from hearth.actors.listeners.accepting import BACKLOG, each_accepted
+from hearth.actors.listeners.accept import BACKLOG, each_accepted
 from hearth.actors.transport import SocketCarrier
 from hearth.errors import ConfigError
 from hearth.policy.principal import from_peercred
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import trio
 
-    from hearth.actors.listeners.accepting import Doorway, Welcome
+    from hearth.actors.listeners.accept import Doorway, Welcome
     from hearth.errors import QueueFull
     from hearth.policy.principal import Principal
 

@@ -16,12 +16,12 @@ import trio
 import wsproto.utilities
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
-from hearth.actors.listeners import callers
-from hearth.actors.listeners.accepting import Stranger
-from hearth.actors.listeners.callers import Refused, nobody, values
+from hearth.actors.listeners import peers
+from hearth.actors.listeners.accept import Stranger
+from hearth.actors.listeners.peers import Refused, nobody, values
 from hearth.actors.listeners.streams import SocketTransport
 from hearth.actors.listeners.tls import certificate_of, handshake
-from hearth.actors.listeners.websocket_wire import SLACK, TOO_BIG, Meter, Pulse, Wire
+from hearth.actors.listeners.websocket_stream import SLACK, TOO_BIG, Meter, Pulse, Wire
 from hearth.actors.transport import PeerGone, Unreadable
 from hearth.policy.principal import from_loopback
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from trio_websocket import WebSocketConnection, WebSocketRequest
 
-    from hearth.actors.listeners.accepting import Welcome
-    from hearth.actors.listeners.callers import Certificate
+    from hearth.actors.listeners.accept import Welcome
+    from hearth.actors.listeners.peers import Certificate
     from hearth.actors.listeners.tls import Certificates
     from hearth.policy.principal import Principal, Tokens
 
@@ -284,7 +284,7 @@ def caller(
     behind_proxy: bool = False,
 ) -> Principal:
     """Who is calling: see `callers.caller`. A token may come as a subprotocol, too. Raises Refused."""
-    return callers.caller(
+    return peers.caller(
         request.headers,
         tokens,
         certificate,

@@ -10,7 +10,7 @@ from docs.test_promises import names_of_tests
 
 from hearth.actors import admission, connection, refusals, send_queue
 from hearth.actors.bridges.http import listener
-from hearth.actors.listeners import accepting, tcp, websocket, websocket_wire as wire
+from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
 from hearth.audit import backlog
 from hearth.config.model import Config
 from hearth.policy.rules import Rate
@@ -44,9 +44,9 @@ def bound(row: str) -> list[float]:
 @pytest.mark.parametrize(
     ("row", "numbers"),
     [
-        ("Connections in all", [LIMITS.max_connections, accepting.FOR_OTHERS]),
-        ("Descriptors", [accepting.RESERVED]),
-        ("Connections that have not proved who they are", [accepting.STRANGERS, accepting.STRANGERS_EACH, 6, 64]),
+        ("Connections in all", [LIMITS.max_connections, accept.FOR_OTHERS]),
+        ("Descriptors", [accept.RESERVED]),
+        ("Connections that have not proved who they are", [accept.STRANGERS, accept.STRANGERS_EACH, 6, 64]),
         ("The time they may take for it", [LIMITS.handshake_timeout_s]),
         ("A handshake's request line and headers", [wire.HANDSHAKE_BYTES / KIB]),
         (

@@ -44,9 +44,9 @@ from trio.testing import MockClock
 
 import hearth._util.ids
 from hearth._util.exceptions import sole
-from hearth.actors.bridges.hcp import blocking, book as book_module, capability_api
-from hearth.actors.bridges.hcp.book_file import BookFile
-from hearth.actors.bridges.hcp.book_rows import BookError
+from hearth.actors.bridges.hcp import capability_api, execution, store as book_module
+from hearth.actors.bridges.hcp.store.database import BookFile
+from hearth.actors.bridges.hcp.store.queries import BookError
 from hearth.actors.messages import End
 from hearth.errors import DeviceError
 from hearth.hcp import messages as values
@@ -515,8 +515,8 @@ def _surroundings(world):
         for place, name, stand_in in (
             (trio.to_thread, "run_sync", run_sync),
             (book_module, "Background", _Background),
-            (blocking.Watch, "looking", lambda _watch: nullcontext()),
-            (blocking, "LONG_S", 3600.0),
+            (execution.Watch, "looking", lambda _watch: nullcontext()),
+            (execution, "LONG_S", 3600.0),
             (capability_api, "random", ids),
             (values, "uuid4", lambda: UUID(int=ids.getrandbits(128), version=4)),
             (hearth._util.ids, "os", SimpleNamespace(urandom=ids.randbytes)),

@@ -17,15 +17,15 @@ import cryptography.hazmat.primitives.asymmetric.ed25519
 import jsonschema
 from crash.syscalls import say
 
-import hearth.actors.bridges.hcp.desk
+import hearth.actors.bridges.hcp.service
 import hearth.hcp.library
 from hearth.actors import daemon
-from hearth.actors.bridges.hcp.book_file import BookFile
+from hearth.actors.bridges.hcp.store.database import BookFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LOADED = (cryptography, jsonschema, hearth.actors.bridges.hcp.desk, hearth.hcp.library)
+LOADED = (cryptography, jsonschema, hearth.actors.bridges.hcp.service, hearth.hcp.library)
 """What the daemon would load when it is needed: loaded once, before the fork."""
 
 

@@ -11,8 +11,8 @@ import trio
 from support.hcp import capability, hcp_world
 from support.hearthd import eventually
 
-from hearth.actors.bridges.hcp import blocking
-from hearth.actors.bridges.hcp.blocking import LONG_S, Watch
+from hearth.actors.bridges.hcp import execution
+from hearth.actors.bridges.hcp.execution import LONG_S, Watch
 
 
 def compute(seconds):
@@ -63,7 +63,7 @@ async def test_what_is_awaited_gets_cancellations_and_exceptions_as_without_a_wa
 
 
 def test_one_that_does_not_end_is_in_the_log_while_it_lasts_with_the_line_that_it_is_at(caplog, monkeypatch):
-    monkeypatch.setattr(blocking, "STUCK_S", 0.1)
+    monkeypatch.setattr(execution, "STUCK_S", 0.1)
     watch = Watch("capability look (look.py:3)", lambda _seconds: None)
     told = threading.Event()
 

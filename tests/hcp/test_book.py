@@ -6,7 +6,7 @@ import pytest
 import trio
 from support.hcp_book import ACCEPTED, ANN, BEN, begin, event, line, look, row, running, session_id
 
-from hearth.actors.bridges.hcp.book import Book, BookError, Claim, Limits, StoryFull
+from hearth.actors.bridges.hcp.store import Book, BookError, Claim, Limits, StoryFull
 
 REJECTED = line("task_rejected", reason_code="forbidden")
 ONE, TWO = session_id(1), session_id(2)

@@ -10,8 +10,8 @@ import trio
 from support.hcp_book import ACCEPTED, ANN, begin, event, line, running, session_id
 from support.waiting import until
 
-from hearth.actors.bridges.hcp import book as book_module
-from hearth.actors.bridges.hcp.book import Book, BookError, Claim
+from hearth.actors.bridges.hcp import store as book_module
+from hearth.actors.bridges.hcp.store import Book, BookError, Claim
 
 ONE = session_id(1)
 REJECTED = line("task_rejected", reason_code="forbidden")

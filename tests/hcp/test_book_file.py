@@ -13,7 +13,7 @@ import trio
 from support.confinement import as_root
 from support.hcp_book import ACCEPTED, ANN, begin, event, line, look, running, session_id
 
-from hearth.actors.bridges.hcp.book import Book, BookError
+from hearth.actors.bridges.hcp.store import Book, BookError
 from hearth.errors import ConfigError
 
 ONE = session_id(1)
@@ -74,7 +74,7 @@ async def test_two_cannot_have_it_open_and_the_second_is_told_the_place_and_the_
 OPEN = """
 import sys
 from pathlib import Path
-from hearth.actors.bridges.hcp.book import Book
+from hearth.actors.bridges.hcp.store import Book
 Book(Path(sys.argv[1])).open()
 """
 

@@ -15,9 +15,9 @@ import trio
 from support.hcp_book import ANN, line, look, running, session_id
 from support.hcp_writer import STEPS
 
-from hearth.actors.bridges.hcp.book import Book
-from hearth.actors.bridges.hcp.store import ArtifactStore
-from hearth.actors.bridges.hcp.story import sequence_of
+from hearth.actors.bridges.hcp.artifacts import ArtifactStore
+from hearth.actors.bridges.hcp.event_stream import sequence_of
+from hearth.actors.bridges.hcp.store import Book
 
 ROUNDS = 20
 TESTS = Path(__file__).parent.parent

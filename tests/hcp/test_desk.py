@@ -9,7 +9,7 @@ import trio
 from support.hcp import Caller, capability, hcp_world, reading, step
 from support.world import ALICE, BOB
 
-from hearth.actors.bridges.hcp import desk
+from hearth.actors.bridges.hcp import service
 from hearth.policy.rules import Match, PolicyEntry
 
 GATED = reading(step("read", tag="first", gate="g"))
@@ -258,8 +258,8 @@ async def test_what_comes_from_a_principal_without_a_policy_entry_is_not_looked_
     def looked(*_):
         raise AssertionError("somebody has looked at the message")
 
-    monkeypatch.setattr(desk, "read_message", looked)
-    monkeypatch.setattr(desk, "digest_of", looked)
+    monkeypatch.setattr(service, "read_message", looked)
+    monkeypatch.setattr(service, "digest_of", looked)
     policy = (PolicyEntry(name="alice", match=Match(uid=ALICE.uid)),)
     async with look(policy=policy) as world:
         document = {**Caller.submission(), "type": type_, "session_id": "s"}
@@ -273,7 +273,7 @@ async def test_what_comes_from_a_principal_without_a_policy_entry_is_not_looked_
 
 
 async def test_the_payload_of_a_message_that_no_caller_sends_is_not_read(look, monkeypatch):
-    monkeypatch.setattr(desk, "read_message", None)
+    monkeypatch.setattr(service, "read_message", None)
     async with look() as world:
         document = {**Caller.submission(), "type": "task_completed", "session_id": "s", "payload": {"artifacts": [1]}}
         refused = await world.caller().rejected(document)

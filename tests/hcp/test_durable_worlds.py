@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 from hcp.durable_worlds import Broken, play
 
-from hearth.actors.bridges.hcp.book import Book
 from hearth.actors.bridges.hcp.execution import Execution
+from hearth.actors.bridges.hcp.store import Book
 from hearth.hcp.durable import History
 
 QUICK, WORLDS, BLOCK = 120, 2000, 500

@@ -11,7 +11,7 @@ import pytest
 import trio
 from support.hcp import Caller, capability, hcp_world, reading, step
 
-from hearth.actors.bridges.hcp.opening import Books, Opening
+from hearth.actors.bridges.hcp.lazy import Books, Opening
 from hearth.errors import ConfigError
 
 GATED = reading(step("read", tag="first", gate="g"))
@@ -59,7 +59,7 @@ async def test_a_book_that_cannot_be_opened_refuses_for_now_and_is_tried_again(c
         caller = world.caller()
         document = Caller.submission()
         with monkeypatch.context() as patch:
-            patch.setattr("hearth.actors.bridges.hcp.desk.furnish", broken)
+            patch.setattr("hearth.actors.bridges.hcp.service.furnish", broken)
             refused = await caller.rejected(document)
             assert refused["reason_code"] == "resource_unavailable"
             assert "on fire" in refused["reason_message"]
@@ -79,7 +79,7 @@ async def test_sessions_that_cannot_be_given_their_end_do_not_keep_a_daemon_from
         books = Books(world.runtime.parts, Path("nowhere"), furniture=left_over)
         opening = Opening(books, world.runtime, None)
         with monkeypatch.context() as patch, trio.fail_after(10):
-            patch.setattr("hearth.actors.bridges.hcp.opening._load", broken)
+            patch.setattr("hearth.actors.bridges.hcp.lazy._load", broken)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(opening.run)
                 await opening.ready()
@@ -114,7 +114,7 @@ async def test_a_message_that_the_desk_was_not_opened_for_in_time_is_refused(clo
 
     async with closed() as world:
         caller = world.caller()
-        monkeypatch.setattr("hearth.actors.bridges.hcp.desk.recover", lambda _services: gate.wait())
+        monkeypatch.setattr("hearth.actors.bridges.hcp.service.recover", lambda _services: gate.wait())
         document = Caller.submission()
         await caller.send(document, caller.request("hcp.sessions", {}, 7))
         while len(world.runtime.desk._waiting) < 2:

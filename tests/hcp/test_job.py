@@ -11,7 +11,7 @@ import trio
 from support.hcp import Caller, capability, failing, hcp_world, reading, scripted, step, waiting
 from support.world import ALICE, BOB
 
-from hearth.actors.bridges.hcp.refusals import session_ended
+from hearth.actors.bridges.hcp.rejections import session_ended
 from hearth.hcp.capability import Limit, SafetyEnvelope
 from hearth.hcp.durable import CapabilityFailed, StepFailed
 from hearth.policy.rules import Match, PolicyEntry

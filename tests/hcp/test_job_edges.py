@@ -12,9 +12,9 @@ from support.hcp import LOOK_TWICE, Caller, capability, hcp_world, offering, rea
 from support.world import ALICE, BOB
 
 from hearth import open_runtime
-from hearth.actors.bridges.hcp.book import BookError
-from hearth.actors.bridges.hcp.opening import open_books
+from hearth.actors.bridges.hcp.lazy import open_books
 from hearth.actors.bridges.hcp.steps import Steps
+from hearth.actors.bridges.hcp.store import BookError
 from hearth.actors.build import build_parts
 from hearth.actors.embedded import job_sessions
 from hearth.api import Step
@@ -117,7 +117,7 @@ async def test_a_plot_that_is_being_drawn_when_the_daemon_ends_is_kept(look, mon
         assert done.wait(5)
         return b"drawn"
 
-    monkeypatch.setattr("hearth.actors.bridges.hcp.ending.draw", slowly)
+    monkeypatch.setattr("hearth.actors.bridges.hcp.finish.draw", slowly)
 
     async def plots(job):
         job.plot("plot.png", series={"level": [1, 2]})
@@ -198,7 +198,7 @@ async def test_a_session_whose_end_cannot_be_written_at_one_start_gets_it_at_the
         await world.gate("g").reached()
         await world.desk.services.book.aclose()
     with monkeypatch.context() as patch:
-        patch.setattr("hearth.actors.bridges.hcp.book.Book.story", disk_full)
+        patch.setattr("hearth.actors.bridges.hcp.store.Book.story", disk_full)
         async with look() as world:
             listed = (await world.caller().call("hcp.sessions"))["sessions"]
             assert [one["state"] for one in listed] == ["RUNNING"]
@@ -208,7 +208,7 @@ async def test_a_session_whose_end_cannot_be_written_at_one_start_gets_it_at_the
 
 
 async def test_what_has_been_kept_for_long_enough_is_forgotten(look, monkeypatch):
-    monkeypatch.setattr("hearth.actors.bridges.hcp.desk.EXPIRY_S", 0.02)
+    monkeypatch.setattr("hearth.actors.bridges.hcp.service.EXPIRY_S", 0.02)
     async with look(capability(function=notes), settings={"retention_s": 0.01}) as world:
         caller = world.caller()
         session_id = await caller.accepted()

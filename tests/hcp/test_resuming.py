@@ -9,7 +9,7 @@ import pytest
 import trio
 from support.hcp import capability, hcp_world
 
-from hearth.actors.bridges.hcp.book_rows import BookError
+from hearth.actors.bridges.hcp.store.queries import BookError
 from hearth.hcp.durable import CapabilityFailed, StepFailed
 
 

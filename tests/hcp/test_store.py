@@ -12,8 +12,8 @@ import trio
 from support.confinement import as_root
 from support.hcp_book import ANN, BEN, begin, event, look, running, session_id
 
-from hearth.actors.bridges.hcp.book import Book
-from hearth.actors.bridges.hcp.store import ArtifactStore, NoSuchArtifact, StoreError, parse_uri
+from hearth.actors.bridges.hcp.artifacts import ArtifactStore, NoSuchArtifact, StoreError, parse_uri
+from hearth.actors.bridges.hcp.store import Book
 from hearth.errors import ConfigError
 from hearth.hcp.messages import Artifact
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.hcp_book import ACCEPTED, event, line
 
-from hearth.actors.bridges.hcp.story import Story, sequence_of
+from hearth.actors.bridges.hcp.event_stream import MessageLog, sequence_of
 from hearth.actors.metrics import Tally
 from hearth.actors.send_queue import Outbox
 
@@ -22,7 +22,7 @@ class Listener:
 
 
 def test_lines_are_numbered_from_one_and_read_in_slices():
-    story = Story([ACCEPTED])
+    story = MessageLog([ACCEPTED])
     story.append(event(1), event(2))
     assert story.last_seq == 3
     assert story.lines(1, 2) == ([ACCEPTED, event(1)], 3)
@@ -32,7 +32,7 @@ def test_lines_are_numbered_from_one_and_read_in_slices():
 
 
 def test_a_reader_is_poked_for_what_is_there_for_what_comes_and_for_the_end():
-    story, listener = Story([ACCEPTED]), Listener()
+    story, listener = MessageLog([ACCEPTED]), Listener()
     story.attach(listener)
     assert listener.pokes == 1
     story.append(event(1))
@@ -45,7 +45,7 @@ def test_a_reader_is_poked_for_what_is_there_for_what_comes_and_for_the_end():
 
 
 def test_a_reader_of_an_empty_story_is_poked_when_there_is_something():
-    story, listener = Story(), Listener()
+    story, listener = MessageLog(), Listener()
     story.attach(listener)
     assert listener.pokes == 0
     story.append(ACCEPTED)
@@ -53,7 +53,7 @@ def test_a_reader_of_an_empty_story_is_poked_when_there_is_something():
 
 
 def test_a_reader_that_is_gone_or_detached_is_left_alone():
-    story, gone, detached = Story(), Listener(), Listener()
+    story, gone, detached = MessageLog(), Listener(), Listener()
     for listener in (gone, detached):
         story.attach(listener)
     gone.gone = True
@@ -64,27 +64,27 @@ def test_a_reader_that_is_gone_or_detached_is_left_alone():
 
 
 def test_nothing_comes_after_the_end():
-    story = Story([ACCEPTED], ended=True)
+    story = MessageLog([ACCEPTED], ended=True)
     with pytest.raises(RuntimeError, match="ended"):
         story.append(event(1))
     assert story.last_seq == 1
 
 
 def test_who_wants_the_events_from_one_on_is_sent_the_line_after_the_event_before_it():
-    story = Story([ACCEPTED, event(1), event(2), event(3), COMPLETED, event(4)])
+    story = MessageLog([ACCEPTED, event(1), event(2), event(3), COMPLETED, event(4)])
     assert [story.index_of(sequence) for sequence in range(6)] == [1, 1, 3, 4, 5, 7]
     assert story.lines(story.index_of(4), 9)[0] == [COMPLETED, event(4)], "the outcome is not missed between two events"
 
 
 def test_sequences_with_gaps_are_found_by_the_next_event_there_is():
-    story = Story([ACCEPTED, event(1), event(5), FAILED, event(9)])
+    story = MessageLog([ACCEPTED, event(1), event(5), FAILED, event(9)])
     assert [story.index_of(sequence) for sequence in (1, 2, 5, 6, 9, 10, 99)] == [1, 3, 3, 4, 4, 6, 6]
 
 
 def test_a_story_without_events_is_read_from_its_first_line():
-    assert Story([ACCEPTED]).index_of(7) == 1
-    assert Story([ACCEPTED]).index_of(1) == 1
-    assert Story().index_of(3) == 1
+    assert MessageLog([ACCEPTED]).index_of(7) == 1
+    assert MessageLog([ACCEPTED]).index_of(1) == 1
+    assert MessageLog().index_of(3) == 1
 
 
 def test_only_events_have_a_sequence():
@@ -98,7 +98,7 @@ def drained(outbox: Outbox) -> list[bytes]:
 
 def test_connections_follow_a_story_each_from_its_own_place_until_it_ends():
     tally = Tally()
-    story = Story([ACCEPTED, event(1)], tally=tally)
+    story = MessageLog([ACCEPTED, event(1)], tally=tally)
     early, late = Outbox(), Outbox()
     early.follow(story, 1)
     assert drained(early) == [ACCEPTED, event(1)]
@@ -114,7 +114,7 @@ def test_connections_follow_a_story_each_from_its_own_place_until_it_ends():
 
 
 def test_a_story_that_has_ended_is_sent_whole_to_who_comes_afterwards():
-    story, outbox = Story([ACCEPTED, event(1), FAILED, event(2)], ended=True), Outbox()
+    story, outbox = MessageLog([ACCEPTED, event(1), FAILED, event(2)], ended=True), Outbox()
     outbox.follow(story, 1)
     assert drained(outbox) == [ACCEPTED, event(1), FAILED, event(2)]
     assert outbox._feeds == {}

@@ -10,7 +10,7 @@ from support.http_house import LISTEN, Raw, passes
 
 from hearth.actors.bridges.http.listener import FRAMING_EACH, HEADER_BYTES, Framing, HttpListener
 from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accepting import Doorway
+from hearth.actors.listeners.accept import Doorway
 
 BOUND = HEADER_BYTES
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"

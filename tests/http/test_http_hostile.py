@@ -24,7 +24,7 @@ from support.http_house import (
 )
 
 from hearth.actors.bridges.http import listener
-from hearth.actors.listeners.accepting import STRANGERS_EACH
+from hearth.actors.listeners.accept import STRANGERS_EACH
 from hearth.config.model import HttpConfig
 
 ALICE = {"Authorization": f"Bearer {TOKENS['alice']}"}

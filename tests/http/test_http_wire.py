@@ -9,7 +9,7 @@ from support.http_house import LISTEN, Raw, passes
 from hearth.actors.bridges.http.app import Hosts, Problem
 from hearth.actors.bridges.http.listener import HttpListener
 from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accepting import Doorway
+from hearth.actors.listeners.accept import Doorway
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": []}
 PIECE = {"type": "http.response.body", "body": b"piece", "more_body": True}

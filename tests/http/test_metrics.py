@@ -20,7 +20,7 @@ from hearth.actors.bridges.http import metrics
 from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accepting import Doorway
+from hearth.actors.listeners.accept import Doorway
 from hearth.actors.metrics import Latencies
 from hearth.actors.runtime import Runtime
 from hearth.api import Step

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.actors.listeners.accepting import Doorway
+from hearth.actors.listeners.accept import Doorway
 from hearth.actors.listeners.unix import UnixListener, bind
 
 
@@ -95,7 +95,7 @@ async def test_exactly_as_many_as_are_allowed_are_served(accepting) -> None:
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
 async def test_running_out_of_something_pauses_and_is_told_once(accepting, caplog, monkeypatch, code: int) -> None:
-    monkeypatch.setattr("hearth.actors.listeners.accepting.NO_DESCRIPTORS_PAUSE", 0.001)
+    monkeypatch.setattr("hearth.actors.listeners.accept.NO_DESCRIPTORS_PAUSE", 0.001)
     listening, served, path = accepting()
     listening.failures = [OSError(code, "none left")] * 50
     with caplog.at_level(logging.INFO), connect(path):
@@ -118,7 +118,7 @@ async def test_descriptors_are_left_for_what_the_others_need(accepting, monkeypa
     with socket.socket(socket.AF_UNIX) as probe:
         allowed = probe.fileno() + 12
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (allowed, allowed))
-    monkeypatch.setattr("hearth.actors.listeners.accepting.RESERVED", 4)
+    monkeypatch.setattr("hearth.actors.listeners.accept.RESERVED", 4)
     _, served, path = accepting()
     clients = [connect(path) for _ in range(12)]
     last = clients[-1].makefile("rb")

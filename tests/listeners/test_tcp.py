@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accepting import STRANGERS, STRANGERS_EACH, Doorway, Stranger
+from hearth.actors.listeners.accept import STRANGERS, STRANGERS_EACH, Doorway, Stranger
 from hearth.actors.transport import SocketCarrier
 from hearth.config.model import Endpoint
 from hearth.errors import ConfigError

@@ -31,7 +31,7 @@ from support.waiting import passes, until
 
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.tls import Certificates
-from hearth.actors.listeners.websocket_wire import CONTROL_COST, FRAME_COST, HANDSHAKE_BYTES, PARTING, REFILL, Meter
+from hearth.actors.listeners.websocket_stream import CONTROL_COST, FRAME_COST, HANDSHAKE_BYTES, PARTING, REFILL, Meter
 from hearth.actors.transport import PeerGone, Unreadable
 from hearth.config.model import Config
 from hearth.errors import ConfigError

@@ -32,7 +32,7 @@ from support.waiting import passes, until
 
 import hearth
 from hearth.actors.connection import Connection
-from hearth.actors.listeners.accepting import STRANGERS_EACH
+from hearth.actors.listeners.accept import STRANGERS_EACH
 from hearth.actors.listeners.tls import Certificates
 from hearth.config.model import AuditConfig, Config, PolicyConfig
 from hearth.policy.principal import Tokens, from_token

@@ -27,9 +27,9 @@ from hearth.actors.bridges.mcp.consent import (
     _question,
     arguments_of,
 )
-from hearth.actors.bridges.mcp.offers import HacpTools
-from hearth.actors.bridges.mcp.providers import Client as HacpClient
+from hearth.actors.bridges.mcp.provider import Client as HacpClient
 from hearth.actors.bridges.mcp.server import make_server
+from hearth.actors.bridges.mcp.tools import HacpTools
 from hearth.api import Step
 from hearth.mcp.names import META_ERROR, PLAN
 from hearth.policy.rules import Match, PolicyEntry

@@ -12,7 +12,7 @@ from support.mcp import ERAS, house, mcp_client, text_of
 from support.waiting import passes
 from support.world import World, running
 
-from hearth.actors.bridges.mcp.providers import KEEP_ALIVE, Client
+from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, Client
 from hearth.actors.messages import End
 from hearth.errors import CarrierError, DeviceError, QueueFull, RateLimited, SessionInvalid, TaskNotFound
 from hearth.mcp.names import META_TASK

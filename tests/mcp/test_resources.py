@@ -15,7 +15,7 @@ from support.mcp_alone import ERAS, pollers, serving
 from support.waiting import passes
 
 import hearth
-from hearth.actors.bridges.mcp.providers import Provider
+from hearth.actors.bridges.mcp.provider import Provider
 from hearth.actors.bridges.mcp.resources import Resources, watchable
 from hearth.config.model import AuditConfig, Config, PolicyConfig
 from hearth.drivers.boards import load_profile, open_board

@@ -12,7 +12,7 @@ from mcp.shared.subscriptions import ResourceUpdated
 from support.mcp_alone import ERAS, pollers, serving
 from support.waiting import passes
 
-from hearth.actors.bridges.mcp.providers import Provider
+from hearth.actors.bridges.mcp.provider import Provider
 from hearth.actors.bridges.mcp.resources import EVERY, MOST_STREAMS, MOST_WATCHED, Changes
 from hearth.errors import (
     CarrierError,

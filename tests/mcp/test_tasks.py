@@ -28,10 +28,10 @@ from support.mcp_tasks import (
     text,
 )
 
-from hearth.actors.bridges.mcp.providers import Provider
+from hearth.actors.bridges.mcp.long_call import LEASE, MOST_ROUNDS, Channel
+from hearth.actors.bridges.mcp.provider import Provider
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.actors.bridges.mcp.tasks import MOST_TASKS, Tasks, Terms
-from hearth.actors.bridges.mcp.tasks_call import LEASE, MOST_ROUNDS, Channel
 from hearth.errors import InvalidParams, ResourceBusy
 from hearth.mcp.names import META_ERROR
 from hearth.policy.memory import MCP_CLIENT_BYTES, MemoryBudget

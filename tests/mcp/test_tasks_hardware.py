@@ -13,12 +13,12 @@ from support.mcp import house, memory, text_of
 from support.mcp_tasks import DECLARED, EXTENSION, accepted, serving
 from support.world import World, running
 
-from hearth.actors.bridges.mcp.offers import HacpTools, Plan
-from hearth.actors.bridges.mcp.providers import Provider
+from hearth.actors.bridges.mcp.long_call import LEASE
+from hearth.actors.bridges.mcp.provider import Provider
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.actors.bridges.mcp.stdio import one_client
 from hearth.actors.bridges.mcp.tasks import EVENTUALLY, LONG_MS, SOON, Tasks, Terms
-from hearth.actors.bridges.mcp.tasks_call import LEASE
+from hearth.actors.bridges.mcp.tools import HacpTools, Plan
 from hearth.tools import Tool
 
 

@@ -7,8 +7,8 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Res
 from mcp.shared.exceptions import MCPError
 from support.mcp_tasks import EXTENSION, Errands, accepted, form, serving, text
 
+from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.tasks import MOST_WATCHES, Tasks, Terms
-from hearth.actors.bridges.mcp.tasks_call import LEASE
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 STATUS = "notifications/tasks"

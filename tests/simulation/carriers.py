@@ -108,7 +108,7 @@ class MemoryCarrier:
 
 
 class MemoryListener:
-    """Where clients come in; see `hearth.actors.listeners.accepting.Listener`."""
+    """Where clients come in; see `hearth.actors.listeners.accept.Listener`."""
 
     address = "unix:/run/world.sock"
 

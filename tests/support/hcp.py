@@ -13,7 +13,7 @@ from uuid import uuid4
 from attrs import evolve
 from support.world import ALICE, RawClient, World, running
 
-from hearth.actors.bridges.hcp.opening import Opening, open_books
+from hearth.actors.bridges.hcp.lazy import Opening, open_books
 from hearth.actors.embedded import job_sessions
 from hearth.config.model import Config, HcpConfig
 from hearth.hcp.capability import Capability, CapabilitySet, Safety, SafetyEnvelope

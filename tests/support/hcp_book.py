@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hearth.actors.bridges.hcp.book import Book, SessionRow
+from hearth.actors.bridges.hcp.store import Book, SessionRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

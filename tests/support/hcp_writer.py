@@ -14,8 +14,8 @@ from pathlib import Path
 import trio
 from support.hcp_book import ANN, event, line, row
 
-from hearth.actors.bridges.hcp.book import Book
-from hearth.actors.bridges.hcp.store import ArtifactStore
+from hearth.actors.bridges.hcp.artifacts import ArtifactStore
+from hearth.actors.bridges.hcp.store import Book
 
 AT_ONCE = 4
 STEPS = 6

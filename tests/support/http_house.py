@@ -18,7 +18,7 @@ from support.users import ordinary_user
 from hearth.actors.build import build_parts
 from hearth.actors.daemon.listen import open_listeners
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accepting import Doorway
+from hearth.actors.listeners.accept import Doorway
 from hearth.actors.runtime import Runtime
 from hearth.config.model import AuditConfig, Config, Endpoint, HttpConfig, LimitsConfig, PolicyConfig
 from hearth.policy.principal import from_token

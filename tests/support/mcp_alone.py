@@ -8,7 +8,7 @@ import trio
 from mcp.client._memory import InMemoryTransport
 from mcp.client.client import Client
 
-from hearth.actors.bridges.mcp.providers import Client as HearthClient
+from hearth.actors.bridges.mcp.provider import Client as HearthClient
 from hearth.actors.bridges.mcp.server import make_server
 
 ERAS = {"2025-11-25": "legacy", "2026-07-28": "auto"}

@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 
-from hearth.actors.bridges.mcp.providers import Client, Provider
+from hearth.actors.bridges.mcp.provider import Client, Provider
 from hearth.actors.bridges.mcp.server import make_server
 
 VERSION = "2026-07-28"

@@ -18,7 +18,7 @@ import trio
 from support.users import ordinary_user
 
 from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accepting import Doorway
+from hearth.actors.listeners.accept import Doorway
 from hearth.actors.listeners.websocket import WebSocketGreeter
 from hearth.config.model import Endpoint
 from hearth.policy.principal import Tokens

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, closing
 import trio
 from support.waiting import passes
 
-from hearth.actors.listeners.accepting import Stranger
+from hearth.actors.listeners.accept import Stranger
 from hearth.actors.listeners.tls import Certificates, TlsGreeter
 
 

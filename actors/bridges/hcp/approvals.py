@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import define, field, frozen
 
-from hearth.actors.bridges.hcp.refusals import shutting_down
+from hearth.actors.bridges.hcp.rejections import shutting_down
 from hearth.errors import InvalidParams, PermissionDenied
 from hearth.hcp.messages import Rejection, new_id, write_instant
 

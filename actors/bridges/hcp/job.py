@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from attrs import define, field, frozen
 
-from hearth.actors.bridges.hcp.blocking import Watch
-from hearth.actors.bridges.hcp.book import BookError
 from hearth.actors.bridges.hcp.capability_api import Job, run_function
-from hearth.actors.bridges.hcp.execution import FATAL, Execution, checkpoint_id
+from hearth.actors.bridges.hcp.execution import FATAL, Execution, Watch, checkpoint_id
 from hearth.actors.bridges.hcp.steps import Steps, StepsEnded
+from hearth.actors.bridges.hcp.store import BookError
 from hearth.actors.supervisor import contain
 from hearth.errors import RpcError
 from hearth.hcp.annotations import NotJson
@@ -33,10 +32,10 @@ from hearth.hcp.token import TokenError, verify
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.actors.bridges.hcp.account import Account
     from hearth.actors.bridges.hcp.approvals import Approvals
-    from hearth.actors.bridges.hcp.book_rows import SessionRow
+    from hearth.actors.bridges.hcp.event_stream import EventWriter
     from hearth.actors.bridges.hcp.services import Services
+    from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.api import Session
     from hearth.hcp.durable import Recorded
     from hearth.hcp.messages import ErrorCode, State, TaskSubmit
@@ -103,7 +102,7 @@ class RunningJob:
     submit: TaskSubmit
     row: SessionRow
     token: str
-    account: Account
+    account: EventWriter
     recorded: Sequence[Recorded] = ()
     """What is replayed instead of being done: of the job that this one goes on with."""
     execution: Execution | None = None

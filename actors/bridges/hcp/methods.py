@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from hearth.actors.bridges.hcp.artifact_uri import parse_uri
-from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.artifacts import NoSuchArtifact, StoreError
 from hearth.actors.bridges.hcp.services import record
-from hearth.actors.bridges.hcp.store import NoSuchArtifact, StoreError
+from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.store.queries import parse_uri
 from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid
 from hearth.hcp.messages import write_instant
 from hearth.hcp.safety import allowance, may_submit
@@ -30,8 +30,8 @@ from hearth.protocol.methods import (
 )
 
 if TYPE_CHECKING:
-    from hearth.actors.bridges.hcp.book_rows import SessionRow
-    from hearth.actors.bridges.hcp.desk import HcpDesk
+    from hearth.actors.bridges.hcp.service import HcpDesk
+    from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.actors.messages import Ask, Reading
     from hearth.hcp.capability import Capability
     from hearth.hcp.safety import Allowance

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.actors.bridges.hcp.book import Book
-    from hearth.actors.bridges.hcp.store import ArtifactStore
+    from hearth.actors.bridges.hcp.artifacts import ArtifactStore
+    from hearth.actors.bridges.hcp.store import Book
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
     from hearth.api import Session

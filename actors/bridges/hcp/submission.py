@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from attrs import define, field, frozen
 
-from hearth.actors.bridges.hcp.account import Account
 from hearth.actors.bridges.hcp.approvals import question_of
-from hearth.actors.bridges.hcp.book import BookError
-from hearth.actors.bridges.hcp.book_rows import SessionRow
-from hearth.actors.bridges.hcp.ending import Ending
+from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
 from hearth.actors.bridges.hcp.execution import checkpoint_id
+from hearth.actors.bridges.hcp.finish import Ending
 from hearth.actors.bridges.hcp.job import RunningJob
-from hearth.actors.bridges.hcp.refusals import crashed, no_hacp_session, reused, shutting_down, withdrawn
+from hearth.actors.bridges.hcp.rejections import crashed, no_hacp_session, reused, shutting_down, withdrawn
 from hearth.actors.bridges.hcp.services import record
-from hearth.actors.bridges.hcp.story import Story
+from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.store.queries import SessionRow
 from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.errors import AuditUnavailable, RpcError
@@ -39,14 +38,14 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
     from hearth.actors.bridges.hcp.approvals import Decision
-    from hearth.actors.bridges.hcp.book import Book
-    from hearth.actors.bridges.hcp.desk import HcpDesk
+    from hearth.actors.bridges.hcp.service import HcpDesk
+    from hearth.actors.bridges.hcp.store import Book
     from hearth.actors.messages import Letter
     from hearth.api import Session
     from hearth.hcp.capability import Capability
     from hearth.hcp.messages import TaskSubmit
     from hearth.hcp.safety import Allowance, Approval
-    from hearth.policy.memory import Account as MemoryAccount
+    from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
     from hearth.policy.rules import Rate
 
@@ -69,7 +68,7 @@ class Submission:
     submit: TaskSubmit
     digest: str
     """Of its payload."""
-    memory: MemoryAccount
+    memory: Account
     """What is kept for the principal."""
     weight: int
     """Bytes that are charged for it and its job, for as long as they last."""
@@ -247,8 +246,8 @@ class Submission:
         recorded = () if goes_on is None else goes_on.recorded
         await services.book.answer(self.principal.key, self.message_id, line, row, outcomes=recorded)
         self._claimed = False
-        story = Story((line,), tally=services.journal.tally, account=self.memory)
-        account = Account(row.session_id, services.book, story, services.clock)
+        story = MessageLog((line,), tally=services.journal.tally, account=self.memory)
+        account = EventWriter(row.session_id, services.book, story, services.clock)
         replayed = () if goes_on is None else goes_on.steps
         job = RunningJob(services, self.house.approvals, approval, submit, row, token, account, replayed)
         self.house.jobs[row.session_id] = job
@@ -302,7 +301,7 @@ class Submission:
         for letter in letters:
             letter.answer(line)
 
-    def _follow(self, story: Story) -> None:
+    def _follow(self, story: MessageLog) -> None:
         letters, self.letters = self.letters, []
         for letter in letters:
             letter.follow(story, 1)

@@ -17,8 +17,8 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hearth.actors.bridges.http import card, metrics
-from hearth.actors.listeners.callers import Refused, caller, values
+from hearth.actors.bridges.http import agentcard, metrics
+from hearth.actors.listeners.peers import Refused, caller, values
 from hearth.errors import SessionInvalid
 from hearth.policy.principal import Tokens
 from hearth.policy.rules import token_digests
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from hearth.actors.bridges.http.listener import Visit
-    from hearth.actors.listeners.callers import Headers
+    from hearth.actors.listeners.peers import Headers
     from hearth.actors.runtime import Runtime
     from hearth.api import Session
     from hearth.config.model import Config
@@ -127,7 +127,7 @@ async def opened(
     hosts = Hosts(section.hosts, section.origins, encrypted=encrypted, behind_proxy=behind_proxy)
     callers = Callers(policy, Tokens(token_digests(policy)), report, behind_proxy=behind_proxy)
     async with AsyncExitStack() as stack:
-        routes = [*health_routes(runtime), *metrics.routes(runtime), *card.routes(runtime.agent_card)]
+        routes = [*health_routes(runtime), *metrics.routes(runtime), *agentcard.routes(runtime.agent_card)]
         runtime.serves_mcp = with_mcp
         if with_mcp:
             routes += await stack.enter_async_context(_mcp(config, runtime))
@@ -143,8 +143,8 @@ async def opened(
 
 def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[Route]]:
     from hearth.actors.bridges.mcp import http as mcp
-    from hearth.actors.bridges.mcp.offers import all_offers
-    from hearth.actors.bridges.mcp.tasks_call import LEASE
+    from hearth.actors.bridges.mcp.long_call import LEASE
+    from hearth.actors.bridges.mcp.tools import all_offers
     from hearth.actors.embedded import EmbeddedRuntime
 
     limits = config.limits

@@ -22,8 +22,8 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from hearth.actors.bridges.http.app import MEDIA_TYPE, document
-from hearth.actors.listeners.accepting import Stranger
-from hearth.actors.listeners.callers import nobody
+from hearth.actors.listeners.accept import Stranger
+from hearth.actors.listeners.peers import nobody
 from hearth.actors.listeners.streams import CLOSING, SocketTransport
 from hearth.actors.listeners.tcp import Listening, each_stranger
 from hearth.actors.listeners.tls import certificate_of, handshake
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from hypercorn.typing import AppWrapper, H11SendableEvent
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from hearth.actors.listeners.accepting import Doorway, Welcome
-    from hearth.actors.listeners.callers import Certificate
+    from hearth.actors.listeners.accept import Doorway, Welcome
+    from hearth.actors.listeners.peers import Certificate
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
     from hearth.errors import QueueFull

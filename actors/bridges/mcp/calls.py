@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.consent import CONSENT_RISK, consent, refused
-from hearth.actors.bridges.mcp.providers import Provider
+from hearth.actors.bridges.mcp.provider import Provider
 from hearth.errors import CarrierError, HearthError, PermissionDenied, RpcError, SessionInvalid
 from hearth.mcp.names import META_TASK
 from hearth.mcp.results import WORLD, ProtocolError, of_error, of_step, of_task
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import mcp_types as types
 
     from hearth.actors.bridges.mcp.consent import Job
-    from hearth.actors.bridges.mcp.providers import Ask, Client, Outcome
+    from hearth.actors.bridges.mcp.provider import Ask, Client, Outcome
     from hearth.api import Session, Step, Task, TaskEvent, TaskResult
 
 # --- progress ---------------------------------------------------------------------------------------------------------

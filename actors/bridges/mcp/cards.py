@@ -14,7 +14,7 @@ import trio
 from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
-from hearth.actors.bridges.mcp.providers import Ask, Provider, as_mcp, no_session
+from hearth.actors.bridges.mcp.provider import Ask, Provider, as_mcp, no_session
 from hearth.agentcard.validate import AUTH_SCHEMES, LANDAUER_J, NAME_POINTS, PROTOCOLS, TRUST_TIERS, read_card
 from hearth.errors import CarrierError, MethodNotFound, RpcError, SessionInvalid
 from hearth.mcp.names import CARD_TOOLS, META
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.bridges.mcp.card_registry import Declared
-    from hearth.actors.bridges.mcp.providers import Outcome
+    from hearth.actors.bridges.mcp.provider import Outcome
     from hearth.agentcard.validate import Finding
     from hearth.policy.memory import Account
 

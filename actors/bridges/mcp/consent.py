@@ -31,7 +31,7 @@ from hearth.tools import RISK_NAMES
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.providers import Ask
+    from hearth.actors.bridges.mcp.provider import Ask
     from hearth.api import Step
 
 # --- jobs -------------------------------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hearth.actors.bridges.mcp.providers import KEEP_ALIVE, MOST_NAME, Client, who
-from hearth.actors.bridges.mcp.retained import RetainedRequest
+from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, MOST_NAME, Client, who
 from hearth.actors.bridges.mcp.server import make_server
+from hearth.actors.bridges.mcp.tasks import RetainedRequest
 from hearth.errors import InvalidRequest, QueueFull, RpcError
 from hearth.mcp.names import PATH
 from hearth.protocol.jsonrpc import dump_error
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http import StreamableHTTPServerTransport
     from starlette.types import Message, Receive, Scope, Send
 
-    from hearth.actors.bridges.mcp.providers import Ask, Clients, Context, House, Provider
+    from hearth.actors.bridges.mcp.provider import Ask, Clients, Context, House, Provider
     from hearth.api import Session
     from hearth.policy.memory import Account
     from hearth.policy.principal import Principal

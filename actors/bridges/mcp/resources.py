@@ -19,7 +19,7 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 from hearth.actors.bridges.mcp.calls import submit
 from hearth.actors.bridges.mcp.consent import Job
-from hearth.actors.bridges.mcp.providers import Ask, Provider, no_resource
+from hearth.actors.bridges.mcp.provider import Ask, Provider, no_resource
 from hearth.api import Step
 from hearth.errors import (
     AuditUnavailable,
@@ -42,7 +42,7 @@ from hearth.policy.memory import MCP_WATCH_BYTES, text_bytes
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.providers import Client
+    from hearth.actors.bridges.mcp.provider import Client
     from hearth.api import Session
     from hearth.policy.memory import Account
 

@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from hearth._util.exceptions import sole
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.consent import PATIENCE
-from hearth.actors.bridges.mcp.providers import Ask, Method, Outcome, Provider, as_mcp, no_resource, no_session
+from hearth.actors.bridges.mcp.provider import Ask, Method, Outcome, Provider, as_mcp, no_resource, no_session
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.mcp.names import LONGEST_SHOWN, icon, nearest
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from hearth.actors.bridges.mcp.providers import Clients, Context
+    from hearth.actors.bridges.mcp.provider import Clients, Context
 
 NAME: Final = "hearth"
 FRESH_MS: Final = 60_000

@@ -23,9 +23,9 @@ import trio
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from hearth.actors.bridges.mcp.offers import all_offers
-from hearth.actors.bridges.mcp.providers import KEEP_ALIVE, Client, who
+from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, Client, who
 from hearth.actors.bridges.mcp.server import make_server
+from hearth.actors.bridges.mcp.tools import all_offers
 from hearth.cli.common import Options, interruptible, standard
 from hearth.cli.connect import standard_streams
 from hearth.client.connection import connect
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from mcp.shared._stream_protocols import ReadStream
 
-    from hearth.actors.bridges.mcp.providers import Context, House, Provider
+    from hearth.actors.bridges.mcp.provider import Context, House, Provider
     from hearth.api import Session
     from hearth.client.connection import Client as HearthClient
     from hearth.transport.address import Address

@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from hearth.actors.admission import Checks, NotLooked, check as check_submission
-from hearth.actors.bridges.mcp.offers import HacpTools, Plan
+from hearth.actors.bridges.mcp.tools import HacpTools, Plan
 from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.tools import build_tools

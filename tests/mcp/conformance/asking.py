@@ -16,7 +16,7 @@ from registry import Fixtures, Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.providers import Ask
+    from hearth.actors.bridges.mcp.provider import Ask
 
 TABLE = Table()
 

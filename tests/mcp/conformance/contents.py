@@ -11,7 +11,7 @@ from registry import Fixtures, Table, text_result
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.providers import Ask
+    from hearth.actors.bridges.mcp.provider import Ask
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 """A PNG of one pixel."""

@@ -13,7 +13,7 @@ from registry import Fixtures, Table, text_result
 from hearth.actors.bridges.mcp.tasks import Terms
 
 if TYPE_CHECKING:
-    from hearth.actors.bridges.mcp.providers import Ask
+    from hearth.actors.bridges.mcp.provider import Ask
     from hearth.actors.bridges.mcp.tasks import TermsOf
 
 TABLE = Table()

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mcp_types as types
 
-from hearth.actors.bridges.mcp.providers import Provider
+from hearth.actors.bridges.mcp.provider import Provider
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hearth.actors.bridges.mcp.providers import Ask, Outcome
+    from hearth.actors.bridges.mcp.provider import Ask, Outcome
 
 Fixture: TypeAlias = Callable[["Ask", types.CallToolRequestParams], Awaitable["Outcome | str"]]
 """Serves one tool; a string is a result of that text."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel.server import Server
 
-    from hearth.actors.bridges.mcp.providers import Clients, Provider
+    from hearth.actors.bridges.mcp.provider import Clients, Provider
 
 
 def make_longer_server(

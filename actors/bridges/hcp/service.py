@@ -17,14 +17,14 @@ import orjson
 import trio
 from attrs import frozen
 
-from hearth.actors.bridges.hcp.account import Account
 from hearth.actors.bridges.hcp.approvals import Approvals
-from hearth.actors.bridges.hcp.book import Book, BookError
-from hearth.actors.bridges.hcp.ending import AFTER_ABORT
+from hearth.actors.bridges.hcp.artifacts import ArtifactStore, StoreError
+from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
 from hearth.actors.bridges.hcp.execution import checkpoint_id
+from hearth.actors.bridges.hcp.finish import AFTER_ABORT
 from hearth.actors.bridges.hcp.job import Cut
 from hearth.actors.bridges.hcp.methods import Methods
-from hearth.actors.bridges.hcp.refusals import (
+from hearth.actors.bridges.hcp.rejections import (
     crashed,
     no_memory,
     no_policy,
@@ -36,8 +36,7 @@ from hearth.actors.bridges.hcp.refusals import (
     wrong_token,
 )
 from hearth.actors.bridges.hcp.services import Services
-from hearth.actors.bridges.hcp.store import ArtifactStore, StoreError
-from hearth.actors.bridges.hcp.story import Story
+from hearth.actors.bridges.hcp.store import Book, BookError
 from hearth.actors.bridges.hcp.submission import Rooms, Submission
 from hearth.actors.supervisor import contain
 from hearth.audit.record import digest as digest_of
@@ -64,9 +63,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from hearth.actors.bridges.hcp.book_rows import SessionRow
     from hearth.actors.bridges.hcp.job import RunningJob
     from hearth.actors.bridges.hcp.services import OpenSession
+    from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.actors.messages import Ask, Letter, Reading
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.hcp.messages import Message, ReasonCode
@@ -201,10 +200,10 @@ async def _end(services: Services, row: SessionRow) -> None:
             duration_s=duration_s, steps=made, checkpoints=made, risk_events=(), warnings=warnings
         ),
     )
-    account = Account(
+    account = EventWriter(
         row.session_id,
         services.book,
-        Story(lines),
+        MessageLog(lines),
         services.clock,
         state=row.state,
         sequence=row.sequence,
@@ -255,7 +254,7 @@ class HcpDesk:
         self._nursery = nursery
         self._methods = Methods(self)
         self._underway: dict[tuple[str, str], Submission] = {}
-        self._ended: WeakValueDictionary[str, Story] = WeakValueDictionary()
+        self._ended: WeakValueDictionary[str, MessageLog] = WeakValueDictionary()
         self._one_over = trio.Event()
 
     # --- messages -----------------------------------------------------------------------------------------------
@@ -388,7 +387,7 @@ class HcpDesk:
         submission = self._underway.get((principal.key, message_id))
         return submission is not None and submission.withdraw(reason)
 
-    async def story(self, session_id: str, owner: Principal) -> Story | None:
+    async def story(self, session_id: str, owner: Principal) -> MessageLog | None:
         """A session's messages, running or ended; None where they are kept no longer.
 
         What is read of the book is charged to `owner`, whose session it is. Raises BookError.
@@ -403,7 +402,7 @@ class HcpDesk:
             return None
         # One copy, however many follow it.
         account = self.services.memory.for_principal(owner.key)
-        story = Story(lines, ended=True, tally=self.services.journal.tally, account=account)
+        story = MessageLog(lines, ended=True, tally=self.services.journal.tally, account=account)
         return self._ended.setdefault(session_id, story)
 
     # --- life ---------------------------------------------------------------------------------------------------

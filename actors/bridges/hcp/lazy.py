@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from hearth.actors.bridges.hcp.desk import Furniture, HcpDesk
+    from hearth.actors.bridges.hcp.service import Furniture, HcpDesk
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.messages import Ask, Letter, Reading
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.policy.principal import Principal
 
-HOUSE: Final = "hearth.actors.bridges.hcp.desk"
+HOUSE: Final = "hearth.actors.bridges.hcp.service"
 
 log = logging.getLogger("hearth.hcp")
 
@@ -182,7 +182,7 @@ class _Waiting:
             shutting_down = reason_code == "shutting_down"
             self.ask.error(ShuttingDown() if shutting_down else InternalError(data={"reason": reason}))
         elif self.letter is not None:
-            from hearth.actors.bridges.hcp.refusals import unread
+            from hearth.actors.bridges.hcp.rejections import unread
 
             self.letter.answer(unread(self.letter.document, reason_code, reason, time.time()))
 

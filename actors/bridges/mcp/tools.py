@@ -13,9 +13,9 @@ from mcp.shared.exceptions import MCPError
 from hearth.actors.bridges.mcp.calls import BEAT, TaskProvider
 from hearth.actors.bridges.mcp.cards import AgentCards
 from hearth.actors.bridges.mcp.consent import Job, arguments_of
+from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
-from hearth.actors.bridges.mcp.tasks_call import LEASE
 from hearth.api import Step
 from hearth.config.roots import CARDS
 from hearth.mcp.names import PLAN, mcp_name, nearest
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from hearth.actors.bridges.mcp.providers import Ask, Provider
+    from hearth.actors.bridges.mcp.provider import Ask, Provider
     from hearth.mcp.tools import ToolView
     from hearth.policy.memory import Account
 

@@ -27,8 +27,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from hearth._util.exceptions import sole
-from hearth.actors.bridges.mcp.providers import as_mcp
-from hearth.actors.bridges.mcp.retained import retained
+from hearth.actors.bridges.mcp.provider import as_mcp
+from hearth.actors.bridges.mcp.tasks import retained
 from hearth.actors.supervisor import contain
 from hearth.errors import HearthError, QueueFull
 from hearth.policy.memory import MCP_CALL_BYTES, SMALL_OUTCOME
@@ -36,7 +36,7 @@ from hearth.policy.memory import MCP_CALL_BYTES, SMALL_OUTCOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hearth.actors.bridges.mcp.providers import Ask, CallNext, Context, Outcome
+    from hearth.actors.bridges.mcp.provider import Ask, CallNext, Context, Outcome
     from hearth.policy.memory import Retained
 
 LEASE: Final = 300.0

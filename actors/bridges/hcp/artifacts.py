@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import trio
 from attrs import frozen
 
-from hearth.actors.bridges.hcp.artifact_uri import (
+from hearth.actors.bridges.hcp.store.queries import (
     ArtifactUri as ArtifactUri,
+    BookError,
     is_file,
     is_session,
     parse_uri as parse_uri,
     write_uri,
 )
-from hearth.actors.bridges.hcp.book_rows import BookError
 from hearth.errors import ConfigError, HearthError
 from hearth.hcp.messages import Artifact
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from hearth.actors.bridges.hcp.book import Book
+    from hearth.actors.bridges.hcp.store import Book
     from hearth.audit.settings import Durability
 
 DIRECTORY: Final = "artifacts"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from hearth.actors.listeners.accepting import Stranger
+from hearth.actors.listeners.accept import Stranger
 from hearth.errors import PermissionDenied
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import outcome
 import trio
 
 from hearth._util.threads import Background
-from hearth.actors.bridges.hcp import book_rows
-from hearth.actors.bridges.hcp.book_file import BookFile
-from hearth.actors.bridges.hcp.book_rows import (
+from hearth.actors.bridges.hcp.store import queries
+from hearth.actors.bridges.hcp.store.database import BookFile
+from hearth.actors.bridges.hcp.store.queries import (
     BookError as BookError,
     Claim as Claim,
     Limits as Limits,
@@ -287,7 +287,7 @@ class Book(Clerk):
         held.looked, self._held[key] = looked, held
         new = False
         try:
-            answered = await self.read(book_rows.find_answer, principal, message_id, digest)
+            answered = await self.read(queries.find_answer, principal, message_id, digest)
             new = answered is None
         finally:
             held.looked = None
@@ -313,11 +313,11 @@ class Book(Clerk):
         key = principal, message_id
         message = (principal, message_id, self._held[key].digest)
         told = [orjson.dumps(outcome) for outcome in outcomes]
-        await self.write(book_rows.put_answer, message, line, session, told, self._clock())
+        await self.write(queries.put_answer, message, line, session, told, self._clock())
         self._held.pop(key, None)
         self._refused += session is None
         if session is None and not self._refused % _PRUNE_EVERY:
-            self.write_later(book_rows.forget_refusals, self._limits)
+            self.write_later(queries.forget_refusals, self._limits)
 
     async def release(self, principal: str, message_id: str) -> None:
         """Let go of a message without an answer: if it comes again, it is new."""
@@ -330,7 +330,7 @@ class Book(Clerk):
     ) -> None:
         """Go on with a session's story; `phase` and `state` where they change. Raises StoryFull."""
         await self.write(
-            book_rows.add_lines, session_id, lines, self._limits, phase=phase, state=state, now=self._clock()
+            queries.add_lines, session_id, lines, self._limits, phase=phase, state=state, now=self._clock()
         )
 
     async def record(
@@ -345,7 +345,7 @@ class Book(Clerk):
     ) -> None:
         """Write record `number`: an operation with its outcome, and the messages that tell of it. Raises StoryFull."""
         await self.write(
-            book_rows.add_checkpoint,
+            queries.add_checkpoint,
             session_id,
             number,
             str(outcome.get("position", "")),
@@ -359,32 +359,32 @@ class Book(Clerk):
 
     async def begin(self, session_id: str, position: str, operation: Mapping[str, Any]) -> None:
         """Write down that an operation begins which may have an effect; `record` and `withdraw` undo that."""
-        await self.write(book_rows.begin_operation, session_id, position, orjson.dumps(operation))
+        await self.write(queries.begin_operation, session_id, position, orjson.dumps(operation))
 
     async def withdraw(self, session_id: str, position: str) -> None:
         """Forget that an operation began: it had no effect."""
-        await self.write(book_rows.withdraw_operation, session_id, position)
+        await self.write(queries.withdraw_operation, session_id, position)
 
     async def begun(self, session_id: str) -> list[dict[str, Any]]:
         """The operations of which only the beginning is on record, in their order."""
-        return [orjson.loads(text) for text in await self.read(book_rows.begun_operations, session_id)]
+        return [orjson.loads(text) for text in await self.read(queries.begun_operations, session_id)]
 
     async def end(self, session_id: str, state: State, lines: Sequence[bytes]) -> None:
         """Write a session's last messages, however long its story is, and the state in which it has ended."""
-        await self.write(book_rows.end_session, session_id, state, lines, self._clock())
+        await self.write(queries.end_session, session_id, state, lines, self._clock())
         self._ended[session_id] = trio.current_time()
 
     async def session(self, session_id: str) -> SessionRow | None:
         """A session; None if there is none, or none any more."""
-        return await self.read(book_rows.find_session, session_id)
+        return await self.read(queries.find_session, session_id)
 
     async def sessions(self, principal: str, most: int) -> list[SessionRow]:
         """A principal's sessions, the newest first."""
-        return await self.read(book_rows.newest_sessions, principal, most)
+        return await self.read(queries.newest_sessions, principal, most)
 
     async def story(self, session_id: str) -> list[bytes]:
         """A session's messages, each a whole line; none if there is no such session."""
-        return await self.read(book_rows.read_story, session_id)
+        return await self.read(queries.read_story, session_id)
 
     async def outcomes(self, session_id: str, upto: int) -> list[dict[str, Any]]:
         """The outcomes 1 to `upto` of a session. Raises BookError unless all of them are there."""
@@ -398,11 +398,11 @@ class Book(Clerk):
         """
         young = trio.current_time() - retention_s
         spared = frozenset(session_id for session_id, ended in self._ended.items() if ended > young)
-        gone = await self.write(book_rows.forget_old, now - retention_s, spared, self._limits)
+        gone = await self.write(queries.forget_old, now - retention_s, spared, self._limits)
         for session_id in gone:
             self._ended.pop(session_id, None)
         with suppress(BookError):  # what is forgotten is forgotten; the room comes back another time
-            await self.read(book_rows.give_back)
+            await self.read(queries.give_back)
         return gone
 
     # --- artifacts, for the store that keeps their files
@@ -412,15 +412,15 @@ class Book(Clerk):
 
         All artifacts together have at most `most` bytes. Raises NoRoom where nothing that may give way is left.
         """
-        return await self.write(book_rows.admit_artifact, session_id, file, artifact, most)
+        return await self.write(queries.admit_artifact, session_id, file, artifact, most)
 
     async def artifact(self, session_id: str, file: str) -> Artifact | None:
         """An artifact; None if there is none, or none any more."""
-        return await self.read(book_rows.find_artifact, session_id, file)
+        return await self.read(queries.find_artifact, session_id, file)
 
     async def artifacts(self, session_id: str) -> list[Artifact]:
         """A session's artifacts, in the order in which they were kept."""
-        return await self.read(book_rows.list_artifacts, session_id)
+        return await self.read(queries.list_artifacts, session_id)
 
     def settle_artifacts(self, there: set[tuple[str, str]]) -> set[tuple[str, str]]:
         """Forget the artifacts of which no file is `there`; returns those (session_id, file) that are left.
@@ -429,8 +429,8 @@ class Book(Clerk):
         """
         if self._file.fresh:
             return set()
-        return set(self._file.write([functools.partial(book_rows.settle_artifacts, there=there)])[0].unwrap())
+        return set(self._file.write([functools.partial(queries.settle_artifacts, there=there)])[0].unwrap())
 
 
 def _read_outcomes(book: sqlite3.Connection, session_id: str, upto: int) -> list[dict[str, Any]]:
-    return [orjson.loads(text) for text in book_rows.read_outcomes(book, session_id, upto)]
+    return [orjson.loads(text) for text in queries.read_outcomes(book, session_id, upto)]

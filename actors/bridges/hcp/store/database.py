@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import outcome
 
-from hearth.actors.bridges.hcp.book_rows import BookError, SessionRow, unfinished_sessions
+from hearth.actors.bridges.hcp.store.queries import BookError, SessionRow, unfinished_sessions
 from hearth.audit.record import timestamp
 from hearth.errors import ConfigError, HearthError
 

@@ -14,9 +14,9 @@ import orjson
 import trio
 from attrs import evolve
 
-from hearth.actors.bridges.hcp.book import BookError
+from hearth.actors.bridges.hcp.artifacts import StoreError
 from hearth.actors.bridges.hcp.job import End
-from hearth.actors.bridges.hcp.store import StoreError
+from hearth.actors.bridges.hcp.store import BookError
 from hearth.actors.supervisor import contain
 from hearth.hcp.codec import write_payload
 from hearth.hcp.messages import ErrorDetails, TaskCompleted, TaskFailed
