@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hearth._util.interpreter import python_module
 from hearth.drivers.launcher import MOST_SAID, Settings
-from hearth.drivers.program_record import end_survivors, open_record
+from hearth.drivers.programs import end_survivors, open_record
 from hearth.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hearth._util.interpreter import python_module
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 SHIPPED = ("hearth", "actors", "drivers", "examples", "packaging")
-MAY_NAME_THE_INTERPRETER = {"hearth/_util/interpreter.py", "drivers/sandbox/confine.py"}
+MAY_NAME_THE_INTERPRETER = {"hearth/_util/interpreter.py", "drivers/sandbox/enforce.py"}
 """The helper; and what lets the interpreter be executed at all."""
 HOSTILE = ("json", "asyncio", "trio", "mcp", "click", "hearth", "encodings", "sitecustomize", "usercustomize")
 BRIDGE = "hearth.actors.bridges.mcp.stdio"

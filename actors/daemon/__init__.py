@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.lazy import Books
     from hearth.actors.listeners.accept import Listener
     from hearth.actors.transport import Carrier
-    from hearth.drivers.sandbox.confine import Report
+    from hearth.drivers.sandbox.enforce import Report
     from hearth.policy.principal import Principal
 
 log = logging.getLogger("hearth.daemon")

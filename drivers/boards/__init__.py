@@ -3,9 +3,10 @@
 from hearth.drivers.boards.board import (
     BOARD_BUS as BOARD_BUS,
     Board as Board,
+    BoardDriver as BoardDriver,
+    Undriven as Undriven,
     open_board as open_board,
 )
-from hearth.drivers.boards.driver import BoardDriver as BoardDriver, Undriven as Undriven
 from hearth.drivers.boards.profile import (
     Profile as Profile,
     load_profile as load_profile,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from hearth.drivers.linux.holders import group_name, lets_group_in, user_name
+from hearth.drivers.linux.device_users import group_name, lets_group_in, user_name
 
 if TYPE_CHECKING:
     from hearth.drivers.boards.profile import Kind

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from attrs import evolve, frozen
 
 from hearth.drivers.boards.access import lack_of
+from hearth.drivers.boards.board import Undriven
 from hearth.drivers.boards.discover import KERNEL
-from hearth.drivers.boards.driver import Undriven
 from hearth.drivers.boards.profile import MAX_OFFSET, ChipSpec, I2cSpec, Profile, UartSpec, load_profile
 from hearth.drivers.gpio import LineSpec
-from hearth.drivers.linux.holders import NOBODY
+from hearth.drivers.linux.device_users import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundLine, FoundPort, Machinery, Origin
     from hearth.drivers.boards.profile import Kind
-    from hearth.drivers.linux.holders import Holder, Holders
+    from hearth.drivers.linux.device_users import Holder, Holders
 
 HEADERS: Mapping[str, str] = {"pinctrl-bcm2711": "rpi4", "pinctrl-rp1": "rpi5"}
 """Labels of processors' own chips to the shipped profile that knows which of their lines are on a header."""

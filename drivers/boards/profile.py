@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from attrs import field, frozen
 
 from hearth.drivers.boards.sensors import SENSOR_KINDS
-from hearth.drivers.boards.strict import Table
+from hearth.drivers.boards.toml import Table
 from hearth.drivers.gpio import Direction, Drive, Hold, Level, LineSpec, LineState, Pull
-from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT
-from hearth.drivers.i2c_addresses import Addresses, RegWidth, Scope
+from hearth.drivers.i2c import FIRST_ADDR, LAST_ADDR, LAST_TEN_BIT, Addresses, RegWidth, Scope
 from hearth.drivers.uart import Flow, Parity, Rs485, UartSettings
 from hearth.errors import ConfigError
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.gpio import EdgeKind, Level, LineSpec, LineState, Watch, bring_to_safe
+from hearth.drivers.linux.device_users import shared_device
 from hearth.drivers.linux.gpio_chips import cannot_open, entry_of, find_chip, open_chip, style_of
 from hearth.drivers.linux.gpio_edges import KERNEL_BUFFER, EdgePump, Edges
-from hearth.drivers.linux.holders import shared_device
 from hearth.errors import DeviceError, ResourceBusy
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from hearth.drivers.base import Style
-from hearth.drivers.linux.holders import group_name, kept_by_sandbox, lets_group_in
+from hearth.drivers.linux.device_users import group_name, kept_by_sandbox, lets_group_in
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -19,10 +19,21 @@ from attrs import frozen
 
 from hearth._util.exceptions import unwrapped
 from hearth.drivers.base import BaseDriver, Departure, Style
-from hearth.drivers.i2c import Kind, Message, Read, Scan, Write, check_transfer, limit_ms, not_open, owned, plan
-from hearth.drivers.i2c_addresses import EVERY_ADDRESS
-from hearth.drivers.linux.holders import shared_device
-from hearth.drivers.linux.i2c_node import (
+from hearth.drivers.i2c import (
+    EVERY_ADDRESS,
+    Kind,
+    Message,
+    Read,
+    Scan,
+    Write,
+    check_transfer,
+    limit_ms,
+    not_open,
+    owned,
+    plan,
+)
+from hearth.drivers.linux.device_users import shared_device
+from hearth.drivers.linux.i2c_adapter import (
     DEV,
     SYS,
     Presence,
@@ -42,7 +53,7 @@ if TYPE_CHECKING:
 
     from smbus2 import SMBus
 
-    from hearth.drivers.i2c_addresses import Addresses
+    from hearth.drivers.i2c import Addresses
 
 # --- i2c smbus --------------------------------------------------------------------------------------------------------
 # Exchanges on an adapter that has no raw I2C: each as the one SMBus call that puts the same bytes on the wire.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import asdict, frozen
 
-from hearth.drivers.linux.holders import Holder, group_name, holders, kept_by_sandbox, lets_group_in, user_name
+from hearth.drivers.linux.device_users import Holder, group_name, holders, kept_by_sandbox, lets_group_in, user_name
 from hearth.drivers.uart import ModemLines
 from hearth.drivers.uart_fd import FdUart
 from hearth.errors import DeviceError, ResourceBusy

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from hearth.drivers.sandbox import identity, landlock, seccomp
-from hearth.drivers.sandbox.confine import RIGHTS
+from hearth.drivers.sandbox.enforce import RIGHTS
 from hearth.drivers.sandbox.plan import interpreter, interpreters_of, plain_nodes, system_files
 from hearth.errors import ConfigError
 

@@ -369,7 +369,7 @@ def _labels() -> dict[str, str]:
 
 
 def _adapter(bus: int, name: str | None) -> Path | None:
-    from hearth.drivers.linux.i2c_node import find_adapter
+    from hearth.drivers.linux.i2c_adapter import find_adapter
     from hearth.errors import DeviceError
 
     try:

@@ -20,7 +20,9 @@ from attrs import define, field
 
 from hearth.drivers.base import BaseDriver, Style, Wakeup, finish_now
 from hearth.drivers.i2c import (
+    EVERY_ADDRESS,
     FIRST_ADDR,
+    LAST_SEVEN_BIT,
     Kind,
     Message,
     Outcome,
@@ -34,13 +36,12 @@ from hearth.drivers.i2c import (
     owned,
     plan,
 )
-from hearth.drivers.i2c_addresses import EVERY_ADDRESS, LAST_SEVEN_BIT
 from hearth.errors import TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Mapping, Sequence
 
-    from hearth.drivers.i2c_addresses import Addresses
+    from hearth.drivers.i2c import Addresses
 
 # --- faults -----------------------------------------------------------------------------------------------------------
 # Faults that a test or a demonstration injects into a simulated bus: NACK, timeout, wedge, latency.

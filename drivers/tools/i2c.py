@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hearth.drivers.boards import Board
-    from hearth.drivers.i2c_addresses import Addresses
+    from hearth.drivers.i2c import Addresses
 
 _TIMEOUT_MS = 10_000
 _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]

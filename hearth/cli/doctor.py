@@ -293,7 +293,7 @@ def _check_end(path: Path, fd: int) -> Check:
 # Owns which finding is good or bad, and its words. The looking is the drivers' business: they stand above this package
 # and are called by name, when a doctor is asked for and not before, so that no other command imports them.
 
-_BOARDS = "hearth.drivers.boards.findings"
+_BOARDS = "hearth.drivers.boards.diagnose"
 
 MOST_USED = 6
 """Lines in use that are named; the rest are counted. --json has all."""
@@ -390,7 +390,7 @@ def _fit(profile: Mapping[str, Any]) -> Iterator[Check]:
 # Owns which finding is good or bad, and its words. The looking is the drivers' business, as above: it is called
 # by name, when a doctor is asked for and not before.
 
-_SANDBOX = "hearth.drivers.sandbox.findings"
+_SANDBOX = "hearth.drivers.sandbox.diagnose"
 _INIT = 1
 _FILTER = "2"
 """What /proc says of a thread that has a seccomp filter."""

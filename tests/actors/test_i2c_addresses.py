@@ -13,8 +13,7 @@ from hearth import step
 from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
-from hearth.drivers.i2c import Read
-from hearth.drivers.i2c_addresses import Addresses
+from hearth.drivers.i2c import Addresses, Read
 from hearth.errors import PermissionDenied
 
 BOARD = """

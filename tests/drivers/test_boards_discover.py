@@ -20,7 +20,7 @@ from hearth.drivers.boards.discover import (
     find_ports,
     functionality,
 )
-from hearth.drivers.linux.holders import HEARTHD, Holder, find_holders
+from hearth.drivers.linux.device_users import HEARTHD, Holder, find_holders
 
 USB = "pci0000:00/0000:00:14.0/usb1/1-2"
 

@@ -6,6 +6,7 @@ import pytest
 from support.machine import FilesMachine
 
 from hearth.drivers.boards import access, open_board
+from hearth.drivers.boards.diagnose import misfits
 from hearth.drivers.boards.discover import (
     KERNEL,
     FoundAdapter,
@@ -15,10 +16,9 @@ from hearth.drivers.boards.discover import (
     Machinery,
     Origin,
 )
-from hearth.drivers.boards.findings import misfits
 from hearth.drivers.boards.generic import HEADERS, NAME_IT, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
-from hearth.drivers.linux.holders import HEARTHD, NOBODY, Holder, Holders
+from hearth.drivers.linux.device_users import HEARTHD, NOBODY, Holder, Holders
 
 SIM = Origin(("gpio", "platform"), "gpio-sim")
 SOC = Origin(("gpio", "platform"), "pinctrl-bcm2835", "devicetree")

@@ -5,8 +5,7 @@ import json
 import pytest
 import trio
 
-from hearth.drivers.i2c import DANGEROUS, LAST_ADDR, MAX_MESSAGES, Read, Write, limit_ms
-from hearth.drivers.i2c_addresses import Addresses
+from hearth.drivers.i2c import DANGEROUS, LAST_ADDR, MAX_MESSAGES, Addresses, Read, Write, limit_ms
 from hearth.errors import DeviceError, PermissionDenied, ResourceBusy
 
 PATTERN = bytes(n * 7 % 251 for n in range(4096))

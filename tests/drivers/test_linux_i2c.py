@@ -9,9 +9,9 @@ import os
 import pytest
 
 from hearth.drivers.i2c import Read, Write
-from hearth.drivers.linux import i2c_node
+from hearth.drivers.linux import i2c_adapter
 from hearth.drivers.linux.i2c import CALLS, LinuxI2c, call_for
-from hearth.drivers.linux.i2c_node import (
+from hearth.drivers.linux.i2c_adapter import (
     Presence,
     adapters,
     claim_node,
@@ -110,7 +110,7 @@ def test_an_exchange_is_the_smallest_smbus_call_that_does_it(messages, name, wri
 @pytest.fixture
 def sys(tmp_path, monkeypatch):
     """A /sys with two adapters of one name and another, one address of which has a driver."""
-    monkeypatch.setattr(i2c_node, "SYS", tmp_path)
+    monkeypatch.setattr(i2c_adapter, "SYS", tmp_path)
     for number, name in ((10, "left"), (2, "twin"), (11, "twin")):
         (tmp_path / f"class/i2c-dev/i2c-{number}").mkdir(parents=True)
         (tmp_path / f"class/i2c-dev/i2c-{number}/name").write_text(f"{name}\n")
@@ -149,10 +149,10 @@ def test_an_adapter_that_has_no_node_yet_is_told_from_one_that_is_not_there(sys,
 
 
 def test_without_any_adapter_the_module_is_what_may_be_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(i2c_node, "SYS", tmp_path)
+    monkeypatch.setattr(i2c_adapter, "SYS", tmp_path)
     with pytest.raises(DeviceError, match="is i2c-dev loaded"):
         find_adapter(1, "left")
-    assert i2c_node.name_of(1) is None
+    assert i2c_adapter.name_of(1) is None
 
 
 def test_an_address_is_owned_when_a_driver_is_bound_to_it_in_its_own_width(sys):

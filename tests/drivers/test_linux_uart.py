@@ -21,7 +21,7 @@ import trio.testing
 
 from hearth.actors.bus.actor import Bus
 from hearth.drivers.linux import uart
-from hearth.drivers.linux.holders import Holder, holders
+from hearth.drivers.linux.device_users import Holder, holders
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.uart import UartSettings
 from hearth.errors import DeviceError, ResourceBusy

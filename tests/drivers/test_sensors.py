@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hearth.drivers.base import Style
-from hearth.drivers.linux import sensors_sysfs as sysfs
-from hearth.drivers.linux.sensors import CLASSES, KernelSensors
+from hearth.drivers.linux.sensors import CLASSES, KernelSensors, sysfs as sysfs
 from hearth.errors import DeviceError, ResourceBusy
 
 

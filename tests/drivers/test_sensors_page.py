@@ -7,8 +7,7 @@ import pytest
 
 from hearth.drivers.boards import load_profile
 from hearth.drivers.boards.sensors import SENSOR_KINDS
-from hearth.drivers.linux import sensors_hwmon, sensors_iio, sensors_power
-from hearth.drivers.linux.sensors import CLASSES
+from hearth.drivers.linux.sensors import CLASSES, hwmon, iio, power
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/sensors.md").read_text("utf-8")
 UNITS = PAGE.partition("## Units")[2].partition("##")[0]
@@ -20,7 +19,7 @@ def test_every_kind_of_sensor_that_a_profile_may_name_is_on_the_page():
 
 
 def test_every_unit_of_the_kernels_sensors_is_in_the_table():
-    tables = (sensors_hwmon._QUANTITIES, sensors_iio._QUANTITIES, sensors_power._SUPPLY, sensors_power._POWERCAP)
+    tables = (hwmon._QUANTITIES, iio._QUANTITIES, power._SUPPLY, power._POWERCAP)
     used = {row[1] for table in tables for row in table.values()} | {"boolean", "count", "raw"}
     assert used <= set(re.findall("`([a-z_]+)`", UNITS))
 

@@ -196,9 +196,9 @@ async def test_a_sensor_that_is_unbound_between_list_and_read_is_a_clear_error(s
 
 async def test_an_attribute_that_goes_while_it_is_held_open_reads_as_gone(stub, monkeypatch):
     """The narrowest moment: the chip's driver is unbound between the opening of its attribute and the reading."""
-    from hearth.drivers.linux import sensors_sysfs
+    from hearth.drivers.linux.sensors import sysfs
 
-    real_read = sensors_sysfs.os.read
+    real_read = sysfs.os.read
     with lm75(stub, 25.5) as device:
 
         def unbind_first(fd, size):
@@ -206,7 +206,7 @@ async def test_an_attribute_that_goes_while_it_is_held_open_reads_as_gone(stub, 
                 unbind(device)
             return real_read(fd, size)
 
-        monkeypatch.setattr(sensors_sysfs.os, "read", unbind_first)
+        monkeypatch.setattr(sysfs.os, "read", unbind_first)
         with pytest.raises(DeviceError, match="has gone") as caught:
             KernelSensors().read(lm75_name())
         assert caught.value.data["errno"] == "ENODEV"

@@ -14,7 +14,7 @@ from support.forked import answer_of, forked
 
 from hearth.config.model import Config
 from hearth.drivers.boards import load_profile
-from hearth.drivers.sandbox.confine import Part, Report, available, confine, python_rules
+from hearth.drivers.sandbox.enforce import Part, Report, available, confine, python_rules
 from hearth.drivers.sandbox.identity import Identity, no_new_privs
 from hearth.drivers.sandbox.plan import Grant, Places, Plan, make_plan
 from hearth.drivers.sandbox.seccomp import Filter, Rule

@@ -10,8 +10,8 @@ from support.confinement import needs_landlock
 from support.forked import forked
 from support.users import ordinary_user
 
-from hearth.drivers.linux import gpio_chips, i2c_node
-from hearth.drivers.linux.holders import kept_by_sandbox
+from hearth.drivers.linux import gpio_chips, i2c_adapter
+from hearth.drivers.linux.device_users import kept_by_sandbox
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.sandbox import landlock
 from hearth.drivers.sandbox.identity import no_new_privs
@@ -50,7 +50,7 @@ def refusal_of_a_chip(path):
 
 
 def refusal_of_an_adapter(path):
-    return str(i2c_node.cannot_open(1, path, OSError(errno.EACCES, "Permission denied")))
+    return str(i2c_adapter.cannot_open(1, path, OSError(errno.EACCES, "Permission denied")))
 
 
 @needs_landlock()

@@ -13,7 +13,7 @@ from support.confinement import needs_filters, needs_landlock
 from support.forked import answer_of, forked
 
 from hearth.drivers.sandbox import landlock
-from hearth.drivers.sandbox.confine import RIGHTS
+from hearth.drivers.sandbox.enforce import RIGHTS
 from hearth.drivers.sandbox.identity import no_new_privs
 from hearth.drivers.sandbox.landlock import Fs, Ruleset
 from hearth.drivers.sandbox.seccomp import Filter, Rule

@@ -16,14 +16,14 @@ from hearth.drivers.boards.access import Lack, lack_of
 from hearth.drivers.boards.discover import KERNEL, THIS, clients, find, functionality
 from hearth.drivers.boards.generic import HEADERS, NAME_IT, adapter_reason, chip_reason, port_reason, survey
 from hearth.drivers.boards.profile import load_profile
-from hearth.drivers.linux.holders import HEARTHD, find_holders
+from hearth.drivers.linux.device_users import HEARTHD, find_holders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundPort, Machine, Machinery
     from hearth.drivers.boards.profile import ChipSpec, I2cSpec, Kind, Profile, UartSpec
-    from hearth.drivers.linux.holders import Holder, Holders
+    from hearth.drivers.linux.device_users import Holder, Holders
 
 # --- fit --------------------------------------------------------------------------------------------------------------
 # Whether a profile fits a machine: what it names that is not there, and what is there but somebody else's.

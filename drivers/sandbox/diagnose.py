@@ -14,7 +14,7 @@ from hearth.config.model import default_socket, default_state_dir
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.sandbox import landlock, seccomp
 from hearth.drivers.sandbox.cage import cannot_hold, program_notes
-from hearth.drivers.sandbox.confine import available
+from hearth.drivers.sandbox.enforce import available
 from hearth.drivers.sandbox.plan import Places, make_plan
 from hearth.errors import ConfigError
 

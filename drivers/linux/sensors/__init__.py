@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from hearth.drivers.base import BaseDriver, Style
-from hearth.drivers.linux import sensors_hwmon, sensors_iio, sensors_power, sensors_sysfs as sysfs
-from hearth.drivers.linux.sensors_sysfs import SILENT, Channel, Device, SensorClass, absent, cure, failure
+from hearth.drivers.linux.sensors import hwmon, iio, power, sysfs as sysfs
+from hearth.drivers.linux.sensors.sysfs import SILENT, Channel, Device, SensorClass, absent, cure, failure
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 CLASSES: Mapping[str, SensorClass] = {
-    "hwmon": SensorClass(sensors_hwmon.devices, sensors_hwmon.channels),
-    "iio": SensorClass(sensors_iio.devices, sensors_iio.channels),
-    "thermal": SensorClass(sensors_power.zones, sensors_power.zone_channels),
-    "power_supply": SensorClass(sensors_power.supplies, sensors_power.supply_channels),
-    "powercap": SensorClass(sensors_power.domains, sensors_power.domain_channels),
+    "hwmon": SensorClass(hwmon.devices, hwmon.channels),
+    "iio": SensorClass(iio.devices, iio.channels),
+    "thermal": SensorClass(power.zones, power.zone_channels),
+    "power_supply": SensorClass(power.supplies, power.supply_channels),
+    "powercap": SensorClass(power.domains, power.domain_channels),
 }
 """By the first part of a sensor's name."""
 

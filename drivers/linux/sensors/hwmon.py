@@ -10,8 +10,8 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from hearth.drivers.linux import sensors_sysfs as sysfs
-from hearth.drivers.linux.sensors_sysfs import Channel, Device
+from hearth.drivers.linux.sensors import sysfs as sysfs
+from hearth.drivers.linux.sensors.sysfs import Channel, Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from attrs import asdict
 
 from hearth.drivers.i2c import Message, Write, nack, refused_effect
-from hearth.drivers.linux.holders import holders, kept_by_sandbox
+from hearth.drivers.linux.device_users import holders, kept_by_sandbox
 from hearth.errors import DeviceError, Effect, ResourceBusy, TimedOut
 
 if TYPE_CHECKING:
