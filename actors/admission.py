@@ -6,7 +6,7 @@ The checks of a submission stand first; when a task runs, and who hears of it, i
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
-    from hearth.actors.messages import Ask
+    from hearth.actors.messages import Ask, Looked
     from hearth.actors.step import TaskServices
     from hearth.actors.task_registry import TaskBook
     from hearth.policy.memory import Account
@@ -57,9 +57,6 @@ class Checks:
     known: Mapping[str, Known]
     """The args that a tool's schema names, where it leaves no room for others."""
 
-
-Looked: TypeAlias = "Mapping[PathUse, PermissionDenied | None]"
-"""What the guard said of paths that had to be looked up in a thread."""
 
 
 class NotLooked(Exception):

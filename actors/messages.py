@@ -13,11 +13,15 @@ from attrs import frozen
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from hearth.actors.admission import Looked
     from hearth.actors.events import EventLog, History
-    from hearth.errors import RpcError
+    from hearth.errors import PermissionDenied, RpcError
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params, TaskSubmit
+    from hearth.tools import PathUse
+
+
+Looked: TypeAlias = "Mapping[PathUse, PermissionDenied | None]"
+"""What the guard said of paths that had to be looked up in a thread."""
 
 
 class Follower(Protocol):

@@ -19,7 +19,7 @@ from hearth._util.ids import new_id
 from hearth.actors.admission import Admission, NotLooked, look_in_thread
 from hearth.actors.bus.actor import make_safe
 from hearth.actors.mailbox import Mailbox
-from hearth.actors.messages import NUDGE, End, Gone, Nudge, PathsLooked, refuse
+from hearth.actors.messages import NUDGE, End, Gone, Looked, Nudge, PathsLooked, refuse
 from hearth.actors.task_registry import TaskBook
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
@@ -42,7 +42,7 @@ from hearth.protocol.methods import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from hearth.actors.admission import Checks, Looked
+    from hearth.actors.admission import Checks
     from hearth.actors.catalogue import Manifests
     from hearth.actors.events import EventLog, History
     from hearth.actors.messages import Ask, Follower, Message, Notice

@@ -4,11 +4,11 @@ from hearth.drivers.boards.board import (
     BOARD_BUS as BOARD_BUS,
     Board as Board,
     BoardDriver as BoardDriver,
-    Undriven as Undriven,
     open_board as open_board,
 )
 from hearth.drivers.boards.profile import (
     Profile as Profile,
+    Undriven as Undriven,
     load_profile as load_profile,
     profile_file as profile_file,
     shipped_profiles as shipped_profiles,

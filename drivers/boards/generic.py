@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from attrs import evolve, frozen
 
 from hearth.drivers.boards.access import lack_of
-from hearth.drivers.boards.board import Undriven
 from hearth.drivers.boards.discover import KERNEL
-from hearth.drivers.boards.profile import MAX_OFFSET, ChipSpec, I2cSpec, Profile, UartSpec, load_profile
+from hearth.drivers.boards.profile import MAX_OFFSET, ChipSpec, I2cSpec, Profile, UartSpec, Undriven, load_profile
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.linux.device_users import NOBODY
 

@@ -38,6 +38,29 @@ class SensorSpec:
     description: str | None = None
 
 
+@frozen
+class Undriven:
+    """Something that is listed or was found, and that nobody can use through hearth: `reason` says why.
+
+    `cure` is what to do about it, where there is something: commands, one a line, or a sentence. `left_alone` is what
+    could be driven and is not, out of caution.
+    """
+
+    kind: Kind
+    name: str
+    reason: str
+    path: str | None = None
+    label: str | None = None
+    cure: str | None = None
+    left_alone: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As hw.board and the lists show it."""
+        entry: dict[str, Any] = {"kind": self.kind, "name": self.name, "driven": False, "reason": self.reason}
+        optional = {"path": self.path, "label": self.label, "cure": self.cure, "left_alone": self.left_alone or None}
+        return entry | {key: value for key, value in optional.items() if value is not None}
+
+
 @frozen(eq=False)
 class Profile:
     """A board, as its profile describes it. `tools` are the patterns of the tools that it allows."""

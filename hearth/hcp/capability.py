@@ -172,16 +172,6 @@ class Capability:
     """The most sensitive data it may be given."""
     formats: tuple[str, ...] = ()
 
-    @property
-    def source_warnings(self) -> tuple[str, ...]:
-        """A sentence for each place in the source that a replay would not repeat, with the place and the cure.
-
-        The file is parsed for it, which takes some milliseconds.
-        """
-        from hearth.hcp.python_files import source_warnings
-
-        return tuple(source_warnings(self.function))
-
     def declaration(self) -> dict[str, Any]:
         """The Capability Declaration, as L3's schema has it."""
         safety: dict[str, Any] = {

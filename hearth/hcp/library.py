@@ -25,7 +25,7 @@ from hearth.errors import ConfigError
 from hearth.hcp.capability import MARK, Capability, CapabilitySet, CapabilitySource
 from hearth.hcp.declaration import declare
 from hearth.hcp.plan_files import read_plan
-from hearth.hcp.python_files import declared_in, read_code, read_file, run_code, said
+from hearth.hcp.python_files import declared_in, read_code, read_file, run_code, said, source_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -71,7 +71,7 @@ def load_capabilities(
     if wrong := [*own.wrong, *ours.wrong]:
         raise ConfigError("\n".join(wrong))
     # Of those that come with hearth there are none: a test sees to it, and a start need not read their sources.
-    warnings = [warning for one in own.capabilities.values() for warning in one.source_warnings]
+    warnings = [warning for one in own.capabilities.values() for warning in source_warnings(one.function)]
     found = [*own.capabilities.values(), *ours.capabilities.values()]
     return CapabilitySet(found, [*own.notes, *ours.notes, *warnings])
 

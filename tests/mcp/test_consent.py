@@ -19,15 +19,12 @@ from support.world import World, running
 from hearth.actors.bridges.mcp.consent import (
     FORM,
     KEY,
-    MOST_QUESTIONS,
-    PATIENCE,
     Job,
-    Questions,
     _digest,
     _question,
     arguments_of,
 )
-from hearth.actors.bridges.mcp.provider import Client as HacpClient
+from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE, MOST_QUESTIONS, Client as HacpClient, Questions
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.actors.bridges.mcp.tools import HacpTools
 from hearth.api import Step
@@ -371,7 +368,7 @@ async def test_a_person_who_does_not_answer_allows_nothing(autojump_clock, w):
     async with mcp_client(house(w), "legacy", elicitation_callback=silent) as client:
         began = trio.current_time()
         result = await client.call_tool("bench_danger", {})
-        assert trio.current_time() - began == pytest.approx(PATIENCE)
+        assert trio.current_time() - began == pytest.approx(ANSWER_PATIENCE)
     assert result.is_error
     assert not ran(w)
 
@@ -500,7 +497,7 @@ async def test_a_question_is_forgotten_when_too_many_wait_or_too_long(autojump_c
     assert not questions.settle(names[0], b"b")
     assert not questions.settle(names[0], b"a"), "a wrong try uses it up"
     assert questions.settle(names[1], b"a")
-    await trio.sleep(PATIENCE + 1)
+    await trio.sleep(ANSWER_PATIENCE + 1)
     assert not questions.settle(names[2], b"a")
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from hearth.actors.bridges.http.listener import Visit
+    from hearth.actors.bridges.http.visit import Visit
     from hearth.actors.listeners.peers import Headers
     from hearth.actors.runtime import Runtime
     from hearth.api import Session

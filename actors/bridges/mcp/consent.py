@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import secrets
 import unicodedata
-from collections import OrderedDict
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +21,7 @@ from attrs import field, frozen
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE
 from hearth.errors import ParseError
 from hearth.mcp.results import WORLD
 from hearth.protocol.jsonrpc import require_depth
@@ -110,10 +109,6 @@ MOST_QUESTION: Final = 6000
 """Characters of a question: nobody is asked to allow what they cannot see."""
 MOST_HARMLESS: Final = 200
 """Characters that are shown of the arguments of a plan's other steps."""
-PATIENCE: Final = 600.0
-"""Seconds for which a question waits for its answer."""
-MOST_QUESTIONS: Final = 16
-"""Questions of one client that may wait for their answers; more, and the oldest is forgotten."""
 
 KEY: Final = "consent"
 """The name of the question among a result's input requests."""
@@ -123,26 +118,6 @@ FORM: Final[types.ElicitRequestedSchema] = {"type": "object", "properties": {}}
 
 A box to tick was one decision asked for twice: a person who pressed Accept and left it alone had refused.
 """
-
-
-class Questions:
-    """The questions of one client that wait for their answers, where an answer comes with another request."""
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
-
-    def ask(self, about: bytes) -> str:
-        """A new question; returns what its answer must bring along, which nobody can guess."""
-        name = secrets.token_urlsafe(24)
-        self._open[name] = about, trio.current_time() + PATIENCE
-        if len(self._open) > MOST_QUESTIONS:
-            self._open.popitem(last=False)
-        return name
-
-    def settle(self, name: str | None, about: bytes) -> bool:
-        """True if this is the first answer to a question that was asked, about just this, and not long ago."""
-        asked, until = self._open.pop(name or "", (b"", 0.0))
-        return asked == about and trio.current_time() <= until
 
 
 async def consent(
@@ -175,10 +150,10 @@ async def consent(
 async def _asked(ask: Ask, question: str) -> str | None:
     """Ask on the stream of the request, and wait."""
     try:
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(ANSWER_PATIENCE):
             answer = await ask.ctx.session.elicit_form(question, FORM, related_request_id=ask.ctx.request_id)
     except trio.TooSlowError:
-        return f"No person has answered within {PATIENCE:g} s"
+        return f"No person has answered within {ANSWER_PATIENCE:g} s"
     except (MCPError, ValidationError) as error:
         return f"A person has to allow each such call, and the client could not ask one ({str(error).splitlines()[0]})"
     return _verdict(answer)

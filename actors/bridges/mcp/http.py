@@ -25,8 +25,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, MOST_NAME, Client, who
+from hearth.actors.bridges.mcp.retained import RetainedRequest
 from hearth.actors.bridges.mcp.server import make_server
-from hearth.actors.bridges.mcp.tasks import RetainedRequest
 from hearth.errors import InvalidRequest, QueueFull, RpcError
 from hearth.mcp.names import PATH
 from hearth.protocol.jsonrpc import dump_error

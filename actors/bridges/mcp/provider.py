@@ -8,6 +8,8 @@ two tools of one name.
 from __future__ import annotations
 
 import logging
+import secrets
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -17,7 +19,6 @@ from attrs import frozen
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from hearth.actors.bridges.mcp.consent import Questions
 from hearth.errors import CarrierError, HearthError, PermissionDenied, RpcError, SessionInvalid, TaskFailed
 from hearth.mcp.results import WORLD, ProtocolError, advice, of_error
 from hearth.mcp.tools import ToolView
@@ -45,6 +46,10 @@ Context: TypeAlias = "ServerRequestContext[Clients, Any]"
 
 KEEP_ALIVE: Final = 60.0
 """Seconds between two requests by which the session of a client that is there is kept: the idle TTL is 300 s."""
+ANSWER_PATIENCE: Final = 600.0
+"""Seconds for which a question waits for its answer."""
+MOST_QUESTIONS: Final = 16
+"""Questions of one client that may wait for their answers; more, and the oldest is forgotten."""
 BOARD_TOOL: Final = "hw.board"
 MOST_NAME: Final = 256
 """Characters of a client's name and version that HACP takes."""
@@ -79,6 +84,26 @@ class _Held:
         self.view: ToolView | None = None
         self.board: str | None = None
         self.error: HearthError | None = None
+
+
+class Questions:
+    """The questions of one client that wait for their answers, where an answer comes with another request."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+
+    def ask(self, about: bytes) -> str:
+        """A new question; returns what its answer must bring along, which nobody can guess."""
+        name = secrets.token_urlsafe(24)
+        self._open[name] = about, trio.current_time() + ANSWER_PATIENCE
+        if len(self._open) > MOST_QUESTIONS:
+            self._open.popitem(last=False)
+        return name
+
+    def settle(self, name: str | None, about: bytes) -> bool:
+        """True if this is the first answer to a question that was asked, about just this, and not long ago."""
+        asked, until = self._open.pop(name or "", (b"", 0.0))
+        return asked == about and trio.current_time() <= until
 
 
 class Client:

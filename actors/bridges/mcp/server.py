@@ -20,8 +20,16 @@ from mcp.shared.exceptions import MCPError
 
 from hearth._util.exceptions import sole
 from hearth._version import __version__
-from hearth.actors.bridges.mcp.consent import PATIENCE
-from hearth.actors.bridges.mcp.provider import Ask, Method, Outcome, Provider, as_mcp, no_resource, no_session
+from hearth.actors.bridges.mcp.provider import (
+    ANSWER_PATIENCE,
+    Ask,
+    Method,
+    Outcome,
+    Provider,
+    as_mcp,
+    no_resource,
+    no_session,
+)
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.mcp.names import LONGEST_SHOWN, icon, nearest
 
@@ -90,7 +98,7 @@ def make_server(
         server.add_request_handler(method.name, method.params, partial(offers.serve, method))
     for name, settings in offers.extensions().items():
         server.extensions[name] = dict(settings)
-    security = RequestStateSecurity(keys=[secrets.token_bytes(32)], ttl=PATIENCE, bind_principal=principal)
+    security = RequestStateSecurity(keys=[secrets.token_bytes(32)], ttl=ANSWER_PATIENCE, bind_principal=principal)
     # In place of the SDK's own, which traces every message for OpenTelemetry: what happens here is in the audit log.
     server.middleware[:] = [RequestStateBoundary(security, default_audience=NAME)]
     return server
