@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from hearth.drivers.base import Driver, Style
-    from hearth.drivers.launching import Launcher
     from hearth.drivers.linux.sensors import KernelSensors
+    from hearth.drivers.programs import Launcher
 
 def build_parts(
     config: Config,
@@ -130,7 +130,7 @@ def _launcher(config: Config, audit: AuditSettings, files: Sequence[Path]) -> La
     `files` are the daemon's own beside its log: no program reaches them.
     """
     # Only now: most daemons start no program.
-    from hearth.drivers.launching import Launcher
+    from hearth.drivers.programs import Launcher
     from hearth.drivers.sandbox.cage import cages
     from hearth.drivers.sandbox.plan import Places
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hearth.actors.messages import Desk
     from hearth.audit.record import Head
     from hearth.drivers.boards import Board
-    from hearth.drivers.launching import Launcher
+    from hearth.drivers.programs import Launcher
     from hearth.policy.paths import PathGuard
     from hearth.policy.principal import Principal
     from hearth.policy.rules import Ranked

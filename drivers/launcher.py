@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from hearth.drivers import programs
+from hearth.drivers import program_record
 from hearth.drivers.sandbox import cage, identity
 from hearth.drivers.sandbox.plan import PATH
 from hearth.errors import InvalidParams
@@ -259,15 +259,15 @@ class Launcher:
                 signal.signal(number, signal.SIG_DFL)
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             os.setsid()
-            programs.note(self._settings.record, slot, os.getpid())
+            program_record.note(self._settings.record, slot, os.getpid())
             for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
                 os.dup2(source, target)
             os.chdir(template.cwd)
-            environ = {"PATH": PATH, "LANG": "C.UTF-8", **template.env, programs.MARK: f"{launcher}/{name}"}
+            environ = {"PATH": PATH, "LANG": "C.UTF-8", **template.env, program_record.MARK: f"{launcher}/{name}"}
             if self._settings.cages is not None:
                 own = self._settings.cages[name]
                 _prctl(_PR_SET_DUMPABLE, 1)  # else what /proc has of it is root's
-                cage.limit(own, programs.tasks_of(os.getuid()))
+                cage.limit(own, program_record.tasks_of(os.getuid()))
                 self._guard.enforce(own)
             if launcher == os.getppid():
                 os.execve(argv[0], argv, environ)
@@ -312,9 +312,9 @@ class Launcher:
 
     def _kill_orphans(self) -> None:
         """Kill children that no program is responsible for: what has left the group of one that has ended."""
-        for pid in programs.pids():
+        for pid in program_record.pids():
             with contextlib.suppress(OSError, IndexError):
-                parent, group = programs.parent_and_group(pid)
+                parent, group = program_record.parent_and_group(pid)
                 # A leader that has just been forked has not made its group yet.
                 if parent == os.getpid() and not {pid, group} & self._programs.keys():
                     os.kill(pid, signal.SIGKILL)
@@ -334,7 +334,7 @@ class Launcher:
 
     def _forget(self, program: Program) -> None:
         del self._programs[program.pid]
-        programs.clear(self._settings.record, program.slot)
+        program_record.clear(self._settings.record, program.slot)
         with contextlib.suppress(OSError):
             program.control.send(json.dumps(program.outcome).encode())
         self._told[program.control.fileno()] = program.control

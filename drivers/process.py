@@ -19,7 +19,7 @@ from hearth.errors import DeviceError, PermissionDenied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hearth.drivers.launching import Launcher
+    from hearth.drivers.programs import Launcher
 
 SortKey = Literal["cpu", "memory", "pid"]
 

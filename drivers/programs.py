@@ -2,17 +2,10 @@
 
 Owns the bounds of output and what a run comes to for the tool; the launcher starts and ends programs, and keeps time.
 
-Which programs of `proc.exec` run: a file that outlives the daemon, so that the next start can end what is left.
+The launcher as its daemon sees it: started once, asked for programs, each of which is then a `Run`.
 
-Programs end with the launcher that started them, and the launcher with the daemon. What remains is the case in which
-the launcher itself is killed: its programs die at once (PR_SET_PDEATHSIG), but not what these have started. So each
-program notes its process id and start time here before it executes anything, in a slot of its own; a whole slot is one
-write, so a process that is killed leaves a slot whole or untouched. The file is locked for as long as its launcher
-lives: who has the lock may end what it names.
-
-What is ended is the group of processes that the program leads, which a confined program cannot leave. A process id can
-be another's by then, so a leader must have the start time that was noted, and, where there is no leader any more, a
-member must bear what it cannot take off: no_new_privs, or the environment that it was started with.
+Owns the launcher's process and the daemon's end of its socket. What the launcher does with a request is told at the
+head of `launcher`. It blocks, and may be used by several threads.
 """
 
 from __future__ import annotations
@@ -20,24 +13,30 @@ from __future__ import annotations
 import base64
 import codecs
 import contextlib
-import fcntl
-import logging
+import json
 import os
+import pickle
+import select
 import signal
-import stat
+import socket
+import subprocess
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hearth._util.interpreter import python_module
 from hearth.drivers.base import BaseDriver
+from hearth.drivers.launcher import MOST_SAID, Settings
+from hearth.drivers.program_record import end_survivors, open_record
 from hearth.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from hearth.config.exec import ExecTemplate
-    from hearth.drivers.launching import Launcher, Run
+    from hearth.drivers.sandbox.cage import Cage
+    from hearth.drivers.sandbox.identity import Identity
 
 class Capture:
     """The beginning of a stream; the rest is counted and dropped, so that the writer never blocks."""
@@ -148,132 +147,192 @@ def _signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
-log = logging.getLogger("hearth.programs")
-
-MARK: Final = "HEARTH_EXEC"
-"""Environment variable of every program: the launcher's process id, a slash, and the template's name."""
-SLOT: Final = 96
-"""Bytes of a slot: a boot's id, a process id, a start time, and room."""
-_PATIENCE: Final = 5.0
-"""Seconds that the launcher of a daemon that was killed gets to end."""
-_PROC: Final = Path("/proc")
+PATIENCE: Final = 10.0
+"""Seconds within which the launcher answers; it does nothing that waits."""
+END_PATIENCE: Final = 3.0
+"""Seconds that its end is waited for, in which it kills what still runs."""
+_HANDED_ON: Final = ("LANG", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 
 
-def open_record(path: Path, *, make: bool) -> int | None:
-    """Open and lock the record; None where there is none and none is to be made. Blocking. Raises ConfigError."""
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if make else 0)
+class Launcher:
+    """The process that starts programs. It is there between `start` and `close`."""
+
+    def __init__(self, templates: Mapping[str, ExecTemplate], cages: Mapping[str, Cage] | None, record: Path) -> None:
+        """Without `cages` programs are never confined; `record` is the file of what runs."""
+        self._templates, self._cages, self._record = templates, cages, record
+        self._lock = threading.Lock()
+        self._line: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+
+    def start(self, *, user: Identity | None = None, confined: bool = True) -> None:
+        """Start it, if it was not started, and end what an earlier run has left. Raises ConfigError.
+
+        `user` is whom it is to become. Where programs are not `confined`, they may do what that user may.
+        """
+        with self._lock:
+            if self._process is not None:
+                return
+            record = open_record(self._record, make=True)
+            assert record is not None, "it has been made"
+            try:
+                end_survivors(record)
+                self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with theirs:
+                    settings = Settings(
+                        templates=dict(self._templates),
+                        cages=dict(self._cages) if confined and self._cages is not None else None,
+                        user=user,
+                        socket=theirs.fileno(),
+                        record=record,
+                    )
+                    self._process = _started(settings)
+            finally:
+                os.close(record)
+            self._line.settimeout(PATIENCE)
+
+    def wait_until_ready(self) -> None:
+        """Wait until it takes requests. Raises DeviceError."""
+        with self._lock:
+            if not self._ready:
+                self._answer()
+                self._ready = True
+
+    def run(self, name: str, params: Mapping[str, object]) -> Run:
+        """Start a template's program. Raises DeviceError with effect "none" where that cannot be."""
+        asked = {"run": name, "params": {key: params[key] for key in self._templates[name].params}}
+        answer, descriptors = self._ask(asked)
+        if "error" in answer:
+            raise DeviceError(f"{answer['error']}; look at [tools.exec] {name}", effect="none", data={"template": name})
+        control, stdout, stderr = descriptors
+        return Run(answer["pid"], socket.socket(fileno=control), stdout, stderr)
+
+    def signal(self, pid: int, name: str) -> bool:
+        """Send a signal to a program that runs; False where there is none of that process id."""
+        return bool(self._ask({"signal": name, "pid": pid})[0]["sent"])
+
+    def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        with self._lock:
+            if self._line is None:
+                raise _gone()
+            try:
+                self._line.send(json.dumps(request).encode())
+            except OSError:
+                raise _gone() from None
+            return self._answer()
+
+    def _answer(self) -> tuple[dict[str, Any], list[int]]:
+        if self._line is None:
+            raise _gone()
+        said, descriptors = b"", list[int]()
+        with contextlib.suppress(OSError):  # it has ended, or answers too late
+            said, descriptors, _, _ = socket.recv_fds(self._line, MOST_SAID, 3)
+        if not said:
+            # Whatever it says later would be taken for the answer to something else.
+            self._line.close()
+            self._line = None
+            raise _gone()
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        return json.loads(said), list(descriptors)
+
+    def close(self) -> None:
+        """Have it end, with all that it started, and wait for that. Blocking; idempotent."""
+        with self._lock:
+            if self._line is not None:
+                self._line.close()
+                self._line = None
+            if self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(END_PATIENCE)
+
+
+def _gone() -> DeviceError:
+    reason = "the process that starts programs is not there: it has ended, or was never started; restart hearthd"
+    return DeviceError(reason, effect="none")
+
+
+def _started(settings: Settings) -> subprocess.Popen[bytes]:
+    command = python_module("hearth.drivers.launcher")
+    environ = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
     try:
-        record = os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        if make:
-            raise ConfigError(f"{path}: No such file or directory; see [audit] path") from None
-        return None
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            env=environ,
+            pass_fds=(settings.socket, settings.record),
+            start_new_session=True,
+        )
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; remove it") from None
-    try:
-        if not stat.S_ISREG(os.fstat(record).st_mode):
-            raise ConfigError(f"{path}: not a regular file; remove it")
-        _lock(record, path)
-    except BaseException:
-        os.close(record)
-        raise
-    return record
+        raise ConfigError(f"proc.exec: {command[0]} cannot be started: {error.strerror}") from None
+    assert process.stdin is not None, "it is a pipe"
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(pickle.dumps(settings))
+        process.stdin.close()
+    return process
 
 
-def _lock(record: int, path: Path) -> None:
-    until = time.monotonic() + _PATIENCE
-    while True:
+class Run:
+    """A program that runs: its output, and its end. Used by one thread, but for `stop`."""
+
+    def __init__(self, pid: int, control: socket.socket, stdout: int, stderr: int) -> None:
+        self.pid = pid
+        self.stdout, self.stderr = stdout, stderr
+        self._control = control
+
+    def stop(self) -> None:
+        """Ask for its end, which comes as any other: SIGTERM to its group, and SIGKILL after its grace."""
+        with contextlib.suppress(OSError):
+            self._control.send(b"stop")
+
+    def outcome(self) -> dict[str, Any]:
+        """How it ended, once `wait` has said so. Raises DeviceError where the launcher has ended before it."""
         try:
-            fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise ConfigError(f"{path}: another hearthd runs programs with this audit log; stop it first") from None
-            time.sleep(0.02)
-        else:
-            return
+            said = self._control.recv(MOST_SAID)
+        except OSError:
+            said = b""
+        if not said:
+            raise DeviceError(
+                "the process that starts programs has ended, and its programs with it; restart hearthd",
+                effect="unknown",
+            )
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    def wait(self, streams: Mapping[int, Any]) -> None:
+        """Feed the streams until the program has ended with all that it started, and what is left in them then."""
+        poll = select.poll()
+        for descriptor in (self._control.fileno(), *streams):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._control.fileno() in ready:
+                break
+            for descriptor in ready:
+                if not _read(descriptor, streams[descriptor]):
+                    poll.unregister(descriptor)
+        for descriptor, capture in streams.items():
+            os.set_blocking(descriptor, False)
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(LEFT_OVER):
+                    if not _read(descriptor, capture):
+                        break
+
+    def close(self) -> None:
+        """Let go of its descriptors; what still runs is ended."""
+        self._control.close()
+        os.close(self.stdout)
+        os.close(self.stderr)
 
 
-def note(record: int, slot: int, pid: int) -> None:
-    """Write down that a program runs, by itself and before it executes anything. Raises OSError."""
-    started = _stat(pid)[19]
-    _write(record, slot, f"{_boot()} {pid} {started}")
+_CHUNK: Final = 65_536
+LEFT_OVER: Final = 16
+"""Chunks read from each stream once the program has ended: a pipe holds no more, unless somebody goes on writing."""
 
 
-def clear(record: int, slot: int) -> None:
-    """Write down that a slot's program has ended, with all that it started. Raises OSError."""
-    _write(record, slot, "")
-
-
-def _write(record: int, slot: int, text: str) -> None:
-    os.pwrite(record, text.ljust(SLOT - 1).encode() + b"\n", slot * SLOT)
-
-
-def end_survivors(record: int) -> list[int]:
-    """Kill what programs of an earlier run have left, and empty the record; the leaders' process ids."""
-    ended = []
-    for line in os.pread(record, 1 << 16, 0).decode("utf-8", "replace").splitlines():
-        words = line.split()
-        if len(words) == 3 and words[0] == _boot() and words[1].isdecimal():
-            group = int(words[1])
-            if _is_left(group, words[2]):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, signal.SIGKILL)
-                    ended.append(group)
-                    log.warning("processes %d: a program of an earlier run, killed", group)
-    os.ftruncate(record, 0)
-    return ended
-
-
-def _is_left(group: int, started: str) -> bool:
-    """Whether the group of processes is the one whose leader started then."""
-    try:
-        return _stat(group)[19] == started
-    except (OSError, IndexError):
-        return any(_is_marked(pid) for pid in _members(group))
-
-
-def _members(group: int) -> Iterator[int]:
-    for pid in pids():
-        with contextlib.suppress(OSError, IndexError):
-            if int(_stat(pid)[2]) == group:
-                yield pid
-
-
-def _is_marked(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        if "\nNoNewPrivs:\t1\n" in (_PROC / str(pid) / "status").read_text("utf-8", "replace"):
-            return True
-        variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-        return any(variable.startswith(f"{MARK}=".encode()) for variable in variables)
-    return False
-
-
-def pids() -> Iterator[int]:
-    """All processes that can be seen."""
-    return (int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdecimal())
-
-
-def _stat(pid: int) -> list[str]:
-    """What follows the name in /proc/PID/stat: 1 parent, 2 group, 17 threads, 19 start time. Raises OSError."""
-    text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
-    return text.rpartition(")")[2].split()
-
-
-def parent_and_group(pid: int) -> tuple[int, int]:
-    """The parent of a process, and its group. Raises OSError."""
-    fields = _stat(pid)
-    return int(fields[1]), int(fields[2])
-
-
-def tasks_of(uid: int) -> int:
-    """How many processes and threads a user has, as the kernel counts them for RLIMIT_NPROC."""
-    count = 0
-    for pid in pids():
-        with contextlib.suppress(OSError, IndexError):
-            if (_PROC / str(pid)).stat().st_uid == uid:
-                count += int(_stat(pid)[17])
-    return count
-
-
-def _boot() -> str:
-    return (_PROC / "sys/kernel/random/boot_id").read_text("utf-8").strip()
+def _read(descriptor: int, capture: Any) -> bool:
+    data = os.read(descriptor, _CHUNK)
+    capture.feed(data)
+    return bool(data)

@@ -13,9 +13,8 @@ import pytest
 import trio
 
 from hearth.config.exec import ExecParam, ExecTemplate
-from hearth.drivers.launching import Launcher
 from hearth.drivers.process import ProcessDriver
-from hearth.drivers.programs import ProgramDriver
+from hearth.drivers.programs import Launcher, ProgramDriver
 from hearth.drivers.tools.process import process_tools
 from hearth.errors import ConfigError, DeviceError, InvalidParams, PermissionDenied, TimedOut
 from hearth.tools import PathUse

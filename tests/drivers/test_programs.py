@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from hearth.config.exec import ExecParam, ExecTemplate
-from hearth.drivers.launching import Launcher
 from hearth.drivers.process import ProcessDriver
-from hearth.drivers.programs import MARK, Capture, ProgramDriver, Stopping
+from hearth.drivers.program_record import MARK
+from hearth.drivers.programs import Capture, Launcher, ProgramDriver, Stopping
 from hearth.errors import DeviceError, InvalidParams, PermissionDenied
 
 PYTHON = Path(sys.executable).resolve()
