@@ -93,7 +93,7 @@ async def test_what_was_decided_before_it_was_withdrawn_is_not_done_either(guard
         await alice.send(document)
         (shown,) = await asked(bob)
         # In one turn: the submission has not looked at the decision yet.
-        world.desk.approvals.decide(shown["approval_id"], approved=True, by=BOB.key, reason=None)
+        world.desk.jobs.approvals.decide(shown["approval_id"], approved=True, by=BOB.key, reason=None)
         assert world.desk.withdraw(ALICE, document["message_id"], None)
         assert world.desk.withdraw(ALICE, document["message_id"], "once more")
         told = await alice.until_replied(document)
@@ -242,7 +242,7 @@ async def test_an_approved_job_whose_capability_is_taken_meanwhile_is_refused_an
         document = Caller.submission("heat")
         await alice.send(document)
         (shown,) = await asked(bob)
-        with world.desk.rooms.use(world.parts.capabilities["heat"]):
+        with world.desk.jobs.quota.for_capability(world.parts.capabilities["heat"]):
             await bob.call("hcp.decide", approval_id=shown["approval_id"], approve=True)
             refused = await alice.rejected(document) if not alice.messages else alice.messages[0]["payload"]
             assert refused["reason_code"] == "resource_unavailable"

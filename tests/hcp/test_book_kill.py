@@ -16,7 +16,7 @@ from support.hcp_book import ANN, line, look, running, session_id
 from support.hcp_writer import STEPS
 
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore
-from hearth.actors.bridges.hcp.event_stream import sequence_of
+from hearth.actors.bridges.hcp.message_log import sequence_of
 from hearth.actors.bridges.hcp.store import Book
 
 ROUNDS = 20

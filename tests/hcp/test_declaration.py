@@ -17,6 +17,7 @@ from hearth.drivers.tools import build_tools
 from hearth.hcp.annotations import NotJson
 from hearth.hcp.capability import MARK, CapabilitySource
 from hearth.hcp.declaration import declare
+from hearth.hcp.python_files import source_warnings
 from hearth.tools import ToolRegistry
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def test_a_declaration_that_is_right_is_a_capability_with_all_that_it_says():
     assert one.inputs.accepts({"line": 3})
     assert not one.inputs.accepts({"lines": 3})
     assert not one.outputs.accepts({})
-    assert one.source_warnings == ()
+    assert source_warnings(one.function) == []
 
 
 @pytest.mark.spec("hcp L3 Capability Declaration Fields")

@@ -213,7 +213,7 @@ async def test_every_accepted_jobs_story_ends_with_exactly_one_session_closed(lo
         session_id = await caller.accepted()
         await world.gate("g").reached()
         if what == "a token that no longer holds":
-            world.desk.jobs[session_id].token = "x.y"
+            world.desk.jobs.running[session_id].token = "x.y"
         elif what == "no audit log":
             world.journal.fail("disk full")
         elif what == "no book":
@@ -231,7 +231,7 @@ async def test_every_accepted_jobs_story_ends_with_exactly_one_session_closed(lo
         assert ends[0]["payload"].get("error_code") == error_code
         sequences = [event["sequence"] for event in caller.events_in(session_id)]
         assert sequences == sorted(set(sequences))
-        assert session_id not in world.desk.jobs
+        assert session_id not in world.desk.jobs.running
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

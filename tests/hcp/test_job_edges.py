@@ -49,7 +49,7 @@ async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_max_duration
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
-        while not world.records("task.finish") and world.desk.jobs[session_id]._scope.cancel_called is False:
+        while not world.records("task.finish") and world.desk.jobs.running[session_id]._scope.cancel_called is False:
             await trio.lowlevel.checkpoint()
         world.gate("g").open()
         failed = await caller.outcome(session_id)
@@ -161,7 +161,7 @@ async def test_a_job_that_is_approved_in_the_moment_in_which_the_daemon_ends_is_
         shown = []
         while not shown:
             shown = (await bob.call("hcp.pending"))["approvals"]
-        world.desk.approvals.decide(shown[0]["approval_id"], approved=True, by=BOB.key, reason=None)
+        world.desk.jobs.approvals.decide(shown[0]["approval_id"], approved=True, by=BOB.key, reason=None)
         await world.desk.end(trio.current_time() + 5)
         await caller.until(lambda: caller.messages)
         assert caller.messages[0]["payload"]["reason_code"] == "shutting_down"
@@ -283,9 +283,9 @@ async def test_many_who_watch_an_ended_session_share_its_story(look):
         caller = world.caller()
         session_id = await caller.accepted()
         await caller.closed(session_id)
-        first = await world.desk.story(session_id, ALICE)
-        assert await world.desk.story(session_id, ALICE) is first
-        assert await world.desk.story("6b8f1f0e-0000-4000-8000-000000000000", ALICE) is None
+        first = await world.desk.jobs.messages_of(session_id, ALICE)
+        assert await world.desk.jobs.messages_of(session_id, ALICE) is first
+        assert await world.desk.jobs.messages_of("6b8f1f0e-0000-4000-8000-000000000000", ALICE) is None
 
 
 async def test_a_runtime_that_could_not_start_leaves_its_book_to_the_next(tmp_path, monkeypatch):

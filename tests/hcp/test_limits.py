@@ -46,8 +46,8 @@ class Held:
 
 def nothing_is_held(world):
     """Whether no place, no job and no HACP session of a job is left."""
-    desk, rooms = world.desk, world.desk.rooms
-    return not (desk.jobs or rooms._by_principal or rooms._by_capability or world.runtime.sessions)
+    jobs = world.desk.jobs
+    return not (jobs.running or jobs.quota._by_principal or jobs.quota._by_capability or world.runtime.sessions)
 
 
 async def test_a_flood_of_submissions_gets_as_many_jobs_as_there_are_places_and_a_refusal_each_for_the_rest(tmp_path):

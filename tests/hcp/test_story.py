@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.hcp_book import ACCEPTED, event, line
 
-from hearth.actors.bridges.hcp.event_stream import MessageLog, sequence_of
+from hearth.actors.bridges.hcp.message_log import MessageLog, sequence_of
 from hearth.actors.metrics import Tally
 from hearth.actors.send_queue import Outbox
 

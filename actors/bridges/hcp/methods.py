@@ -30,7 +30,9 @@ from hearth.protocol.methods import (
 )
 
 if TYPE_CHECKING:
-    from hearth.actors.bridges.hcp.service import HcpDesk
+    from collections.abc import Callable
+
+    from hearth.actors.bridges.hcp.job_table import JobTable
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.actors.messages import Ask, Reading
     from hearth.hcp.capability import Capability
@@ -44,11 +46,12 @@ SHARED: Final = frozenset(("T1", "T2"))
 
 
 class Methods:
-    """The methods of one desk."""
+    """The hcp.* methods over one table of jobs. `withdraw` takes back a task_submit that has not been accepted."""
 
-    def __init__(self, house: HcpDesk) -> None:
-        self._house = house
-        self._reads = Buckets(house.services.rate)
+    def __init__(self, jobs: JobTable, withdraw: Callable[[Principal, str, str | None], bool]) -> None:
+        self._jobs = jobs
+        self._withdraw_submission = withdraw
+        self._reads = Buckets(jobs.services.rate)
 
     async def answer(self, principal: Principal, ask: Ask, reader: Reading) -> None:
         """Execute one, and answer it."""
@@ -75,7 +78,7 @@ class Methods:
             ask.error(InternalError(data={"reason": str(error)}))
 
     def _allowed(self, principal: Principal) -> Allowance:
-        services = self._house.services
+        services = self._jobs.services
         allowed = allowance(services.policy, principal, services.registry)
         if allowed is None:
             raise PermissionDenied(data={"reason": "no policy entry matches this principal"})
@@ -83,21 +86,21 @@ class Methods:
 
     def _capabilities(self, allowed: Allowance) -> dict[str, Any]:
         offered = (
-            capability for capability in self._house.services.capabilities.values() if may_submit(capability, allowed)
+            capability for capability in self._jobs.services.capabilities.values() if may_submit(capability, allowed)
         )
         return {"capabilities": [_declared(capability) for capability in offered]}
 
     # --- sessions -----------------------------------------------------------------------------------------------
 
     async def _sessions(self, principal: Principal) -> dict[str, Any]:
-        rows = await self._house.services.book.sessions(principal.key, MOST_SESSIONS)
-        waiting = self._house.approvals.waiting(principal.key)
+        rows = await self._jobs.services.book.sessions(principal.key, MOST_SESSIONS)
+        waiting = self._jobs.approvals.waiting(principal.key)
         return {"sessions": [*waiting, *(entry_of(row) for row in rows)]}
 
     async def _attach(self, principal: Principal, ask: Ask, params: HcpAttach, reader: Reading) -> None:
-        row = await self._house.services.book.session(params.session_id)
+        row = await self._jobs.services.book.session(params.session_id)
         owned = row is not None and row.principal == principal.key
-        story = await self._house.story(params.session_id, principal) if owned else None
+        story = await self._jobs.messages_of(params.session_id, principal) if owned else None
         if row is None or story is None:
             raise SessionInvalid(data={"reason": "there is no such session of yours"})
         ask.result(entry_of(row))
@@ -106,7 +109,7 @@ class Methods:
     # --- artifacts ----------------------------------------------------------------------------------------------
 
     async def _artifact(self, principal: Principal, allowed: Allowance, params: HcpArtifact) -> dict[str, Any]:
-        services = self._house.services
+        services = self._jobs.services
         try:
             session_id = parse_uri(params.uri).session_id
             row = await services.book.session(session_id)
@@ -147,7 +150,7 @@ class Methods:
         return row.data_classification in SHARED and allowed.rules.allows(row.capability)
 
     def _withdraw(self, principal: Principal, params: HcpWithdraw) -> dict[str, Any]:
-        if not self._house.withdraw(principal, params.message_id, params.reason):
+        if not self._withdraw_submission(principal, params.message_id, params.reason):
             reason = "no task_submit of yours with this message_id waits; one that was accepted is ended by abort"
             raise InvalidParams(data={"path": "/message_id", "reason": reason})
         return {"message_id": params.message_id, "state": "REJECTED"}
@@ -156,11 +159,11 @@ class Methods:
 
     def _pending(self, principal: Principal, allowed: Allowance) -> dict[str, Any]:
         _check_approver(allowed)
-        return {"approvals": self._house.approvals.pending(principal.key)}
+        return {"approvals": self._jobs.approvals.pending(principal.key)}
 
     def _decide(self, principal: Principal, allowed: Allowance, params: HcpDecide) -> dict[str, Any]:
         _check_approver(allowed)
-        self._house.approvals.decide(
+        self._jobs.approvals.decide(
             params.approval_id, approved=params.approve, by=principal.key, reason=params.reason
         )
         return {"approval_id": params.approval_id, "approved": params.approve}

@@ -8,22 +8,18 @@ nothing with it. The desk owns which jobs there are; what is remembered is the b
 from __future__ import annotations
 
 import logging
-from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 import trio
 from attrs import frozen
 
-from hearth.actors.bridges.hcp.approvals import Approvals
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore, StoreError
-from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
-from hearth.actors.bridges.hcp.execution import checkpoint_id
-from hearth.actors.bridges.hcp.finish import AFTER_ABORT
 from hearth.actors.bridges.hcp.job import Cut
+from hearth.actors.bridges.hcp.job_table import JobTable
 from hearth.actors.bridges.hcp.methods import Methods
+from hearth.actors.bridges.hcp.recovery import recover
 from hearth.actors.bridges.hcp.rejections import (
     crashed,
     no_memory,
@@ -37,7 +33,7 @@ from hearth.actors.bridges.hcp.rejections import (
 )
 from hearth.actors.bridges.hcp.services import Services
 from hearth.actors.bridges.hcp.store import Book, BookError
-from hearth.actors.bridges.hcp.submission import Rooms, Submission
+from hearth.actors.bridges.hcp.submission import Submission
 from hearth.actors.supervisor import contain
 from hearth.audit.record import digest as digest_of
 from hearth.errors import InternalError, ShuttingDown
@@ -48,11 +44,8 @@ from hearth.hcp.codec import (
     message as message_of,
     message_id_of,
     read_message,
-    write_payload,
 )
-from hearth.hcp.durable import unknown as unknown_of
-from hearth.hcp.messages import Abort, ErrorDetails, Rejection, TaskFailed, TaskSubmit
-from hearth.hcp.report import summary
+from hearth.hcp.messages import Abort, Rejection, TaskSubmit
 from hearth.hcp.safety import allowance
 from hearth.hcp.token import TokenError
 from hearth.policy.memory import JOB_BYTES
@@ -63,7 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from hearth.actors.bridges.hcp.job import RunningJob
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.actors.messages import Ask, Letter, Reading
@@ -142,95 +134,6 @@ async def keep_house(
         await book.aclose()
 
 
-# --- The end of sessions that the daemon did not live to end: said at the next start (L2, Recovery; L4, Task Failure)
-#
-# What is said is what the book has: nothing is known of a step that was in flight. Nothing goes on by itself either,
-# for nobody may be there who wants it: the caller resubmits with `last_checkpoint` if it does.
-
-MESSAGE: Final = "the daemon ended while the job was under way"
-
-
-
-async def recover(services: Services) -> None:
-    """Bring every session that has none to its end; one that cannot be written to now is left to the next start."""
-    for row in services.book.unfinished:
-        try:
-            await _end(services, row)
-        except BookError as error:
-            log.error("HCP session %s is still without an end: %s", row.session_id, error)
-
-
-async def _end(services: Services, row: SessionRow) -> None:
-    lines = await services.book.story(row.session_id)
-    duration_s, made, warnings = _measured(row, lines)
-    unknown = [str(unknown_of(operation).operation) for operation in await services.book.begun(row.session_id)]
-    message = f"{MESSAGE}; unknown is what came of {', '.join(unknown)}" if unknown else MESSAGE
-    last = checkpoint_id(row.session_id, row.checkpoints) if row.checkpoints or unknown else None
-    aborting = row.state == "ABORTING"
-    services.audit(
-        "hcp.recover",
-        hcp_session=row.session_id,
-        principal=row.principal,
-        last_checkpoint=last,
-        unknown=unknown or None,
-    )
-    services.audit(
-        "hcp.finish",
-        hcp_session=row.session_id,
-        principal=row.principal,
-        state="ABORTED" if aborting else "FAILED",
-        error_code=None if aborting else "internal_error",
-        reason="daemon_ended",
-        steps=made,
-        checkpoints=made,
-        duration_s=round(duration_s, 3),
-    )
-    failed = TaskFailed(
-        error_code="internal_error",
-        error_message=message,
-        error_details=ErrorDetails(
-            phase=row.phase or None,
-            step=row.checkpoints + 1,
-            last_checkpoint=last,
-            recoverable=row.resumable,
-            reason="daemon_ended",
-        ),
-        artifacts=tuple(await services.book.artifacts(row.session_id)),
-        execution_summary=summary(
-            duration_s=duration_s, steps=made, checkpoints=made, risk_events=(), warnings=warnings
-        ),
-    )
-    account = EventWriter(
-        row.session_id,
-        services.book,
-        MessageLog(lines),
-        services.clock,
-        state=row.state,
-        sequence=row.sequence,
-        phase=row.phase,
-    )
-    if row.state == "PAUSED":
-        # L2 has no way from there to the end.
-        await account.move("RUNNING", "the daemon ended")
-    if aborting:
-        said = write_payload(failed)
-        left = {name: said[name] for name in AFTER_ABORT if said.get(name)}
-        await account.close("ABORTED", "daemon ended", closing=left)
-    else:
-        await account.close("FAILED", "daemon ended", failed)
-    log.warning("HCP session %s (%s) had not ended; its last checkpoint is %s", row.session_id, row.capability, last)
-
-
-def _measured(row: SessionRow, lines: list[bytes]) -> tuple[float, int, tuple[str, ...]]:
-    """For how long it is known to have run (seconds), its checkpoints, and what it was warned of: by its messages."""
-    messages: list[dict[str, Any]] = [orjson.loads(line) for line in lines]
-    newest = datetime.fromisoformat(messages[-1]["timestamp"]).timestamp() if messages else row.created_at
-    events = [message["payload"] for message in messages if message["type"] == "event"]
-    warnings = tuple(str(event["data"]["message"]) for event in events if event["event_type"] == "warning")
-    made = sum(event["event_type"] == "checkpoint_created" for event in events)
-    return max(0.0, newest - row.created_at), made, warnings
-
-
 NOT_FOR_CALLERS: Final = frozenset(TYPES) - {"task_submit", "abort"}
 """Messages that only a callee sends; their payloads are not read here."""
 LAST_WORDS: Final = 2.0
@@ -246,15 +149,10 @@ class HcpDesk:
 
     def __init__(self, services: Services, nursery: trio.Nursery) -> None:
         self.services = services
-        self.approvals = Approvals(services.settings.approval_timeout_s)
-        self.rooms = Rooms(services.settings.max_jobs, services.settings.max_jobs_per_principal, services.rate)
-        self.jobs: dict[str, RunningJob] = {}
-        """The jobs that are running, or coming to their end, by session."""
-        self.closing = False
+        self.jobs = JobTable(services)
         self._nursery = nursery
-        self._methods = Methods(self)
+        self._methods = Methods(self.jobs, self.withdraw)
         self._underway: dict[tuple[str, str], Submission] = {}
-        self._ended: WeakValueDictionary[str, MessageLog] = WeakValueDictionary()
         self._one_over = trio.Event()
 
     # --- messages -----------------------------------------------------------------------------------------------
@@ -291,7 +189,7 @@ class HcpDesk:
     def _submit(
         self, principal: Principal, allowed: Allowance, letter: Letter, message: Message, submit: TaskSubmit
     ) -> None:
-        if self.closing:
+        if self.jobs.closing:
             self._refuse(principal, letter, shutting_down(), message.message_id)
             return
         # The bytes, and not their canonical form: that takes longer than one turn of the loop may.
@@ -307,13 +205,13 @@ class HcpDesk:
                 return
             account.add(weight)
             submission = Submission(
-                self, principal, allowed, message.message_id, submit, digest, account, weight, [letter]
+                self.jobs, principal, allowed, message.message_id, submit, digest, account, weight, [letter]
             )
             self._underway[key] = submission
             self._nursery.start_soon(self._attend, submission)
         elif submission.digest != digest:
             self._refuse(principal, letter, reused(message.message_id), message.message_id)
-        elif submission.session_id is not None and (job := self.jobs.get(submission.session_id)) is not None:
+        elif submission.session_id is not None and (job := self.jobs.running.get(submission.session_id)) is not None:
             letter.follow(job.account.story, 1)
         else:
             submission.letters.append(letter)
@@ -328,7 +226,7 @@ class HcpDesk:
 
     async def _abort(self, principal: Principal, letter: Letter, message: Message, abort: Abort) -> None:
         session_id = message.session_id or ""
-        job = self.jobs.get(session_id)
+        job = self.jobs.running.get(session_id)
         try:
             row = job.row if job is not None else await self._row(session_id)
             if row is None or row.principal != principal.key:
@@ -374,7 +272,7 @@ class HcpDesk:
 
     def call(self, principal: Principal, ask: Ask, reader: Reading) -> None:
         """See asks.Desk."""
-        if self.closing:
+        if self.jobs.closing:
             raise ShuttingDown
         self._start(
             f"{type(ask.params).__name__} of {principal.key}",
@@ -386,24 +284,6 @@ class HcpDesk:
         """Take back a task_submit of this principal's that has not been accepted; False where none is under way."""
         submission = self._underway.get((principal.key, message_id))
         return submission is not None and submission.withdraw(reason)
-
-    async def story(self, session_id: str, owner: Principal) -> MessageLog | None:
-        """A session's messages, running or ended; None where they are kept no longer.
-
-        What is read of the book is charged to `owner`, whose session it is. Raises BookError.
-        """
-        job = self.jobs.get(session_id)
-        if job is not None:
-            return job.account.story
-        if (story := self._ended.get(session_id)) is not None:
-            return story
-        lines = await self.services.book.story(session_id)
-        if not lines:
-            return None
-        # One copy, however many follow it.
-        account = self.services.memory.for_principal(owner.key)
-        story = MessageLog(lines, ended=True, tally=self.services.journal.tally, account=account)
-        return self._ended.setdefault(session_id, story)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -417,18 +297,18 @@ class HcpDesk:
 
         Called again, it waits for what is left, and briefly: by then no step is waited for any more.
         """
-        if self.closing:
+        if self.jobs.closing:
             until = min(until, trio.current_time() + LAST_WORDS)
-        self.closing = True
-        self.approvals.close()
-        for job in list(self.jobs.values()):
+        self.jobs.closing = True
+        self.jobs.approvals.close()
+        for job in list(self.jobs.running.values()):
             job.stop(Cut(message="the daemon is ending", until=until, aborts=False))
         with trio.move_on_at(until):
             while self._underway:
                 self._one_over = trio.Event()
                 await self._one_over.wait()
-        if self.jobs:
-            log.warning("%d HCP jobs have not come to their end; the next start will end them", len(self.jobs))
+        if self.jobs.running:
+            log.warning("%d HCP jobs have not come to their end; the next start will end them", len(self.jobs.running))
 
     async def expire(self) -> None:
         """Forget, from time to time, what has been kept for long enough."""

@@ -7,20 +7,18 @@ remembered, unless another time may have another answer.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from hearth.actors.bridges.hcp.approvals import question_of
-from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
-from hearth.actors.bridges.hcp.execution import checkpoint_id
+from hearth.actors.bridges.hcp.event_stream import EventWriter
 from hearth.actors.bridges.hcp.finish import Ending
 from hearth.actors.bridges.hcp.job import RunningJob
+from hearth.actors.bridges.hcp.message_log import MessageLog
 from hearth.actors.bridges.hcp.rejections import crashed, no_hacp_session, reused, shutting_down, withdrawn
+from hearth.actors.bridges.hcp.resume import Resumption, resumption
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import BookError
 from hearth.actors.bridges.hcp.store.queries import SessionRow
@@ -28,26 +26,20 @@ from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.hcp.codec import dump, message
-from hearth.hcp.durable import ANNOUNCED, Recorded, unknown
-from hearth.hcp.messages import CLASSIFICATIONS, AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
+from hearth.hcp.messages import AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
 from hearth.hcp.safety import assess
 from hearth.hcp.token import issue
-from hearth.policy.buckets import Buckets, too_often
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
 
     from hearth.actors.bridges.hcp.approvals import Decision
-    from hearth.actors.bridges.hcp.service import HcpDesk
-    from hearth.actors.bridges.hcp.store import Book
+    from hearth.actors.bridges.hcp.job_table import JobTable
     from hearth.actors.messages import Letter
     from hearth.api import Session
-    from hearth.hcp.capability import Capability
     from hearth.hcp.messages import TaskSubmit
     from hearth.hcp.safety import Allowance, Approval
     from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
-    from hearth.policy.rules import Rate
 
 PASSING: Final = frozenset(("resource_unavailable", "shutting_down", "internal_error"))
 """Reasons that may not hold at another time: such a refusal is not remembered, so the message can be sent again."""
@@ -61,7 +53,7 @@ MOST_INTENT: Final = 1000
 class Submission:
     """A task_submit and everybody who has sent it."""
 
-    house: HcpDesk
+    jobs: JobTable
     principal: Principal
     allowed: Allowance
     message_id: str
@@ -107,7 +99,7 @@ class Submission:
         self._answer(self._refusal(crashed(error)))
 
     async def _run(self) -> None:
-        services = self.house.services
+        services = self.jobs.services
         try:
             if not await self._is_new():
                 return
@@ -119,7 +111,7 @@ class Submission:
                 line_name=services.line_name,
                 port_name=services.port_name,
             )
-            goes_on = await resumption(services.book, self.principal.key, self.submit, approval, self.house.jobs)
+            goes_on = await resumption(services.book, self.principal.key, self.submit, approval, self.jobs.running)
             await self._admit(approval, goes_on)
         except Rejection as rejection:
             await self._reject(rejection)
@@ -128,14 +120,14 @@ class Submission:
 
     async def _is_new(self) -> bool:
         """Claim the message; if it has been answered before, answer it the same."""
-        book = self.house.services.book
+        book = self.jobs.services.book
         claim = await book.claim(self.principal.key, self.message_id, self.digest)
         if claim.kind == "conflict":
             raise reused(self.message_id)
         self._claimed = claim.kind == "new"
         if claim.answer is None:
             return True
-        story = None if claim.session_id is None else await self.house.story(claim.session_id, self.principal)
+        story = None if claim.session_id is None else await self.jobs.messages_of(claim.session_id, self.principal)
         if story is None:
             self._answer(claim.answer)
         else:
@@ -144,9 +136,9 @@ class Submission:
 
     async def _admit(self, approval: Approval, goes_on: Resumption | None) -> None:
         """The rest of the way, holding one of the places there are."""
-        rooms = self.house.rooms
-        with rooms.place(self.principal.key):
-            rooms.check(approval.capability)
+        quota = self.jobs.quota
+        with quota.for_principal(self.principal.key):
+            quota.check(approval.capability)
             self._audit("hcp.submit", payload_hash=self.digest)
             self._on_record = True
             if approval.needs_approval:
@@ -155,13 +147,13 @@ class Submission:
             if self._taken_back:
                 raise withdrawn(self._why, approval.risk)
             self._starting = True
-            with rooms.use(approval.capability):
+            with quota.for_capability(approval.capability):
                 await self._start(approval, goes_on)
 
     async def _have_approved(self, approval: Approval) -> None:
-        house, capability = self.house, approval.capability
+        jobs, capability = self.jobs, approval.capability
         question = question_of(approval, self.submit, self.principal.key, self.message_id)
-        decision: Decision = await house.approvals.ask(question, house.services.clock())
+        decision: Decision = await jobs.approvals.ask(question, jobs.services.clock())
         self._audit(
             "hcp.approve" if decision.approved else "hcp.deny",
             by=decision.by,
@@ -174,8 +166,8 @@ class Submission:
 
     async def _start(self, approval: Approval, goes_on: Resumption | None) -> None:
         """Open the job's HACP session, accept, and work; the end is said when that session has closed."""
-        services = self.house.services
-        if self.house.closing:
+        services = self.jobs.services
+        if self.jobs.closing:
             raise shutting_down()
         job: RunningJob | None = None
         try:
@@ -197,11 +189,11 @@ class Submission:
             if job.end is not None:
                 await Ending(job).run()
         finally:
-            del self.house.jobs[job.row.session_id]
+            del self.jobs.running[job.row.session_id]
 
     async def _accept(self, approval: Approval, goes_on: Resumption | None, session: Session) -> RunningJob:
         """Put it on record, write it down, and say so. Raises Rejection, and BookError."""
-        services, submit, capability = self.house.services, self.submit, approval.capability
+        services, submit, capability = self.jobs.services, self.submit, approval.capability
         now = services.clock()
         row = SessionRow(
             session_id=new_id(),
@@ -249,8 +241,8 @@ class Submission:
         story = MessageLog((line,), tally=services.journal.tally, account=self.memory)
         account = EventWriter(row.session_id, services.book, story, services.clock)
         replayed = () if goes_on is None else goes_on.steps
-        job = RunningJob(services, self.house.approvals, approval, submit, row, token, account, replayed)
-        self.house.jobs[row.session_id] = job
+        job = RunningJob(services, self.jobs.approvals, approval, submit, row, token, account, replayed)
+        self.jobs.running[row.session_id] = job
         self._follow(story)
         return job
 
@@ -273,7 +265,7 @@ class Submission:
     # --- answers ------------------------------------------------------------------------------------------------
 
     async def _reject(self, rejection: Rejection) -> None:
-        services = self.house.services
+        services = self.jobs.services
         if not self._on_record and services.refusals.admit("hcp.reject", self.principal.key, rejection.reason_code):
             self._audit("hcp.submit", payload_hash=self.digest)
             self._on_record = True
@@ -294,7 +286,7 @@ class Submission:
 
     def _refusal(self, rejection: Rejection) -> bytes:
         payload = rejection.payload(self.message_id)
-        return dump(message(payload, session_id=None, now=self.house.services.clock()))
+        return dump(message(payload, session_id=None, now=self.jobs.services.clock()))
 
     def _answer(self, line: bytes) -> None:
         letters, self.letters = self.letters, []
@@ -307,7 +299,7 @@ class Submission:
             letter.follow(story, 1)
 
     def _audit(self, event: str, **members: Any) -> None:
-        self.house.services.audit(
+        self.jobs.services.audit(
             event,
             principal=self.principal.key,
             message_id=self.message_id,
@@ -323,126 +315,3 @@ def _approved(approval: Approval) -> dict[str, Any]:
         "max_duration": write_duration(approval.max_duration),
         "safety_envelope": args_hash(approval.safety_envelope),
     }
-
-
-# --- How many jobs there may be at once: of the daemon, of one principal, and of one capability (L3, concurrent_limit)
-#
-# Whoever finds no room is told at once, and may come back: nothing queues here.
-
-_CURE = "submit it again, with the same message_id, when one of them has ended"
-
-
-class Rooms:
-    """The places, and who has them."""
-
-    def __init__(self, max_jobs: int, max_per_principal: int, rate: Rate) -> None:
-        self._max_jobs = max_jobs
-        self._max_per_principal = max_per_principal
-        self._rate = rate
-        self._begun = Buckets(rate)
-        self._by_principal: Counter[str] = Counter()
-        self._by_capability: Counter[str] = Counter()
-
-    @contextmanager
-    def place(self, principal: str) -> Iterator[None]:
-        """One of the daemon's places, for a job that runs or waits for a person. Raises Rejection."""
-        if (count := self._by_principal[principal]) >= self._max_per_principal:
-            raise _full(f"{count} jobs of this principal are under way, and more are not taken")
-        if (count := self._by_principal.total()) >= self._max_jobs:
-            raise _full(f"{count} jobs are under way, and more are not taken")
-        if wait := self._begun.take(principal, trio.current_time()):
-            # Each is on record from here on, however soon it ends.
-            raise _full(too_often("jobs", self._rate, wait).message)
-        with _counted(self._by_principal, principal):
-            yield
-
-    def check(self, capability: Capability) -> None:
-        """Raises Rejection where the capability could not be used now."""
-        if self._by_capability[capability.name] >= capability.concurrent_limit:
-            most = f"{capability.concurrent_limit} at a time"
-            raise _full(f"{capability.name} is in use: its concurrent_limit is {most}")
-
-    @contextmanager
-    def use(self, capability: Capability) -> Iterator[None]:
-        """Use a capability. Raises Rejection."""
-        self.check(capability)
-        with _counted(self._by_capability, capability.name):
-            yield
-
-
-@contextmanager
-def _counted(counter: Counter[str], key: str) -> Iterator[None]:
-    counter[key] += 1
-    try:
-        yield
-    finally:
-        counter[key] -= 1
-        if not counter[key]:
-            del counter[key]
-
-
-def _full(reason: str) -> Rejection:
-    return Rejection("resource_unavailable", reason, suggestion=_CURE)
-
-
-# --- Going on from a checkpoint: which one a submission names, whether it may, what is on record of it (L2, Recovery)
-#
-# A checkpoint belongs to its session's principal; another's is not told apart from none. What a job goes on with must
-# be the same work: same capability, same version, same inputs.
-
-MEMBERS: Final = ("last_checkpoint", "resume_from")
-"""Of `context`: where a submission names the checkpoint to go on from; error_details has it under the first name."""
-_CHECKPOINT: Final = re.compile(r"ckpt-(.{1,200})-(\d{6,9})", re.DOTALL)
-
-
-@frozen(kw_only=True)
-class Resumption:
-    """What a job goes on from."""
-
-    checkpoint: str
-    row: SessionRow
-    steps: tuple[Recorded, ...]
-    recorded: tuple[dict[str, Any], ...]
-    """The same as the book has them."""
-
-
-async def resumption(
-    book: Book, principal: str, submit: TaskSubmit, approval: Approval, live: Container[str]
-) -> Resumption | None:
-    """What a submission goes on from, if it names a checkpoint. Raises Rejection (invalid_input), and BookError."""
-    named = next(((name, given) for name in MEMBERS if (given := submit.context.get(name)) is not None), None)
-    if named is None:
-        return None
-    at, checkpoint = named
-    found = _CHECKPOINT.fullmatch(checkpoint) if isinstance(checkpoint, str) else None
-    row = None if found is None else await book.session(found[1])
-    if found is None or row is None or row.principal != principal:
-        raise _no(at, "this is no checkpoint of a session of yours that is still kept", "leave it out to start anew")
-    number = int(found[2])
-    recorded = await book.outcomes(row.session_id, row.checkpoints)
-    while 0 < number < row.checkpoints and recorded[number]["kind"] not in ANNOUNCED:
-        # No checkpoint was told of what is no step: it goes with the step before it.
-        number += 1
-    # Of what was under way when the daemon died the outcome will never be known, and from now on that is on record.
-    begun = await book.begun(row.session_id) if number == row.checkpoints else []
-    if number > row.checkpoints or not (number or begun):
-        cure = f"name {checkpoint_id(row.session_id, row.checkpoints)}" if row.checkpoints else "leave it out"
-        raise _no(at, f"session {row.session_id} has {row.checkpoints} checkpoints", cure)
-    if row.session_id in live:
-        raise _no(at, f"session {row.session_id} is still running", "abort it first, or wait for its end")
-    capability = approval.capability
-    if (row.capability, row.version) != (capability.name, capability.version):
-        was = f"{row.capability} {row.version}"
-        raise _no(at, f"the checkpoint is of {was}, not of {capability.name} {capability.version}", "start anew")
-    if row.inputs_hash != args_hash(approval.inputs):
-        raise _no(at, "the inputs are not those that the checkpoint was made with", "submit the same inputs")
-    if CLASSIFICATIONS.index(approval.classification) < CLASSIFICATIONS.index(row.data_classification):
-        was = row.data_classification
-        raise _no(at, f"the checkpoint holds data of class {was}", f"submit it with data_classification {was}")
-    recorded = recorded[:number] + [unknown(operation).write() for operation in begun]
-    steps = tuple(map(Recorded.read, recorded))
-    return Resumption(checkpoint=checkpoint, row=row, steps=steps, recorded=tuple(recorded))
-
-
-def _no(member: str, reason: str, cure: str) -> Rejection:
-    return Rejection("invalid_input", f"/payload/context/{member}: {reason}", suggestion=cure)

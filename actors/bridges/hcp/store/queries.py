@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import evolve, fields, frozen
 
-from hearth.actors.bridges.hcp.event_stream import sequence_of
+from hearth.actors.bridges.hcp.message_log import sequence_of
 from hearth.errors import HearthError
 from hearth.hcp.messages import Artifact
 

@@ -1,0 +1,120 @@
+"""The jobs that are under way, how many there may be at once, and the messages of each (L3, concurrent_limit).
+
+Submissions and the hcp.* methods share one `JobTable`. A submission that finds no room is rejected at once and may be
+sent again: nothing queues here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from hearth.actors.bridges.hcp.message_log import MessageLog
+from hearth.hcp.messages import Rejection
+from hearth.policy.buckets import Buckets, too_often
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hearth.actors.bridges.hcp.job import RunningJob
+    from hearth.hcp.capability import Capability
+    from hearth.policy.principal import Principal
+    from hearth.policy.rules import Rate
+
+from weakref import WeakValueDictionary
+
+from hearth.actors.bridges.hcp.approvals import Approvals
+
+if TYPE_CHECKING:
+    from hearth.actors.bridges.hcp.services import Services
+
+_CURE = "submit it again, with the same message_id, when one of them has ended"
+
+
+class JobQuota:
+    """How many jobs each principal and each capability has under way."""
+
+    def __init__(self, max_jobs: int, max_per_principal: int, rate: Rate) -> None:
+        self._max_jobs = max_jobs
+        self._max_per_principal = max_per_principal
+        self._rate = rate
+        self._begun = Buckets(rate)
+        self._by_principal: Counter[str] = Counter()
+        self._by_capability: Counter[str] = Counter()
+
+    @contextmanager
+    def for_principal(self, principal: str) -> Iterator[None]:
+        """One of the daemon's places, for a job that runs or waits for a person. Raises Rejection."""
+        if (count := self._by_principal[principal]) >= self._max_per_principal:
+            raise _full(f"{count} jobs of this principal are under way, and more are not taken")
+        if (count := self._by_principal.total()) >= self._max_jobs:
+            raise _full(f"{count} jobs are under way, and more are not taken")
+        if wait := self._begun.take(principal, trio.current_time()):
+            # Each is on record from here on, however soon it ends.
+            raise _full(too_often("jobs", self._rate, wait).message)
+        with _counted(self._by_principal, principal):
+            yield
+
+    def check(self, capability: Capability) -> None:
+        """Raises Rejection where the capability could not be used now."""
+        if self._by_capability[capability.name] >= capability.concurrent_limit:
+            most = f"{capability.concurrent_limit} at a time"
+            raise _full(f"{capability.name} is in use: its concurrent_limit is {most}")
+
+    @contextmanager
+    def for_capability(self, capability: Capability) -> Iterator[None]:
+        """Use a capability. Raises Rejection."""
+        self.check(capability)
+        with _counted(self._by_capability, capability.name):
+            yield
+
+
+@contextmanager
+def _counted(counter: Counter[str], key: str) -> Iterator[None]:
+    counter[key] += 1
+    try:
+        yield
+    finally:
+        counter[key] -= 1
+        if not counter[key]:
+            del counter[key]
+
+
+def _full(reason: str) -> Rejection:
+    return Rejection("resource_unavailable", reason, suggestion=_CURE)
+
+
+class JobTable:
+    """The jobs of one daemon that are under way. `services` is what all of them use."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        settings = services.settings
+        self.approvals = Approvals(settings.approval_timeout_s)
+        self.quota = JobQuota(settings.max_jobs, settings.max_jobs_per_principal, services.rate)
+        self.running: dict[str, RunningJob] = {}
+        """The jobs that are running, or coming to their end, by session."""
+        self.closing = False
+        """True once no more jobs are taken."""
+        self._ended: WeakValueDictionary[str, MessageLog] = WeakValueDictionary()
+
+    async def messages_of(self, session_id: str, owner: Principal) -> MessageLog | None:
+        """Return a session's messages, running or ended; None where they are kept no longer.
+
+        What is read from the job store is charged to `owner`, whose session it is. Raises BookError.
+        """
+        job = self.running.get(session_id)
+        if job is not None:
+            return job.account.story
+        if (story := self._ended.get(session_id)) is not None:
+            return story
+        lines = await self.services.book.story(session_id)
+        if not lines:
+            return None
+        # One copy, however many follow it.
+        account = self.services.memory.for_principal(owner.key)
+        story = MessageLog(lines, ended=True, tally=self.services.journal.tally, account=account)
+        return self._ended.setdefault(session_id, story)
