@@ -344,7 +344,3 @@ def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool)
         notifier.close()
         if bound is not None:
             unix.remove(path, bound)
-
-
-if __name__ == "__main__":
-    main()
