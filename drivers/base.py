@@ -7,7 +7,7 @@ says what became of the world in `effect`; any other exception is a bug, and the
 
 A device that disappears is told by `pump`, and by nothing else: the transaction that met it fails like any other,
 `pump` raises the DeviceError that says so, and the bus goes down with that reason, is closed, and is opened again with
-growing pauses until `open` succeeds (see docs/decisions). A driver whose descriptor can be polled sees the end there;
+growing pauses until `open` succeeds (docs/decisions/0040). A driver whose descriptor can be polled sees the end there;
 one that learns of it in a transaction hands it to its pump through `hearth.drivers.base.Departure`.
 """
 

@@ -3,8 +3,16 @@
     python packaging/build_deb.py [--out DIRECTORY] [--python /usr/bin/python3]
 
 It owns what is in the package and where. It is for one release of Python and one architecture, those of the machine it
-is built on: the dependencies are wheels in a tree of the package's own, bound to the system's Python (decision 0090).
+is built on: the dependencies are wheels in a tree of the package's own, bound to the system's Python.
 dpkg-deb does the rest; the same source, Python and SOURCE_DATE_EPOCH give the same tree.
+
+Why a tree of its own: a stable Debian lacks a third of the dependencies and has the rest in versions that hearth was
+never tested with. It is a virtual environment, because hearth starts children by `sys.executable -m`, which must find
+the same tree without an environment variable. The system's packages are seen behind it, so an administrator's vendor
+tools have a place and cannot replace a dependency. The bytecode is in the package (`unchecked-hash`): compiling takes a
+minute on a Raspberry Pi, and dpkg removes only files that it knows. `/run/hearth` is root's, made by the socket unit: a
+daemon that owned it could put another socket in the place of its own. debhelper is not used, since it needs 60 packages
+for four maintainer scripts; one Debian package for each dependency would be another project.
 """
 
 from __future__ import annotations

@@ -4,7 +4,11 @@
 
 Both speak of a clean environment with hearth's base installation: no extra, no tool of ours. The bill is written by
 cyclonedx-py, which has an environment of its own, kept in `--tools`: what it brings along would change what jsonschema
-checks in ours (decision 0091). A licence that is not known makes it exit with 1.
+checks in ours. A licence that is not known makes it exit with 1.
+
+A licence is what the metadata declare as an SPDX expression. One table translates older words, and one has what the
+licence text says where the metadata leave it open ("BSD"). Any other licence is an error: a list with a hole is read as
+one without. The Debian package lists its extras in `/usr/share/doc/hearth/copyright`.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Bus:
         """Run a transaction of an INLINE driver here and now, in the turn of whoever asked.
 
         The guarantee is the same as in the bus's own turn, by construction: a plain call has no checkpoint, so no
-        cancellation can reach it and no other task runs meanwhile (see docs/decisions); nor can a Ctrl-C, which an
+        cancellation can reach it and no other task runs meanwhile (docs/decisions/0002); nor can a Ctrl-C, which an
         embedding program would otherwise meet in the middle of it. What it saves is two turns.
         """
         op = ticket.op

@@ -1,4 +1,4 @@
-"""The tools uart.read, uart.write, uart.exchange (design §4) and uart.control (docs/decisions/0035).
+"""The tools uart.read, uart.write, uart.exchange (design §4) and uart.control (docs/reference/boards.md).
 
 Owns how a reader waits: beside the bus, so that it can be cancelled and others can write meanwhile; a session's place
 in the stream moves only in a transaction, so a reader that is cancelled misses nothing. An exchange is one transaction,

@@ -39,7 +39,7 @@ _ORJSON_IS_KNOWN = orjson.dumps([1.5e-7, 1.5e-6, 1.5e-5, 1e15 + 0.5, 1.5e16, 1e2
 )
 """Whether orjson writes floats in the way that is made up for here; its releases differ by the sign of an exponent."""
 _DEEPEST_WRITTEN = 100
-"""Levels of nesting that orjson is given to write (decision 0095); a document from outside has no more."""
+"""Levels of nesting that orjson is given to write (decision 0096); a document from outside has no more."""
 _MOST_EXAMINED = 1 << 20
 """Parts past which a value may be one that contains itself."""
 _DEEPEST = 64

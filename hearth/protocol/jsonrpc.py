@@ -21,7 +21,7 @@ MAX_DEPTH = 100
 """How many arrays and objects may stand inside each other in a document. orjson reads 1,024 levels but writes only
 254, of arrays it writes the ends of more than 125 past the end of its buffer (3.13: of more than 206), and Python
 code that descends by recursion (RFC 8785, JSON Schema) ends at about 900: what is read must be safe for all of them,
-also when it is quoted in an error (decision 0095)."""
+also when it is quoted in an error (decision 0096)."""
 _NESTS = (dict, list, tuple)
 _LF = b"\n"
 """Added by concatenation, which copies: what orjson returns keeps the 4 KiB it was written into, however short it is,

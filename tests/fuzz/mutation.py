@@ -166,7 +166,7 @@ def json_of(data: bytes, rng: random.Random, pool: Sequence[Any]) -> bytes:
         return bytes_of(data, rng)
     try:
         value = orjson.loads(data)
-        # orjson writes past the end of its buffer where arrays are much deeper (decision 0095).
+        # orjson writes past the end of its buffer where arrays are much deeper (decision 0096).
         return bytes_of(data, rng) if is_deeper(value, MAX_DEPTH) else orjson.dumps(tree(value, rng, pool))[:_MOST]
     except (orjson.JSONDecodeError, orjson.JSONEncodeError, OverflowError):
         return bytes_of(data, rng)
