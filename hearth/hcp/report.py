@@ -1,6 +1,6 @@
 """The account of a job's end: whether its outputs are what was promised and asked for, and the error code if not.
 
-Decision 0073 has the tables. It refuses to invent: a summary is of what was measured, and outputs that nobody can vouch
+docs/hcp.md has the tables. It refuses to invent: a summary is of what was measured, and outputs that nobody can vouch
 for are a failure.
 """
 

@@ -13,6 +13,7 @@ MAPS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "request.md"]
 FOLDERS = ("hearth", "actors", "drivers", "tests", "packaging", "docs", "examples", "benchmarks")
 MOST_RECORDS, MOST_LINES = 50, 60
 _MAP = re.compile(r"^## Map\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_REFERENCE = re.compile(r"[Dd]ecisions?[\s/]+(\d{4}(?:,\s*\d{4}|\s+and\s+\d{4})*)\b")
 _FILE = re.compile(r"(?<![\w/.])[\w/]+\.py\b")
 
 
@@ -41,6 +42,19 @@ def test_a_decision_record_has_context_decision_and_consequences_on_one_screen(r
     parts = re.findall(r"^\*\*(Context|Decision|Consequences)\b", text, re.MULTILINE)
     assert list(dict.fromkeys(parts)) == ["Context", "Decision", "Consequences"]
     assert text.count("\n") <= MOST_LINES
+
+
+def test_every_reference_to_a_decision_is_to_one_that_is_there() -> None:
+    numbers = {record.name[:4] for record in RECORDS}
+    files = [path for folder in FOLDERS for kind in ("py", "md") for path in (ROOT / folder).rglob(f"*.{kind}")]
+    wrong = {
+        f"{path.relative_to(ROOT)}: {number}"
+        for path in [*files, *ROOT.glob("*.md"), ROOT / "pyproject.toml"]
+        for named in _REFERENCE.findall(path.read_text("utf-8"))
+        for number in re.findall(r"\d{4}", named)
+        if number not in numbers
+    }
+    assert not wrong
 
 
 @pytest.mark.parametrize("page", [*MAPS, *RECORDS], ids=lambda path: path.name)
