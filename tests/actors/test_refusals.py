@@ -8,7 +8,7 @@ import trio.testing
 from support.world import ALICE, BOB, NOON, World, running
 
 from hearth.actors.admission import REHEARSALS
-from hearth.actors.bridges.hcp.submission import Rooms
+from hearth.actors.bridges.hcp.job_table import JobQuota
 from hearth.actors.refusals import INTERVAL_S, Refusals
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, RateLimited, ToolNotFound
@@ -188,14 +188,14 @@ async def test_a_read_that_discloses_is_refused_when_its_turn_comes_while_the_lo
 
 
 async def test_jobs_that_one_principal_begins_are_limited_and_another_principals_are_not(autojump_clock):
-    rooms = Rooms(16, 4, Rate(2, 10))
+    quota = JobQuota(16, 4, Rate(2, 10))
     for _ in range(2):
-        with rooms.place(ALICE.key):
+        with quota.for_principal(ALICE.key):
             pass
-    with pytest.raises(Rejection, match="try again in 5000 ms") as caught, rooms.place(ALICE.key):
+    with pytest.raises(Rejection, match="try again in 5000 ms") as caught, quota.for_principal(ALICE.key):
         pass
     assert caught.value.reason_code == "resource_unavailable"
-    with rooms.place(BOB.key):
+    with quota.for_principal(BOB.key):
         await trio.sleep(5)
-    with rooms.place(ALICE.key):
+    with quota.for_principal(ALICE.key):
         pass

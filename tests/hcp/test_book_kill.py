@@ -47,7 +47,9 @@ def writers(tmp_path, unmeasured):
             else:
                 said.append((what, *of))
             if pid is not None and len(said) >= most:
+                # Once: what it had said by then is still to be read, and then there is no such process.
                 os.kill(pid, signal.SIGKILL)
+                pid = None
 
     with process:
         yield kill_after

@@ -327,6 +327,7 @@ class SessionContract:
             del task
             gc.collect()
             task = await session.task(task_id)
+            await event(task, "start", 0)
             await task.cancel()
             with trio.fail_after(PATIENCE):
                 assert [event.seq async for event in task.events()] == [1, 2, 3]
