@@ -10,9 +10,11 @@ JUDGES := .node/.installed
 WORKERS ?= $(shell expr $$(nproc) + 1)
 # The order is that of tests/conftest.py: the longest modules first.
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+# Tests are compiled once, not again by every worker and every child.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test test-hardware test-mcp judges check lint bench bench-hil simulate crash fuzz soak deb test-deb sbom docs clean
+.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges check fast lint bench bench-hil simulate crash fuzz soak deb test-deb sbom docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -49,14 +51,18 @@ demo-hcp: $(STAMP) ## Another agent hands over a whole job, and gets outputs, a 
 demo-web: $(STAMP) ## A page that watches a real daemon on a simulated board (ARGS=--open opens the browser)
 	$(BIN)/python examples/watch/serve.py $(ARGS)
 
-test: $(STAMP) ## All tests, the hardware's too, with branch coverage
+test: $(STAMP) ## The tests, the hardware's too, with branch coverage; what takes long is in `make proof`
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest $(SIDE_BY_SIDE)
-	$(BIN)/python tests/hardware/suite.py --coverage
+	@set -x; $(BIN)/python tests/hardware/suite.py --coverage & hardware=$$!; trap 'kill $$hardware' INT TERM; \
+	    $(BIN)/python -m coverage run -m pytest $(SIDE_BY_SIDE) -m 'not proof'; host=$$?; wait $$hardware && exit $$host
 	$(BIN)/python -m coverage combine --quiet
 	@if [ -e .guest/ran ]; then $(BIN)/python -m coverage report; else \
 	    echo 'Without the hardware tests nothing ran drivers/linux: it is left out of this report, and of its judgement.'; \
 	    $(BIN)/python -m coverage report --omit='drivers/linux/*,hearth/drivers/linux/*'; fi
+
+proof: $(STAMP) ## The tests that take long: 10,000 worlds, a kill at every write, browsers, the MCP judges, bench and soak
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m proof
+	$(BIN)/python tests/hardware/suite.py --proof
 
 test-hardware: $(STAMP) ## The drivers against a Linux kernel with simulated hardware (user-mode Linux)
 	$(BIN)/python tests/hardware/suite.py
@@ -88,8 +94,11 @@ MINUTES ?= 10
 soak: $(STAMP) ## Fifty clients on a real daemon for 10 minutes (MINUTES=); what it takes must stay flat (DOCS=1 for the docs)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(DOCS),--docs)
 
-check: $(TOOLS) lint ## The inner loop: lint, types and the fast tests
-	$(BIN)/python -m pytest -q -n auto -m 'not slow'
+check: $(TOOLS) ## The inner loop: lint, types and the fast tests, side by side
+	@$(MAKE) --no-print-directory --jobs --output-sync lint fast
+
+fast: $(STAMP) ## The fast tests
+	$(BIN)/python -m pytest -q -n auto -m 'not slow and not proof'
 
 lint: $(TOOLS) ## ruff, import-linter, mypy --strict, pyright
 	$(BIN)/ruff check .

@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest modules first, so that no worker goes on long after the others; a slow test counts as thirty."""
     weights = Counter[Path]()
     for item in items:
-        weights[item.path] += 1 if item.get_closest_marker("slow") is None else 30
+        weights[item.path] += 30 if any(item.iter_markers("slow")) else 300 if any(item.iter_markers("proof")) else 1
     items.sort(key=lambda item: (-weights[item.path], item.path))
 
 

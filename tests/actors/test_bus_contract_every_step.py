@@ -90,7 +90,7 @@ class Tree:
         assert {"after a", "after b"} <= set(begun)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
 @STYLES
 @pytest.mark.parametrize("victim", ["root", "branch", "leaf"])
@@ -317,6 +317,7 @@ def disturbed(style, name, durability):
     return lambda arm: Disturbed(style, act, durability, spares_others=spares_others).run(arm)
 
 
+@pytest.mark.slow
 @STYLES
 @pytest.mark.parametrize("act", ACTS)
 def test_a_session_with_tasks_that_meets_this_here_and_there_leaves_no_trace_of_harm(style, act):
@@ -326,7 +327,7 @@ def test_a_session_with_tasks_that_meets_this_here_and_there_leaves_no_trace_of_
 @STYLES
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(("durability", "stride"), [("os", 2), ("relaxed", 5)])
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.usefixtures("unmeasured_here")
 def test_a_session_with_tasks_that_meets_this_anywhere_leaves_no_trace_of_harm(style, act, durability, stride):
     at_every_step(disturbed(style, act, durability), Disturbed.check, stride=stride)

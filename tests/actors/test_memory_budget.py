@@ -110,6 +110,7 @@ def test_where_all_keep_too_much_the_one_who_keeps_most_gives_way():
     assert old not in went
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False,
     allow_infinity=False) | st.text(max_size=50), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=20),
     inner), max_leaves=200))  # fmt: skip
@@ -218,6 +219,7 @@ async def roomy(make_world, autojump_clock):
         yield world, local, session
 
 
+@pytest.mark.slow
 async def test_sessions_are_charged_for_what_they_take(roomy):
     world, local, _ = roomy
     async with weighed(world):
@@ -232,6 +234,7 @@ async def test_connections_are_charged_for_what_they_take(roomy):
             world.pipes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [{}, {"tag": "x", "n": 7}, {"junk": [[], {}, 1.5] * 500}], ids=["none", "few", "many"])
 async def test_live_tasks_are_charged_for_what_they_take(roomy, args):
     world, local, session = roomy
@@ -240,6 +243,7 @@ async def test_live_tasks_are_charged_for_what_they_take(roomy, args):
             await local.submit(session, ("wait", args))
 
 
+@pytest.mark.slow
 async def test_steps_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     async with weighed(world):
@@ -247,6 +251,7 @@ async def test_steps_are_charged_for_what_they_take(roomy):
             await local.submit(session, *[("big", {"n": 230})] * 200, ("wait", {}))
 
 
+@pytest.mark.slow
 async def test_ended_tasks_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     async with weighed(world):
@@ -261,6 +266,7 @@ async def test_intents_are_charged_for_what_they_take(roomy):
             await local.submit(session, ("wait", {}), intent="\N{GRINNING FACE}" * 4000)
 
 
+@pytest.mark.slow
 async def test_keys_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     async with weighed(world, most=5):
@@ -268,6 +274,7 @@ async def test_keys_are_charged_for_what_they_take(roomy):
             await local.submit(session, ("read", {}), key=f"{number:04}" + "k" * 200)
 
 
+@pytest.mark.slow
 async def test_subscriptions_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     tasks = [await local.submit(session, ("wait", {})) for _ in range(100)]
@@ -338,6 +345,7 @@ async def test_tasks_with_large_arguments_are_refused_before_anything_is_done(ti
     assert (await session.run(("read", {"junk": BIG})))["status"] == "SUCCESS", "there is room again"
 
 
+@pytest.mark.slow
 async def test_idempotency_keys_are_refused_past_the_budget_and_never_forgotten(tight):
     session = await tight.connect().open()
     first = await session.start(("read", {}), key="the first")

@@ -128,6 +128,7 @@ class Crowd:
         await client.send([line] if self.chance.random() < 0.2 else line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 async def test_what_is_charged_is_what_is_kept_whatever_happens_and_nothing_when_all_have_gone(
     make_world, autojump_clock, seed

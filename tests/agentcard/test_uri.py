@@ -44,6 +44,7 @@ PIECE = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(PIECE, max_size=9).map("".join) | st.text(max_size=12).filter(lambda t: t.isprintable()))
 @settings(max_examples=200)
 @example("a://[1:2:3:4:5:6:7::]")
@@ -62,6 +63,7 @@ def test_the_parts_that_decide_where_a_uri_leads():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_very_long_text_is_decided_in_linear_time():
     assert parse_uri("http://a/" + "%41/" * 100_000) is not None
     assert parse_uri("http://a/" + "a" * 1_000_000 + " ") is None

@@ -253,6 +253,7 @@ def test_a_schema_is_a_json_schema_2020_12(name):
         assert only(with_capability(**{name: none})).pointer == f"/capabilities/0/{name}"
 
 
+@pytest.mark.slow
 def test_a_schema_that_is_too_deep_or_too_large_to_be_looked_at_is_refused_in_bounded_time():
     deep = {}
     for _ in range(100_000):
@@ -535,6 +536,7 @@ JSON = st.recursive(
 FIELDS = [*EXAMPLE, "id", "description", "input_schema", "output_schema", "tags", "protocol", "url", "auth", "goal_id"]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON) | JSON)
 @settings(max_examples=100)
 def test_no_json_whatsoever_raises(document):
@@ -553,6 +555,7 @@ def test_no_text_and_no_bytes_raise(document):
     assert validate(document)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(GOOD), st.data())
 @settings(max_examples=100)
 def test_a_good_card_with_any_json_in_any_place_raises_nothing(good, data):

@@ -84,6 +84,7 @@ def test_the_oracle_itself_knows_good_from_bad():
         assert not is_valid({key: value for key, value in EXAMPLE.items() if key != name})
 
 
+@pytest.mark.slow
 def test_every_replacement_of_every_value_has_the_same_verdict():
     for path in places(EXAMPLE):
         if not path:

@@ -170,6 +170,7 @@ def test_the_hash_is_sha256_over_the_canonical_form():
     assert args_hash({"value": 1, "line": 17}) == ("sha256:" + hashlib.sha256(b'{"line":17,"value":1}').hexdigest())
 
 
+@pytest.mark.slow
 @given(PLAIN)
 @limits(deadline=None)
 def test_what_orjson_writes_as_rfc_8785_does_is_left_to_it(value):
@@ -177,12 +178,14 @@ def test_what_orjson_writes_as_rfc_8785_does_is_left_to_it(value):
     assert canonical(value) == orjson.dumps(value, option=orjson.OPT_SORT_KEYS) == rfc8785.dumps(value)
 
 
+@pytest.mark.slow
 @given(ACCEPTED)
 @limits(deadline=None)
 def test_whatever_the_library_takes_has_the_form_the_library_gives(value):
     assert canonical(value) == rfc8785.dumps(value)
 
 
+@pytest.mark.slow
 @given(ACCEPTED)
 @limits(deadline=None)
 def test_the_extended_form_is_the_librarys_where_the_library_has_one(value):
@@ -213,6 +216,7 @@ def test_floats_are_written_so_whatever_orjson_makes_of_them(monkeypatch):
     assert canonical([*POWERS, *EDGES]) == rfc8785.dumps([*POWERS, *EDGES])
 
 
+@pytest.mark.slow
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @limits(deadline=None, max_examples=2000)
 def test_any_float_is_written_as_ecmascript_does(number):
@@ -222,6 +226,7 @@ def test_any_float_is_written_as_ecmascript_does(number):
 WIDE = st.text(st.sampled_from("aé\ue000\uffff\U00010000\U0010ffff"), max_size=3)
 
 
+@pytest.mark.slow
 @given(json_values(SAFE_INTS | st.floats(-1e300, 1e300), WIDE))
 @limits(deadline=None)
 def test_keys_are_in_the_order_of_utf_16(value):
@@ -337,6 +342,7 @@ def test_what_is_there_twice_but_not_in_itself_is_written_twice():
 SURPRISES = st.integers() | st.floats() | st.text() | st.binary(max_size=3) | st.none() | st.booleans()
 
 
+@pytest.mark.slow
 @given(json_values(SURPRISES, st.text(max_size=4) | st.integers()))
 @limits(deadline=None)
 def test_every_value_has_a_hash_and_equal_values_have_the_same(value):

@@ -462,6 +462,7 @@ def test_the_script_names_the_first_bad_line(bench, events, shell, change, line,
     assert verify(bench.path).first_bad.line == line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_finds_what_is_wrong_between_files(rotated, shell):
     files = rotated.files()
@@ -489,6 +490,7 @@ def mutate(lines, move, index, other):
     return lines
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["drop", "double", "swap", "edit", "none"]), st.integers(0, 8), st.integers(0, 8))
 @limits(deadline=None, max_examples=30)
 def test_script_and_verify_come_to_the_same_verdict(tmp_path_factory, bench_class, move, index, other):

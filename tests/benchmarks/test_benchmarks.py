@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BOUND = 300
 """Seconds after which a run counts as hung, not as slow."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("unmeasured")]
 
 
 def benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -398,6 +398,7 @@ def test_a_daemon_that_is_not_reached_is_exit_code_3(cli) -> None:
     assert "FAIL  daemon   cannot connect to" in told.out
 
 
+@pytest.mark.slow
 def test_doctor_warns_of_a_way_that_anybody_can_listen_on(cli) -> None:
     told = cli("--to", "ws://nobody.invalid", "doctor")
     assert told.code == 3

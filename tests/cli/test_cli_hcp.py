@@ -218,6 +218,7 @@ def test_a_job_that_fails_exits_with_1_and_says_where(at_home, file):
     assert document["error_details"]["phase"]
 
 
+@pytest.mark.slow
 def test_a_daemon_that_takes_no_jobs_says_so(cli, own_house, file):
     house = own_house("[hcp]\nserve = false\n")
     answer = cli("hcp", "jobs", "--socket", house.socket)
@@ -321,6 +322,7 @@ def waiting(boss, count=1):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["approve", "deny"])
 def test_a_person_decides_about_a_job_of_somebody_else(at_home, boss, file, hearth_process, command):
     with hearth_process("hcp", "submit", str(file(job(loud=True)))) as process:
@@ -339,6 +341,7 @@ def test_a_person_decides_about_a_job_of_somebody_else(at_home, boss, file, hear
     assert boss("hcp", "pending").out == "there is none\n"
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_for_approval_is_listed_and_withdrawn_by_its_caller(at_home, boss, file, hearth_process):
     with hearth_process("hcp", "submit", str(file(job(loud=True))), "--message-id", "taken-back") as process:
         waiting(boss)

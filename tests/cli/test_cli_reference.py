@@ -103,6 +103,7 @@ def test_every_block_is_run():
     assert len(COMMANDS_OF_PAGE) > 25
 
 
+@pytest.mark.slow
 def test_every_command_and_option_is_on_the_page():
     context = click.Context(cli)
     for name in COMMANDS:

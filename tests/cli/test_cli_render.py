@@ -31,6 +31,7 @@ def test_escapes_are_shown_and_letters_are_left_alone(text, shown):
     assert render.clean(text) == shown
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON, max_size=4), st.booleans())
 def test_any_object_can_be_shown(value, as_binary):
     binary = frozenset(value) if as_binary else frozenset()

@@ -107,6 +107,7 @@ ADDRESSES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(ADDRESSES)
 def test_every_address_is_read_as_what_was_written(address) -> None:
     assert parse(str(address)) == address

@@ -254,6 +254,7 @@ ANY_VALUE = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(value=ANY_VALUE)
 def test_any_value_that_toml_can_hold_reads_back_as_it_was(value):
     import tomllib
@@ -346,6 +347,7 @@ def test_the_audit_defaults_are_those_of_the_audit_log():
         assert getattr(ours, name) == getattr(settings, name)
 
 
+@pytest.mark.slow
 @given(entry=sections(PolicyConfig))
 def test_a_policy_entry_that_loads_is_one_that_the_policy_takes(entry):
     given = {name: value for name, value in attrs.asdict(entry, recurse=False).items() if value is not None}

@@ -135,6 +135,7 @@ async def test_3_1_the_library_tells_the_name_and_version_it_is_given_and_the_pr
     assert told.items() <= params.items()
 
 
+@pytest.mark.slow
 @pytest.mark.spec(
     "1.1",
     "REQUIRED",

@@ -232,6 +232,7 @@ def test_12_submissions_past_the_bound_are_rejected_and_taken_again_when_there_i
 # --- 12: a conformant server SHOULD ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spec(
     "12",
     "SHOULD",

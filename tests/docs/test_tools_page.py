@@ -32,6 +32,7 @@ def test_the_command_on_the_page_asks_for_the_example(name: str) -> None:
     assert ("max_risk_level=3" in command) is (REGISTRY[name].risk_level == 3)
 
 
+@pytest.mark.slow
 async def test_every_example_runs_and_its_result_is_as_declared(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("some notes\n")
     config = Config(

@@ -280,6 +280,7 @@ def test_a_sensor_that_answers_with_too_few_bytes_is_a_device_error(sim):
         sim.sensor("temperature").value(b"\x00")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["sim", "generic-linux"])
 def test_a_board_without_hardware_of_a_kind_loads_no_library_for_it(profile, tmp_path):
     """On a machine that has none: the files of one."""

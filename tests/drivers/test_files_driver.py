@@ -326,6 +326,7 @@ def test_a_reader_of_the_old_file_keeps_the_old_content(driver, guard, root):
         assert reader.read() == b"old"
 
 
+@pytest.mark.slow
 def test_readers_see_the_old_or_the_new_content_and_never_a_part(driver, guard, root):
     contents = [b"a" * 50_000, b"b" * 70_000]
     (root / "a").write_bytes(contents[0])

@@ -658,6 +658,7 @@ def outcome_of(tree, name):
         return error.data["errno"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     contents=st.lists(

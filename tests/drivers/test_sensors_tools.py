@@ -58,6 +58,7 @@ async def test_the_profiles_sensors_come_first_and_the_kernels_after_them(bench,
     }
 
 
+@pytest.mark.slow
 async def test_a_list_that_is_cut_says_so(bench, chip):
     assert (await bench.run("hw.sensor.list"))["truncated"] is False
     for number in range(2, MAX_SENSORS + 2):

@@ -423,6 +423,7 @@ wishes = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.text("ab\n", max_size=8).map(str.encode), wishes), max_size=40))
 def test_bytes_leave_in_the_order_they_came_and_none_is_lost_or_doubled_without_being_counted(steps):
     inbox, stream, at = Inbox(capacity=16), b"", 0

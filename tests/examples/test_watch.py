@@ -18,7 +18,7 @@ from support.watching import WATCH, Relay, Serving, serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, needs_chromium, pytest.mark.usefixtures("unmeasured")]
 
 KEPT = Path(__file__).parents[2] / "test-artefacts"
 """Where screenshots are kept for a person to look at."""

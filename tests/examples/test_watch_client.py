@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from types import ModuleType
 
-pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, needs_chromium, pytest.mark.usefixtures("unmeasured")]
 
 GONE = {"code": -32000, "message": "No such session"}
 

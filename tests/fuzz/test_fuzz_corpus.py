@@ -21,6 +21,7 @@ FRESH = {"wire": 800, "config": 300, "board": 250, "card": 300, "hcp": 600, "aud
 MOST_BYTES = 200 * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_input_that_was_kept_keeps_the_promises_of_its_target(name):
     check = load(name).check
@@ -32,6 +33,7 @@ def test_every_input_that_was_kept_keeps_the_promises_of_its_target(name):
             raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_the_seeds_become_by_mutation_keeps_the_promises_of_its_target(name):
     module, rng = load(name), random.Random(name)
@@ -135,7 +137,7 @@ def test_a_target_that_there_is_not_is_told_with_those_there_are():
     assert "there is no target 'wires'; there are wire, config" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_target_runs_under_libfuzzer_and_tells_what_it_did(tmp_path, unmeasured):
     if importlib.util.find_spec("atheris") is None:
         pytest.skip(f"atheris is not installed (it has no wheel for every machine): {INSTALL}")
@@ -150,7 +152,7 @@ def test_a_target_runs_under_libfuzzer_and_tells_what_it_did(tmp_path, unmeasure
     assert list((tmp_path / "corpus").iterdir()), "libFuzzer keeps what reached something new"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_an_input_that_breaks_a_promise_is_kept_and_told(tmp_path, monkeypatch):
     if importlib.util.find_spec("atheris") is None:
         pytest.skip(f"atheris is not installed (it has no wheel for every machine): {INSTALL}")
@@ -173,7 +175,7 @@ def test_an_input_that_breaks_a_promise_is_kept_and_told(tmp_path, monkeypatch):
     assert [path for path in tmp_path.glob("crash-*") if b"tool.list" in path.read_bytes()]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_what_was_kept_is_changed_and_looked_at_without_a_tracer(tmp_path):
     done = run("wire", "--untraced", "--runs", "300", "--corpus", str(tmp_path / "c"), "--artefacts", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -375,6 +375,7 @@ HARNESSES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(harness=HARNESSES)
 def test_a_value_fits_its_schema_as_json_and_comes_back(harness):
     document = unstructure(harness)

@@ -309,6 +309,7 @@ def _is_told(value):
 SCHEMAS = st.recursive(st.booleans(), keywords, max_leaves=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schema=SCHEMAS.filter(lambda one: isinstance(one, dict)), value=JSON.filter(_is_told))
 def test_whatever_is_sent_as_a_schema_is_run_or_refused_and_nothing_else(schema, value):

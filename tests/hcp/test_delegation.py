@@ -768,6 +768,7 @@ async def test_the_lists_are_what_the_daemon_answers(ends):
         await client.jobs()
 
 
+@pytest.mark.slow
 async def test_a_client_that_hands_nothing_over_imports_nothing_for_it():
     heavy = {"hearth.hcp", "isodate", "hearth.client.job_stream"}
     code = f"import hearth.client.connection, sys; print({heavy} & set(sys.modules))"

@@ -35,6 +35,7 @@ def arrivals(draw):
     return count, draw(st.permutations(sequences))
 
 
+@pytest.mark.slow
 @given(arrivals())
 @pytest.mark.spec("hcp L2 Event Ordering", "MUST", "Consumers MUST process events in sequence order.")
 @pytest.mark.spec(

@@ -26,13 +26,14 @@ def played(seeds):
     return figures
 
 
+@pytest.mark.slow
 def test_some_worlds_keep_every_promise():
     figures = played(range(QUICK))
     assert figures["effects"] > 2 * QUICK
     assert figures["resumed"] > QUICK / 2
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("block", range(WORLDS // BLOCK))
 def test_many_more_worlds_keep_every_promise(block):
     figures = played(range(block * BLOCK, (block + 1) * BLOCK))
@@ -50,6 +51,7 @@ def test_one_seed():
     play(int(os.environ["HEARTH_DURABLE_SEED"]))
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_world_again():
     first = [play(seed) for seed in range(5)]
     assert [play(seed) for seed in reversed(range(5))] == first[::-1]

@@ -139,6 +139,7 @@ async def test_sessions_without_an_end_get_one_before_anybody_asks(closed, tmp_p
         assert record["hcp_session"] == session_id
 
 
+@pytest.mark.slow
 def test_what_a_desk_is_made_of_is_not_imported_with_the_daemon():
     modules = "actors.bridges.hcp.house", "actors.bridges.hcp.book", "hcp.gate", "hcp.declaration"
     names = [f"hearth.{module}" for module in modules]

@@ -101,6 +101,7 @@ def judged(document: dict[str, Any], one: Any, by: Allowance) -> tuple[TaskSubmi
         return None
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(document=documents(), one=st.sampled_from(CAPABILITIES), by=ALLOWANCES)
 @pytest.mark.spec(

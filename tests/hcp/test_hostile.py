@@ -130,6 +130,7 @@ async def still_works(world):
     assert (await client.finished(task_id))[-1]["status"] == "SUCCESS"
 
 
+@pytest.mark.slow
 async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_desk_goes_on(tmp_path, quiet):
     random = Random(1848)
     with trio.fail_after(60):
@@ -174,6 +175,7 @@ async def test_what_the_desk_refuses_as_unreadable_is_what_reading_refuses(tmp_p
                 assert told["payload"].get("in_reply_to") == error.message_id
 
 
+@pytest.mark.slow
 async def test_every_mangled_line_is_answered_and_the_connection_goes_on(tmp_path, quiet):
     random = Random(1905)
     with trio.fail_after(60):

@@ -232,7 +232,7 @@ def writes_of(directory, zygote, capability):
     return house.writes
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("capability", "expected"),
     [
@@ -255,7 +255,7 @@ def test_a_daemon_that_is_killed_at_any_write_of_the_job_store_does_no_step_twic
     assert killed >= len(kills) - len(moments), "they were not killed"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_daemon_that_is_killed_twice_also_while_it_recovers_does_no_step_twice(tmp_path, zygote):
     writes = writes_of(tmp_path, zygote, "drives")
     first = range(3, writes, 4)

@@ -157,6 +157,7 @@ async def test_what_the_gate_refuses_has_never_had_a_place(tmp_path, inputs, cod
         assert not world.records("hcp.accept")
 
 
+@pytest.mark.slow
 async def test_a_job_that_waits_for_a_person_has_a_place_until_it_is_decided(tmp_path):
     entries = (
         PolicyEntry(name="approver", match=Match(uid=BOB.uid), hcp={"approve": True}),

@@ -94,6 +94,7 @@ def test_without_x_the_numbers_are_counted() -> None:
     assert read_plot({"series": {"a": [5, 6, 7]}}).x == (0.0, 1.0, 2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [
@@ -150,6 +151,7 @@ def test_nothing_is_drawn_as_nothing_and_says_so(values: list[None]) -> None:
     assert dark > nothing + 200, "the words in the middle"
 
 
+@pytest.mark.slow
 def test_every_series_is_in_the_legend_and_a_long_name_does_not_push_the_lines_away() -> None:
     names = ["w" * 200, "$\\frac{", *"cdefgh"]
     picture = draw({"title": "t" * 200, "y_label": "y" * 200, "series": {name: [1, 2] for name in names}})
@@ -158,6 +160,7 @@ def test_every_series_is_in_the_legend_and_a_long_name_does_not_push_the_lines_a
     assert len({x for x, _ in where(picture, COLOURS[-1])}) > 300
 
 
+@pytest.mark.slow
 def test_a_peak_among_very_many_numbers_is_drawn_as_high_as_it_is() -> None:
     flat = [0.0] * plot.MOST_POINTS
     flat[123_456] = 1.0

@@ -54,6 +54,7 @@ def at_celsius(*, celsius):
     return prepare
 
 
+@pytest.mark.slow
 def test_days_go_by_and_everything_that_the_job_leaves_is_there():
     result = run_capability(survey, {"samples": 3, "interval_s": 86_400}, prepare=at_celsius(celsius=20.0))
     assert (result.state, result.error_code, result.error_message) == ("COMPLETED", None, None)
@@ -80,6 +81,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_another():
 # --- crashes --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash_at", range(1, 8))
 def test_a_job_that_is_killed_after_any_record_comes_to_the_same_outputs_and_repeats_nothing(crash_at):
     whole = run_capability(survey, {})

@@ -74,6 +74,7 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it(tmp_pa
     assert not listening.serves_mcp(configured(tmp_path, HttpConfig()))
 
 
+@pytest.mark.slow
 def test_check_tells_what_the_daemon_would_be_told(tmp_path, monkeypatch, capfd) -> None:
     config = tmp_path / "hearth.toml"
     audit = f'[audit]\npath = "{tmp_path}/audit.log"\n'

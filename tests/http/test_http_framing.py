@@ -88,6 +88,7 @@ async def sent(raw, data, size):
             return
 
 
+@pytest.mark.slow
 @shapes
 @pytest.mark.parametrize("size", [1 << 20, 1000, 16], ids=["in one segment", "in segments", "bit by bit"])
 async def test_the_bound_on_headers_and_framing_is_exact_however_they_arrive(connect, shape, size) -> None:
@@ -141,6 +142,7 @@ async def test_a_request_whose_length_is_given_in_two_ways_is_refused_and_the_co
         assert await raw.ended() == b"", "what was smuggled has no answer"
 
 
+@pytest.mark.slow
 async def test_small_chunks_are_no_framing_too_much(connect) -> None:
     async with await connect() as raw:
         await raw.send(CHUNKED + b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n")
@@ -188,6 +190,7 @@ def requests(draw):
     return data, [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(requests())
 def test_where_the_segments_end_changes_nothing(given_):
@@ -195,6 +198,7 @@ def test_where_the_segments_end_changes_nothing(given_):
     assert outcome(segments) == outcome([whole])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_byte_by_byte_the_bound_is_the_same(shape):
     for length, expected in ((BOUND, [200]), (BOUND + 1, [431])):

@@ -162,6 +162,7 @@ async def test_beyond_the_most_connections_one_more_is_told_to_try_later(serve) 
         await passes(lambda: house.inside == 0)
 
 
+@pytest.mark.slow
 async def test_five_hundred_requests_at_once_are_answered_one_after_the_other(house) -> None:
     async with await house.connect() as raw, trio.open_nursery() as nursery:
         nursery.start_soon(raw.send, raw.request("GET", "/healthz", **ALICE) * 500)

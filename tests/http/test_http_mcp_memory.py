@@ -55,7 +55,7 @@ PLAN = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 async def test_whoever_has_long_outcomes_kept_is_refused_with_the_reason_while_another_is_served(serve) -> None:
     async with thrifty(serve, max_retained_bytes=2 * LEAST, idle_ttl_s=4) as house:
         kept_first = 0
@@ -141,6 +141,7 @@ async def test_a_body_is_charged_as_what_it_becomes_and_not_by_its_length(serve)
         assert served["result"]["structuredContent"] == {"line": 17, "value": 0}
 
 
+@pytest.mark.slow
 async def test_subscriptions_are_charged_whatever_their_spelling_and_released_with_the_client(serve) -> None:
     async with thrifty(serve) as house:
         opened = await house.ask("POST", "/mcp", initialize(), Content_Type=JSON, Accept=BOTH, **ALICE)

@@ -51,20 +51,24 @@ def listening(tmp_path):
         yield made
 
 
+@pytest.mark.slow
 def test_a_listening_socket_is_taken_and_closed_to_our_children(listening, tmp_path) -> None:
     assert take(listening) == f"('{tmp_path / 's'}', False, False)"
 
 
+@pytest.mark.slow
 def test_a_socket_that_was_meant_for_another_process_is_left_alone(listening) -> None:
     assert take(listening, pid="1") == "none"
     assert take(listening, count="0") == "none"
     assert take(listening, count="many") == "none"
 
 
+@pytest.mark.slow
 def test_more_than_one_socket_is_refused_with_a_cure(listening) -> None:
     assert "keep one ListenStream=" in take(listening, count="2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -79,6 +83,7 @@ def test_another_kind_of_socket_is_refused(tmp_path, make) -> None:
         assert "not a listening Unix stream socket" in take(other)
 
 
+@pytest.mark.slow
 def test_a_socket_without_a_path_is_refused_because_it_has_no_mode() -> None:
     with socket.socket(socket.AF_UNIX) as abstract:
         abstract.bind(f"\0hearth-test-{os.getpid()}")
@@ -86,6 +91,7 @@ def test_a_socket_without_a_path_is_refused_because_it_has_no_mode() -> None:
         assert "no path in the file system" in take(abstract)
 
 
+@pytest.mark.slow
 def test_a_descriptor_that_is_no_socket_is_refused(tmp_path) -> None:
     with (tmp_path / "file").open("w") as file:
         assert "descriptor 3 is not a socket" in take(file)

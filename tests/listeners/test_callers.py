@@ -133,6 +133,7 @@ async def test_a_body_that_is_cancelled_leaves_its_outputs_safe_and_no_session(h
 # --- many callers ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_one_session_is_used_by_many_tasks_at_once(house) -> None:
     values = []
 
@@ -149,6 +150,7 @@ async def test_one_session_is_used_by_many_tasks_at_once(house) -> None:
     assert sorted(values) == sorted(n % 16 for n in range(20) for _ in range(5))
 
 
+@pytest.mark.slow
 async def test_many_sessions_live_side_by_side(house) -> None:
     async def live(n):
         async with house.open_session(client_name=f"client {n}") as session:

@@ -227,6 +227,7 @@ async def test_a_result_that_lacks_what_it_must_have_is_a_violation_that_names_i
             await use(client, method)
 
 
+@pytest.mark.slow
 async def test_an_answer_without_end_is_not_kept_in_memory(fake) -> None:
     async with fake() as (client, server):
 

@@ -148,6 +148,7 @@ async def test_a_task_that_does_not_move_is_asked_about_less_and_less_often(auto
     assert server.pauses[moved - 1 : moved + 2] == [FIRST_WAIT, FIRST_WAIT * 2, FIRST_WAIT * 4]
 
 
+@pytest.mark.slow
 async def test_a_reader_that_gives_up_early_again_and_again_is_served_all_the_same(autojump_clock):
     server = Silent()
     polling = Polling(server, "S", "T", 1)

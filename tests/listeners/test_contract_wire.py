@@ -185,6 +185,7 @@ async def test_lines_may_come_in_any_pieces(wired, kind) -> None:
         assert codes(client.documents) == [-32601] * 3
 
 
+@pytest.mark.slow
 @over_every_carrier
 async def test_many_documents_at_once_are_all_answered(wired, kind) -> None:
     async with wired(kind) as wire:
@@ -255,6 +256,7 @@ async def test_the_answer_to_a_batch_comes_before_the_events_it_asked_for(wired,
 # --- ends -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @over_every_carrier
 async def test_a_client_that_does_not_read_is_cut_off_after_its_bound_and_nobody_else_notices(wired, kind) -> None:
     async with wired(kind, send_timeout_s=0.3) as wire:

@@ -26,6 +26,7 @@ async def bounded():
         yield
 
 
+@pytest.mark.slow
 def test_a_client_of_the_unix_socket_imports_nothing_of_the_other_carriers(tmp_path) -> None:
     code = (
         "import json, sys, trio, hearth\n"

@@ -132,6 +132,7 @@ def test_cancelled_at_any_step_of_its_own_it_ends_and_leaves_everything_safe(tmp
             raise
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("program", [one_of_everything, many_at_once])
 def test_cancelled_at_steps_of_the_runtimes_tasks_it_ends_and_leaves_everything_safe(tmp_path, program) -> None:
     steps = run_cancelled(program, tmp_path, 0, every_task=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from support.world import World, running
 
 from hearth.actors import session as session_module
 
 
+@pytest.mark.slow
 async def test_requests_that_come_together_are_worked_off_in_turns(monkeypatch) -> None:
     monkeypatch.setattr(session_module, "TURN", -1.0)
     async with running(World()) as world:

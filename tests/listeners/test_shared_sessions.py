@@ -143,6 +143,7 @@ async def everything_about(client, session_id, task_id):
     return [answer["error"] for answer in answers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "proof"), [("unix", "uid"), ("ws", "token:alice"), ("tls", "cert:arm-7")])
 async def test_another_principals_session_is_not_told_apart_from_none_on_any_carrier(
     opened, kind: str, proof: str

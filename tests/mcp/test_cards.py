@@ -298,6 +298,7 @@ def mutated(place, value, *, drop):
     return document
 
 
+@pytest.mark.slow
 @given(st.sampled_from(PLACES), LIKELY | ANY, st.booleans())
 @settings(max_examples=300, deadline=None)
 @example(("endpoint", "url"), "http://", False)

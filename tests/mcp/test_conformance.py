@@ -20,7 +20,7 @@ from support.judges import PACKAGES, PROGRAMS, ROOT, environment, needs_judges
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-pytestmark = [pytest.mark.slow, needs_judges]
+pytestmark = [pytest.mark.proof, needs_judges]
 
 HERE = Path(__file__).parent / "conformance"
 KEPT = ROOT / "test-artefacts" / "mcp-conformance"

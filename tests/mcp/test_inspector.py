@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, needs_judges, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, needs_judges, pytest.mark.usefixtures("unmeasured")]
 
 ERAS = ("legacy", "modern")
 INSPECTOR = PACKAGES / "@modelcontextprotocol" / "inspector"

@@ -67,6 +67,7 @@ def test_no_two_tools_share_a_name(hacp: list[str]) -> None:
 TOOL_NAMES = HACP_NAMES.filter(lambda name: "." in name and not name.startswith(CARD_NAMESPACE))
 
 
+@pytest.mark.slow
 @given(st.lists(TOOL_NAMES, unique=True, min_size=1, max_size=10))
 @example(["a.b", "a_b.c", "a.b_c", "a.tool.b"])
 def test_of_all_the_names_that_tools_are_called_by_none_means_two(hacp: list[str]) -> None:
@@ -85,6 +86,7 @@ def test_a_tool_that_is_named_as_an_id_of_the_card_is_refused(name: str) -> None
         evolve(shipped, name=name)
 
 
+@pytest.mark.slow
 @given(st.lists(HACP_NAMES, unique=True, min_size=2, max_size=10), st.randoms())
 def test_a_name_depends_on_no_other_tool_and_on_no_order(hacp: list[str], random) -> None:
     whole = {name: mcp for mcp, name in by_mcp_name(hacp).items()}

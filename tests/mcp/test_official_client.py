@@ -20,7 +20,7 @@ from support.hearthd import BOUND, Hearthd
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("unmeasured")]
 
 CLIENT = Path(__file__).parent / "official_client.py"
 RUNS = [("stdio", "legacy"), ("stdio", "auto"), ("http", "legacy"), ("http", "auto")]

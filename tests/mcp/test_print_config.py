@@ -363,6 +363,7 @@ def test_the_table_of_tools_is_what_a_client_is_shown() -> None:
         assert f"| `{tool['name']}` | {tool['title']} | {' · '.join(said) or 'none'} |" in PAGE
 
 
+@pytest.mark.slow
 def test_the_table_of_resources_has_every_kind_there_is() -> None:
     plain = {resources.BOARD, resources.SENSORS, resources.TOOLS, resources.AUDIT}
     templates = {f"{resources.SENSOR}{{name}}", f"{resources.TASK}{{task_id}}"}

@@ -460,6 +460,7 @@ async def test_what_comes_can_be_read_one_by_one_to_its_end():
             await incoming.receive()
 
 
+@pytest.mark.slow
 async def test_a_reader_who_has_gone_ends_the_serving():
     class Broken:
         async def send_all(self, _data):

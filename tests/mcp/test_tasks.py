@@ -515,6 +515,7 @@ async def test_a_model_is_asked_like_a_person(autojump_clock):
         assert (await wire.ends(created))["result"]["content"][0]["text"] == "blink"
 
 
+@pytest.mark.slow
 async def test_a_call_that_never_stops_asking_fails(autojump_clock):
     async def never(_ask, _params):
         return types.InputRequiredResult(request_state="again")

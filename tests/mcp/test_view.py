@@ -291,6 +291,7 @@ SCHEMAS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(SCHEMAS, st.dictionaries(st.sampled_from("xyz"), VALUES))
 def test_a_portable_schema_accepts_exactly_what_the_tools_own_does(schema, value) -> None:
     original = {**schema, "type": "object"}

@@ -16,7 +16,7 @@ import pytest
 from support.freshroot import FreshRoot, needs_fresh_root
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, needs_fresh_root]
+pytestmark = [pytest.mark.proof, needs_fresh_root]
 
 LEFT_AT_REMOVAL = {"/etc/hearth/", "/etc/hearth/hearth.toml", "/var/lib/hearth/"}
 """What stays until the package is purged, with everything beneath it."""

@@ -87,6 +87,7 @@ def test_a_licence_that_is_not_known_is_named_with_its_distribution_and_the_cure
     assert all("licences.py" in line for line in wrong)
 
 
+@pytest.mark.slow
 def test_every_distribution_that_hearth_needs_here_has_a_known_licence() -> None:
     site = Path(importlib.metadata.distribution("attrs").locate_file("")).resolve()
     installed = {one.name.lower(): one for one in licences.bundled(site)}

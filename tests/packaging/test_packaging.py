@@ -72,6 +72,7 @@ def test_the_mapping_and_the_two_links_agree() -> None:
         assert link.resolve() == ROOT / folder
 
 
+@pytest.mark.slow
 def test_every_folder_stands_at_the_top_and_there_are_no_others_with_code() -> None:
     private = {"build", "dist", ".venv"}
     code = {file.relative_to(ROOT).parts[0] for file in ROOT.glob("*/**/*.py")} - private
@@ -97,6 +98,7 @@ def test_a_robots_own_folder_of_that_name_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_client_imports_neither_actors_nor_drivers_nor_hardware_libraries() -> None:
     code = (
         "import sys, json, hearth; hearth.connect, hearth.step, hearth.RpcError; print(json.dumps(sorted(sys.modules)))"
@@ -163,7 +165,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_wheel_has_every_module_board_capability_and_the_marker_for_types_and_nothing_else(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     expected = set()
@@ -177,7 +179,7 @@ def test_the_wheel_has_every_module_board_capability_and_the_marker_for_types_an
     assert names == expected | boards | skeleton | {"hearth/py.typed"}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_what_the_wheel_installs_runs(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")

@@ -23,7 +23,7 @@ sys.exit(1 if error else 0)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.skipif(not os.environ.get("HEARTH_DEB"), reason="`make test-deb` writes the bill and looks at it")
 def test_the_bill_lists_what_runs_and_no_tool_of_ours_and_fits_its_schema(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -591,6 +591,7 @@ def tries(found):
         yield number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["door/file", "door/../door/file", "door/deep/../file"])
 def test_a_directory_that_is_swapped_for_a_link_while_paths_are_opened_never_lets_one_out(guard, tree, path):
     (tree / "door").mkdir()
@@ -654,6 +655,7 @@ ODD_LINKS = ["to-outside", "out", "loop", "file-as-directory", "proc-root"]
 NAMES = st.sampled_from([*PLAIN, *LINKS, *ODD_LINKS])
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(NAMES, max_size=8))
 def test_both_mechanisms_say_the_same_and_never_leave_the_root(tree, names):

@@ -71,6 +71,7 @@ def test_the_command_for_a_tokens_digest_prints_it():
     assert done.stdout.split()[0] == from_token("s3 cret").token_sha256
 
 
+@pytest.mark.slow
 def test_the_entry_for_a_token_is_what_the_command_prints(tmp_path):
     (command,) = re.findall(r"`hearth (token new .*?)`", PAGE)
     done = subprocess.run(

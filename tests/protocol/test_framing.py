@@ -135,6 +135,7 @@ def test_blanks_after_a_document_without_end_are_not_remembered():
     assert framer.feed(b"\n") == [b"x" * 900]
 
 
+@pytest.mark.slow
 def test_a_long_document_in_tiny_chunks_takes_about_its_own_size_of_memory():
     limit = 100_000
     framer = LineFramer(limit)
@@ -162,6 +163,7 @@ STREAM_BYTES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(st.lists(STREAM_BYTES, max_size=40).map(b"".join), st.data())
 def test_every_split_of_a_stream_gives_the_same_documents_and_the_same_refusal(stream, data):

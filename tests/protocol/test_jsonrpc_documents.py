@@ -446,6 +446,7 @@ def test_nesting_is_read_to_the_limit_and_is_a_parse_error_past_it(opening, clos
     assert str(MAX_DEPTH) in answer["error"]["data"]["reason"]
 
 
+@pytest.mark.slow
 def test_whatever_was_read_is_written_within_its_memory():
     """The allocator of a process of its own looks behind each buffer; of arrays that are deeper orjson overruns it."""
     code = (

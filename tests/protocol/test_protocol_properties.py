@@ -200,12 +200,14 @@ def test_arbitrary_bytes_make_nothing_but_calls_answers_and_a_close(chunks):
     run(chunks)
 
 
+@pytest.mark.slow
 @SOME
 @given(STREAMS)
 def test_arbitrary_documents_make_nothing_but_calls_answers_and_a_close(stream):
     run([stream])
 
 
+@pytest.mark.slow
 @SOME
 @given(STREAMS, st.data())
 def test_every_split_of_a_stream_makes_what_the_whole_makes(stream, data):
@@ -216,6 +218,7 @@ def test_every_split_of_a_stream_makes_what_the_whole_makes(stream, data):
     assert run([bytes([byte]) for byte in stream]) == whole
 
 
+@pytest.mark.slow
 @SOME
 @given(DOCUMENTS.filter(lambda document: b"\n" not in document and document.strip(b" \t\r")))
 def test_a_document_means_the_same_on_a_line_and_in_a_frame(document):
@@ -229,6 +232,7 @@ def test_a_document_means_the_same_on_a_line_and_in_a_frame(document):
     ]
 
 
+@pytest.mark.slow
 @SOME
 @given(ANY_JSON)
 def test_a_document_that_is_json_is_never_a_parse_error(document):
@@ -237,6 +241,7 @@ def test_a_document_that_is_json_is_never_a_parse_error(document):
             assert all(response["error"]["code"] != -32700 for response in check_line(event.data))
 
 
+@pytest.mark.slow
 @SOME
 @given(st.sampled_from(sorted(METHODS)), st.one_of(swapped(MEMBERS), st.dictionaries(TEXT, JSON, max_size=4)))
 def test_any_params_object_is_read_or_refused_by_its_place(method, params):
@@ -256,6 +261,7 @@ def test_any_params_object_is_read_or_refused_by_its_place(method, params):
         assert refusal.data["supported"]
 
 
+@pytest.mark.slow
 @SOME
 @given(JSON, JSON)
 def test_answers_hold_what_was_put_in_them(result, detail):
@@ -324,6 +330,7 @@ def hear(chunks):
     return happened
 
 
+@pytest.mark.slow
 @SOME
 @given(FROM_SERVER, st.data())
 def test_whatever_a_server_sends_a_client_reports_it_and_does_not_raise(stream, data):
@@ -332,6 +339,7 @@ def test_whatever_a_server_sends_a_client_reports_it_and_does_not_raise(stream, 
     assert hear(chunks) == hear([stream])
 
 
+@pytest.mark.slow
 @SOME
 @given(st.text(st.sampled_from(string.printable + "é\u2028\x00🤖"), max_size=20), JSON)
 def test_every_request_is_one_line_that_a_server_understands(text, value):

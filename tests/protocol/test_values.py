@@ -28,6 +28,7 @@ def count(value: Any) -> int:
     return 1 + sum(map(count, value)) if isinstance(value, list) else 1
 
 
+@pytest.mark.slow
 @given(VALUES, st.booleans())
 @settings(deadline=None, max_examples=500)
 def test_the_values_of_a_document_are_counted_exactly(value: Any, indent: bool) -> None:

@@ -41,6 +41,7 @@ def test_a_bug_is_planted_only_in_a_process_that_has_not_imported_its_module(mon
         plant("stale-ticket")
 
 
+@pytest.mark.slow
 def test_a_story_that_spins_is_given_up():
     def spin():
         while True:
@@ -50,7 +51,7 @@ def test_a_story_that_spins_is_given_up():
         in_time(spin, seconds=1)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_caught_by_the_invariant_that_is_named_for_it(bug, unmeasured):
     before = hashlib.sha256(bug.path.read_bytes()).hexdigest()

@@ -107,7 +107,7 @@ def test_of_a_long_story_what_is_near_the_violation_is_told():
     assert any(line.startswith("> #400 ") for line in told)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_planted_bug_becomes_a_short_story_that_its_command_replays(unmeasured):
     bug = BY_NAME["lease-ignored"]
     assert bug in BUGS

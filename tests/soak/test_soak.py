@@ -15,7 +15,7 @@ from soak.page import BEGIN, END, rewrite
 from soak.picture import draw
 from soak.run import Plan, passed, soak, words
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("unmeasured")]
 
 SECONDS = 14
 LOOSE = (Tolerance("held", "descriptors beside connections", "", 20.0), Tolerance("threads", "threads", "", 10.0))

@@ -18,7 +18,7 @@ from support.carriers import TOKENS, Papers
 from support.dialing import OpenHearthd, Refused, place, tcp, tls, web_socket
 from support.hearthd import Peer, eventually, request
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("unmeasured")]
 
 CYCLES = 10_000
 PARTS = 5

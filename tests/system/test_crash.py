@@ -13,7 +13,7 @@ from crash.judge import Log, after_kill, agree, at_the_end
 
 from hearth.audit.record import args_hash
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("unmeasured")]
 
 SLICE = 36
 

@@ -14,7 +14,7 @@ import pytest
 
 from hearth.audit.verify import verify
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("unmeasured")]
 
 ROUNDS = 12
 

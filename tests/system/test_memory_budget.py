@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from support.hearthd import Hearthd
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("unmeasured")]
 
 BUDGET = 16
 """MiB for one principal in these daemons."""

@@ -16,7 +16,7 @@ from crash.powercut import STYLES, Storage, lay_out
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_wherever_the_power_is_cut_nothing_acknowledged_is_lost_and_the_log_goes_on(tmp_path):
     zygote = Zygote(tmp_path)
     try:
