@@ -69,6 +69,7 @@ def test_nothing_is_imported_from_the_working_directory(hostile: Path, words: li
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_user_site", [False, True])
 def test_no_variable_says_where_a_child_imports_from(
     hostile: Path, monkeypatch: pytest.MonkeyPatch, has_user_site: bool
@@ -79,6 +80,7 @@ def test_no_variable_says_where_a_child_imports_from(
     assert imported(hostile) == ""
 
 
+@pytest.mark.slow
 def test_the_same_without_isolation_imports_what_lies_there(hostile: Path) -> None:
     """The tests above could find something."""
     run(hostile, sys.executable, "-m", BRIDGE, "--help")
@@ -90,6 +92,7 @@ def trees() -> list[tuple[str, ast.Module]]:
     return [(str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))) for path in found]
 
 
+@pytest.mark.slow
 def test_one_function_says_how_a_python_program_of_ours_is_started() -> None:
     naming = {
         name
@@ -100,6 +103,7 @@ def test_one_function_says_how_a_python_program_of_ours_is_started() -> None:
     assert naming == MAY_NAME_THE_INTERPRETER
 
 
+@pytest.mark.slow
 def test_no_command_names_a_module_without_isolation() -> None:
     found = 0
     for name, tree in trees():

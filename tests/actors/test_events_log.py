@@ -92,6 +92,7 @@ def test_progress_coalesces_to_the_newest_and_nothing_else_is_ever_dropped():
     assert [event["seq"] for event in seen] == sorted(event["seq"] for event in seen)
 
 
+@pytest.mark.slow
 @given(
     phases=st.lists(st.sampled_from(["start", "finish", "progress", "progress", "progress"]), max_size=200),
     pulls=st.lists(st.integers(1, 5), max_size=60),

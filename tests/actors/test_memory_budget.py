@@ -259,6 +259,7 @@ async def test_ended_tasks_are_charged_for_what_they_take(roomy):
             await local.submit(session, ("read", {"tag": "x"}), ("read", {}), ("big", {"n": 3000}))
 
 
+@pytest.mark.slow
 async def test_intents_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     async with weighed(world):

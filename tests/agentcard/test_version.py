@@ -85,6 +85,7 @@ def test_what_is_no_card_is_refused():
         next_version({"version": "1.0.0", "capabilities": [{}]}, EXAMPLE)
 
 
+@pytest.mark.slow
 @given(
     st.sets(st.sampled_from("abcd"), min_size=1),
     st.sets(st.sampled_from("abcd"), min_size=1),

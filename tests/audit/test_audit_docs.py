@@ -68,6 +68,7 @@ def test_the_script_on_the_page_is_the_file(place):
     assert os.access(SCRIPT, os.X_OK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(blocks("sh"))))
 def test_every_shell_block_runs(place, number):
     script = blocks("sh")[number]
@@ -77,6 +78,7 @@ def test_every_shell_block_runs(place, number):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [n for n, text in enumerate(blocks("sh")) if "audit.log" in text])
 def test_every_shell_block_that_looks_at_a_log_can_fail(place, number):
     script = blocks("sh")[number]
@@ -117,6 +119,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
     assert journal.RETRY_S == 1
 
 
+@pytest.mark.slow
 def test_the_driven_outputs_on_the_page_can_be_read_and_are_made_safe_in_the_time_on_the_page(tmp_path):
     from hearth.actors.bus.outputs import Ledger
     from hearth.actors.runtime import OPEN_PATIENCE

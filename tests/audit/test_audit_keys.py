@@ -195,6 +195,7 @@ def test_a_private_key_is_not_taken_for_a_public_one(path):
         keys.load_public(path.parent / "none")
 
 
+@pytest.mark.slow
 def test_looking_at_a_key_does_not_import_cryptography(path):
     keys.load_or_create(path)
     code = (

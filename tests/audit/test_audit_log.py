@@ -38,6 +38,7 @@ def test_a_new_log_is_0640_in_a_directory_that_is_0750(bench):
     assert stat.S_IMODE(bench.path.parent.stat().st_mode) == 0o750
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_and_told_which_file(bench):
     log = bench.log()
     code = (

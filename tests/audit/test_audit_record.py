@@ -56,6 +56,7 @@ def test_a_timestamp_is_utc_with_milliseconds(at, text):
     assert timestamp(at) == text
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 4e9), min_size=1, max_size=20))
 @limits(deadline=None)
 def test_timestamps_agree_with_datetime_in_any_order(times):

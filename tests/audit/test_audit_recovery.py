@@ -42,6 +42,7 @@ def reopened(bench):
 # --- the torn end
 
 
+@pytest.mark.slow
 def test_every_torn_end_is_moved_aside_byte_for_byte_and_the_chain_goes_on(bench, events):
     bench.write(*events(3))
     whole = bench.path.read_bytes()
@@ -345,6 +346,7 @@ def test_a_number_that_could_not_be_counted_on_is_no_record(bench, events):
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["start", "finish", "done"])), max_size=30)
 
 
+@pytest.mark.slow
 @given(STEPS)
 @limits(deadline=None, max_examples=60)
 def test_recovery_agrees_with_reading_the_run_forwards(tmp_path_factory, bench_class, moves):
@@ -435,6 +437,7 @@ def test_a_line_that_is_very_long_is_read_in_few_calls(tmp_path, monkeypatch):
     assert len(calls) < 30
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"")), max_size=12),
     st.booleans(),

@@ -159,6 +159,7 @@ def change_line(bench, file, number, change):
     file.write_bytes(b"\n".join(lines))
 
 
+@pytest.mark.slow
 def test_a_changed_byte_anywhere_is_found(bench, events):
     """Every byte of a record but those of the last line, which only a checkpoint or a noted head can vouch for."""
     bench.write(*events(3))

@@ -210,6 +210,7 @@ def test_a_connection_that_the_server_cuts_makes_no_figure(monkeypatch: pytest.M
         calls.close()
 
 
+@pytest.mark.slow
 def test_a_session_that_the_server_names_is_named_from_then_on() -> None:
     hello = http('{"id":"hello","result":{"protocolVersion":"2025-11-25"}}', "Mcp-Session-Id: S-1", "Connection: close")
     said: list[bytes] = []

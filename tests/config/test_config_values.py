@@ -435,6 +435,7 @@ def test_a_user_without_a_home_is_told_what_to_set():
 # --- start-up cost -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_defaults_load_no_toml_parser_and_no_cattrs():
     code = """
     import sys

@@ -64,6 +64,7 @@ def test_the_list_is_bounded_and_says_so(proc):
     assert (found["total"], found["matched"], found["truncated"]) == (7, 7, True)
 
 
+@pytest.mark.slow
 def test_no_limit_lifts_the_bound(proc):
     for pid in range(1, MAX_LISTED + 2):
         proc(pid, "worker")

@@ -69,6 +69,7 @@ def wait_until_gone(pid):
 # --- results -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_program_tells_what_it_printed_and_how_it_ended(execute):
     outcome = execute(python("import sys; print('né'); print('oh', file=sys.stderr); sys.exit(3)"))
     assert outcome["template"] == "t"
@@ -78,26 +79,31 @@ def test_a_program_tells_what_it_printed_and_how_it_ended(execute):
     assert outcome["duration_ms"] > 0
 
 
+@pytest.mark.slow
 def test_a_program_that_a_signal_ended_is_told_by_its_signal(execute):
     outcome = execute(python("import os; os.kill(os.getpid(), 6)"))
     assert (outcome["exit_code"], outcome["signal"]) == (None, "SIGABRT")
 
 
+@pytest.mark.slow
 def test_a_real_time_signal_is_told_by_its_number(execute):
     outcome = execute(python("import os; os.kill(os.getpid(), 40)"))
     assert outcome["signal"] == "SIG40"
 
 
+@pytest.mark.slow
 def test_output_beyond_the_bound_is_counted_and_dropped(execute):
     outcome = execute(python("print('x' * 300_000, end='')", max_output_bytes=10))
     assert outcome["stdout"] == {"text": "x" * 10, "bytes": 300_000, "truncated": True}
 
 
+@pytest.mark.slow
 def test_a_program_that_closes_its_output_is_still_waited_for(execute):
     outcome = execute(python("import os; os.close(1); os.close(2); os._exit(5)"))
     assert outcome["exit_code"] == 5
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_come_as_base64(execute):
     outcome = execute(python("import os; os.write(1, b'\\xff\\x00')"))
     assert outcome["stdout"] == {"base64": "/wA=", "bytes": 2, "truncated": False}
@@ -113,6 +119,7 @@ def test_a_cut_inside_a_character_drops_that_character():
 # --- the surroundings --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_program_gets_a_minimal_environment_no_input_and_no_open_files(execute, monkeypatch, tmp_path):
     monkeypatch.setenv("SECRET", "hunter2")
     with (tmp_path / "open").open("w") as file:
@@ -128,6 +135,7 @@ def test_a_program_gets_a_minimal_environment_no_input_and_no_open_files(execute
     assert outcome["stdout"]["text"] == f"{names} /opt/bin {tmp_path} True\nTrue\n []\n"
 
 
+@pytest.mark.slow
 def test_parameters_reach_the_program_as_single_arguments(execute):
     template = ExecTemplate(
         argv=(str(PYTHON), "-I", "-c", "import sys; print(sys.argv[1:])", "{a}", "--b={b}"),
@@ -137,6 +145,7 @@ def test_parameters_reach_the_program_as_single_arguments(execute):
     assert outcome["stdout"]["text"] == repr(["x; rm -rf / && 'y'", "--b=$(id)"]) + "\n"
 
 
+@pytest.mark.slow
 def test_a_refused_parameter_starts_nothing(execute, tmp_path):
     template = ExecTemplate(argv=("/usr/bin/touch", "{p}"), params={"p": ExecParam(enum=(str(tmp_path / "a"),))})
     with pytest.raises(InvalidParams):
@@ -144,6 +153,7 @@ def test_a_refused_parameter_starts_nothing(execute, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_the_launcher_refuses_what_no_template_allows_whoever_asks_for_it(launched, tmp_path):
     params = {"p": ExecParam(enum=(str(tmp_path / "a"),))}
     driver = launched(ExecTemplate(argv=("/usr/bin/touch", "{p}"), params=params))
@@ -154,6 +164,7 @@ def test_the_launcher_refuses_what_no_template_allows_whoever_asks_for_it(launch
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "told"),
     [
@@ -206,6 +217,7 @@ def stopped_when_ready(execute, template, fifo):
     return outcome
 
 
+@pytest.mark.slow
 def test_a_program_that_is_to_end_is_asked_first(execute, fifo):
     code = f"""
     import os, signal, sys
@@ -218,6 +230,7 @@ def test_a_program_that_is_to_end_is_asked_first(execute, fifo):
     assert outcome["stdout"]["text"] == "ready\nbye\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_end_when_asked_is_killed_with_all_that_it_started(execute, fifo):
     code = f"""
     import os, signal, sys
@@ -234,6 +247,7 @@ def test_a_program_that_does_not_end_when_asked_is_killed_with_all_that_it_start
     wait_until_gone(int(outcome["stdout"]["text"].split()[0]))
 
 
+@pytest.mark.slow
 def test_a_program_that_is_stopped_before_it_began_ends_all_the_same(execute):
     stopping = Stopping()
     stopping.ask()
@@ -242,11 +256,13 @@ def test_a_program_that_is_stopped_before_it_began_ends_all_the_same(execute):
     assert outcome["signal"] in ("SIGTERM", "SIGKILL")
 
 
+@pytest.mark.slow
 def test_a_program_whose_time_runs_out_is_ended(execute):
     outcome = execute(python("import signal; signal.pause()", timeout_ms=50))
     assert (outcome["signal"], outcome["timed_out"], outcome["cancelled"]) == ("SIGTERM", True, False)
 
 
+@pytest.mark.slow
 def test_a_program_that_ignores_that_its_time_has_run_out_is_killed(execute):
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
     # However slow the machine: a program that has not come to ignoring it ends by SIGTERM, and by neither is a failure.
@@ -254,6 +270,7 @@ def test_a_program_that_ignores_that_its_time_has_run_out_is_killed(execute):
     assert (outcome["signal"], outcome["timed_out"]) == ("SIGKILL", True)
 
 
+@pytest.mark.slow
 def test_what_the_program_left_in_its_group_does_not_outlive_it(execute):
     code = """
     import os, signal
@@ -282,6 +299,7 @@ print(os.read(ready, 16).decode(), file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["signal.pause()", "while True: os.write(1, b'x' * 4096)"], ids=["silent", "flooding"])
 def test_what_has_left_the_group_does_not_outlive_the_program_either(execute, act):
     outcome = execute(python(ESCAPE.replace("{act}", act)))
@@ -319,6 +337,7 @@ while True: signal.pause()
 """
 
 
+@pytest.mark.slow
 def test_when_the_daemon_goes_all_programs_go_at_once(launched, fifo):
     template = python(TWO, fifo, grace_ms=60_000)
     driver = launched(template)
@@ -330,6 +349,7 @@ def test_when_the_daemon_goes_all_programs_go_at_once(launched, fifo):
         wait_until_gone(int(pid))
 
 
+@pytest.mark.slow
 def test_when_the_launcher_is_killed_its_asker_is_told_and_the_next_start_ends_the_rest(launched, fifo, tmp_path):
     template = python(TWO, fifo)
     driver = launched(template, tmp_path / "record")
@@ -350,6 +370,7 @@ def test_when_the_launcher_is_killed_its_asker_is_told_and_the_next_start_ends_t
 # --- signals -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_program_that_proc_exec_runs_can_be_signalled_but_not_its_own_children(launched, fifo):
     code = """
     import os, signal, sys

@@ -139,6 +139,7 @@ reads = st.tuples(st.just("read"), st.integers(0, 255), st.integers(1, 300))
 goes_on = st.tuples(st.just("go on"), st.just(0), st.integers(1, 20))
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(writes, reads, goes_on), max_size=20))
 def test_the_eeprom_is_a_memory_with_pages_and_a_pointer(steps):
     chip = Eeprom(lambda: 0.0)

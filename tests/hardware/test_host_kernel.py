@@ -104,6 +104,7 @@ def test_a_prebuilt_kernel_is_unpacked_once_and_again_when_it_is_another(tmp_pat
     assert kernel.find(None, env, prebuilt).path != first
 
 
+@pytest.mark.slow
 def test_the_prebuilt_kernel_beside_the_project_has_all_that_is_asked_for():
     if not kernel.PREBUILT.is_file():
         pytest.skip(f"there is none: {kernel.PREBUILT}")

@@ -22,6 +22,7 @@ def compute(seconds):
         pass
 
 
+@pytest.mark.slow
 async def test_a_stretch_that_is_long_is_reported_and_waiting_is_none():
     reported = []
     watch = Watch("it", reported.append)
@@ -87,6 +88,7 @@ def test_the_thread_that_looks_ends_with_the_job():
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 async def test_a_function_that_holds_the_loop_is_named_in_the_log_and_in_the_summary(tmp_path, caplog):
     async def function(job):
         await job.run("bench.read")

@@ -415,12 +415,14 @@ async def test_of_too_many_answers_the_oldest_are_forgotten_and_rejections_crowd
         assert (await book.claim(BEN, "refused-0", "digest")).kind == "answered"
 
 
+@pytest.mark.slow
 async def test_a_flood_of_rejections_is_bounded_before_anything_expires(place):
     async with running(Book(place, limits=Limits(refusals=10))) as book:
         await refuse(book, *range(256))
     assert look(place, "SELECT count(*) FROM answers") == [(10,)]
 
 
+@pytest.mark.slow
 async def test_rejections_of_many_principals_are_bounded_together_and_whoever_has_most_gives_way_first(place):
     async with running(Book(place, limits=Limits(refusals=40, all_refusals=50))) as book:
         await refuse(book, 0, principal=BEN)

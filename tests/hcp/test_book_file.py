@@ -79,6 +79,7 @@ Book(Path(sys.argv[1])).open()
 """
 
 
+@pytest.mark.slow
 async def test_another_process_cannot_have_it_open_either(place, unmeasured):
     async with running(Book(place)):
         done = await trio.run_process([sys.executable, "-c", OPEN, str(place)], capture_stderr=True, check=False)

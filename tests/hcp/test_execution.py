@@ -89,6 +89,7 @@ async def test_a_function_that_runs_again_gets_every_outcome_that_is_on_record_a
         assert len(world.observer.labels("begin")) == 6
 
 
+@pytest.mark.slow
 async def test_any_checkpoint_is_good_to_go_on_from(look):
     async with look(chance) as world:
         caller = world.caller()

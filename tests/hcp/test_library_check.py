@@ -34,12 +34,14 @@ def check(file, capfd):
     return capfd.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_check_counts_the_capabilities(configured, capfd):
     (line,) = check(configured(), capfd)
     assert line.startswith("hearthd: configuration is good: board sim, ")
     assert ", 1 capabilities, 1 policy entries" in line
 
 
+@pytest.mark.slow
 def test_check_has_every_schema_judged_by_the_authority(configured, capfd, monkeypatch):
     judged = []
     authority = schema.check_schema
@@ -56,6 +58,7 @@ def test_check_has_every_schema_judged_by_the_authority(configured, capfd, monke
     ]
 
 
+@pytest.mark.slow
 def test_check_points_out_a_pattern_that_fits_no_capability_and_a_person_who_is_not_there(configured, capfd):
     *warnings, _ = check(configured(policy='hcp = { capabilities = ["bench-*"] }'), capfd)
     assert [line.removeprefix("hearthd: warning: ") for line in warnings] == [
@@ -64,6 +67,7 @@ def test_check_points_out_a_pattern_that_fits_no_capability_and_a_person_who_is_
     ]
 
 
+@pytest.mark.slow
 def test_check_tells_what_is_left_out_and_why(configured, tmp_path, capfd):
     (tmp_path / "empty").mkdir()
     file = configured()
@@ -104,6 +108,7 @@ def test_planners_are_gone_and_the_cure_is_told(configured, capfd):
     assert "[hcp] planners: unknown key; write what it planned as a Python function" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_where_no_jobs_are_taken_no_capability_is_read(configured, tmp_path, capfd):
     (tmp_path / "capabilities.d/blink.toml").write_text("[capability\n")
     (line,) = check(configured(hcp="serve = false"), capfd)

@@ -81,6 +81,7 @@ def test_a_spoilt_plan_is_a_capability_or_says_what_is_wrong_and_where(tmp_path)
     assert refused > 100, "a mutation that changes nothing is none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "suffix"), [(RIGHT, "py"), (PLAN, "toml")])
 def test_a_file_with_spoilt_bytes_is_a_capability_or_says_what_is_wrong(tmp_path, text, suffix):
     random, file = Random(20261123), tmp_path / f"spoilt.{suffix}"

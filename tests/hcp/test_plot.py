@@ -51,6 +51,7 @@ def mean_row(pixels: list[tuple[int, int]]) -> float:
 # --- what is drawn --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_series_is_there_in_a_colour_of_its_own_and_goes_where_its_numbers_go() -> None:
     for number, sign in ((0, 1), (1, -1)):
         pixels = where(two(), COLOURS[number])
@@ -63,6 +64,7 @@ def test_the_same_request_gives_the_same_picture() -> None:
     assert draw(TWO) == two()
 
 
+@pytest.mark.slow
 def test_none_is_a_gap_and_a_boolean_a_level() -> None:
     xs = list(range(90))
     levels = [x < 30 for x in xs]
@@ -80,11 +82,13 @@ def test_a_number_between_two_gaps_is_a_visible_point() -> None:
     assert len(where(draw({"series": {"a": lonely}}), COLOURS[0])) > 10
 
 
+@pytest.mark.slow
 def test_very_many_gaps_that_no_pixel_could_show_do_not_take_the_line_apart() -> None:
     columns = {x for x, _ in where(draw({"series": {"a": [1, None] * 10_000}}), COLOURS[0])}
     assert len(columns) == max(columns) - min(columns) + 1 > 500
 
 
+@pytest.mark.slow
 def test_few_points_are_marked_and_many_are_not() -> None:
     marked, bare = (where(draw({"series": {"a": [5] * count}}), COLOURS[0]) for count in (plot.FEW, plot.FEW + 1))
     assert len({y for _, y in marked}) > len({y for _, y in bare})

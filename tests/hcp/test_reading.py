@@ -327,6 +327,7 @@ def test_thousands_of_mutated_messages_are_read_or_refused_and_nothing_else() ->
     assert len(refusals) > 50
 
 
+@pytest.mark.slow
 def test_thousands_of_mangled_lines_are_read_or_refused_and_nothing_else() -> None:
     random = Random(4202)
     parsed = 0

@@ -173,6 +173,7 @@ async def test_an_aborted_survey_keeps_its_readings_and_the_statistics_of_them(t
     assert result.outputs["mean"] == pytest.approx(statistics.fmean(float(row["value"]) for row in rows), abs=1e-3)
 
 
+@pytest.mark.slow
 async def test_a_survey_says_how_far_it_is_and_what_it_has_read(tmp_path: Path) -> None:
     async with house(tmp_path) as runtime:
         job = await runtime.delegate(SURVEY, "watched", {"samples": 25, "interval_s": 0})
@@ -250,6 +251,7 @@ async def test_a_wire_that_is_there_passes_and_its_line_is_low_again_afterwards(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_each_wire_is_told_for_itself_and_what_is_wrong_is_a_result_and_no_failure(
     tmp_path: Path, bench: str
 ) -> None:
@@ -289,6 +291,7 @@ async def test_an_aborted_self_test_keeps_the_levels_that_it_has_read(tmp_path: 
     assert result.outputs["wires"] == len(lines)
 
 
+@pytest.mark.slow
 async def test_one_output_that_two_inputs_see_is_two_wires_that_pass(tmp_path: Path, bench: str) -> None:
     text = BENCH.replace('["A", "IN_A"]', '["A", "IN_A"], ["A", "IN_D"]').replace('pull = "up"', 'pull = "down"')
     (tmp_path / "bench.toml").write_text(text)
@@ -387,6 +390,7 @@ async def test_a_health_report_is_of_this_machine_with_a_report_and_a_plot(tmp_p
         assert drawn in colours, "processor and memory are there, beside the legend"
 
 
+@pytest.mark.slow
 async def test_what_is_beyond_a_threshold_is_a_finding_and_what_is_not_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +471,7 @@ async def test_a_survey_that_goes_on_keeps_the_readings_on_record_and_takes_the_
     assert (resumed.outputs == whole.outputs) is (part == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.5, 1])
 async def test_a_self_test_that_goes_on_comes_to_the_same_result(tmp_path: Path, bench: str, part: float) -> None:
     pairs = [("A", "IN_A"), ("F", "IN_E"), ("B", "IN_B"), ("C", "IN_C")]
@@ -479,6 +484,7 @@ async def test_a_self_test_that_goes_on_comes_to_the_same_result(tmp_path: Path,
     assert (first == second) is (part == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.5, 1])
 async def test_a_health_report_that_goes_on_keeps_the_looks_on_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float

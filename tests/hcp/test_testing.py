@@ -71,6 +71,7 @@ def test_days_go_by_and_everything_that_the_job_leaves_is_there():
     assert result.done_twice == ()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_one_another():
     first, second, other = (run_capability(survey, {}, seed=seed) for seed in (1, 1, 2))
     assert first.outputs == second.outputs
@@ -169,6 +170,7 @@ def slow_bus(board):
     board.drivers["i2c:1"].faults.latency_s = 0.5
 
 
+@pytest.mark.slow
 def test_clean_up_comes_after_max_duration_with_time_of_its_own():
     result = run_capability(heater, {}, prepare=slow_bus)
     assert (result.state, result.error_code) == ("FAILED", "timeout")
@@ -204,6 +206,7 @@ def test_a_device_that_stays_away_fails_the_job():
     assert "no device acknowledges address 0x48" in (result.error_message or "")
 
 
+@pytest.mark.slow
 def test_a_bus_that_hangs_for_ever_ends_in_virtual_time():
     result = run_capability(stubborn, {"times": 0}, prepare=lambda board: board.drivers["i2c:1"].faults.wedge())
     assert result.state == "FAILED"
@@ -223,6 +226,7 @@ async def heat_later(board):
     sensor.temperature = lambda: 30.0
 
 
+@pytest.mark.slow
 def test_the_world_may_change_beside_the_job():
     result = run_capability(survey, {"samples": 3, "interval_s": 1000}, prepare=heat_later)
     assert result.outputs["values"] == [10.0, 10.0, 30.0]

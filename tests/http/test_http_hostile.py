@@ -246,6 +246,7 @@ async def test_a_client_that_goes_away_while_it_is_served_leaves_nothing_behind(
     assert (await recorded(house, event="task.finish"))["status"] == "CANCELLED"
 
 
+@pytest.mark.slow
 async def test_whatever_is_sent_nothing_crashes(house, caplog) -> None:
     chance = random.Random(7)
     good = (

@@ -78,6 +78,7 @@ async def new(house, method, who=ALICE, client="tests", name=None, **params):
 # --- the official client --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_official_client_lists_and_calls_in_both_eras(house, mode) -> None:
     async with official(house, mode, "alice") as client:
@@ -109,6 +110,7 @@ async def test_a_message_has_so_many_values_and_no_more(house, more) -> None:
     assert (await client.call(**SET))["result"]["isError"] is False, "and the session goes on"
 
 
+@pytest.mark.slow
 async def test_a_client_of_the_old_era_that_says_goodbye_leaves_its_lines_safe(house) -> None:
     async with official(house, "legacy") as client:
         await client.call_tool("gpio_set", {"line": 17, "value": 1})

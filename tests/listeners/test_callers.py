@@ -166,6 +166,7 @@ async def test_many_sessions_live_side_by_side(house) -> None:
 # --- what comes out -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_exception_of_the_body_comes_out_as_it_is(make_house) -> None:
     class Mine(Exception):
         pass

@@ -245,6 +245,7 @@ def test_a_key_of_another_certificate_is_named(load, bench) -> None:
     refused(load, f"[tls] key: {bench.client_key} is not the key of {bench.server_cert}", key=bench.client_key)
 
 
+@pytest.mark.slow
 def test_a_key_of_another_kind_is_named(load, bench) -> None:
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pair = bench.write("other", bench.authority.cert, other)

@@ -204,6 +204,7 @@ async def test_a_long_answer_comes_whole(wired, kind) -> None:
         assert [len(step["result"]["data"]) for step in task["steps"]] == [200_000] * 8
 
 
+@pytest.mark.slow
 @over_every_carrier
 async def test_hearths_own_client_says_and_takes_what_is_long(wired, kind) -> None:
     async with wired(kind) as wire, wire.over.connect(kind) as client, client.open_session() as session:
@@ -297,6 +298,7 @@ async def test_a_session_that_is_to_end_with_its_client_does_however_that_goes(w
         await passes(lambda: not wire.over.connections)
 
 
+@pytest.mark.slow
 @over_every_carrier
 async def test_a_server_that_ends_sends_what_is_due_and_ends_cleanly(wired, kind) -> None:
     async with wired(kind) as wire:

@@ -213,6 +213,7 @@ async def test_every_call_of_a_refused_connection_is_told_why(certificates) -> N
             await stream.send_all(b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bounded")
 async def test_files_that_cannot_be_used_are_a_config_error_with_the_cure(certificates, tmp_path) -> None:
     folder = certificates.folder
@@ -331,6 +332,7 @@ async def test_a_peer_that_reads_nothing_does_not_keep_us_from_closing(certifica
         assert patience.cancelled_caught
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bounded")
 async def test_cancelling_while_it_connects_closes_everything(certificates) -> None:
     """An open socket that nobody holds would be a ResourceWarning, which is an error here."""

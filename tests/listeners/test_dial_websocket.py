@@ -176,6 +176,7 @@ async def test_much_goes_both_ways_at_once() -> None:
         assert await lines(stream, 5) == line * 5
 
 
+@pytest.mark.slow
 async def test_a_ping_does_not_stop_us_reading_while_nobody_reads_what_we_send() -> None:
     """Else both would wait for the other for ever: the server to be read, before it reads our pong."""
     much = "x" * (1 << 21)

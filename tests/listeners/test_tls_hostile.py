@@ -154,6 +154,7 @@ def damaged(chance, data):
     return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_a_damaged_handshake_is_never_more_than_a_stranger(besieged, bench, version) -> None:
     context = bench.client_context()
@@ -318,6 +319,7 @@ async def test_a_flood_of_new_keys_harms_nobody(besieged, bench) -> None:
         await passes(lambda: door.inside == 1)
 
 
+@pytest.mark.slow
 async def test_who_never_reads_is_cut_after_the_bound(besieged) -> None:
     async with besieged(send_timeout=0.4) as door:
         gone = []

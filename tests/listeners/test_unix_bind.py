@@ -73,6 +73,7 @@ print(sorted(set(modes)), modes[-1])
 """
 
 
+@pytest.mark.slow
 def test_at_no_moment_is_the_socket_open_to_more_than_its_mode(tmp_path) -> None:
     group = grp.getgrgid(os.getgid()).gr_name
     done = subprocess.run(

@@ -534,6 +534,7 @@ async def test_a_silent_peer_that_answers_no_ping_is_cut(inside, autojump_clock,
     assert "127.0.0.1: connection cut: it was silent for 20 s, and for 10 s after a ping" in caplog.text
 
 
+@pytest.mark.slow
 async def test_one_who_pings_each_second_may_do_so_for_ever(inside, autojump_clock) -> None:
     async with served(inside) as place, await place.open() as peer:
         for _ in range(1000):
@@ -731,6 +732,7 @@ async def test_a_peer_that_is_still_sending_does_not_lose_the_close_frame(place,
             await peer.aclose()
 
 
+@pytest.mark.slow
 async def test_a_close_in_the_middle_of_a_frame_is_no_frame(inside) -> None:
     """The peer must not take half a message and our farewell for a message."""
     async with served(inside, send_timeout=10) as place, await place.open(receive_buffer=4096) as peer:

@@ -50,12 +50,14 @@ def test_every_name_is_one_that_every_client_takes(name: str) -> None:
     assert FITS.match(mcp_name(name))
 
 
+@pytest.mark.slow
 @given(ANY_NAMES)
 def test_no_tool_is_called_as_one_of_the_bridges_own(name: str) -> None:
     assert mcp_name(name) not in RESERVED
     assert not mcp_name(name).startswith(("hacp_", "agentcard_")) or "-X" in mcp_name(name)
 
 
+@pytest.mark.slow
 @given(st.lists(ANY_NAMES, unique=True, max_size=30))
 @example(["a.b_c", "a_b.c", "a.b.c", "a_b_c", "a-b_c"])
 @example(["hacp.plan", "hacp_plan", "Hacp.plan", "hacp plan"])

@@ -160,6 +160,7 @@ def test_a_hearth_that_was_called_by_its_path_is_named_by_it(monkeypatch, tmp_pa
 NASTY = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(list(CLIENTS)), NASTY, st.lists(NASTY, max_size=3))
 def test_any_path_and_any_argument_reach_the_client_as_they_are(client: str, path: str, args: list[str]) -> None:
     entry = server(client, snippet(client, Program(path, args)).text)

@@ -44,6 +44,7 @@ def test_the_lock_has_each_version_that_is_pinned_and_no_other(lock) -> None:
     assert names(lock.requirements(*ALL)) == lock.pins()
 
 
+@pytest.mark.slow
 def test_what_is_installed_here_is_what_the_lock_has(lock) -> None:
     installed = {lock.canonical(each.metadata["Name"]): each.version for each in distributions()}
     ours = {name: version for name, version in installed.items() if name not in OURS_OR_PIPS}

@@ -89,6 +89,7 @@ def test_a_folder_is_not_importable_by_its_own_name(folder: str) -> None:
     assert f"hearth.{folder}" in done.stderr.splitlines()[-1], "the message names the cure"
 
 
+@pytest.mark.slow
 def test_a_robots_own_folder_of_that_name_is_left_alone(tmp_path: Path) -> None:
     for folder in ("actors", "drivers"):
         (tmp_path / folder).mkdir()

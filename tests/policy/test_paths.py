@@ -625,6 +625,7 @@ def test_a_directory_that_is_swapped_for_a_link_while_paths_are_opened_never_let
     assert "inside" in found
 
 
+@pytest.mark.slow
 def test_a_file_that_is_swapped_for_a_link_while_it_is_opened_is_never_followed_out(guard, tree):
     (tree / "trap").symlink_to("../secret")
     stopped = threading.Event()

@@ -36,6 +36,7 @@ def test_anything_else_is_a_configuration_error_that_shows_it(text):
     assert repr(text) in str(refused.value)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 999_999), st.integers(1, 999_999))
 def test_a_rate_reads_back_as_it_is_written(count, period):
     assert Rate.parse(str(Rate(count, period))) == Rate(count, period)
@@ -97,6 +98,7 @@ def test_whoever_waits_as_long_as_told_gets_through(rate, start, n):
     assert bucket.take(start + wait, n) == 0.0
 
 
+@pytest.mark.slow
 @given(
     rate=st.builds(Rate, st.integers(1, 20), st.integers(1, 10)),
     steps=st.lists(st.tuples(st.floats(0, 3), st.integers(1, 5)), min_size=1, max_size=60),

@@ -193,6 +193,7 @@ def run(chunks, server=None):
     return happened
 
 
+@pytest.mark.slow
 @SOME
 @given(st.lists(st.binary(max_size=60), max_size=8))
 @example([b"\x00\n\xff\n", b"{}", b"\n[]\n"])

@@ -101,6 +101,7 @@ def test_the_same_seed_is_the_same_world_in_processes_that_hash_differently():
     assert said == {" ".join(digest(seed) for seed in range(12)).encode() + b"\n"}
 
 
+@pytest.mark.slow
 def test_whatever_is_left_out_of_a_story_is_not_in_it():
     seed = next(seed for seed in range(100) if {"f0", "c2", "d0"} <= set(parts(seed)))
     whole = play(seed)
