@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from hearth._util.ids import new_id
-from hearth.actors.bus.queue import Asker
+from hearth.actors.bus.queue import Requester
 from hearth.actors.events import to_keep
 from hearth.actors.step import StepRun
 from hearth.actors.task import TaskActor, cost_of
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.actor import Bus
-    from hearth.actors.messages import Ask, Looked
+    from hearth.actors.messages import PathVerdicts, Request
     from hearth.actors.step import TaskServices
-    from hearth.actors.task_registry import TaskBook
+    from hearth.actors.task_registry import TaskRegistry
     from hearth.policy.memory import Account
     from hearth.policy.rules import Grant, RateLimits
-    from hearth.protocol.known import Known, Stranger
+    from hearth.protocol.known import KnownMembers, UnknownMember
     from hearth.protocol.methods import StepSpec, TaskSubmit
     from hearth.schema import Validator
     from hearth.tools import PathGuard, PathUse, ToolRegistry
@@ -54,12 +54,12 @@ class Checks:
     buses: Mapping[str, Bus]
     paths: PathGuard
     max_steps: int
-    known: Mapping[str, Known]
+    known: Mapping[str, KnownMembers]
     """The args that a tool's schema names, where it leaves no room for others."""
 
 
 
-class NotLooked(Exception):
+class PathsUnchecked(Exception):
     """Some path has to be looked up in a thread; the check is then made again with the answers."""
 
     def __init__(self, uses: list[PathUse]) -> None:
@@ -68,12 +68,12 @@ class NotLooked(Exception):
 
 
 def check(
-    submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float, looked: Looked
+    submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float, looked: PathVerdicts
 ) -> tuple[list[StepRun], dict[str, int]]:
     """The steps of an acceptable submission, ready to run, and the tokens it took from the rate limits.
 
     Raises InvalidParams, ToolNotFound, PermissionDenied or RateLimited; `data` names the step and the reason. Raises
-    NotLooked for paths that are neither in `looked` nor at the kernel's hand.
+    PathsUnchecked for paths that are neither in `looked` nor at the kernel's hand.
     """
     specs = submit.steps
     if len(specs) > checks.max_steps:
@@ -101,18 +101,18 @@ def check(
     return steps, _take_tokens(steps, rates, now)
 
 
-def _look(use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGuard, looked: Looked) -> None:
-    """Hold a path against the guard, without waiting for a disk. Raises PermissionDenied or NotLooked."""
+def _look(use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGuard, looked: PathVerdicts) -> None:
+    """Hold a path against the guard, without waiting for a disk. Raises PermissionDenied or PathsUnchecked."""
     if use in looked:
         denied = looked[use]
         if denied is not None:
             raise denied
     elif not paths.check_nowait(use.path, use.access):
         uses = [step.tool.paths(spec.args) for step, spec in zip(steps, submit.steps, strict=True)]
-        raise NotLooked([use for each in uses for use in each])
+        raise PathsUnchecked([use for each in uses for use in each])
 
 
-def look_in_thread(uses: list[PathUse], paths: PathGuard) -> Looked:
+def check_paths_blocking(uses: list[PathUse], paths: PathGuard) -> PathVerdicts:
     """What the guard says of paths that the kernel does not have at hand; blocks for as long as a disk takes."""
     looked: dict[PathUse, PermissionDenied | None] = {}
     for use in uses:
@@ -133,7 +133,7 @@ def ignored_args(submit: TaskSubmit, checks: Checks, most: int) -> tuple[str, ..
     return tuple([one.pointer for one in islice(strangers, most)])
 
 
-def _strangers(spec: StepSpec, checks: Checks, at: str) -> list[Stranger]:
+def _strangers(spec: StepSpec, checks: Checks, at: str) -> list[UnknownMember]:
     known = checks.known.get(spec.tool)
     return [] if known is None else known.strangers(spec.args, at)
 
@@ -218,7 +218,7 @@ class Admission:
         principal: str,
         grant: Grant,
         rates: RateLimits,
-        book: TaskBook,
+        book: TaskRegistry,
         services: TaskServices,
         checks: Checks,
         account: Account,
@@ -238,8 +238,8 @@ class Admission:
     def accept(
         self,
         submit: TaskSubmit,
-        looked: Looked,
-        ask: Ask,
+        looked: PathVerdicts,
+        ask: Request,
         now: float,
         on_end: Callable[[TaskActor], None],
         followers: int,
@@ -248,11 +248,11 @@ class Admission:
 
         So many `followers` will follow it, whoever asks. `now` is the present, and not when the submission came: its
         paths may have been looked up for long. Raises RpcError for one that is refused, which is then on record, and
-        NotLooked.
+        PathsUnchecked.
         """
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, looked)
-            asker = Asker(self._session_id, new_id(), self._principal, self._deadman)
+            asker = Requester(self._session_id, new_id(), self._principal, self._deadman)
             try:
                 self._require_room(submit, steps, asker, followers)
                 if submit.constraints.dry_run:
@@ -294,7 +294,7 @@ class Admission:
             self._rates.put_back(tokens, now)
         return task
 
-    def name_ignored(self, ask: Ask, submit: TaskSubmit) -> None:
+    def name_ignored(self, ask: Request, submit: TaskSubmit) -> None:
         """Let the answer to a submission name, beside what its params have, what its tools do not know."""
         ask.ignored += ignored_args(submit, self._checks, MOST_NAMED - len(ask.ignored))
 
@@ -314,7 +314,7 @@ class Admission:
             raise
         return {"event": "mcp.use", "session_id": self._session_id, "principal": self._principal, "tool": name}
 
-    def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], asker: Asker, followers: int) -> None:
+    def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], asker: Requester, followers: int) -> None:
         """Refuse what is well but cannot be served now: no room for it, no audit log, a bus known to be busy."""
         self._book.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
         failure = self._services.journal.failure

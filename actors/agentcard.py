@@ -27,9 +27,9 @@ from hearth._util.files import replace_file
 from hearth._util.ids import new_id
 from hearth.agentcard.build import (
     PERIOD_S,
+    CardSensor,
     EnergyPerInvocation,
     Measured,
-    Sensor,
     build_card,
     choose_meters,
     choose_place,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from hearth.agentcard.build import Place
+    from hearth.agentcard.build import CardEndpoint
     from hearth.config.listen import HttpConfig
     from hearth.config.model import CardConfig
     from hearth.drivers.linux.sensors import KernelSensors
@@ -146,7 +146,9 @@ class AgentCardKeeper:
             self._card = self._renewed(place, made_for[1], made_for[2])
         return self._card
 
-    def _renewed(self, place: Place, measured: Measured | None, audit_key: str | None) -> Mapping[str, Any] | None:
+    def _renewed(
+        self, place: CardEndpoint, measured: Measured | None, audit_key: str | None
+    ) -> Mapping[str, Any] | None:
         sources, former = self._sources, self._memory.card
         card = build_card(
             sources.tools,
@@ -363,5 +365,5 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
-def _known(sensor: Any) -> Sensor:
-    return Sensor(sensor.name, sensor.kind, sensor.unit, sensor.limits.get("max"), readable=sensor.problem is None)
+def _known(sensor: Any) -> CardSensor:
+    return CardSensor(sensor.name, sensor.kind, sensor.unit, sensor.limits.get("max"), readable=sensor.problem is None)

@@ -18,7 +18,7 @@ from attrs import asdict
 
 from hearth._util.text import suggest
 from hearth.actors.agentcard import AgentCardKeeper, CardSources, EnergyMeter, card_file
-from hearth.actors.bus.outputs import Ledger
+from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
 from hearth.audit.files import real
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from hearth.drivers.base import Driver, Style
     from hearth.drivers.linux.sensors import KernelSensors
-    from hearth.drivers.programs import Launcher
+    from hearth.drivers.programs import LauncherClient
 
 def build_parts(
     config: Config,
@@ -111,7 +111,7 @@ def build_parts(
         paths=PathGuard(config.files.read, config.files.write),
         journal=journal,
         audit_head=lambda: journal.head,
-        ledger=Ledger(Path(f"{real(audit.path)}.outputs")),
+        ledger=OutputsFile(Path(f"{real(audit.path)}.outputs")),
         launcher=launcher,
         limits=config.limits,
         clock=clock,
@@ -124,19 +124,19 @@ def build_parts(
     )
 
 
-def _launcher(config: Config, audit: AuditSettings, files: Sequence[Path]) -> Launcher:
+def _launcher(config: Config, audit: AuditSettings, files: Sequence[Path]) -> LauncherClient:
     """What starts the programs of proc.exec; started by who runs the parts. Raises ConfigError.
 
     `files` are the daemon's own beside its log: no program reaches them.
     """
     # Only now: most daemons start no program.
-    from hearth.drivers.programs import Launcher
+    from hearth.drivers.programs import LauncherClient
     from hearth.drivers.sandbox.cage import cages
     from hearth.drivers.sandbox.plan import Places
 
     log = real(audit.path)
     found = cages(config, Places(audit=log, key=audit.key), files)
-    return Launcher(config.tools.exec, found if config.sandbox.enable else None, programs_file(log))
+    return LauncherClient(config.tools.exec, found if config.sandbox.enable else None, programs_file(log))
 
 
 def programs_file(log: Path) -> Path:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hearth.tools import ToolRegistry
 
 
-class Manifests:
+class ToolCatalogue:
     """The answers for every grant there is. Raises ConfigError for two tools of one MCP name."""
 
     def __init__(

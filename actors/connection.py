@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 import trio
 
-from hearth.actors.messages import Ask, Gone
-from hearth.actors.send_queue import HIGH_WATER, Outbox
+from hearth.actors.messages import Disconnected, Request
+from hearth.actors.send_queue import HIGH_WATER, SendQueue
 from hearth.actors.transport import Carrier, PeerGone, Unreadable
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
 from hearth.policy.memory import CONNECTION_BYTES, SMALL, unlimited
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hearth.actors.events import History
-    from hearth.actors.messages import Desk
-    from hearth.actors.metrics import Tally
+    from hearth.actors.messages import JobServer
+    from hearth.actors.metrics import Metrics
     from hearth.actors.session import Session
     from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
@@ -55,11 +55,11 @@ class Directory(Protocol):
     """The runtime's face to connections."""
 
     @property
-    def desk(self) -> Desk | None:
+    def desk(self) -> JobServer | None:
         """Where whole jobs are handed in, if anywhere."""
         ...
 
-    def open_session(self, principal: Principal, opening: SessionOpen, ask: Ask) -> Session:
+    def open_session(self, principal: Principal, opening: SessionOpen, ask: Request) -> Session:
         """Start a session, which answers `ask`. Raises RpcError."""
         ...
 
@@ -100,7 +100,7 @@ class Connection:
         max_document_bytes: int = 1 << 20,
         max_batch: int = 64,
         max_values: int = MAX_VALUES,
-        tally: Tally | None = None,
+        tally: Metrics | None = None,
         account: Account | None = None,
     ) -> None:
         self._account = unlimited() if account is None else account
@@ -121,7 +121,7 @@ class Connection:
         self._untold: list[Session] = []
         self._partial = 0
         """Bytes of a document that has not come whole, as far as they are charged."""
-        self.outbox = Outbox(self._account)
+        self.outbox = SendQueue(self._account)
 
     # --- the actor ----------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Connection:
             self._partial = 0
             untold = {*self._opening.values(), *self._untold}
             for session in self._opened:
-                session.post(Gone(self.outbox, session in untold, followed))
+                session.post(Disconnected(self.outbox, session in untold, followed))
             with trio.CancelScope(shield=True):
                 await self._carrier.aclose()
 
@@ -264,12 +264,12 @@ class Connection:
             if call.method.startswith("hcp."):
                 if self._directory.desk is None:
                     raise MethodNotFound(data={"method": call.method, "reason": _NO_DESK})
-                ask = WireAsk(self, call, *read_params(call.method, call.params))
+                ask = ConnectionRequest(self, call, *read_params(call.method, call.params))
                 self._directory.desk.call(self._principal, ask, self.outbox)
                 return
             # The session first, the shape of the rest after it (design §8).
             session = self._directory.find_session(read_session_id(call.params), self._principal.key)
-            session.post(WireAsk(self, call, *read_params(call.method, call.params)))
+            session.post(ConnectionRequest(self, call, *read_params(call.method, call.params)))
         except RpcError as error:
             self.refuse(call, error)
 
@@ -292,12 +292,14 @@ class Connection:
         except QueueFull as error:
             self.settle(dump_error(None, error), 0)
             return
-        self._directory.desk.receive(self._principal, WireLetter(self, event.value, weight))
+        self._directory.desk.receive(self._principal, ConnectionHcpRequest(self, event.value, weight))
 
     def _open(self, call: Call) -> None:
         opening, ignored = read_params(call.method, call.params)
         assert isinstance(opening, SessionOpen)
-        session = self._directory.open_session(self._principal, opening, WireAsk(self, call, opening, ignored))
+        session = self._directory.open_session(
+            self._principal, opening, ConnectionRequest(self, call, opening, ignored)
+        )
         self._opened = [other for other in self._opened if not other.ended]
         self._opened.append(session)
         self._opening[call] = session
@@ -354,10 +356,10 @@ class Connection:
 # meanwhile nothing happens. Bounding how many there are is the connection's business.
 
 
-class Answering(Protocol):
+class ReplyPath(Protocol):
     """The side of a connection that they are settled on."""
 
-    outbox: Outbox
+    outbox: SendQueue
 
     def answer(self, call: Call, value: Any) -> None:
         """Send a call's result."""
@@ -369,19 +371,19 @@ class Answering(Protocol):
         """One that was under way no longer is, nor what it weighed; send its answer, if it has one."""
 
 
-class WireAsk:
+class ConnectionRequest:
     """A call and the connection to answer it on. Implements `asks.Ask`."""
 
     __slots__ = ("_call", "_connection", "ignored", "params")
 
-    def __init__(self, connection: Answering, call: Call, params: Params, ignored: tuple[str, ...] = ()) -> None:
+    def __init__(self, connection: ReplyPath, call: Call, params: Params, ignored: tuple[str, ...] = ()) -> None:
         self._connection = connection
         self._call = call
         self.params = params
         self.ignored = ignored
 
     @property
-    def follower(self) -> Outbox:
+    def follower(self) -> SendQueue:
         """Who is sent the events this request asks for."""
         return self._connection.outbox
 
@@ -394,12 +396,12 @@ class WireAsk:
         self._connection.refuse(self._call, error)
 
 
-class WireLetter:
+class ConnectionHcpRequest:
     """An HCP message and the connection it came on. Implements `asks.Letter`."""
 
     __slots__ = ("_connection", "_weight", "document")
 
-    def __init__(self, connection: Answering, document: Mapping[str, Any], weight: int) -> None:
+    def __init__(self, connection: ReplyPath, document: Mapping[str, Any], weight: int) -> None:
         self._connection = connection
         self._weight = weight
         self.document = document

@@ -18,15 +18,15 @@ import trio
 from attrs import evolve
 
 from hearth._util.exceptions import unwrapped
-from hearth.actors.bridges.hcp.lazy import open_books, open_desk
+from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts
 from hearth.actors.events import EventLog, EventReader
 from hearth.actors.mailbox import Slot
-from hearth.actors.messages import End
+from hearth.actors.messages import CloseSession
 from hearth.actors.runtime import Runtime
-from hearth.actors.send_queue import Outbox
-from hearth.client.jobs import Delegating
-from hearth.client.session import Following, Link, SessionFace, TakeBack
+from hearth.actors.send_queue import SendQueue
+from hearth.client.jobs import JobsClient
+from hearth.client.session import ClientSession, Following, SessionLink, TakeBack
 from hearth.config.model import Config
 from hearth.drivers.boards import Board
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.actors.bridges.hcp.lazy import Books
+    from hearth.actors.bridges.hcp.lazy import JobStorage
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.events import History
-    from hearth.actors.messages import Desk, Follower
+    from hearth.actors.messages import EventSink, JobServer
     from hearth.actors.runtime import RuntimeParts
     from hearth.actors.session import Session
     from hearth.api import TaskEvent
-    from hearth.client.job_stream import Delegations
+    from hearth.client.job_stream import JobRouter
     from hearth.drivers.base import Style
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params
@@ -82,7 +82,7 @@ class LocalFollower:
             self.reader.close()
 
 
-class LocalLink(Link):
+class LocalLink(SessionLink):
     """Methods and events of one embedded session."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
@@ -91,13 +91,13 @@ class LocalLink(Link):
 
     async def open(self, opening: SessionOpen, tools: frozenset[str] | None = None) -> Mapping[str, Any]:
         """session.open: the one method without a session."""
-        ask = LocalAsk(opening, LocalFollower())
+        ask = LocalRequest(opening, LocalFollower())
         session = self._runtime.open_session(self._principal, opening, ask, tools)
         try:
             opened: Mapping[str, Any] = await ask.slot.get()
         except BaseException:
             # A session that nobody knows could be closed by nobody.
-            session.post(End("its client never learned of it"))
+            session.post(CloseSession("its client never learned of it"))
             raise
         return opened
 
@@ -123,13 +123,13 @@ class LocalLink(Link):
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """See Link."""
         with suppress(RpcError):
-            self._session(params["session_id"]).post(LocalAsk(METHODS[method](params)))
+            self._session(params["session_id"]).post(LocalRequest(METHODS[method](params)))
 
     async def _ask(
         self,
         method: str,
         params: Mapping[str, Any],
-        follower: Follower | None = None,
+        follower: EventSink | None = None,
         *,
         take_back: TakeBack | None = None,
     ) -> Mapping[str, Any]:
@@ -137,7 +137,7 @@ class LocalLink(Link):
         # Once through JSON, as on a wire: what a caller changes afterwards cannot change what was accepted, and what
         # is not JSON is refused here with the same words.
         read, ignored = read_params(method, orjson.loads(dumps(params)))
-        ask = LocalAsk(read, follower, ignored)
+        ask = LocalRequest(read, follower, ignored)
         session.post(ask)
         try:
             value = await ask.slot.get()
@@ -154,7 +154,7 @@ class LocalLink(Link):
         answer: Mapping[str, Any] = orjson.loads(orjson.dumps(value))
         return answer
 
-    async def subscribe(self, params: Mapping[str, Any], follower: Follower) -> None:
+    async def subscribe(self, params: Mapping[str, Any], follower: EventSink) -> None:
         """Let `follower` have a task's history."""
         await self._ask("task.events.subscribe", params, follower)
 
@@ -190,7 +190,7 @@ class LocalFollowing(Following):
         self.follower.close()
 
 
-class EmbeddedRuntime(Delegating):
+class EmbeddedRuntime(JobsClient):
     """A running runtime, in this process."""
 
     def __init__(self, runtime: Runtime, principal: Principal, jobs: LocalJobs | None = None) -> None:
@@ -199,7 +199,7 @@ class EmbeddedRuntime(Delegating):
         self._jobs = jobs
         """What brings back what its jobs say; None for a face that hands none over."""
 
-    def delegations(self) -> Delegations:
+    def delegations(self) -> JobRouter:
         """See Delegating."""
         if self._jobs is None:
             raise MethodNotFound("no jobs are handed over from here")
@@ -226,7 +226,7 @@ class EmbeddedRuntime(Delegating):
         client_name: str | None = None,
         client_version: str | None = None,
         heartbeat_ms: int | None = None,
-    ) -> AsyncIterator[SessionFace]:
+    ) -> AsyncIterator[ClientSession]:
         """Open a session; on the way out it is closed, its tasks cancelled and its outputs made safe.
 
         Raises PermissionDenied, QueueFull or ShuttingDown.
@@ -235,20 +235,20 @@ class EmbeddedRuntime(Delegating):
         async with _opened(self._runtime, self._principal, params) as session:
             yield session
 
-    def attach(self, session_id: str) -> SessionFace:
+    def attach(self, session_id: str) -> ClientSession:
         """A session of this process that was opened elsewhere; leaving it open is its opener's business."""
-        return SessionFace(LocalLink(self._runtime, self._principal), {"session_id": session_id})
+        return ClientSession(LocalLink(self._runtime, self._principal), {"session_id": session_id})
 
 
 @asynccontextmanager
 async def _opened(
     runtime: Runtime, principal: Principal, params: Mapping[str, Any], tools: frozenset[str] | None = None
-) -> AsyncIterator[SessionFace]:
+) -> AsyncIterator[ClientSession]:
     """A session of this process, for as long as this lasts; it may use no other tools than these, if they are given."""
     opening = METHODS["session.open"](params)
     assert isinstance(opening, SessionOpen)
     link = LocalLink(runtime, principal)
-    session = SessionFace(link, await link.open(opening, tools))
+    session = ClientSession(link, await link.open(opening, tools))
     try:
         yield session
     finally:
@@ -260,13 +260,13 @@ def job_sessions(runtime: Runtime) -> OpenSession:
 
     def open_session(
         principal: Principal, client_name: str, tools: frozenset[str]
-    ) -> AbstractAsyncContextManager[SessionFace]:
+    ) -> AbstractAsyncContextManager[ClientSession]:
         return _opened(runtime, principal, {"client_name": client_name}, tools)
 
     return open_session
 
 
-async def close_quietly(session: SessionFace) -> None:
+async def close_quietly(session: ClientSession) -> None:
     """Close a session that may have ended already, whatever state the surrounding task is in."""
     if not session.closed:
         # Bounded by the session's own grace; a cancelled program must still leave its outputs safe.
@@ -302,18 +302,18 @@ async def open_runtime(
         yield runtime
 
 
-def open_all(parts: RuntimeParts) -> Books | None:
+def open_all(parts: RuntimeParts) -> JobStorage | None:
     """Lock and repair what the last run of these parts left behind. Blocking. Raises ConfigError."""
     for note in parts.open_records():
         log.warning("%s", note)
-    books = open_books(parts)
+    books = open_job_storage(parts)
     for note in () if books is None else books.notes:
         log.warning("%s", note)
     return books
 
 
 @asynccontextmanager
-async def serve_parts(parts: RuntimeParts, books: Books | None) -> AsyncIterator[EmbeddedRuntime]:
+async def serve_parts(parts: RuntimeParts, books: JobStorage | None) -> AsyncIterator[EmbeddedRuntime]:
     """Run the parts of a runtime in this process; `books` is what `open_all` returned for them."""
     with ExitStack() as closed:
         for owned in (books, parts.launcher):
@@ -322,7 +322,7 @@ async def serve_parts(parts: RuntimeParts, books: Books | None) -> AsyncIterator
         async with unwrapped() as body, Runtime(parts).serve() as runtime, trio.open_nursery() as nursery:
             jobs = LocalJobs(runtime, embedded())
             nursery.start_soon(jobs.run)
-            async with open_desk(books, runtime, job_sessions(runtime)), body.watched():
+            async with open_job_server(books, runtime, job_sessions(runtime)), body.watched():
                 yield EmbeddedRuntime(runtime, embedded(), jobs)
             nursery.cancel_scope.cancel()
 
@@ -330,12 +330,12 @@ async def serve_parts(parts: RuntimeParts, books: Books | None) -> AsyncIterator
 # --- Requests and HCP messages of this process, and how they are answered: by a slot, and into an outbox
 
 
-class LocalAsk:
+class LocalRequest:
     """A request of this process. Implements `asks.Ask`."""
 
     __slots__ = ("abandoned", "follower", "ignored", "params", "slot")
 
-    def __init__(self, params: Params, follower: Follower | None = None, ignored: tuple[str, ...] = ()) -> None:
+    def __init__(self, params: Params, follower: EventSink | None = None, ignored: tuple[str, ...] = ()) -> None:
         self.params = params
         self.follower = follower
         self.ignored = ignored
@@ -355,12 +355,12 @@ class LocalAsk:
         self.slot.fail(error)
 
 
-class LocalLetter:
+class LocalHcpRequest:
     """An HCP message of this process. Implements `asks.Letter`."""
 
     __slots__ = ("_outbox", "document")
 
-    def __init__(self, document: Mapping[str, Any], outbox: Outbox) -> None:
+    def __init__(self, document: Mapping[str, Any], outbox: SendQueue) -> None:
         self.document = document
         self._outbox = outbox
 
@@ -390,16 +390,16 @@ class LocalJobs:
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime = runtime
         self._principal = principal
-        self._outbox = Outbox()
-        self._jobs: Delegations | None = None
+        self._outbox = SendQueue()
+        self._jobs: JobRouter | None = None
 
     @property
-    def delegations(self) -> Delegations:
+    def delegations(self) -> JobRouter:
         """The jobs that are followed here."""
         if self._jobs is None:
-            from hearth.client.job_stream import Delegations
+            from hearth.client.job_stream import JobRouter
 
-            self._jobs = Delegations(self)
+            self._jobs = JobRouter(self)
             if self._outbox.gone:
                 self._jobs.end(_ended)
         return self._jobs
@@ -417,12 +417,12 @@ class LocalJobs:
 
     def send_message(self, line: bytes) -> None:
         """See Post."""
-        self._desk().receive(self._principal, LocalLetter(orjson.loads(line), self._outbox))
+        self._desk().receive(self._principal, LocalHcpRequest(orjson.loads(line), self._outbox))
 
     async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See Post."""
         read, ignored = read_params(method, orjson.loads(dumps(params)))
-        ask = LocalAsk(read, ignored=ignored)
+        ask = LocalRequest(read, ignored=ignored)
         self._desk().call(self._principal, ask, self._outbox)
         answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await ask.slot.get()))
         return answer
@@ -430,12 +430,12 @@ class LocalJobs:
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """See Post."""
         with suppress(RpcError):
-            self._desk().call(self._principal, LocalAsk(METHODS[method](params)), self._outbox)
+            self._desk().call(self._principal, LocalRequest(METHODS[method](params)), self._outbox)
 
     def settled(self) -> None:
         """See Post. Nobody waits for it: with the runtime its jobs end."""
 
-    def _desk(self) -> Desk:
+    def _desk(self) -> JobServer:
         if self._runtime.desk is None:
             raise MethodNotFound("this runtime takes no whole jobs: [hcp] serve = false")
         return self._runtime.desk

@@ -21,7 +21,7 @@ from hearth.policy.memory import Retained
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.actors.metrics import Tally
+    from hearth.actors.metrics import Metrics
     from hearth.policy.memory import Account
 
 PROGRESS_KEPT = 64
@@ -59,7 +59,7 @@ class History(Protocol):
     """What can be followed: lines that are numbered from 1, written by one and read by any number."""
 
     @property
-    def tally(self) -> Tally | None:
+    def tally(self) -> Metrics | None:
         """Where what is sent of it is counted, if it is."""
         ...
 
@@ -110,7 +110,7 @@ class EventLog(Retained):
     )
 
     def __init__(
-        self, task_id: str, tally: Tally | None = None, account: Account | None = None, reserved: int = 0
+        self, task_id: str, tally: Metrics | None = None, account: Account | None = None, reserved: int = 0
     ) -> None:
         super().__init__(account, reserved)
         self.task_id = task_id

@@ -29,7 +29,7 @@ import trio
 
 from hearth._util.threads import Background
 from hearth.actors.mailbox import Mailbox, Slot
-from hearth.actors.metrics import Tally
+from hearth.actors.metrics import Metrics
 from hearth.audit import AuditSettings, keys
 from hearth.audit.backlog import Backlog
 from hearth.audit.log import AuditLog, Stamped
@@ -99,7 +99,7 @@ class Journal:
         """Posts in the mailbox: while there are any, later ones queue behind them."""
         self._in_place = False
         self._bug: Exception | None = None
-        self.tally = Tally()
+        self.tally = Metrics()
         """What the records tell, and what others count, in numbers."""
         self.failures = 0
         """How often the log has become one that cannot be written."""

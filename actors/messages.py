@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from hearth.tools import PathUse
 
 
-Looked: TypeAlias = "Mapping[PathUse, PermissionDenied | None]"
+PathVerdicts: TypeAlias = "Mapping[PathUse, PermissionDenied | None]"
 """What the guard said of paths that had to be looked up in a thread."""
 
 
-class Follower(Protocol):
+class EventSink(Protocol):
     """Whoever can be sent a task's events: a connection."""
 
     @property
@@ -39,7 +39,7 @@ class Follower(Protocol):
         """Send no more of them."""
 
 
-class Ask(Protocol):
+class Request(Protocol):
     """A request and the way to answer it, exactly once."""
 
     ignored: tuple[str, ...]
@@ -51,7 +51,7 @@ class Ask(Protocol):
         ...
 
     @property
-    def follower(self) -> Follower | None:
+    def follower(self) -> EventSink | None:
         """Who is to be sent the events that are asked for."""
         ...
 
@@ -62,7 +62,7 @@ class Ask(Protocol):
         """Refuse."""
 
 
-class Letter(Protocol):
+class HcpRequest(Protocol):
     """An HCP message that a caller has sent, and the way to answer it: once, by one of the three."""
 
     @property
@@ -80,17 +80,17 @@ class Letter(Protocol):
         """Nothing is to be sent."""
 
 
-class Desk(Protocol):
+class JobServer(Protocol):
     """Where whole jobs are handed in: HCP messages, and the hcp.* methods, of any carrier."""
 
-    def receive(self, principal: Principal, letter: Letter) -> None:
+    def receive(self, principal: Principal, letter: HcpRequest) -> None:
         """Take a message; it is answered later. Never raises for anything a caller can send."""
 
-    def call(self, principal: Principal, ask: Ask, reader: Reading) -> None:
+    def call(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
         """Execute an hcp.* method. Raises RpcError, or answers `ask`."""
 
 
-class Reading(Protocol):
+class MessageSink(Protocol):
     """Whoever can be sent the messages of an HCP session: a connection, or a program in this process."""
 
     def follow(self, log: History, from_seq: int) -> None:
@@ -98,45 +98,45 @@ class Reading(Protocol):
 
 
 @frozen(eq=False)
-class PathsLooked:
+class PathsChecked:
     """A submission whose paths have been looked up in a thread: check it again."""
 
-    ask: Ask
+    ask: Request
     submit: TaskSubmit
-    looked: Looked
+    looked: PathVerdicts
 
 
 @frozen
-class End:
+class CloseSession:
     """Close the session, for this reason."""
 
     reason: str
 
 
 @frozen(eq=False)
-class Gone:
+class Disconnected:
     """A follower's connection has ended.
 
     `untold`: before the answer to session.open had left. `followed`: what it was being sent then, of any session.
     """
 
-    follower: Follower
+    follower: EventSink
     untold: bool = False
     followed: Collection[History] = ()
 
 
-class Nudge:
+class TimerFired:
     """Look again at what is due: a task has ended while the session winds up, or a deadline may have passed."""
 
 
-NUDGE = Nudge()
-Notice: TypeAlias = "End | Gone | Nudge"
-Message: TypeAlias = "Ask | PathsLooked | Notice"
+TIMER_FIRED = TimerFired()
+Notice: TypeAlias = "CloseSession | Disconnected | TimerFired"
+Message: TypeAlias = "Request | PathsChecked | Notice"
 
 
 def refuse(message: Message, error: RpcError) -> None:
     """Answer what wants an answer: the session has ended."""
-    if isinstance(message, PathsLooked):
+    if isinstance(message, PathsChecked):
         message.ask.error(error)
-    elif not isinstance(message, (End, Gone, Nudge)):
+    elif not isinstance(message, (CloseSession, Disconnected, TimerFired)):
         message.error(error)

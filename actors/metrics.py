@@ -38,7 +38,7 @@ class Latencies:
         self.seconds += seconds
 
 
-class Tally:
+class Metrics:
     """Counters that only grow, but for `connected`."""
 
     __slots__ = (

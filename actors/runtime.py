@@ -21,9 +21,9 @@ from attrs import field, frozen
 from hearth._version import __version__
 from hearth.actors.admission import REHEARSALS, Checks
 from hearth.actors.bus.actor import SAFE_STATE_LIMIT, Bus
-from hearth.actors.bus.outputs import Ledger
-from hearth.actors.catalogue import Manifests
-from hearth.actors.messages import NUDGE, Ask, End
+from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.catalogue import ToolCatalogue
+from hearth.actors.messages import TIMER_FIRED, CloseSession, Request
 from hearth.actors.refusals import Refusals
 from hearth.actors.session import Session, SessionLimits, SessionServices
 from hearth.actors.step import TaskServices
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
     from hearth.actors.agentcard import EnergyMeter
     from hearth.actors.journal import Journal
-    from hearth.actors.messages import Desk
+    from hearth.actors.messages import JobServer
     from hearth.audit.record import Head
     from hearth.drivers.boards import Board
-    from hearth.drivers.programs import Launcher
+    from hearth.drivers.programs import LauncherClient
     from hearth.policy.paths import PathGuard
     from hearth.policy.principal import Principal
     from hearth.policy.rules import Ranked
@@ -69,7 +69,7 @@ REOPEN_PATIENCE = 1.0
 device that is not there is not waited for: the next start knows what is owed."""
 
 
-def disown_outputs(ledger: Ledger, buses: Mapping[str, Bus], board: str, audit: Callable[..., None]) -> None:
+def disown_outputs(ledger: OutputsFile, buses: Mapping[str, Bus], board: str, audit: Callable[..., None]) -> None:
     """Put on record what an earlier run may have left driven and nobody here can bring to a safe state; forget it."""
     found = ledger.found
     if found.trouble is not None:
@@ -133,9 +133,9 @@ class RuntimeParts:
     limits: Any
     """`hearth.config.model.LimitsConfig`."""
     clock: Callable[[], float] = time.time
-    ledger: Ledger = field(factory=Ledger)
+    ledger: OutputsFile = field(factory=OutputsFile)
     """Which outputs are driven; opened, where it has a file."""
-    launcher: Launcher | None = None
+    launcher: LauncherClient | None = None
     """What starts programs, where proc.exec is a tool; closed by who runs the parts."""
     audit_head: Callable[[], Head] | None = None
     """Seq and hash of the newest audit record, where there is a chain."""
@@ -178,7 +178,7 @@ class Runtime:
         self.listeners: list[str] = []
         """Where clients may connect, as health tells it."""
         self._policed: Mapping[str, Ranked] = {**parts.registry, **CARD_TOOLS}
-        self.desk: Desk | None = None
+        self.desk: JobServer | None = None
         """Where whole jobs are handed in (HCP), while there is such a place."""
         self.serves_mcp = False
         """Whether HTTP listeners have /mcp, as mcp.info tells it."""
@@ -186,7 +186,7 @@ class Runtime:
         self._running = 0
         self._one_ended = trio.Event()
         self._over = trio.Event()
-        self._alarms = Alarms(self._nudge)
+        self._alarms = Timers(self._nudge)
         limits = parts.limits
         self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
         """What is kept for each principal."""
@@ -215,7 +215,7 @@ class Runtime:
             limits=SessionLimits(
                 limits.idle_ttl_s, limits.close_grace_s, limits.max_tasks_per_session, limits.task_history
             ),
-            manifests=Manifests(
+            manifests=ToolCatalogue(
                 parts.registry,
                 abilities=self._abilities,
                 mcp_endpoints=lambda: endpoints(self.listeners, over_http=self.serves_mcp),
@@ -228,7 +228,7 @@ class Runtime:
     # --- the directory ------------------------------------------------------------------------------------------
 
     def open_session(
-        self, principal: Principal, opening: SessionOpen, ask: Ask, tools: frozenset[str] | None = None
+        self, principal: Principal, opening: SessionOpen, ask: Request, tools: frozenset[str] | None = None
     ) -> Session:
         """Start a session for a principal; it answers `ask` once its opening is on record.
 
@@ -267,7 +267,7 @@ class Runtime:
             log.info("%s: refused %s: %s", carrier, peer, reason)
             self.audit("auth.reject", carrier=carrier, peer=peer, reason=reason)
 
-    async def _run_session(self, session: Session, ask: Ask) -> None:
+    async def _run_session(self, session: Session, ask: Request) -> None:
         try:
             await contain(
                 f"session {session.session_id}", partial(session.run, ask), partial(self._session_crashed, session)
@@ -314,7 +314,7 @@ class Runtime:
     def _nudge(self, session_id: str) -> None:
         session = self._sessions.get(session_id)
         if session is not None:
-            session.post(NUDGE)
+            session.post(TIMER_FIRED)
 
     # --- what others are told -----------------------------------------------------------------------------------
 
@@ -424,7 +424,7 @@ class Runtime:
         """
         self.closing = True
         for session in list(self._sessions.values()):
-            session.post(End("shutting down"))
+            session.post(CloseSession("shutting down"))
         with trio.move_on_at(min(until, trio.current_time() + self.parts.limits.shutdown_grace_s)):
             while self._running:
                 self._one_ended = trio.Event()
@@ -450,7 +450,7 @@ SLACK = 64
 """Alarms of forgotten names that may stay in the heap: tidying it has its price."""
 
 
-class Alarms:
+class Timers:
     """Alarms by name; `ring` is called with a name when its time has come."""
 
     def __init__(self, ring: Callable[[str], None]) -> None:

@@ -1,6 +1,6 @@
 """What waits to be sent on one connection: answers, and the histories that its client follows.
 
-Everything leaves in the order it became due: an answer as the bytes it is, a history as a `Feed` that is read only
+Everything leaves in the order it became due: an answer as the bytes it is, a history as a `Cursor` that is read only
 when its turn comes. So a client that reads slowly costs the few bytes of a cursor per task it follows, and its
 progress events coalesce by themselves. The outbox has one writer, which takes whatever is ready at once; it does
 no I/O. Answers are charged to the principal until they are sent, and histories for as long as a feed has yet to read
@@ -29,12 +29,12 @@ MOST_EVENTS = 64
 """Events of one history to send at once."""
 
 
-class Feed:
+class Cursor:
     """One connection's place in one history."""
 
     __slots__ = ("_log", "_next", "_outbox", "dropped", "queued")
 
-    def __init__(self, outbox: Outbox, log: History, from_seq: int) -> None:
+    def __init__(self, outbox: SendQueue, log: History, from_seq: int) -> None:
         self._outbox = outbox
         self._log: History | None = log
         self._next = from_seq
@@ -83,7 +83,7 @@ class Feed:
         self._log = None
 
 
-class Outbox:
+class SendQueue:
     """The sending side of a connection. Implements `session.Follower`."""
 
     __slots__ = (
@@ -110,11 +110,11 @@ class Outbox:
         """Bytes that the writer has taken and not yet sent."""
         self._finished: list[History] = []
         """Histories whose end the writer has taken."""
-        self._items: deque[bytes | Feed] = deque()
-        self._feeds: dict[History, Feed] = {}
+        self._items: deque[bytes | Cursor] = deque()
+        self._feeds: dict[History, Cursor] = {}
         self._dropped = 0
         self._holds = 0
-        self._held: list[Feed] = []
+        self._held: list[Cursor] = []
         self._writer: trio.lowlevel.Task | None = None
         self._room: trio.Event | None = None
         self.size = 0
@@ -145,7 +145,7 @@ class Outbox:
         else:
             log.hold()
             self._charge(FEED_BYTES)
-        feed = self._feeds[log] = Feed(self, log, from_seq)
+        feed = self._feeds[log] = Cursor(self, log, from_seq)
         log.attach(feed)
 
     def unfollow(self, log: History) -> None:
@@ -177,18 +177,18 @@ class Outbox:
         else:
             self._account.release(-size)
 
-    def _drop(self, feed: Feed) -> None:
+    def _drop(self, feed: Cursor) -> None:
         feed.drop()
         if not feed.queued:
             return
         self._dropped += 1
         if self._dropped > 64 and self._dropped > (len(self._items) + len(self._held)) // 2:
             # Now and then, because a client may drop hundreds with one short request.
-            self._items = deque(item for item in self._items if not isinstance(item, Feed) or not item.dropped)
+            self._items = deque(item for item in self._items if not isinstance(item, Cursor) or not item.dropped)
             self._held = [held for held in self._held if not held.dropped]
             self._dropped = 0
 
-    def queue_feed(self, feed: Feed) -> None:
+    def queue_feed(self, feed: Cursor) -> None:
         """A history has something new."""
         feed.queued = True
         if self._holds:
@@ -235,7 +235,7 @@ class Outbox:
         items = self._items
         while items and size < CHUNK:
             item = items.popleft()
-            if isinstance(item, Feed):
+            if isinstance(item, Cursor):
                 if item.dropped:
                     self._dropped -= 1
                     continue

@@ -1,7 +1,7 @@
 """The session actor: one authenticated context, its policy decision, its tasks (draft §3, §5; design §3, §8).
 
-It alone owns the session's state: its tasks (`taskbook`), what it accepts (`admission`), who is told (`Audience`), and
-how long it has been silent (`Silence`). It takes one message at a time and never waits for a task, so that a request
+It alone owns the session's state: its tasks (`task_registry`), what it accepts (`admission`), its `Subscribers`, and
+how long it has been silent (`IdleTimer`). It takes one message at a time and never waits for a task, so that a request
 about one task is answered while others run. However it ends (closed, idle, silent, its client gone, shutdown, a crash),
 its tasks are cancelled, the outputs it drove go to their safe state, and the end is on record.
 """
@@ -16,11 +16,19 @@ import trio
 from attrs import field, frozen
 
 from hearth._util.ids import new_id
-from hearth.actors.admission import Admission, NotLooked, look_in_thread
+from hearth.actors.admission import Admission, PathsUnchecked, check_paths_blocking
 from hearth.actors.bus.actor import make_safe
 from hearth.actors.mailbox import Mailbox
-from hearth.actors.messages import NUDGE, End, Gone, Looked, Nudge, PathsLooked, refuse
-from hearth.actors.task_registry import TaskBook
+from hearth.actors.messages import (
+    TIMER_FIRED,
+    CloseSession,
+    Disconnected,
+    PathsChecked,
+    PathVerdicts,
+    TimerFired,
+    refuse,
+)
+from hearth.actors.task_registry import TaskRegistry
 from hearth.errors import AuditUnavailable, InternalError, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
 from hearth.policy.memory import FEED_BYTES, SESSION_BYTES, text_bytes
@@ -43,12 +51,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from hearth.actors.admission import Checks
-    from hearth.actors.catalogue import Manifests
+    from hearth.actors.catalogue import ToolCatalogue
     from hearth.actors.events import EventLog, History
-    from hearth.actors.messages import Ask, Follower, Message, Notice
+    from hearth.actors.messages import EventSink, Message, Notice, Request
     from hearth.actors.step import TaskServices
     from hearth.actors.task import TaskActor
-    from hearth.actors.task_registry import Remembered
+    from hearth.actors.task_registry import IdempotencyEntry
     from hearth.policy.memory import Account
     from hearth.policy.rules import Grant
     from hearth.protocol.methods import SessionOpen
@@ -76,7 +84,7 @@ class SessionServices:
     tasks: TaskServices
     checks: Checks
     limits: SessionLimits
-    manifests: Manifests
+    manifests: ToolCatalogue
     wake_at: Callable[[str, float], None]
     """Ask for a NUDGE at a time of Trio's clock."""
     forget: Callable[[Session], None]
@@ -126,10 +134,10 @@ class Session:
         self.principal = principal
         self._grant = grant
         self._opening = opening
-        self._opener: Follower | None = None
+        self._opener: EventSink | None = None
         self._services = services
         self._inbox: Mailbox[Message] = Mailbox()
-        self._book = TaskBook(services.limits.max_tasks, services.limits.history, account)
+        self._book = TaskRegistry(services.limits.max_tasks, services.limits.history, account)
         self._admission = Admission(
             self.session_id,
             principal,
@@ -141,11 +149,11 @@ class Session:
             account,
             deadman=opening.heartbeat_ms is not None or opening.on_disconnect == "close",
         )
-        self._audience = Audience(self._book, account)
+        self._audience = Subscribers(self._book, account)
         self._lookups: set[trio.CancelScope] = set()
-        self._silence = Silence(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
-        self._handling: Ask | None = None
-        self._closers: list[Ask] = []
+        self._silence = IdleTimer(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
+        self._handling: Request | None = None
+        self._closers: list[Request] = []
         self.reason: str | None = None
         """Why it takes no more requests, from when it does not."""
         self._nursery: trio.Nursery | None = None
@@ -167,7 +175,7 @@ class Session:
 
     # --- the actor ----------------------------------------------------------------------------------------------
 
-    async def run(self, opener: Ask) -> None:
+    async def run(self, opener: Request) -> None:
         """Open, serve until something ends the session, and leave nothing moving behind."""
         self._opener = opener.follower
         self._handling = opener
@@ -239,11 +247,11 @@ class Session:
                 raise
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, (End, Gone, Nudge)):
+        if isinstance(message, (CloseSession, Disconnected, TimerFired)):
             self._notice(message)
         elif self.reason is not None:
             refuse(message, SessionInvalid())
-        elif isinstance(message, PathsLooked):
+        elif isinstance(message, PathsChecked):
             self._handle(message.ask, message.looked)
         elif isinstance(message.params, SessionClose):
             self.reason = CLOSED
@@ -253,9 +261,9 @@ class Session:
             self._handle(message, {})
 
     def _notice(self, message: Notice) -> None:
-        if isinstance(message, End):
+        if isinstance(message, CloseSession):
             self.reason = self.reason or message.reason
-        elif isinstance(message, Gone):
+        elif isinstance(message, Disconnected):
             if self._audience.had(message.follower, message.followed):
                 self._silence.followed_at = trio.current_time()
             self._audience.forget(message.follower)
@@ -267,7 +275,7 @@ class Session:
         elif self.reason is None:
             self._check_silence()
 
-    def _handle(self, ask: Ask, looked: Looked) -> None:
+    def _handle(self, ask: Request, looked: PathVerdicts) -> None:
         """Execute one request; what a request does wrong is answered, never raised."""
         self._handling = ask
         params = ask.params
@@ -298,7 +306,7 @@ class Session:
 
     # --- submissions --------------------------------------------------------------------------------------------
 
-    def _submit(self, ask: Ask, submit: TaskSubmit, looked: Looked) -> None:
+    def _submit(self, ask: Request, submit: TaskSubmit, looked: PathVerdicts) -> None:
         first = self._book.repeat(submit)
         if first is not None:
             if first.waiting is None:
@@ -312,13 +320,13 @@ class Session:
             task = self._admission.accept(
                 submit, looked, ask, trio.current_time(), self._task_ended, len(self._audience)
             )
-        except NotLooked as question:
+        except PathsUnchecked as question:
             self._nursery.start_soon(self._look_up, ask, submit, question)
             return
         self._audience.follow(task.log)
         self._nursery.start_soon(task.run)
 
-    def _repeat(self, ask: Ask, submit: TaskSubmit, first: Remembered, error: RpcError | None) -> None:
+    def _repeat(self, ask: Request, submit: TaskSubmit, first: IdempotencyEntry, error: RpcError | None) -> None:
         """Answer a submission that repeats the first one of its key."""
         if error is not None:
             ask.error(error)
@@ -328,22 +336,24 @@ class Session:
         if submit.subscribe and ask.follower is not None and self._book.has(first.task_id):
             ask.follower.follow(self._book.log_of(first.task_id), 1)
 
-    async def _look_up(self, ask: Ask, submit: TaskSubmit, question: NotLooked) -> None:
+    async def _look_up(self, ask: Request, submit: TaskSubmit, question: PathsUnchecked) -> None:
         """Look paths up in a thread, because a disk may take its time, then have the submission checked again."""
         paths = self._services.checks.paths
-        answer: PathsLooked | None = None
+        answer: PathsChecked | None = None
         with trio.CancelScope() as scope:
             self._lookups.add(scope)
             try:
-                looked = await trio.to_thread.run_sync(look_in_thread, question.uses, paths, abandon_on_cancel=True)
-                answer = PathsLooked(ask, submit, looked)
+                looked = await trio.to_thread.run_sync(
+                    check_paths_blocking, question.uses, paths, abandon_on_cancel=True
+                )
+                answer = PathsChecked(ask, submit, looked)
                 self._inbox.post(answer)
             finally:
                 self._lookups.discard(scope)
                 if answer is None:
                     ask.error(SessionInvalid())
 
-    async def _permit(self, ask: Ask, record: Mapping[str, Any]) -> None:
+    async def _permit(self, ask: Request, record: Mapping[str, Any]) -> None:
         """Answer once the use is on record, so that none begins before; reads go on when the log cannot be written."""
         answer: RpcError | None = SessionInvalid()
         try:
@@ -362,7 +372,7 @@ class Session:
             self._silence.followed_at = trio.current_time()
         self._book.ended(task)
         if self._winding_up:
-            self._inbox.post(NUDGE)
+            self._inbox.post(TIMER_FIRED)
 
     def _check_silence(self) -> None:
         """Close a session that has been silent for too long; otherwise ask to be woken when it would be."""
@@ -430,7 +440,7 @@ class Session:
 # of the last subscription, because until then somebody was listening; a running task alone does not keep a session.
 
 
-class Silence:
+class IdleTimer:
     """Times are Trio's, in seconds; `heartbeat_ms` None: no deadman."""
 
     __slots__ = ("_heartbeat_ms", "_opened_at", "_ttl", "followed_at", "heard_at", "until")
@@ -469,15 +479,15 @@ class Silence:
 # sent to whom, and when, the follower's own.
 
 
-class Audience:
+class Subscribers:
     """One session's followers."""
 
     __slots__ = ("_account", "_book", "_followers")
 
-    def __init__(self, book: TaskBook, account: Account) -> None:
+    def __init__(self, book: TaskRegistry, account: Account) -> None:
         self._account = account
         self._book = book
-        self._followers: list[Follower] = []
+        self._followers: list[EventSink] = []
 
     def __len__(self) -> int:
         """How many follow the whole session."""
@@ -490,7 +500,7 @@ class Audience:
             task.log.followed for task in self._book.all_live()
         )
 
-    def had(self, follower: Follower, followed: Collection[History]) -> bool:
+    def had(self, follower: EventSink, followed: Collection[History]) -> bool:
         """Whether one that has gone, and was following these histories, followed the session or a task of it."""
         return any(other is follower for other in self._followers) or any(log in followed for log in self._book.logs())
 
@@ -500,11 +510,11 @@ class Audience:
             if not follower.gone:
                 follower.follow(log, 1)
 
-    def forget(self, follower: Follower) -> None:
+    def forget(self, follower: EventSink) -> None:
         """A follower has gone, or wants no more of the session."""
         self._followers = [other for other in self._followers if other is not follower]
 
-    def subscribe(self, ask: Ask, params: EventsSubscribe) -> None:
+    def subscribe(self, ask: Request, params: EventsSubscribe) -> None:
         """Answer first, then send from the history on. Raises TaskNotFound, PermissionDenied, QueueFull."""
         follower = ask.follower
         if follower is None:
@@ -523,7 +533,7 @@ class Audience:
         for log in logs:
             follower.follow(log, 1)
 
-    def unsubscribe(self, ask: Ask, params: EventsUnsubscribe) -> None:
+    def unsubscribe(self, ask: Request, params: EventsUnsubscribe) -> None:
         """Send no more, then answer. Raises TaskNotFound."""
         follower = ask.follower
         if follower is not None:

@@ -12,7 +12,7 @@ import orjson
 import trio
 from attrs import define, field, frozen
 
-from hearth.actors.bus.queue import Asker, GiveBack, Ticket
+from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.audit.record import args_hash, timestamp
 from hearth.protocol.jsonrpc import sendable_error
 from hearth.protocol.methods import PRIORITIES, Constraints
@@ -104,7 +104,13 @@ class StepScope:
     __slots__ = ("_asker", "_constraints", "_index", "_log", "_services", "_step", "_transacted")
 
     def __init__(
-        self, index: int, step: StepRun, asker: Asker, constraints: Constraints, log: EventLog, services: TaskServices
+        self,
+        index: int,
+        step: StepRun,
+        asker: Requester,
+        constraints: Constraints,
+        log: EventLog,
+        services: TaskServices,
     ) -> None:
         self._index = index
         self._step = step

@@ -17,7 +17,7 @@ import orjson
 import trio
 
 from hearth._util.exceptions import sole
-from hearth.actors.bus.queue import Asker, GiveBack, Ticket
+from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.events import EventLog, to_keep
 from hearth.actors.step import StepScope, sayable
 from hearth.actors.supervisor import contain
@@ -100,7 +100,7 @@ class TaskActor:
 
     def __init__(
         self,
-        asker: Asker,
+        asker: Requester,
         intent: str,
         steps: Sequence[StepRun],
         constraints: Constraints,

@@ -41,7 +41,7 @@ class Finished:
     status: str
     snapshot: bytes
     log: EventLog
-    book: TaskBook
+    book: TaskRegistry
 
     def drop(self) -> None:
         """See Droppable."""
@@ -49,7 +49,7 @@ class Finished:
 
 
 @define(slots=True, eq=False)
-class Remembered:
+class IdempotencyEntry:
     """An idempotency key's first submission."""
 
     task_id: str
@@ -60,7 +60,7 @@ class Remembered:
     """Who repeats it before it is on record, and learns with it what became of it; None from then on."""
 
 
-class TaskBook:
+class TaskRegistry:
     """One session's tasks."""
 
     __slots__ = ("_account", "_history", "_keyed", "_keys", "_live", "_max_history", "_max_live")
@@ -71,8 +71,8 @@ class TaskBook:
         self._max_history = max_history
         self._live: dict[str, TaskActor] = {}
         self._history: dict[str, Finished] = {}
-        self._keys: dict[str, Remembered] = {}
-        self._keyed: dict[str, Remembered] = {}
+        self._keys: dict[str, IdempotencyEntry] = {}
+        self._keyed: dict[str, IdempotencyEntry] = {}
         """Of the live tasks, those that a key stands for."""
 
     # --- coming and going ---------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class TaskBook:
         self._live[task.task_id] = task
         self._account.add(_key_bytes(submit.idempotency_key))
         if submit.idempotency_key is not None:
-            remembered = Remembered(task.task_id, digest(submit), "QUEUED")
+            remembered = IdempotencyEntry(task.task_id, digest(submit), "QUEUED")
             self._keys[submit.idempotency_key] = self._keyed[task.task_id] = remembered
 
     def settle_key(self, submit: TaskSubmit, error: RpcError | None) -> None:
@@ -147,7 +147,7 @@ class TaskBook:
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
-    def repeat(self, submit: TaskSubmit) -> Remembered | None:
+    def repeat(self, submit: TaskSubmit) -> IdempotencyEntry | None:
         """What a submission repeats, or None if it is a new one. Raises InvalidParams if its key is another task's."""
         key = submit.idempotency_key
         known = None if key is None else self._keys.get(key)
@@ -161,7 +161,7 @@ class TaskBook:
             )
         return known
 
-    def repeated(self, known: Remembered) -> dict[str, Any]:
+    def repeated(self, known: IdempotencyEntry) -> dict[str, Any]:
         """The answer to a submission that repeats this one."""
         live = self._live.get(known.task_id)
         status = known.status if live is None else live.status

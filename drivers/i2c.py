@@ -267,7 +267,7 @@ _TOLD: Mapping[Kind, str] = {"quick": "a quick write", "receive": "receiving a b
 
 
 @frozen
-class Plan:
+class Transfers:
     """What a scan will do: a probe for each address that is asked, a reason for each that is not."""
 
     probes: Mapping[int, Kind]
@@ -280,7 +280,7 @@ def plan(
     quick: bool = True,
     receive: bool = True,
     addresses: Addresses = EVERY_ADDRESS,
-) -> Plan:
+) -> Transfers:
     """What to ask on an adapter that can write quick, that can receive a byte, or both.
 
     An adapter without one of them leaves the addresses out for which it would be needed: the other one is the wrong
@@ -304,4 +304,4 @@ def plan(
             probes[addr] = other
         else:
             skipped[addr] = f"only {_TOLD[kind]} is safe here, and the adapter cannot do that"
-    return Plan(probes, skipped)
+    return Transfers(probes, skipped)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from hearth.config.exec import ExecTemplate
     from hearth.drivers.sandbox.cage import Cage, Guard
-    from hearth.drivers.sandbox.identity import Identity
+    from hearth.drivers.sandbox.identity import ProcessIdentity
 
 MOST_SAID: Final = 200_000
 """Bytes of a message: a template's parameters are bounded, and each of them."""
@@ -75,13 +75,13 @@ class Settings:
     templates: Mapping[str, ExecTemplate]
     cages: Mapping[str, Cage] | None
     """None where programs are not confined."""
-    user: Identity | None
+    user: ProcessIdentity | None
     """Whom to become."""
     socket: int
     record: int
 
 
-class Program:
+class LaunchedProgram:
     """A program that runs, from fork to the moment when nothing is left of it."""
 
     def __init__(self, slot: int, pid: int, template: ExecTemplate, control: socket.socket, failure: int) -> None:
@@ -133,7 +133,7 @@ class Launcher:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, LaunchedProgram] = {}
         """Those that run, by the leader's process id."""
         self._told: dict[int, socket.socket] = {}
         """Control sockets, by descriptor, on which all was told: closed with something unread they would lose that."""
@@ -149,7 +149,7 @@ class Launcher:
 
     def _turn(self) -> bool:
         poll = select.poll()
-        waited: dict[int, Program] = {}
+        waited: dict[int, LaunchedProgram] = {}
         for descriptor in (self._line.fileno(), self._wakeup):
             poll.register(descriptor, select.POLLIN)
         for program in self._programs.values():
@@ -239,7 +239,7 @@ class Launcher:
         for descriptor in (stdout_in, stderr_in, failing):
             os.close(descriptor)
         given += [theirs.detach(), stdout, stderr]
-        self._programs[pid] = Program(slot, pid, template, ours, failure)
+        self._programs[pid] = LaunchedProgram(slot, pid, template, ours, failure)
         return {"pid": pid}
 
     def _slots(self) -> set[int]:
@@ -298,7 +298,7 @@ class Launcher:
             os.waitpid(ended.si_pid, 0)
             self._kill_orphans()
 
-    def _outcome(self, program: Program, code: int, status: int) -> dict[str, Any]:
+    def _outcome(self, program: LaunchedProgram, code: int, status: int) -> dict[str, Any]:
         # It has ended, so nothing more can be written there.
         if failed := os.read(program.failure, 4096):
             return {"failed": failed.decode("utf-8", "replace")}
@@ -319,7 +319,7 @@ class Launcher:
                 if parent == os.getpid() and not {pid, group} & self._programs.keys():
                     os.kill(pid, signal.SIGKILL)
 
-    def _attend(self, program: Program) -> None:
+    def _attend(self, program: LaunchedProgram) -> None:
         """Do what a program's deadline asks for, and tell its end when nothing is left of it."""
         over = program.deadline is not None and time.monotonic() >= program.deadline
         if program.outcome is not None:
@@ -332,7 +332,7 @@ class Launcher:
             program.kill(signal.SIGKILL)
             program.deadline = None
 
-    def _forget(self, program: Program) -> None:
+    def _forget(self, program: LaunchedProgram) -> None:
         del self._programs[program.pid]
         program_record.clear(self._settings.record, program.slot)
         with contextlib.suppress(OSError):

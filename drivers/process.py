@@ -19,7 +19,7 @@ from hearth.errors import DeviceError, PermissionDenied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hearth.drivers.programs import Launcher
+    from hearth.drivers.programs import LauncherClient
 
 SortKey = Literal["cpu", "memory", "pid"]
 
@@ -51,7 +51,7 @@ class ProcessDriver(BaseDriver):
         show_argv: bool = False,
         show_users: bool = False,
         signal_executables: Sequence[Path] = (),
-        launcher: Launcher | None = None,
+        launcher: LauncherClient | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
         self._show_users = show_users

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from hearth.config.exec import ExecTemplate
     from hearth.drivers.sandbox.cage import Cage
-    from hearth.drivers.sandbox.identity import Identity
+    from hearth.drivers.sandbox.identity import ProcessIdentity
 
 class Capture:
     """The beginning of a stream; the rest is counted and dropped, so that the writer never blocks."""
@@ -88,7 +88,7 @@ class ProgramDriver(BaseDriver):
 
     width = 2
 
-    def __init__(self, launcher: Launcher | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, launcher: LauncherClient | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._launcher, self._clock = launcher, clock
 
     def describe(self) -> Mapping[str, Any]:
@@ -154,7 +154,7 @@ END_PATIENCE: Final = 3.0
 _HANDED_ON: Final = ("LANG", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 
 
-class Launcher:
+class LauncherClient:
     """The process that starts programs. It is there between `start` and `close`."""
 
     def __init__(self, templates: Mapping[str, ExecTemplate], cages: Mapping[str, Cage] | None, record: Path) -> None:
@@ -165,7 +165,7 @@ class Launcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
 
-    def start(self, *, user: Identity | None = None, confined: bool = True) -> None:
+    def start(self, *, user: ProcessIdentity | None = None, confined: bool = True) -> None:
         """Start it, if it was not started, and end what an earlier run has left. Raises ConfigError.
 
         `user` is whom it is to become. Where programs are not `confined`, they may do what that user may.

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.execution import Answer as Answer
     from hearth.actors.embedded import open_runtime as open_runtime
     from hearth.api import (
-        Delegation as Delegation,
         JobEvent as JobEvent,
+        JobHandle as JobHandle,
         JobResult as JobResult,
         Step as Step,
         StepResult as StepResult,
@@ -58,7 +58,7 @@ _HOME = {
     "hearth.actors.bridges.hcp.capability_api": "Job",
     "hearth.actors.bridges.hcp.execution": "Answer",
     "hearth.actors.embedded": "open_runtime",
-    "hearth.api": "Delegation JobEvent JobResult Step StepResult Task TaskEvent TaskResult step",
+    "hearth.api": "JobEvent JobHandle JobResult Step StepResult Task TaskEvent TaskResult step",
     "hearth.client.connection": "connect",
     "hearth.config.model": "Config load_config",
     "hearth.errors": (

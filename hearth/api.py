@@ -226,7 +226,7 @@ class JobResult:
         raise JobFailed(f"job {self.session_id} {self.state}{code}: {why}", self.error_code)
 
 
-class Delegation(Protocol):
+class JobHandle(Protocol):
     """A job that was handed over and accepted: `job = await client.delegate("bench-climate-survey", …)`.
 
     It goes on whether or not anybody follows it, and when its caller's connection has ended, too.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attrs import Attribute
 
 
-class Mismatch(ValueError):
+class FieldErrors(ValueError):
     """A value that is not of its kind: (where inside the value, reason) pairs, all that were found."""
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
@@ -30,7 +30,7 @@ class Mismatch(ValueError):
         super().__init__("; ".join(f"{where}: {why}" if where else why for where, why in self.problems))
 
 
-class Kind:
+class FieldType:
     """One kind of value. `expected` completes the sentence "expected …, got …"."""
 
     expected = "a value"
@@ -46,14 +46,14 @@ class Kind:
     def check(self, value: object) -> None:
         """Hold a value built in Python to the same rules, its type included. Raises Mismatch."""
         if (right := self.read(self.dump(value))) != value:
-            raise Mismatch([("", f"expected {self.expected} as {type(right).__name__}, got {value!r}")])
+            raise FieldErrors([("", f"expected {self.expected} as {type(right).__name__}, got {value!r}")])
 
-    def wrong(self, raw: object) -> Mismatch:
+    def wrong(self, raw: object) -> FieldErrors:
         """The mismatch of a whole value."""
-        return Mismatch([("", f"expected {self.expected}, got {show(raw)}")])
+        return FieldErrors([("", f"expected {self.expected}, got {show(raw)}")])
 
 
-class Flag(Kind):
+class Flag(FieldType):
     """true or false."""
 
     expected = "true or false"
@@ -65,7 +65,7 @@ class Flag(Kind):
         return raw
 
 
-class Integer(Kind):
+class Integer(FieldType):
     """A whole number within bounds; the upper one is by default what a JSON number holds exactly."""
 
     def __init__(self, ge: int, le: int = 2**53) -> None:
@@ -77,11 +77,11 @@ class Integer(Kind):
         if not isinstance(raw, int) or isinstance(raw, bool) or raw < self._ge:
             raise self.wrong(raw)
         if raw > self._le:
-            raise Mismatch([("", f"expected at most {self._le}, got {show(raw)}")])
+            raise FieldErrors([("", f"expected at most {self._le}, got {show(raw)}")])
         return raw
 
 
-class Number(Kind):
+class Number(FieldType):
     """A finite number, greater than `gt` or at least `ge`, and at most `le`: 1e9 seconds are thirty years."""
 
     def __init__(self, *, gt: float | None = None, ge: float = 0, le: float = 1e9) -> None:
@@ -96,11 +96,11 @@ class Number(Kind):
         if raw < self._least if self._above is None else raw <= self._above:
             raise self.wrong(raw)
         if raw > self._le:
-            raise Mismatch([("", f"expected at most {self._le:.0f}, got {show(raw)}")])
+            raise FieldErrors([("", f"expected at most {self._le:.0f}, got {show(raw)}")])
         return raw
 
 
-class Text(Kind):
+class Text(FieldType):
     """A non-empty string, optionally of a given form."""
 
     def __init__(self, expected: str = "a non-empty string", form: str = "(?s:.+)", *, limit: int = 4096) -> None:
@@ -112,11 +112,11 @@ class Text(Kind):
         if not isinstance(raw, str) or not self._form.fullmatch(raw) or re.search("[\0\ud800-\udfff]", raw):
             raise self.wrong(raw)
         if len(raw) > self._limit:
-            raise Mismatch([("", f"expected at most {self._limit} characters, got {len(raw)}")])
+            raise FieldErrors([("", f"expected at most {self._limit} characters, got {len(raw)}")])
         return raw
 
 
-class Choice(Kind):
+class Choice(FieldType):
     """One of a few words."""
 
     def __init__(self, *words: str) -> None:
@@ -130,7 +130,7 @@ class Choice(Kind):
         return raw
 
 
-class AbsolutePath(Kind):
+class AbsolutePath(FieldType):
     """An absolute path: what a daemon may touch must not depend on where or by whom it was started."""
 
     expected = "an absolute path"
@@ -144,7 +144,7 @@ class AbsolutePath(Kind):
             raise self.wrong(raw)
         text = Text().read(raw)
         if (size := len(text.encode())) > self._max_bytes:
-            raise Mismatch([("", f"expected a path of at most {self._max_bytes} bytes, got {size}")])
+            raise FieldErrors([("", f"expected a path of at most {self._max_bytes} bytes, got {size}")])
         return Path(text)
 
     def dump(self, value: object) -> object:
@@ -152,7 +152,7 @@ class AbsolutePath(Kind):
         return str(value) if isinstance(value, Path) else value
 
 
-class Mode(Kind):
+class Mode(FieldType):
     """A file mode. TOML says it as a string of octal digits: the number 660 would silently be 0o1224."""
 
     expected = 'a string of octal digits such as "0660"'
@@ -168,10 +168,10 @@ class Mode(Kind):
         return f"{value:04o}" if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class ListOf(Kind):
+class ListOf(FieldType):
     """An array whose elements are all of one kind; the program gets a tuple."""
 
-    def __init__(self, item: Kind, *, least: int = 0) -> None:
+    def __init__(self, item: FieldType, *, least: int = 0) -> None:
         self.item, self._least = item, least
         self.expected = f"an array of at least {least}" if least else "an array"
 
@@ -184,7 +184,7 @@ class ListOf(Kind):
     def check(self, value: object) -> None:
         """A tuple whose elements keep the rules: a list could be changed behind a frozen configuration's back."""
         if not isinstance(value, tuple):
-            raise Mismatch([("", f"expected {self.expected} as tuple, got {value!r}")])
+            raise FieldErrors([("", f"expected {self.expected} as tuple, got {value!r}")])
         super().check(value)
 
     def dump(self, value: object) -> object:
@@ -192,12 +192,12 @@ class ListOf(Kind):
         return [self.item.dump(item) for item in value] if isinstance(value, tuple) else value
 
 
-class TableOf(Kind):
+class TableOf(FieldType):
     """A table from names to values of one kind; the program gets a dict."""
 
     expected = "a table"
 
-    def __init__(self, item: Kind, key: Kind | None = None) -> None:
+    def __init__(self, item: FieldType, key: FieldType | None = None) -> None:
         self.item, self._key = item, key or Text()
 
     def read(self, raw: object) -> dict[str, object]:
@@ -216,15 +216,15 @@ class TableOf(Kind):
 class Secret(Text):
     """A string that messages do not repeat: a mistaken digest may be the secret itself."""
 
-    def wrong(self, raw: object) -> Mismatch:
+    def wrong(self, raw: object) -> FieldErrors:
         """The mismatch, without the value."""
-        return Mismatch([("", f"expected {self.expected}, got something else")])
+        return FieldErrors([("", f"expected {self.expected}, got something else")])
 
 
-class Fields(Kind):
+class Fields(FieldType):
     """A table with a fixed set of optional keys, each of its own kind; at least one must be there."""
 
-    def __init__(self, **kinds: Kind) -> None:
+    def __init__(self, **kinds: FieldType) -> None:
         self.kinds = kinds
         self.expected = f"a table with at least one of {', '.join(kinds)}"
 
@@ -237,14 +237,14 @@ class Fields(Kind):
 
     def _one(self, key: str, raw: object) -> object:
         if key not in self.kinds:
-            raise Mismatch([("", unknown_key(key, self.kinds))])
+            raise FieldErrors([("", unknown_key(key, self.kinds))])
         return self.kinds[key].read(raw)
 
 
-class OneOrMore(Kind):
+class OneOrMore(FieldType):
     """One value of a kind, or an array of several; the program gets the value or a tuple."""
 
-    def __init__(self, item: Kind) -> None:
+    def __init__(self, item: FieldType) -> None:
         self.item, self._many = item, ListOf(item, least=1)
         self.expected = f"{item.expected}, or an array of such"
 
@@ -263,9 +263,9 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     return f"unknown key; {suggest(key.lower(), names) or 'expected ' + ', '.join(names)}"
 
 
-def kind_of(annotation: object) -> Kind | None:
+def kind_of(annotation: object) -> FieldType | None:
     """The kind that an `Annotated[...]` type carries, or None."""
-    return next((extra for extra in get_args(annotation)[1:] if isinstance(extra, Kind)), None)
+    return next((extra for extra in get_args(annotation)[1:] if isinstance(extra, FieldType)), None)
 
 
 def checked(_cls: type, fields: list[Attribute[Any]]) -> list[Attribute[Any]]:
@@ -279,7 +279,7 @@ def _check(instance: object, attribute: Attribute[Any], value: object) -> None:
         return
     try:
         kind.check(value)
-    except Mismatch as mismatch:
+    except FieldErrors as mismatch:
         name = f"{type(instance).__name__}.{attribute.name}"
         raise ConfigError("\n".join(f"{name}{where}: {why}" for where, why in mismatch.problems)) from None
 
@@ -291,8 +291,8 @@ def _gather(work: Iterable[tuple[str, Callable[[Any], object], object]]) -> list
     for where, read, raw in work:
         try:
             values.append(read(raw))
-        except Mismatch as mismatch:
+        except FieldErrors as mismatch:
             problems += [(where + inner, why) for inner, why in mismatch.problems]
     if problems:
-        raise Mismatch(problems)
+        raise FieldErrors(problems)
     return values

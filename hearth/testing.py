@@ -27,7 +27,7 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from hearth._util.exceptions import sole
-from hearth.actors.bridges.hcp.store.queries import BookError
+from hearth.actors.bridges.hcp.store.queries import JobStoreError
 from hearth.actors.build import build_parts
 from hearth.actors.embedded import EmbeddedRuntime, LocalJobs, open_all, serve_parts
 from hearth.config.model import AuditConfig, Config
@@ -43,10 +43,10 @@ from hearth.tools import Done, ToolRegistry
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from hearth.actors.bridges.hcp.store import Book
+    from hearth.actors.bridges.hcp.store import JobStore
     from hearth.actors.runtime import RuntimeParts
     from hearth.api import JobEvent, JobResult
-    from hearth.client.job_handle import DelegationFace
+    from hearth.client.job_handle import ClientJob
     from hearth.hcp.capability import Capability
     from hearth.tools import Args, StepContext, Tool
 
@@ -293,7 +293,7 @@ class _Run:
 
         return evolve(tool, run=run)
 
-    def _watch(self, book: Book, place: Path, after_crash: Path | None) -> None:
+    def _watch(self, book: JobStore, place: Path, after_crash: Path | None) -> None:
         """Note what is put on record, and kill hearth when it is time to."""
         record, on_record = book.record, self._lives[-1]
 
@@ -305,19 +305,19 @@ class _Run:
 
         async def watched(session_id: str, number: int, outcome: Mapping[str, Any], *args: Any, **more: Any) -> None:
             if self._killed and after_crash is not None:
-                raise BookError("hearth was killed")
+                raise JobStoreError("hearth was killed")
             await record(session_id, number, outcome, *args, **more)
             on_record[outcome["position"]] = outcome["what"]
             if len(on_record) == self._crash_at and self._kill is not None:
                 await self._kill()
-                raise BookError("hearth was killed")
+                raise JobStoreError("hearth was killed")
 
         self._kill = None if after_crash is None else kill
         book.record = watched  # type: ignore[method-assign]
 
     # --- who else is there ---
 
-    async def _follow(self, job: DelegationFace) -> None:
+    async def _follow(self, job: ClientJob) -> None:
         async for event in job.events():
             self._events.append(event)
             if event.event_type == "state_changed":

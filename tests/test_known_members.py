@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.protocol.known import LONGEST_NAME, MOST_NAMED, Known, known_by, refusal
+from hearth.protocol.known import LONGEST_NAME, MOST_NAMED, KnownMembers, known_by, refusal
 
 OPEN = {"properties": {"a": {}}, "additionalProperties": True}
 
@@ -61,13 +61,13 @@ def test_of_very_many_strangers_the_first_are_named_and_no_more_are_looked_for()
             looked_at.append(name)
             return super().__contains__(name)
 
-    named = [one.pointer for one in Known(Names("a")).strangers(value)]
+    named = [one.pointer for one in KnownMembers(Names("a")).strangers(value)]
     assert named == [f"/x{number}" for number in range(MOST_NAMED)]
     assert len(looked_at) <= MOST_NAMED + 1
 
 
 def test_a_name_of_any_length_is_repeated_as_its_beginning_and_refused_at_once():
-    [one] = strangers = Known(frozenset(("line", "value"))).strangers({"lin" + "n" * 1_000_000: 1})
+    [one] = strangers = KnownMembers(frozenset(("line", "value"))).strangers({"lin" + "n" * 1_000_000: 1})
     assert one.pointer == "/lin" + "n" * (LONGEST_NAME - 3) + "…"
     refused = refusal(strangers)
     assert refused.data["reason"] == "unknown key; expected line, value"

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from hearth._util.exceptions import sole
-from hearth.actors.bus.outputs import Driven, Ledger, has_error
+from hearth.actors.bus.outputs import DrivenOutputs, OutputsFile, has_error
 from hearth.actors.bus.queue import (
-    Asker,
     GiveBack,
-    StandingTicket,
+    Requester,
+    SafeStateTicket,
     State,
     Ticket,
     TicketQueue,
@@ -59,7 +59,7 @@ class Bus:
         *,
         queue_bound: int = 128,
         audit: Callable[..., None] = lambda _event, **_fields: None,
-        ledger: Ledger | None = None,
+        ledger: OutputsFile | None = None,
     ) -> None:
         self.bus_id = bus_id
         self.driver = driver
@@ -73,7 +73,7 @@ class Bus:
         self._current: list[Ticket] = []
         self._inline = driver.style is Style.INLINE
         self._crash: Exception | None = None
-        self._driven = Driven(bus_id, ledger or Ledger(), audit)
+        self._driven = DrivenOutputs(bus_id, ledger or OutputsFile(), audit)
         self.transactions = 0
         """How many have begun."""
         self.waited = 0.0
@@ -146,7 +146,7 @@ class Bus:
         finally:
             self.worked += time.perf_counter() - begun
 
-    def busy(self, asker: Asker) -> ResourceBusy | None:
+    def busy(self, asker: Requester) -> ResourceBusy | None:
         """Why a ticket of `asker` could not begin at once, or None."""
         lease = self._queue.lease
         if lease is not None and lease.asker is not asker:
@@ -156,7 +156,7 @@ class Bus:
             return self._explain("is in use", "in use", asker)
         return None
 
-    def known_busy(self, asker: Asker) -> RpcError | None:
+    def known_busy(self, asker: Requester) -> RpcError | None:
         """What is known at submit to keep a task that does not want to wait from running: leased, wedged, full."""
         if self.state != "ready":
             return self.unavailable(asker)
@@ -165,7 +165,7 @@ class Bus:
             return self._explain("is leased", "leased", asker)
         return self._explain("has a full queue", "queue full", asker) if self._queue.full else None
 
-    def unavailable(self, asker: Asker) -> RpcError:
+    def unavailable(self, asker: Requester) -> RpcError:
         """Why the bus serves nobody at the moment."""
         if self.state == "wedged":
             return self._explain(f"is wedged: {self.reason}", "wedged", asker)
@@ -175,7 +175,7 @@ class Bus:
             return ResourceBusy(text, data={"effect": "none", **(self._held.data or {}), **data})
         return DeviceError(text, effect="none", data=data)
 
-    def _explain(self, what: str, reason: str, asker: Asker) -> ResourceBusy:
+    def _explain(self, what: str, reason: str, asker: Requester) -> ResourceBusy:
         data: dict[str, Any] = {"bus": self.bus_id, "reason": reason, "effect": "none"}
         holder = self._queue.lease or (self._current[0] if self._current else None)
         if holder is not None:
@@ -193,7 +193,7 @@ class Bus:
         self._queue.release(lease)
         self._wake()
 
-    def make_safe(self, session_id: str, *, alone: bool = False, hands_over: bool = False) -> StandingTicket | None:
+    def make_safe(self, session_id: str, *, alone: bool = False, hands_over: bool = False) -> SafeStateTicket | None:
         """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
 
         Outputs that another session has set since are left to that session, unless the one that ended has a deadman and
@@ -209,8 +209,8 @@ class Bus:
             # It takes all outputs that are the session's when its turn comes.
             waiting.alone = alone
             return waiting
-        asker = Asker(session_id, "", "")
-        ticket = StandingTicket(asker, limit=SAFE_STATE_LIMIT, alone=alone)
+        asker = Requester(session_id, "", "")
+        ticket = SafeStateTicket(asker, limit=SAFE_STATE_LIMIT, alone=alone)
         ticket.asked_at = trio.current_time()
         if self.state == "closed":
             self._finish(ticket, error=self.unavailable(asker))
@@ -222,7 +222,7 @@ class Bus:
     async def settle(self) -> None:
         """Wait until everything that must run has run; at once where nothing of the kind waits or is under way."""
         if self.state != "closed" and (self._current or self._queue.must_wait):
-            last = Ticket(lambda _driver: None, Asker("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
+            last = Ticket(lambda _driver: None, Requester("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
             await self.request(last).wait()
 
     def health(self) -> Mapping[str, Any]:
@@ -304,7 +304,7 @@ class Bus:
             if ticket.gives_back is not None and ticket.drives is not None and effect != "done":
                 # The level that was to be taken back may still be there, and is this session's.
                 self._driven.claim(ticket.drives, ticket.asker, insist=True)
-        if type(ticket) is StandingTicket:
+        if type(ticket) is SafeStateTicket:
             self._driven.settle(ticket.asker.session_id, ticket.outputs, value, error, tell=ticket.alone)
         if error is None:
             ticket.fill(value)
@@ -430,7 +430,7 @@ class Bus:
         self.transactions += 1
         self._current.append(ticket)
         try:
-            if type(ticket) is StandingTicket:
+            if type(ticket) is SafeStateTicket:
                 op = ticket.begin(self._driven.of(ticket.asker.session_id))
             else:
                 op = self._enter_output(ticket, op)
@@ -473,7 +473,7 @@ class Bus:
             if self.state == "wedged" and not self._abandoned:
                 self.state, self.reason = "ready", None
                 self._audit("bus.reopened", bus=self.bus_id, reason="the overdue transaction returned")
-        if type(ticket) is StandingTicket:
+        if type(ticket) is SafeStateTicket:
             return value  # what is safe late is safe, and who waits must learn which outputs are
         took = round((trio.current_time() - ticket.begun_at) * 1000, 3)
         raise TimedOut(

@@ -1,6 +1,6 @@
 """Which outputs of a bus have been driven and not yet brought to their safe state, by which sessions, and what is owed.
 
-The one owner of that fact, for one bus and in memory; the `Ledger` holds the part of it that must outlive the process.
+The one owner of that fact, for one bus and in memory; `OutputsFile` holds the part of it that must outlive the process.
 It remembers who is owed a safe state until that has succeeded, whoever asked for it and how often, and tells of the
 outcome where nobody waits for it any more. What an output is, and what is safe for it, only drivers know; when a bus
 pays its debts is the bus's business.
@@ -41,7 +41,7 @@ import orjson
 from attrs import field, frozen
 
 from hearth._util.files import replace_file
-from hearth.actors.bus.queue import Asker, GiveBack
+from hearth.actors.bus.queue import GiveBack, Requester
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, ResourceBusy
 
@@ -57,7 +57,7 @@ EARLIER_RUN: Final = "an earlier run"
 """Stands where the id of the session would: whose outputs they were is on record in the audit log."""
 
 
-class Driven:
+class DrivenOutputs:
     """The driven outputs of one bus: who holds each one, and who must be asked for again when the bus is back.
 
     `audit(event, **fields)` records what became of them where nobody else will.
@@ -65,12 +65,12 @@ class Driven:
 
     __slots__ = ("_audit", "_bus", "_ended", "_holders", "_ledger", "owed")
 
-    def __init__(self, bus: str, ledger: Ledger, audit: Callable[..., None]) -> None:
+    def __init__(self, bus: str, ledger: OutputsFile, audit: Callable[..., None]) -> None:
         self._audit = audit
         self._bus = bus
         self._ledger = ledger
-        earlier = Asker(EARLIER_RUN, "", "")
-        self._holders: dict[Hashable, list[Asker]] = {
+        earlier = Requester(EARLIER_RUN, "", "")
+        self._holders: dict[Hashable, list[Requester]] = {
             output: [earlier] for output in ledger.found.outputs.get(bus, ())
         }
         self.owed: set[str] = {EARLIER_RUN} if self._holders else set()
@@ -80,10 +80,10 @@ class Driven:
 
     # --- driving --------------------------------------------------------------------------------------------------
 
-    def claim(self, output: Hashable, asker: Asker, *, insist: bool) -> str:
+    def claim(self, output: Hashable, asker: Requester, *, insist: bool) -> str:
         """Enter a session as the one that sets an output; returns the session that an undo gives it back to.
 
-        That is the session that set it before, or this one itself where none did. Raises AuditUnavailable as `Ledger`.
+        That is the session that set it before, or this one itself where none did. Raises AuditUnavailable.
         """
         holders = self._holders.get(output)
         if holders is None:
@@ -96,7 +96,7 @@ class Driven:
             self._holders[output] = [*kept, asker]
         return former
 
-    def borrow(self, output: Hashable, asker: Asker, *, insist: bool) -> str:
+    def borrow(self, output: Hashable, asker: Requester, *, insist: bool) -> str:
         """Note that a session drives an output for a while; returns the session to give it back to."""
         holders = self._living(output)
         if holders:
@@ -125,7 +125,7 @@ class Driven:
             holders = self._holders[output]
             holders[:] = [holder for holder in holders if holder.session_id != taken_by]
 
-    def _living(self, output: Hashable) -> list[Asker]:
+    def _living(self, output: Hashable) -> list[Requester]:
         return [holder for holder in self._holders.get(output, ()) if holder.session_id not in self._ended]
 
     # --- safe states ----------------------------------------------------------------------------------------------
@@ -193,11 +193,11 @@ class Driven:
         )
 
 
-def _holds(session_id: str, holders: Iterable[Asker]) -> bool:
+def _holds(session_id: str, holders: Iterable[Requester]) -> bool:
     return any(holder.session_id == session_id for holder in holders)
 
 
-def _answers_for(session_id: str, holders: list[Asker]) -> bool:
+def _answers_for(session_id: str, holders: list[Requester]) -> bool:
     """True if the end of a session brings an output with these holders to its safe state."""
     last = holders[-1]
     return last.session_id == session_id or any(h.deadman and h.session_id == session_id for h in holders)
@@ -213,7 +213,7 @@ _MOST_BYTES = 1 << 20
 
 
 @frozen
-class Found:
+class FoundOutputs:
     """What an earlier run left: `outputs` by bus id; or why its file could not be read, and where it is now."""
 
     outputs: Mapping[str, tuple[Hashable, ...]] = field(factory=dict)
@@ -231,12 +231,12 @@ class Found:
         ]
 
 
-class Ledger:
+class OutputsFile:
     """The file. Without a path it remembers nothing beyond the process: for tests, and for who wants no file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self.found = Found()
+        self.found = FoundOutputs()
         self.failure: str | None = None
         """Why the file does not say what is so, or None."""
         self._driven: dict[str, dict[Hashable, None]] = {}
@@ -251,23 +251,23 @@ class Ledger:
             self._driven = {bus: dict.fromkeys(outputs) for bus, outputs in self.found.outputs.items()}
         return self.found.notes()
 
-    def _read(self, path: Path, now: float) -> Found:
+    def _read(self, path: Path, now: float) -> FoundOutputs:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
-            return Found()
+            return FoundOutputs()
         except OSError as error:
             return self._moved_aside(path, str(error.strerror), now)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return self._moved_aside(path, "not a regular file", now)
-            return Found(_parse(os.read(fd, _MOST_BYTES)))
+            return FoundOutputs(_parse(os.read(fd, _MOST_BYTES)))
         except (OSError, ValueError) as error:
             return self._moved_aside(path, str(error), now)
         finally:
             os.close(fd)
 
-    def _moved_aside(self, path: Path, why: str, now: float) -> Found:
+    def _moved_aside(self, path: Path, why: str, now: float) -> FoundOutputs:
         stamp = timestamp(now).replace("-", "").replace(":", "")
         aside = path.with_name(f"{path.name}.found-{stamp}")
         trouble = f"driven outputs {path}: cannot be read: {why}"
@@ -275,8 +275,8 @@ class Ledger:
             path.rename(aside)
         except OSError as error:
             self.failure = f"{trouble}, nor moved away: {error.strerror}"
-            return Found(trouble=self.failure)
-        return Found(trouble=trouble, aside=aside)
+            return FoundOutputs(trouble=self.failure)
+        return FoundOutputs(trouble=trouble, aside=aside)
 
     def add(self, bus: str, output: Hashable, *, insist: bool) -> None:
         """Write down that an output is about to be driven.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @frozen(eq=False)
-class Asker:
+class Requester:
     """On whose behalf a bus is used: what a colleague who finds it busy may be told, and who owns driven outputs.
 
     With a `deadman` (a heartbeat, or `on_disconnect: "close"`) the session goes on holding an output that another one
@@ -97,7 +97,7 @@ class Ticket(Slot[Any]):
     def __init__(
         self,
         op: Callable[[Any], Any] | None,
-        asker: Asker,
+        asker: Requester,
         *,
         limit: float,
         priority: int = 1,
@@ -144,12 +144,12 @@ class Ticket(Slot[Any]):
         return True
 
 
-class StandingTicket(Ticket):
+class SafeStateTicket(Ticket):
     """A ticket that keeps its place though nobody waits for it any more: outputs must reach their safe state."""
 
     __slots__ = ("alone", "outputs")
 
-    def __init__(self, asker: Asker, *, limit: float, alone: bool) -> None:
+    def __init__(self, asker: Requester, *, limit: float, alone: bool) -> None:
         super().__init__(partial(_make_safe, []), asker, limit=limit, must_run=True)
         self.alone = alone
         """True when nobody waits for the outcome, so that the bus itself must tell of it."""
@@ -258,10 +258,10 @@ class TicketQueue:
         """True while a ticket waits that must run."""
         return bool(self._must)
 
-    def standing(self, session_id: str) -> StandingTicket | None:
+    def standing(self, session_id: str) -> SafeStateTicket | None:
         """The ticket that waits for the safe state of a session's outputs, if there is one."""
         for ticket in self._must:
-            if type(ticket) is StandingTicket and ticket.asker.session_id == session_id:
+            if type(ticket) is SafeStateTicket and ticket.asker.session_id == session_id:
                 return ticket
         return None
 

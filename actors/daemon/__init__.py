@@ -28,32 +28,32 @@ import trio
 from attrs import evolve
 
 from hearth._version import __version__
-from hearth.actors.bridges.hcp.lazy import open_books, open_desk
+from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
 from hearth.actors.daemon.listen import open_listeners, read_certificates, serves_mcp
-from hearth.actors.daemon.process import RELOAD, Signals, Voice, keep_standard_descriptors
-from hearth.actors.daemon.sandbox import confine_daemon, lacking, own_uid, places_of, plan_of
+from hearth.actors.daemon.process import RELOAD, NonBlockingLogHandler, Signals, keep_standard_descriptors
+from hearth.actors.daemon.sandbox import confine_daemon, missing_features, own_uid, places_of, plan_of
 from hearth.actors.daemon.systemd import Notifier, activated_socket, watched
 from hearth.actors.embedded import job_sessions
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import RESERVED, Doorway
+from hearth.actors.listeners.accept import RESERVED, ConnectionLimiter
 from hearth.actors.runtime import Runtime, RuntimeParts
 from hearth.actors.supervisor import contain
 from hearth.config.model import Config, default_socket, load_config
 from hearth.drivers.sandbox.cage import cannot_hold
 from hearth.errors import ConfigError
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
-from hearth.policy.rules import default_policy, idle_conditions, idle_job_rules, idle_patterns
+from hearth.policy.rules import default_policy, idle_conditions, idle_job_rules, unused_patterns
 from hearth.schema import check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hearth.actors.bridges.hcp.lazy import Books
+    from hearth.actors.bridges.hcp.lazy import JobStorage
     from hearth.actors.listeners.accept import Listener
     from hearth.actors.transport import Carrier
-    from hearth.drivers.sandbox.enforce import Report
+    from hearth.drivers.sandbox.enforce import SandboxReport
     from hearth.policy.principal import Principal
 
 log = logging.getLogger("hearth.daemon")
@@ -69,7 +69,7 @@ class Daemon:
     """One hearthd over its listeners, the first of which is the Unix socket."""
 
     def __init__(
-        self, config: Config, parts: RuntimeParts, *, signals: Signals, voice: Voice, notifier: Notifier
+        self, config: Config, parts: RuntimeParts, *, signals: Signals, voice: NonBlockingLogHandler, notifier: Notifier
     ) -> None:
         self._config = config
         self._signals = signals
@@ -84,7 +84,7 @@ class Daemon:
         if self._runtime is not None:
             self._runtime.refused(carrier, peer, reason)
 
-    def confined(self, report: Report) -> None:
+    def confined(self, report: SandboxReport) -> None:
         """Told, before `run`, what this process is confined to: health and the audit log have it."""
         self._parts = evolve(self._parts, sandbox=report.to_json())
 
@@ -93,9 +93,9 @@ class Daemon:
         assert self._runtime is not None
         return self._runtime
 
-    async def run(self, listeners: Sequence[Listener], path: Path, books: Books | None) -> None:
+    async def run(self, listeners: Sequence[Listener], path: Path, books: JobStorage | None) -> None:
         """Serve until a signal asks to end; whole jobs too, where there are books for them."""
-        doorway = Doorway(self._config.limits.max_connections)
+        doorway = ConnectionLimiter(self._config.limits.max_connections)
         # Not before: it takes over what the last run's records say, which have to be open.
         self._runtime = Runtime(self._parts)
         self._runtime.listeners = [listener.address for listener in listeners]
@@ -103,7 +103,7 @@ class Daemon:
         async with (
             self._runtime.serve() as runtime,
             watched(os.environ, self._notifier, runtime.parts.journal.answer),
-            open_desk(books, runtime, job_sessions(runtime)) as desk,
+            open_job_server(books, runtime, job_sessions(runtime)) as desk,
             trio.open_nursery() as connections,
         ):
             async with trio.open_nursery() as accepting:
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The `hearthd` command. Exits 0 after a signal, 2 when the configuration cannot be used."""
     keep_standard_descriptors()
     options = options_parser().parse_args(argv)
-    voice = Voice()
+    voice = NonBlockingLogHandler()
     logging.basicConfig(level=logging.INFO, format="hearthd: %(levelname)s: %(message)s", handlers=[voice])
     try:
         config = load_config(options.config)
@@ -273,12 +273,12 @@ def _check(config: Config, file: Path | None) -> None:
     takes_certificates = config.tls.listen is not None or any(door.client_ca is not None for door in doors)
     idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(doors))
     jobs = idle_job_rules(parts.policy, parts.capabilities) if config.hcp.serve else []
-    for warning in [*idle_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
+    for warning in [*unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     plan_of(config, parts, places_of(parts, None), 0 if config.sandbox.user else os.geteuid())
     if (reason := cannot_hold(config)) is not None:
         raise ConfigError(reason)
-    for line in lacking(config):
+    for line in missing_features(config):
         sys.stdout.write(f"hearthd: warning: {line}\n")
     for note in parts.capabilities.notes:
         sys.stdout.write(f"hearthd: note: {note}\n")
@@ -302,7 +302,7 @@ def _allow_descriptors(connections: int) -> None:
             )  # fmt: skip
 
 
-def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool) -> None:
+def _serve(config: Config, file: Path | None, voice: NonBlockingLogHandler, *, no_sandbox: bool) -> None:
     signals = Signals()
     _allow_descriptors(config.limits.max_connections)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
@@ -331,7 +331,7 @@ def _serve(config: Config, file: Path | None, voice: Voice, *, no_sandbox: bool)
             for note in parts.capabilities.notes:
                 log.info("%s", note)
         notes = parts.open_records()
-        books = open_books(parts)
+        books = open_job_storage(parts)
         for note in notes if books is None else (*notes, *books.notes):
             log.warning("%s", note)
         signals.started()

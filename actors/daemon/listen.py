@@ -95,10 +95,12 @@ def open_listeners(
 
 def _tls(config: Config, certificates: Certificates, listen: Endpoint, report: Report) -> Listener:
     from hearth.actors.listeners.tcp import TcpListener, bind
-    from hearth.actors.listeners.tls import TlsGreeter
+    from hearth.actors.listeners.tls import TlsHandshake
 
     limits = config.limits
-    greeter = TlsGreeter(certificates, handshake_timeout=limits.handshake_timeout_s, send_timeout=limits.send_timeout_s)
+    greeter = TlsHandshake(
+        certificates, handshake_timeout=limits.handshake_timeout_s, send_timeout=limits.send_timeout_s
+    )
     listening = bind("tls", listen)
     return TcpListener(listening, greeter, certificates, send_timeout=limits.send_timeout_s, report=report)
 
@@ -111,11 +113,11 @@ def _websocket(
     report: Report,
 ) -> Listener:
     from hearth.actors.listeners.tcp import TcpListener, bind
-    from hearth.actors.listeners.websocket import WebSocketGreeter
+    from hearth.actors.listeners.websocket import WebSocketHandshake
     from hearth.policy.principal import Tokens
 
     section, limits = config.websocket, config.limits
-    greeter = WebSocketGreeter(
+    greeter = WebSocketHandshake(
         certificates=certificates,
         origins=frozenset(section.origins),
         tokens=Tokens(tokens),

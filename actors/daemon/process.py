@@ -41,7 +41,7 @@ PATIENCE: Final = 1.0
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-class Voice(logging.Handler):
+class NonBlockingLogHandler(logging.Handler):
     """A logging handler that never waits; `say` takes a line as it is. What is said before `start` waits until then."""
 
     def __init__(self, descriptor: int = STDERR) -> None:

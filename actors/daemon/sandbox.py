@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from hearth.actors.runtime import RuntimeParts
     from hearth.config.model import Config
-    from hearth.drivers.sandbox.enforce import Report
-    from hearth.drivers.sandbox.identity import Identity
-    from hearth.drivers.sandbox.plan import Plan
+    from hearth.drivers.sandbox.enforce import SandboxReport
+    from hearth.drivers.sandbox.identity import ProcessIdentity
+    from hearth.drivers.sandbox.plan import SandboxPlan
 
 log = logging.getLogger("hearth.sandbox")
 
@@ -43,7 +43,7 @@ def own_uid(config: Config) -> int:
     return find_user(config.sandbox.user).uid if uid == 0 and config.sandbox.user is not None else uid
 
 
-def plan_of(config: Config, parts: RuntimeParts, places: Places, uid: int) -> Plan:
+def plan_of(config: Config, parts: RuntimeParts, places: Places, uid: int) -> SandboxPlan:
     """The plan for a daemon of these parts that `uid` starts. Raises ConfigError."""
     return make_plan(
         config,
@@ -69,7 +69,7 @@ def confine_daemon(
     *,
     no_sandbox: bool,
     notifier: int | None = None,
-) -> Report:
+) -> SandboxReport:
     """Start what starts programs, confine this process for good, and tell in the log what is in force.
 
     To be called when addresses are bound and devices known, and before any record is opened or thread started; `made`
@@ -92,8 +92,8 @@ def confine_daemon(
     if plan.user is not None:
         _can_work(plan.user, places)
     if config.sandbox.require and report.state != "in force":
-        lacking = "; ".join(f"{name}: {why}" for name, why in report.missing.items())
-        raise ConfigError(f"[sandbox] require: not all of it can be put in force: {lacking}")
+        missing_features = "; ".join(f"{name}: {why}" for name, why in report.missing.items())
+        raise ConfigError(f"[sandbox] require: not all of it can be put in force: {missing_features}")
     return report
 
 
@@ -111,7 +111,7 @@ def _start_launcher(config: Config, parts: RuntimeParts, *, confined: bool) -> N
     parts.launcher.start(user=find_program_user(config, os.geteuid()), confined=confined)
 
 
-def _can_work(user: Identity, places: Places) -> None:
+def _can_work(user: ProcessIdentity, places: Places) -> None:
     """Raise ConfigError where this user, who we are by now, cannot read what we consist of, or write what we must."""
     if not all(os.access(file, os.R_OK, effective_ids=True) for file in (__file__, os.__file__)):
         raise ConfigError(
@@ -126,7 +126,7 @@ def _can_work(user: Identity, places: Places) -> None:
             )
 
 
-def lacking(config: Config) -> Iterator[str]:
+def missing_features(config: Config) -> Iterator[str]:
     """What of the sandbox could not be put in force here, one line each; raises ConfigError where it is required."""
     if not config.sandbox.enable:
         yield "sandbox: off: [sandbox] enable = false"
@@ -138,7 +138,7 @@ def lacking(config: Config) -> Iterator[str]:
     yield from lines
 
 
-def _prepare(plan: Plan, places: Places, made: Collection[Path], *, durable: bool) -> None:
+def _prepare(plan: SandboxPlan, places: Places, made: Collection[Path], *, durable: bool) -> None:
     """Make the directories on which rules are to stand, and hand over what a user is to own. Raises ConfigError."""
     ours = {default_state_dir(os.environ, 0), default_socket(os.environ, 0).parent, *made}
     try:
@@ -156,7 +156,7 @@ def _prepare(plan: Plan, places: Places, made: Collection[Path], *, durable: boo
         raise ConfigError(f"[sandbox]: {error.filename}: {error.strerror}; see [audit] path and key") from None
 
 
-def _hand_over(user: Identity, places: Places, ours: Collection[Path]) -> None:
+def _hand_over(user: ProcessIdentity, places: Places, ours: Collection[Path]) -> None:
     """Give a user the daemon's own files. Directories of somebody's choice stay: /var/log is not ours to give away."""
     for directory in {places.audit.parent, places.key.parent, *([places.socket.parent] if places.socket else [])}:
         if directory in ours and directory.stat().st_uid == 0:

@@ -45,15 +45,15 @@ _OF_THE_CONNECTION = (
 )  # fmt: skip
 """Errors of a connection that ended before it was accepted, which Linux reports from accept (accept(2))."""
 
-Welcome: TypeAlias = "Callable[[Carrier, Principal], Awaitable[None]]"
+ConnectionHandler: TypeAlias = "Callable[[Carrier, Principal], Awaitable[None]]"
 """Serves a connection to its end."""
 
 
-class Stranger(HearthError):
+class AuthenticationFailed(HearthError):
     """A peer could not prove who it is. It has its answer; this reason is for the log and the audit alone."""
 
 
-class Greeter(Protocol):
+class Handshake(Protocol):
     """Finds out who has connected over TCP."""
 
     @property
@@ -61,7 +61,7 @@ class Greeter(Protocol):
         """How addresses of this carrier begin: "tls", "ws" or "wss"."""
         ...
 
-    async def greet(self, connected: socket.socket, peer: str, welcome: Welcome) -> None:
+    async def greet(self, connected: socket.socket, peer: str, welcome: ConnectionHandler) -> None:
         """Do the handshake, within its deadline, then `await welcome(carrier, principal)`.
 
         Closes `connected` in any case, and lets out nothing that a peer or the network can cause but Stranger.
@@ -76,7 +76,7 @@ class Listener(Protocol):
         """What clients connect to, such as "tls://0.0.0.0:7117"."""
         ...
 
-    async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
+    async def accept_all(self, nursery: trio.Nursery, doorway: ConnectionLimiter, welcome: ConnectionHandler) -> None:
         """Accept until cancelled; each connection is served in a task of `nursery`."""
 
     def reload(self) -> None:
@@ -93,7 +93,7 @@ class Listener(Protocol):
         """All sessions have ended: end what connections it keeps itself, once they have taken what is due to them."""
 
 
-class Doorway:
+class ConnectionLimiter:
     """Counts who is inside and who waits at the door, over all listeners of a daemon."""
 
     def __init__(self, max_connections: int) -> None:

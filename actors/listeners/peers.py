@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from hearth.actors.listeners.accept import Stranger
+from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.errors import PermissionDenied
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _PROXIED = (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")
 """Headers by which a proxy says that it speaks for somebody else."""
 
 
-class Refused(Stranger):
+class Refused(AuthenticationFailed):
     """The request is answered with this HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -72,7 +72,7 @@ def caller(
         return known
     try:
         holder = certificate()
-    except Stranger as stranger:
+    except AuthenticationFailed as stranger:
         raise Refused(401, str(stranger)) from None
     if holder is not None:
         return holder

@@ -11,7 +11,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from hearth.actors.listeners.accept import BACKLOG, Stranger, each_accepted
+from hearth.actors.listeners.accept import BACKLOG, AuthenticationFailed, each_accepted
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.loopback import peer_uid
 from hearth.protocol.jsonrpc import dump_error
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import trio
 
-    from hearth.actors.listeners.accept import Doorway, Greeter, Welcome
+    from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter, Handshake
     from hearth.actors.listeners.tls import Certificates
     from hearth.actors.transport import Carrier
     from hearth.config.model import Endpoint
@@ -57,9 +57,9 @@ def address_of(scheme: str, listening: socket.socket) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-async def each_stranger(
+async def limit_unknown_peers(
     listening: socket.socket,
-    doorway: Doorway,
+    doorway: ConnectionLimiter,
     send_timeout: float,
     begin: Callable[[socket.socket, str, Callable[[], None]], None],
 ) -> None:
@@ -111,7 +111,7 @@ class TcpListener(Listening):
     def __init__(
         self,
         listening: socket.socket,
-        greeter: Greeter,
+        greeter: Handshake,
         certificates: Certificates | None,
         *,
         send_timeout: float,
@@ -122,21 +122,21 @@ class TcpListener(Listening):
         self._send_timeout = send_timeout
         self._report = report
 
-    async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
+    async def accept_all(self, nursery: trio.Nursery, doorway: ConnectionLimiter, welcome: ConnectionHandler) -> None:
         """See Listener."""
 
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
             nursery.start_soon(self._greet, connected, peer, doorway, settled, welcome)
 
-        await each_stranger(self._listening, doorway, self._send_timeout, begin)
+        await limit_unknown_peers(self._listening, doorway, self._send_timeout, begin)
 
     async def _greet(
         self,
         connected: socket.socket,
         peer: str,
-        doorway: Doorway,
+        doorway: ConnectionLimiter,
         settled: Callable[[], None],
-        welcome: Welcome,
+        welcome: ConnectionHandler,
     ) -> None:
         async def let_in(carrier: Carrier, principal: Principal) -> None:
             settled()
@@ -153,7 +153,7 @@ class TcpListener(Listening):
 
         try:
             await self._greeter.greet(connected, peer, let_in)
-        except Stranger as stranger:
+        except AuthenticationFailed as stranger:
             self._report(self._greeter.scheme, peer, str(stranger))
         finally:
             settled()

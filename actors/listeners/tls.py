@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import trio
 
-from hearth.actors.listeners.accept import Stranger
+from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.listeners.streams import SocketTransport, StreamCarrier, reason_of
 from hearth.actors.transport import PeerGone
 from hearth.errors import ConfigError, PermissionDenied
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cryptography.x509 import Certificate
 
-    from hearth.actors.listeners.accept import Welcome
+    from hearth.actors.listeners.accept import ConnectionHandler
     from hearth.policy.principal import Principal
 
 # --- certificates -----------------------------------------------------------------------------------------------------
@@ -346,8 +346,8 @@ _REASONS = {
 """By OpenSSL's name of the reason."""
 
 
-class TlsGreeter:
-    """Lets in who has a certificate of the CA. See Greeter; times in seconds."""
+class TlsHandshake:
+    """Lets in who has a certificate of the CA. See Handshake; times in seconds."""
 
     scheme = "tls"
 
@@ -356,15 +356,15 @@ class TlsGreeter:
         self._handshake_timeout = handshake_timeout
         self._send_timeout = send_timeout
 
-    async def greet(self, connected: socket.socket, peer: str, welcome: Welcome) -> None:
-        """See Greeter."""
+    async def greet(self, connected: socket.socket, peer: str, welcome: ConnectionHandler) -> None:
+        """See Handshake."""
         del peer
         stream = await handshake(connected, self._certificates, self._handshake_timeout, self._send_timeout)
         carrier = TlsCarrier(stream)
         try:
             principal = certificate_of(stream)
             if principal is None:
-                raise Stranger("no certificate")
+                raise AuthenticationFailed("no certificate")
             with contextlib.suppress(PeerGone):
                 await welcome(carrier, principal)
         finally:
@@ -406,10 +406,10 @@ async def handshake(
             await stream.do_handshake()
         done = True
     except trio.TooSlowError:
-        raise Stranger(f"timed out: no TLS handshake within {timeout:g} s") from None
+        raise AuthenticationFailed(f"timed out: no TLS handshake within {timeout:g} s") from None
     except trio.BrokenResourceError as error:
         _send_alert(connected, stream)
-        raise Stranger(_why(error)) from None
+        raise AuthenticationFailed(_why(error)) from None
     finally:
         if not done:
             transport.close()
@@ -440,15 +440,15 @@ def certificate_of(stream: trio.SSLStream[SocketTransport]) -> Principal | None:
             return None
         # A TLS 1.2 client that resumes a session is not verified again.
         if ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time():
-            raise Stranger("its certificate has expired")
+            raise AuthenticationFailed("its certificate has expired")
         if _is_authority(stream.getpeercert(binary_form=True)):
-            raise Stranger("its certificate is of the wrong purpose: a CA's")
+            raise AuthenticationFailed("its certificate is of the wrong purpose: a CA's")
         return from_certificate(certificate)
     except PermissionDenied as error:
-        raise Stranger(str((error.data or {}).get("reason", error))) from None
+        raise AuthenticationFailed(str((error.data or {}).get("reason", error))) from None
     except ValueError as error:
         # Both ssl and cryptography: an oddity in what the CA has signed.
-        raise Stranger(f"its certificate cannot be read: {error}") from None
+        raise AuthenticationFailed(f"its certificate cannot be read: {error}") from None
 
 
 def _is_authority(der: bytes) -> bool:

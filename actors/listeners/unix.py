@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import trio
 
-    from hearth.actors.listeners.accept import Doorway, Welcome
+    from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter
     from hearth.errors import QueueFull
     from hearth.policy.principal import Principal
 
@@ -156,7 +156,7 @@ class UnixListener:
         self._send_timeout = send_timeout
         self.address = f"unix:{path}"
 
-    async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
+    async def accept_all(self, nursery: trio.Nursery, doorway: ConnectionLimiter, welcome: ConnectionHandler) -> None:
         """See Listener."""
 
         async def serve(connected: socket.socket, principal: Principal) -> None:

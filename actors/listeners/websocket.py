@@ -17,11 +17,11 @@ import wsproto.utilities
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
 from hearth.actors.listeners import peers
-from hearth.actors.listeners.accept import Stranger
+from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.listeners.peers import Refused, nobody, values
 from hearth.actors.listeners.streams import SocketTransport
 from hearth.actors.listeners.tls import certificate_of, handshake
-from hearth.actors.listeners.websocket_stream import SLACK, TOO_BIG, Meter, Pulse, Wire
+from hearth.actors.listeners.websocket_stream import SLACK, TOO_BIG, KeepAliveTimer, RateMeter, Wire
 from hearth.actors.transport import PeerGone, Unreadable
 from hearth.policy.principal import from_loopback
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from trio_websocket import WebSocketConnection, WebSocketRequest
 
-    from hearth.actors.listeners.accept import Welcome
+    from hearth.actors.listeners.accept import ConnectionHandler
     from hearth.actors.listeners.peers import Certificate
     from hearth.actors.listeners.tls import Certificates
     from hearth.policy.principal import Principal, Tokens
@@ -108,8 +108,8 @@ class WebSocketCarrier:
         await self._wire.aclose()
 
 
-class WebSocketGreeter:
-    """Answers WebSocket handshakes, over TLS where there are certificates. Implements `accepting.Greeter`.
+class WebSocketHandshake:
+    """Answers WebSocket handshakes, over TLS where there are certificates. Implements `accept.Handshake`.
 
     `origins` are the pages that may connect, as a browser writes them ("http://127.0.0.1:8000"). Times are seconds;
     `handshake_timeout` is for TLS and HTTP together. `behind_proxy` says that who connects speaks for others.
@@ -137,11 +137,11 @@ class WebSocketGreeter:
         self._send_timeout = send_timeout
         self._ping_interval = ping_interval
         self._ping_timeout = ping_timeout
-        self._pulse = Pulse(min(ping_interval, ping_timeout) / LOOKS)
+        self._pulse = KeepAliveTimer(min(ping_interval, ping_timeout) / LOOKS)
         self.scheme = "ws" if certificates is None else "wss"
 
-    async def greet(self, connected: socket.socket, peer: str, welcome: Welcome) -> None:
-        """See Greeter."""
+    async def greet(self, connected: socket.socket, peer: str, welcome: ConnectionHandler) -> None:
+        """See Handshake."""
         deadline = trio.current_time() + self._handshake_timeout
         with connected:
             if self._certificates is None:
@@ -159,7 +159,7 @@ class WebSocketGreeter:
         return Wire(
             stream,
             transport,
-            meter=Meter(allowance, trio.current_time()),
+            meter=RateMeter(allowance, trio.current_time()),
             ping_interval=self._ping_interval,
             ping_timeout=self._ping_timeout,
         )
@@ -171,10 +171,10 @@ class WebSocketGreeter:
         certificate: Certificate,
         deadline: float,
         peer: str,
-        welcome: Welcome,
+        welcome: ConnectionHandler,
     ) -> None:
         """Greet, and serve whoever may come in, until the connection is closed. Raises Stranger."""
-        stranger: Stranger | None = None
+        stranger: AuthenticationFailed | None = None
         contained = IN_HANDSHAKE
         try:
             async with trio.open_nursery() as nursery:
@@ -184,7 +184,7 @@ class WebSocketGreeter:
                     log.debug("%s: %s", peer, principal.key)
                     with self._pulse.watching(wire):
                         await welcome(WebSocketCarrier(connection, wire, self._max_document_bytes), principal)
-                except Stranger as refused:
+                except AuthenticationFailed as refused:
                     stranger = refused
                 finally:
                     with trio.CancelScope(shield=True):
@@ -194,7 +194,7 @@ class WebSocketGreeter:
             # Names only: some of these texts quote what the peer sent.
             log.debug("%s: connection ended by %s", peer, ", ".join(sorted(_names(errors))))
             if contained is IN_HANDSHAKE and errors.subgroup(MALFORMED) is not None:
-                stranger = Stranger(NO_REQUEST)
+                stranger = AuthenticationFailed(NO_REQUEST)
         if wire.cut is not None:
             log.info("%s: connection cut: %s", peer, wire.cut)
         if stranger is not None:
@@ -220,7 +220,7 @@ class WebSocketGreeter:
             connection = await request.accept(subprotocol=subprotocol)
             wire.frames(nursery, lambda: connection.closed)
             return connection, principal
-        raise Stranger(f"timed out: no WebSocket handshake within {self._handshake_timeout:g} s")
+        raise AuthenticationFailed(f"timed out: no WebSocket handshake within {self._handshake_timeout:g} s")
 
     async def _request(self, nursery: trio.Nursery, wire: Wire) -> WebSocketRequest:
         # The library waits for a request for ever, also on a stream that has ended.
@@ -231,7 +231,7 @@ class WebSocketGreeter:
             finally:
                 wire.on_end = None
         if wire.answered:
-            raise Stranger(NO_REQUEST)
+            raise AuthenticationFailed(NO_REQUEST)
         raise PeerGone("it hung up before it asked for anything")
 
 

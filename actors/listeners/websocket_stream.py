@@ -71,7 +71,7 @@ class Wire(trio.abc.Stream):
         stream: trio.abc.Stream,
         transport: SocketTransport,
         *,
-        meter: Meter,
+        meter: RateMeter,
         ping_interval: float,
         ping_timeout: float,
     ) -> None:
@@ -293,7 +293,7 @@ class Wire(trio.abc.Stream):
         return struct.pack("!BBH", _CLOSE, 2, closed.code if broken and closed is not None else self.farewell)
 
 
-class Pulse:
+class KeepAliveTimer:
     """Ticks for all wires of a listener: one task while there are any, instead of a task or a timer for each.
 
     A silence is noticed up to a `period` (seconds) late.
@@ -343,7 +343,7 @@ FRAME_COST, CONTROL_COST = 64, 1 << 10
 as much work as one of kilobytes."""
 
 
-class Meter:
+class RateMeter:
     """Counts for one connection; `spent` is set back to 0 by whoever takes a message.
 
     `frames` is set once frames are spoken instead of HTTP. `allowance` is in bytes; times are seconds, of any clock.

@@ -15,7 +15,7 @@ from attrs import frozen
 from hearth.drivers.linux.device_users import group_name, lets_group_in, user_name
 
 if TYPE_CHECKING:
-    from hearth.drivers.boards.profile import Kind
+    from hearth.drivers.boards.profile import BusKind
 
 GROUPS = {"gpio": "gpio", "i2c": "i2c", "uart": "dialout"}
 """The groups that distributions use for each kind, where they have one."""
@@ -36,7 +36,7 @@ class Lack:
     cure: str
 
 
-def lack_of(path: str, kind: Kind) -> Lack | None:
+def lack_of(path: str, kind: BusKind) -> Lack | None:
     """What this process lacks to open a node for reading and writing; None if nothing, or if the node is gone."""
     if os.access(path, os.R_OK | os.W_OK, effective_ids=True):
         return None
@@ -56,7 +56,7 @@ def join(group: str, user: str) -> str:
     return f"sudo usermod -aG {group} {user}   # then log in again"
 
 
-def rule(path: str, kind: Kind) -> list[str]:
+def rule(path: str, kind: BusKind) -> list[str]:
     """The commands that give a node that is root's alone to the kind's group, now and at each start."""
     group, subsystem = GROUPS[kind], _SUBSYSTEMS[kind]
     text = _RULES[kind].format(node=Path(path).resolve().name)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.drivers.boards.discover import Machine
-    from hearth.drivers.boards.profile import ChipSpec, DeviceSpec, I2cSpec, Kind, Profile, UartSpec, Undriven
+    from hearth.drivers.boards.profile import BusKind, ChipSpec, DeviceSpec, I2cSpec, Profile, UartSpec, Undriven
     from hearth.drivers.gpio import LineSpec
     from hearth.drivers.uart import UartSettings
 
@@ -64,7 +64,7 @@ class BoardDriver(BaseDriver):
             "undriven": [entry.to_json() for entry in self._undriven],
         }
 
-    def _missing(self, kind: Kind) -> list[dict[str, Any]]:
+    def _missing(self, kind: BusKind) -> list[dict[str, Any]]:
         return [entry.to_json() for entry in self._undriven if entry.kind == kind]
 
     def gpio(self) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
             i2c=(*profile.i2c, *found.i2c),
             uarts=(*profile.uarts, *found.uarts),
         )
-    specs: list[tuple[Kind, str, str, Any]] = [
+    specs: list[tuple[BusKind, str, str, Any]] = [
         *(("gpio", chip.label, chip.driver, chip) for chip in profile.chips),
         *(("i2c", str(i2c.bus), i2c.driver, i2c) for i2c in profile.i2c),
         *(("uart", uart.port, uart.driver, uart) for uart in profile.uarts),
@@ -431,7 +431,7 @@ def _linux_uart(spec: UartSpec, _style: Style | None, _seed: int) -> Driver:
     return LinuxUart(spec.port, spec.path, spec.settings)
 
 
-_FACTORIES: Mapping[tuple[Kind, str], Callable[[Any, Style | None, int], Driver]] = {
+_FACTORIES: Mapping[tuple[BusKind, str], Callable[[Any, Style | None, int], Driver]] = {
     ("gpio", "sim"): _sim_gpio,
     ("i2c", "sim"): _sim_i2c,
     ("uart", "sim"): _sim_uart,

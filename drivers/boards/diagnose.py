@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundPort, Machine, Machinery
-    from hearth.drivers.boards.profile import ChipSpec, I2cSpec, Kind, Profile, UartSpec
+    from hearth.drivers.boards.profile import BusKind, ChipSpec, I2cSpec, Profile, UartSpec
     from hearth.drivers.linux.device_users import Holder, Holders
 
 # --- fit --------------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ OURS = "hearth"
 
 
 @frozen
-class Misfit:
+class ProfileProblem:
     """`severity` is "fail" for what cannot work, "warn" for what depends on who runs the daemon, or looks wrong."""
 
     key: str
@@ -49,7 +49,7 @@ class Misfit:
         return {"key": self.key, "severity": self.severity, "problem": self.problem, "cure": self.cure}
 
 
-def misfits(profile: Profile, found: Machinery, holders: Holders, machine: Machine = THIS) -> Iterator[Misfit]:
+def misfits(profile: Profile, found: Machinery, holders: Holders, machine: Machine = THIS) -> Iterator[ProfileProblem]:
     """What keeps the profile from working here.
 
     What it merely looks for (`discover`) need not be there; but what is there and cannot be had is told.
@@ -65,16 +65,16 @@ def misfits(profile: Profile, found: Machinery, holders: Holders, machine: Machi
             yield from _port_misfits(f"uart[{index}]", port, found.ports, holders)
     for entry in survey(profile, found, holders).undriven:
         if not entry.left_alone:
-            yield Misfit(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
+            yield ProfileProblem(f"discover.{entry.kind}", "warn", f"{entry.name}: {entry.reason}", entry.cure)
 
 
-def _lack_misfits(key: str, path: str, kind: Kind) -> Iterator[Misfit]:
+def _lack_misfits(key: str, path: str, kind: BusKind) -> Iterator[ProfileProblem]:
     lack = lack_of(path, kind)
     if lack is not None:
-        yield Misfit(key, "warn", f"{lack.reason}: hearthd could not either, as this user", lack.cure)
+        yield ProfileProblem(key, "warn", f"{lack.reason}: hearthd could not either, as this user", lack.cure)
 
 
-def _chip_misfits(key: str, spec: ChipSpec, chips: tuple[FoundChip, ...], holders: Holders) -> Iterator[Misfit]:
+def _chip_misfits(key: str, spec: ChipSpec, chips: tuple[FoundChip, ...], holders: Holders) -> Iterator[ProfileProblem]:
     if spec.path is not None:
         key = f"{key}.path"
         matching = [chip for chip in chips if chip.path == realpath(spec.path)]
@@ -85,14 +85,14 @@ def _chip_misfits(key: str, spec: ChipSpec, chips: tuple[FoundChip, ...], holder
         wanted = f"a chip labelled {spec.label!r}"
     if len(matching) > 1:
         nodes = ", ".join(chip.path for chip in matching)
-        yield Misfit(key, "fail", f"{wanted} is there {len(matching)} times: {nodes}", "say which with `path`")
+        yield ProfileProblem(key, "fail", f"{wanted} is there {len(matching)} times: {nodes}", "say which with `path`")
     elif not matching:
         closed = [chip for chip in chips if chip.label is None]
         for chip in closed:
             yield from _lack_misfits(key, chip.path, "gpio")
         there = ", ".join(f"{chip.label!r} ({chip.node})" for chip in chips if chip.label is not None)
         cure = "is it plugged in and its kernel module loaded? One of those that could not be opened may be it"
-        yield Misfit(
+        yield ProfileProblem(
             key,
             "warn" if closed else "fail",
             f"{wanted} is not there; there is {there or 'none that could be opened'}",
@@ -103,20 +103,20 @@ def _chip_misfits(key: str, spec: ChipSpec, chips: tuple[FoundChip, ...], holder
         yield from _lines_misfits(key.partition(".")[0], spec, matching[0], holders)
 
 
-def _lines_misfits(key: str, spec: ChipSpec, chip: FoundChip, holders: Holders) -> Iterator[Misfit]:
+def _lines_misfits(key: str, spec: ChipSpec, chip: FoundChip, holders: Holders) -> Iterator[ProfileProblem]:
     if chip.error is not None:
         return
     for line in spec.lines:
         place = f"{key}.lines.{line.name}"
         if line.offset >= len(chip.lines):
             what = f"the chip has the lines 0 to {len(chip.lines) - 1}, and no {line.offset}"
-            yield Misfit(place, "fail", what, "correct `names`: the index of a name is the line's offset")
+            yield ProfileProblem(place, "fail", what, "correct `names`: the index of a name is the line's offset")
             continue
         found = chip.lines[line.offset]
         if line.reserved is None and found.consumer not in (None, OURS):
             processes = ", ".join(map(str, holders.lines.get((chip.node, line.offset), ())))
             who = "the kernel" if found.consumer == KERNEL else repr(found.consumer)
-            yield Misfit(
+            yield ProfileProblem(
                 place,
                 "fail",
                 f"line {line.offset} is held by {who}{f', which is {processes}' if processes else ''}",
@@ -125,10 +125,12 @@ def _lines_misfits(key: str, spec: ChipSpec, chip: FoundChip, holders: Holders) 
         elsewhere = [other.offset for other in chip.lines if other.name == line.name]
         if elsewhere and line.offset not in elsewhere:
             what = f"the kernel gives this name to line {elsewhere[0]}, the profile to line {line.offset}"
-            yield Misfit(place, "warn", what, "correct `names`: the index of a name is the line's offset")
+            yield ProfileProblem(place, "warn", what, "correct `names`: the index of a name is the line's offset")
 
 
-def _adapter_misfits(key: str, spec: I2cSpec, adapters: tuple[FoundAdapter, ...], machine: Machine) -> Iterator[Misfit]:
+def _adapter_misfits(
+    key: str, spec: I2cSpec, adapters: tuple[FoundAdapter, ...], machine: Machine
+) -> Iterator[ProfileProblem]:
     if spec.adapter is not None:
         key = f"{key}.adapter"
         matching = [adapter for adapter in adapters if adapter.name == spec.adapter]
@@ -141,20 +143,20 @@ def _adapter_misfits(key: str, spec: I2cSpec, adapters: tuple[FoundAdapter, ...]
         matching = [adapter for adapter in matching if adapter.bus == spec.bus]
     if len(matching) > 1:
         nodes = ", ".join(adapter.node for adapter in matching)
-        yield Misfit(key, "fail", f"{wanted} is there {len(matching)} times: {nodes}", "say which with `bus`")
+        yield ProfileProblem(key, "fail", f"{wanted} is there {len(matching)} times: {nodes}", "say which with `bus`")
         return
     if not matching:
         there = ", ".join(f"{adapter.node} {adapter.name!r}" for adapter in adapters)
         cure = "is it switched on in the firmware's settings or the device tree? Else correct the profile"
         if not adapters:
             cure = "`sudo modprobe i2c-dev` makes the nodes; is the adapter switched on?"
-        yield Misfit(key, "fail", f"{wanted} is not there; there is {there or 'none'}", cure)
+        yield ProfileProblem(key, "fail", f"{wanted} is not there; there is {there or 'none'}", cure)
         return
     yield from _lack_misfits(key, matching[0].path, "i2c")
     owned = clients(matching[0].bus, machine)
     for index, device in enumerate(spec.devices):
         if device.addr in owned:
-            yield Misfit(
+            yield ProfileProblem(
                 f"{key.partition('.')[0]}.device[{index}].addr",
                 "warn",
                 f"{device.addr:#04x} belongs to the kernel driver {owned[device.addr]!r}, and hearth leaves it alone",
@@ -162,7 +164,7 @@ def _adapter_misfits(key: str, spec: I2cSpec, adapters: tuple[FoundAdapter, ...]
             )
 
 
-def _port_misfits(key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holders: Holders) -> Iterator[Misfit]:
+def _port_misfits(key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holders: Holders) -> Iterator[ProfileProblem]:
     assert spec.path is not None, "parse_port asks for it"
     node = realpath(spec.path)
     key = f"{key}.path"
@@ -174,19 +176,19 @@ def _port_misfits(key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holder
     if port is None:
         there = ", ".join(port.path for port in ports if port.origin.above)
         cure = "is it plugged in? /dev/serial/by-id has names that stay the same"
-        yield Misfit(key, "fail", f"{spec.path} is not there; there is {there or 'none'}", cure)
+        yield ProfileProblem(key, "fail", f"{spec.path} is not there; there is {there or 'none'}", cure)
         return
     yield from lack
     if port.console:
         cure = "take its console= from the kernel's command line"
-        yield Misfit(key, "fail", f"the kernel writes its console to {node}", cure)
+        yield ProfileProblem(key, "fail", f"the kernel writes its console to {node}", cure)
     others = [holder for holder in holders.nodes.get(node, ()) if holder.name != HEARTHD]
     if port.terminal_of:
         who = ", ".join(port.terminal_of[:3])
         cure = f"sudo systemctl disable --now serial-getty@{port.node}.service"
-        yield Misfit(key, "fail", f"{node} is the terminal of {who}", cure)
+        yield ProfileProblem(key, "fail", f"{node} is the terminal of {who}", cure)
     elif others:
-        yield Misfit(key, "fail", f"{node} is open in {', '.join(map(str, others))}", "end that program")
+        yield ProfileProblem(key, "fail", f"{node} is open in {', '.join(map(str, others))}", "end that program")
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
@@ -262,7 +264,7 @@ def _chip(chip: FoundChip, holders: Holders) -> dict[str, Any]:
     }
 
 
-def _state(kind: Kind, path: str, reason: str | None, holders: tuple[Holder, ...]) -> dict[str, Any]:
+def _state(kind: BusKind, path: str, reason: str | None, holders: tuple[Holder, ...]) -> dict[str, Any]:
     lack = lack_of(path, kind)
     return {
         "not_driven": None if reason is None else {"reason": reason, "cure": NAME_IT},

@@ -43,7 +43,7 @@ THIS = Machine()
 
 
 @frozen
-class Origin:
+class DeviceOrigin:
     """Where a device sits: the subsystems above it, nearest first ("i2c", "usb", "pci"), and who described it."""
 
     above: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class FoundChip:
 
     node: str
     path: str
-    origin: Origin
+    origin: DeviceOrigin
     label: str | None = None
     lines: tuple[FoundLine, ...] = ()
     error: str | None = None
@@ -84,7 +84,7 @@ class FoundAdapter:
     node: str
     path: str
     bus: int
-    origin: Origin
+    origin: DeviceOrigin
     name: str | None = None
 
 
@@ -94,7 +94,7 @@ class FoundPort:
 
     node: str
     path: str
-    origin: Origin
+    origin: DeviceOrigin
     console: bool = False
     terminal_of: tuple[str, ...] = ()
 
@@ -152,7 +152,7 @@ def find_ports(machine: Machine = THIS) -> list[FoundPort]:
         # Type 0 is a UART's slot without a UART in it.
         if not serial or not path.exists() or _read(node / "type") == "0":
             continue
-        origin = _origin(node / "device", machine) if (node / "device").exists() else Origin()
+        origin = _origin(node / "device", machine) if (node / "device").exists() else DeviceOrigin()
         users = tuple(terminals.get(os.makedev(*number), ()))
         found.append(FoundPort(node.name, str(path), origin, node.name in consoles, users))
     return found
@@ -186,7 +186,7 @@ def clients(bus: int, machine: Machine = THIS) -> dict[int, str]:
     return owned
 
 
-def _chip(node: str, path: str, origin: Origin) -> FoundChip:
+def _chip(node: str, path: str, origin: DeviceOrigin) -> FoundChip:
     import gpiod
 
     try:
@@ -214,7 +214,7 @@ def _numbered(directory: Path, pattern: str) -> list[Path]:
     return sorted(directory.glob(pattern), key=key)
 
 
-def _origin(device: Path, machine: Machine) -> Origin:
+def _origin(device: Path, machine: Machine) -> DeviceOrigin:
     """Walk from a device up to the root of the device tree."""
     above: list[str] = []
     driver = described = None
@@ -237,7 +237,7 @@ def _origin(device: Path, machine: Machine) -> Origin:
                 described = "acpi"
         on_a_card = on_a_card or subsystem == "pci"
         place = place.parent
-    return Origin(tuple(above), driver, described, compatible)
+    return DeviceOrigin(tuple(above), driver, described, compatible)
 
 
 def _read(path: Path) -> str | None:

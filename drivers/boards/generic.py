@@ -22,8 +22,8 @@ from hearth.drivers.linux.device_users import NOBODY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hearth.drivers.boards.discover import FoundAdapter, FoundChip, FoundLine, FoundPort, Machinery, Origin
-    from hearth.drivers.boards.profile import Kind
+    from hearth.drivers.boards.discover import DeviceOrigin, FoundAdapter, FoundChip, FoundLine, FoundPort, Machinery
+    from hearth.drivers.boards.profile import BusKind
     from hearth.drivers.linux.device_users import Holder, Holders
 
 HEADERS: Mapping[str, str] = {"pinctrl-bcm2711": "rpi4", "pinctrl-rp1": "rpi5"}
@@ -72,7 +72,7 @@ def _asked(patterns: tuple[str, ...] | None, *names: str | None) -> bool:
 
 
 def _refused(
-    undriven: list[Undriven], kind: Kind, node: str, path: str, label: str | None, *, reason: str | None
+    undriven: list[Undriven], kind: BusKind, node: str, path: str, label: str | None, *, reason: str | None
 ) -> bool:
     """Whether this one is not driven: because of `reason`, or for lack of a permission."""
     if reason is not None:
@@ -237,11 +237,11 @@ def port_reason(port: FoundPort, open_in: Sequence[Holder] = ()) -> str | None:
     return None
 
 
-def _is_a_card(origin: Origin) -> bool:
+def _is_a_card(origin: DeviceOrigin) -> bool:
     return origin.described_by is None and "pci" in origin.above
 
 
-def _behind_a_bus(origin: Origin) -> bool:
+def _behind_a_bus(origin: DeviceOrigin) -> bool:
     """Whether the chip is a device on a bus, in contrast to a part of the processor or of the main board."""
     # An I2C client and its adapter are both of the subsystem "i2c", so a client has two of them above it.
     client = origin.above.count("i2c") >= 2 or bool(_CLIENTS & set(origin.above))

@@ -22,7 +22,7 @@ from hearth.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Kind: TypeAlias = Literal["gpio", "i2c", "uart", "sensors"]
+BusKind: TypeAlias = Literal["gpio", "i2c", "uart", "sensors"]
 
 _SHIPPED = Path(__file__).parent
 
@@ -46,7 +46,7 @@ class Undriven:
     could be driven and is not, out of caution.
     """
 
-    kind: Kind
+    kind: BusKind
     name: str
     reason: str
     path: str | None = None
@@ -73,7 +73,7 @@ class Profile:
     uarts: tuple[UartSpec, ...] = ()
     sensors: tuple[SensorSpec, ...] = ()
     tools: tuple[str, ...] = ("*",)
-    discover: Mapping[Kind, tuple[str, ...]] = field(factory=dict)
+    discover: Mapping[BusKind, tuple[str, ...]] = field(factory=dict)
     """What to look for on the machine besides what is listed: kind to patterns of nodes and names, ("*",) for all."""
 
 
@@ -117,7 +117,7 @@ def parse_profile(content: Mapping[str, object], source: str) -> Profile:
     top = Table(source, "", content)
     tools = top.table("tools")
     discover = top.table("discover")
-    kinds: tuple[Kind, ...] = ("gpio", "i2c", "uart", "sensors")
+    kinds: tuple[BusKind, ...] = ("gpio", "i2c", "uart", "sensors")
     profile = Profile(
         name=top.text("name"),
         description=top.text("description"),

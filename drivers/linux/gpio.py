@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import gpiod
 
-    from hearth.drivers.linux.gpio_chips import FoundChip
+    from hearth.drivers.linux.gpio_chips import ChipNode
     from hearth.drivers.linux.gpio_lines import KernelLine
 
 
@@ -69,7 +69,7 @@ class LinuxGpio(BaseDriver):
         self._specs = {spec.offset: spec for spec in lines}
         self._buffer = event_buffer
         self._place = f"gpio chip {label}"
-        self._found: FoundChip | None = None
+        self._found: ChipNode | None = None
         self._chip: gpiod.Chip | None = None
         self._pump: EdgePump | None = None
         self._cells: dict[int, _Cell] = {}

@@ -31,7 +31,7 @@ _SLEEPERS = frozenset({"raspberrypi-exp-gpio", "gpio-aggregator", "gpio-virtuser
 
 
 @frozen
-class FoundChip:
+class ChipNode:
     """A chip that is there: its device node, the kernel's name and label for it, and how many lines it has."""
 
     path: str
@@ -41,18 +41,18 @@ class FoundChip:
 
 
 @frozen
-class Survey:
+class ChipSurvey:
     """What a look at /dev found; `refused` are nodes that could not be opened, with the errno."""
 
-    chips: tuple[FoundChip, ...]
+    chips: tuple[ChipNode, ...]
     refused: tuple[tuple[str, int], ...]
 
 
-def survey(dev: Path = Path("/dev")) -> Survey:
+def survey(dev: Path = Path("/dev")) -> ChipSurvey:
     """Look at every GPIO chip that has a device node; asks each for its label and nothing else."""
     import gpiod
 
-    chips: list[FoundChip] = []
+    chips: list[ChipNode] = []
     refused: list[tuple[str, int]] = []
     seen: set[int] = set()
     # The shortest names first: a link that stands for a chip (gpiochip4 on a Raspberry Pi 5) is no second chip.
@@ -69,11 +69,11 @@ def survey(dev: Path = Path("/dev")) -> Survey:
             if error.errno not in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
                 refused.append((str(path), error.errno or 0))
             continue
-        chips.append(FoundChip(str(path), info.name, info.label, info.num_lines))
-    return Survey(tuple(chips), tuple(refused))
+        chips.append(ChipNode(str(path), info.name, info.label, info.num_lines))
+    return ChipSurvey(tuple(chips), tuple(refused))
 
 
-def find_chip(label: str, path: str | None = None) -> FoundChip:
+def find_chip(label: str, path: str | None = None) -> ChipNode:
     """The chip at `path`, else the one that has this label. Raises DeviceError: not there, ambiguous, not permitted."""
     if path is not None:
         return _chip_at(label, path)
@@ -101,7 +101,7 @@ def find_chip(label: str, path: str | None = None) -> FoundChip:
     )
 
 
-def _chip_at(label: str, path: str) -> FoundChip:
+def _chip_at(label: str, path: str) -> ChipNode:
     import gpiod
 
     try:
@@ -109,10 +109,10 @@ def _chip_at(label: str, path: str) -> FoundChip:
             info = chip.get_info()
     except OSError as error:
         raise cannot_open(label, path, error.errno or 0) from error
-    return FoundChip(path, info.name, info.label, info.num_lines)
+    return ChipNode(path, info.name, info.label, info.num_lines)
 
 
-def open_chip(label: str, path: str | None = None) -> tuple[gpiod.Chip, FoundChip]:
+def open_chip(label: str, path: str | None = None) -> tuple[gpiod.Chip, ChipNode]:
     """Find a chip and open it; the caller closes it. Raises DeviceError."""
     import gpiod
 

@@ -88,7 +88,7 @@ FUNCTIONS: dict[str, int] = {
 
 
 @frozen
-class Call:
+class SmbusCall:
     """One SMBus call: how many bytes it writes (the register's number included) and how many it then reads."""
 
     name: str
@@ -166,15 +166,15 @@ def _read_block(bus: SMBus, addr: int, data: bytes, length: int) -> bytes:
 _NONE, _ONE, _TWO, _THREE = (_exactly(count) for count in range(4))
 
 CALLS = (
-    Call("send byte", _SEND, _ONE, _NONE, _send),
-    Call("receive byte", RECEIVE, _NONE, _ONE, _receive),
-    Call("write byte data", _WRITE_BYTE, _TWO, _NONE, _write_byte),
-    Call("read byte data", _READ_BYTE, _ONE, _ONE, _read_byte),
-    Call("write word data", _WRITE_WORD, _THREE, _NONE, _write_word),
-    Call("read word data", _READ_WORD, _ONE, _TWO, _read_word),
-    Call("process call", _PROCESS, _THREE, _TWO, _process),
-    Call("write I2C block", _WRITE_BLOCK, range(2, BLOCK_MAX + 2), _NONE, _write_block),
-    Call("read I2C block", _READ_BLOCK, _ONE, range(1, BLOCK_MAX + 1), _read_block),
+    SmbusCall("send byte", _SEND, _ONE, _NONE, _send),
+    SmbusCall("receive byte", RECEIVE, _NONE, _ONE, _receive),
+    SmbusCall("write byte data", _WRITE_BYTE, _TWO, _NONE, _write_byte),
+    SmbusCall("read byte data", _READ_BYTE, _ONE, _ONE, _read_byte),
+    SmbusCall("write word data", _WRITE_WORD, _THREE, _NONE, _write_word),
+    SmbusCall("read word data", _READ_WORD, _ONE, _TWO, _read_word),
+    SmbusCall("process call", _PROCESS, _THREE, _TWO, _process),
+    SmbusCall("write I2C block", _WRITE_BLOCK, range(2, BLOCK_MAX + 2), _NONE, _write_block),
+    SmbusCall("read I2C block", _READ_BLOCK, _ONE, range(1, BLOCK_MAX + 1), _read_block),
 )
 """The smallest call that fits comes first: a register of one byte or of two is what most adapters can do.
 
@@ -182,7 +182,7 @@ Words go over the wire low byte first, so that the bytes of a message keep their
 """
 
 
-def call_for(messages: Sequence[Message], functionality: int) -> tuple[Call, bytes, int] | None:
+def call_for(messages: Sequence[Message], functionality: int) -> tuple[SmbusCall, bytes, int] | None:
     """The call that does `messages` as one exchange, with what it writes and how much it reads; None: there is none."""
     match messages:
         case [Write(data)]:

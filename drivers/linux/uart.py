@@ -306,7 +306,7 @@ def may_be_tty(device: int) -> bool:
 
 
 @frozen
-class Refusal:
+class OpenRefused:
     """A setting that a device did not take, and what it does instead."""
 
     setting: str
@@ -314,23 +314,23 @@ class Refusal:
     found: object
 
 
-def refusals(fd: int, settings: UartSettings) -> list[Refusal]:
+def refusals(fd: int, settings: UartSettings) -> list[OpenRefused]:
     """What of `settings` the device did not take. The kernel says so only by what can be read back."""
     _, _, cflag, _, _, _, rate = _TERMIOS2.unpack(fcntl.ioctl(fd, _TCGETS2, bytes(_TERMIOS2.size)))
-    found: list[Refusal] = []
+    found: list[OpenRefused] = []
     if abs(rate - settings.baud) > settings.baud * _RATE_TOLERANCE:
-        found.append(Refusal("baud", settings.baud, rate))
+        found.append(OpenRefused("baud", settings.baud, rate))
     size = cflag & termios.CSIZE
     if size != _SIZES[settings.bits]:
-        found.append(Refusal("bits", settings.bits, next(bits for bits, flag in _SIZES.items() if flag == size)))
+        found.append(OpenRefused("bits", settings.bits, next(bits for bits, flag in _SIZES.items() if flag == size)))
     parity = cflag & _PARITY_MASK
     if parity != _PARITIES[settings.parity] and (settings.parity != "none" or parity & termios.PARENB):
         names = {flag: name for name, flag in _PARITIES.items()}
-        found.append(Refusal("parity", settings.parity, names.get(parity, "none")))
+        found.append(OpenRefused("parity", settings.parity, names.get(parity, "none")))
     if bool(cflag & termios.CSTOPB) != (settings.stop_bits > 1):
-        found.append(Refusal("stop_bits", settings.stop_bits, 1 if settings.stop_bits > 1 else 2))
+        found.append(OpenRefused("stop_bits", settings.stop_bits, 1 if settings.stop_bits > 1 else 2))
     if bool(cflag & termios.CRTSCTS) != (settings.flow == "rtscts"):
-        found.append(Refusal("flow", settings.flow, "none" if settings.flow == "rtscts" else "rtscts"))
+        found.append(OpenRefused("flow", settings.flow, "none" if settings.flow == "rtscts" else "rtscts"))
     return found
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from hearth.config.exec import ExecTemplate
     from hearth.config.model import Config
-    from hearth.drivers.sandbox.identity import Identity
+    from hearth.drivers.sandbox.identity import ProcessIdentity
     from hearth.drivers.sandbox.landlock import Fs
     from hearth.drivers.sandbox.plan import Access, Places
 
@@ -168,7 +168,7 @@ def program_user(config: Config) -> str | None:
     return config.sandbox.program_user or config.sandbox.user
 
 
-def find_program_user(config: Config, uid: int) -> Identity | None:
+def find_program_user(config: Config, uid: int) -> ProcessIdentity | None:
     """Whom programs run as, where `uid` starts the daemon and that is another. Raises ConfigError."""
     name = program_user(config)
     if name is None:

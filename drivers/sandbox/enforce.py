@@ -23,7 +23,7 @@ from hearth.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from hearth.drivers.sandbox.plan import Access, Plan
+    from hearth.drivers.sandbox.plan import Access, SandboxPlan
 
 # --- report -----------------------------------------------------------------------------------------------------------
 # What of a plan is in force, part by part, and why what is not is not: for the log, the audit log, health and doctor.
@@ -51,7 +51,7 @@ def by_cause(parts: Iterable[Part]) -> dict[str, list[Name]]:
 
 
 @frozen(kw_only=True)
-class Report:
+class SandboxReport:
     """All parts, of a daemon that is confined; or why it is not, in `off`."""
 
     parts: tuple[Part, ...] = ()
@@ -130,7 +130,7 @@ _LANDLOCK: tuple[tuple[Name, int, str], ...] = (
 """The parts that are Landlock's, each with the version of its interface, and the kernel, that brought it."""
 
 
-def confine(plan: Plan, *, off: str | None = None, abi: int = landlock.NEWEST) -> Report:
+def confine(plan: SandboxPlan, *, off: str | None = None, abi: int = landlock.NEWEST) -> SandboxReport:
     """Put all of a plan in force that can be; `abi` is the newest version of Landlock to use.
 
     Where `off` says why it is switched off, nothing but its user is. Raises ConfigError where the user cannot be
@@ -145,10 +145,10 @@ def confine(plan: Plan, *, off: str | None = None, abi: int = landlock.NEWEST) -
     user = None if plan.user is None else plan.user.name
     if off is not None:
         _become(plan)
-        return Report(off=off, user=user)
+        return SandboxReport(off=off, user=user)
     made = _filter(plan)
     parts = [*_become(plan), _capabilities(plan), _no_new_privs(), *_landlock(plan, abi), _seccomp(plan, made)]
-    return Report(
+    return SandboxReport(
         parts=tuple(parts),
         user=user,
         added=tuple(str(path) for path in plan.added),
@@ -179,7 +179,7 @@ def available(abi: int = landlock.NEWEST, *, proc: Path = Path("/proc")) -> Iter
             yield Part("syscalls", False, seccomp.NO_KERNEL)
 
 
-def _become(plan: Plan) -> list[Part]:
+def _become(plan: SandboxPlan) -> list[Part]:
     if plan.user is None:
         return []
     try:
@@ -191,7 +191,7 @@ def _become(plan: Plan) -> list[Part]:
     return [Part("user", True, identity.told(plan.user))]
 
 
-def _capabilities(plan: Plan) -> Part:
+def _capabilities(plan: SandboxPlan) -> Part:
     try:
         identity.keep_capabilities(plan.capabilities)
     except OSError as error:
@@ -207,7 +207,7 @@ def _no_new_privs() -> Part:
     return Part("no_new_privs", True, "for all that is run")
 
 
-def _landlock(plan: Plan, newest: int) -> Iterator[Part]:
+def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Part]:
     if plan.looks is not None:
         for name, _, _ in _LANDLOCK:
             yield Part(name, False, f"Landlock would keep hearthd from looking into other processes ({plan.looks})")
@@ -238,18 +238,18 @@ def _part_of_landlock(name: Name, since: int, kernel: str, abi: int, said: str) 
     return Part(name, False, f"Landlock {abi} of this kernel does not know it; it takes {kernel} or later")
 
 
-def _scopes(plan: Plan) -> str:
+def _scopes(plan: SandboxPlan) -> str:
     return "no abstract sockets" + (" and no signals" if plan.signals is None else "") + " to the outside"
 
 
-def _filter(plan: Plan) -> Filter | NoFilter:
+def _filter(plan: SandboxPlan) -> Filter | NoFilter:
     try:
         return Filter(seccomp.rules(plan.families, connect=plan.connect is not None, notifier=plan.notifier))
     except NoFilter as error:
         return error
 
 
-def _seccomp(plan: Plan, made: Filter | NoFilter) -> Part:
+def _seccomp(plan: SandboxPlan, made: Filter | NoFilter) -> Part:
     try:
         if isinstance(made, NoFilter):
             raise made

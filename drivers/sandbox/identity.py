@@ -29,7 +29,7 @@ CAPABILITIES: Final = {
 """Those that are named here, by the kernel's numbers."""
 
 
-class Identity(NamedTuple):
+class ProcessIdentity(NamedTuple):
     """A user, with the groups it is in."""
 
     name: str
@@ -38,7 +38,7 @@ class Identity(NamedTuple):
     groups: tuple[int, ...]
 
 
-def find_user(name: str) -> Identity:
+def find_user(name: str) -> ProcessIdentity:
     """A user of this machine. Raises ConfigError."""
     try:
         entry = pwd.getpwnam(name)
@@ -47,17 +47,17 @@ def find_user(name: str) -> Identity:
             f"[sandbox] user: there is no user {name!r}; create it with `useradd --system {name}`"
         ) from None
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
-    return Identity(entry.pw_name, entry.pw_uid, entry.pw_gid, tuple(sorted(groups)))
+    return ProcessIdentity(entry.pw_name, entry.pw_uid, entry.pw_gid, tuple(sorted(groups)))
 
 
-def become(who: Identity) -> None:
+def become(who: ProcessIdentity) -> None:
     """Be this user, in its groups and no other, for good. Takes root. Raises OSError."""
     os.setgroups(who.groups)
     os.setresgid(who.gid, who.gid, who.gid)
     os.setresuid(who.uid, who.uid, who.uid)
 
 
-def told(who: Identity) -> str:
+def told(who: ProcessIdentity) -> str:
     """The user and its groups, in words."""
     names = []
     for gid in who.groups:
@@ -126,7 +126,7 @@ def _capabilities() -> tuple[_Sets, _Sets]:
     return sets[0], sets[1]
 
 
-def make_over(paths: Iterable[Path], to: Identity) -> None:
+def make_over(paths: Iterable[Path], to: ProcessIdentity) -> None:
     """Give a user what root has of these: files, and directories with all in them. What is not there is passed over.
 
     Links are not followed, and what has another name elsewhere is left: neither is root's to give here. Raises OSError.
@@ -136,7 +136,7 @@ def make_over(paths: Iterable[Path], to: Identity) -> None:
             _make_over(str(path), None, to)
 
 
-def _make_over(name: str, directory: int | None, to: Identity) -> None:
+def _make_over(name: str, directory: int | None, to: ProcessIdentity) -> None:
     status = os.lstat(name) if directory is None else os.stat(name, dir_fd=directory, follow_symlinks=False)
     folder = stat.S_ISDIR(status.st_mode)
     if not folder and not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from attrs import field, frozen
 
-from hearth.drivers.sandbox.identity import Identity, find_user
+from hearth.drivers.sandbox.identity import ProcessIdentity, find_user
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ EXTRA = "HEARTH_SANDBOX_WRITE"
 _TOP: frozenset[Path] = frozenset({Path("/")})
 
 
-class Grant(NamedTuple):
+class PathGrant(NamedTuple):
     """A path, what may be done there, and why. `asked` says that a person wrote the path down."""
 
     path: Path
@@ -143,10 +143,10 @@ class Places:
 
 
 @frozen(kw_only=True)
-class Plan:
+class SandboxPlan:
     """What is to be put in force. A None is a thing that is denied; a text says why it is not."""
 
-    grants: tuple[Grant, ...] = ()
+    grants: tuple[PathGrant, ...] = ()
     network: str | None = None
     """Why TCP may be bound and connected."""
     families: Mapping[str, str] = field(factory=dict)
@@ -160,7 +160,7 @@ class Plan:
     """Why processes outside may be signalled."""
     looks: str | None = None
     """Why other processes are looked into, which Landlock lets nobody do: then there is none."""
-    user: Identity | None = None
+    user: ProcessIdentity | None = None
     capabilities: tuple[str, ...] = ()
     """Those of root's powers that are kept, where the daemon stays root."""
     added: tuple[Path, ...] = ()
@@ -196,7 +196,7 @@ def make_plan(
     tools: Collection[str],
     environ: Mapping[str, str],
     uid: int,
-) -> Plan:
+) -> SandboxPlan:
     """The plan for a daemon that `uid` runs, with a board's profile as it was opened and these tools.
 
     Raises ConfigError: a user that is not there, or cannot be become.
@@ -207,19 +207,19 @@ def make_plan(
     devices = devices_of(profile, sandbox.hotplug)
     added = added_paths(environ)
     grants = [
-        *(Grant(path, "read", "Python and its libraries") for path in interpreter()),
-        *(Grant(path, "read", why) for path, why in system_files(root=root)),
-        *(Grant(path, access, why) for path, access, why in devices.grants),
+        *(PathGrant(path, "read", "Python and its libraries") for path in interpreter()),
+        *(PathGrant(path, "read", why) for path, why in system_files(root=root)),
+        *(PathGrant(path, access, why) for path, access, why in devices.grants),
         *_own(places),
         *_configured(config, tools),
-        *(Grant(path, "write", EXTRA, asked=True) for path in added),
+        *(PathGrant(path, "write", EXTRA, asked=True) for path in added),
     ]
     notes = [] if not root else [
         "hearthd runs as root and stays it; set [sandbox] user, or start it as a user that has the buses' groups"
     ]  # fmt: skip
     signals = "proc.signal" in tools and bool(config.tools.signal)
     connect = "[sandbox] network" if config.sandbox.network else names_from_daemons()
-    return Plan(
+    return SandboxPlan(
         grants=tuple(grants),
         network="[sandbox] network" if config.sandbox.network else None,
         families=dict(_families(config, tools, connect)),
@@ -239,7 +239,7 @@ def added_paths(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(Path(text) for text in environ.get(EXTRA, "").split(":") if text.startswith("/"))
 
 
-def _user(config: Config, uid: int) -> Identity | None:
+def _user(config: Config, uid: int) -> ProcessIdentity | None:
     name = config.sandbox.user
     if name is None:
         return None
@@ -253,30 +253,30 @@ def _user(config: Config, uid: int) -> Identity | None:
     return None
 
 
-def _own(places: Places) -> Iterator[Grant]:
-    yield Grant(places.audit.parent, "write", "the audit log, what lies beside it, and whole jobs")
+def _own(places: Places) -> Iterator[PathGrant]:
+    yield PathGrant(places.audit.parent, "write", "the audit log, what lies beside it, and whole jobs")
     if places.key.parent != places.audit.parent:
-        yield Grant(places.key.parent, "write", "the audit log's key")
+        yield PathGrant(places.key.parent, "write", "the audit log's key")
     if places.socket is not None:
-        yield Grant(places.socket.parent, "unlink", "the socket, which goes when the daemon ends")
+        yield PathGrant(places.socket.parent, "unlink", "the socket, which goes when the daemon ends")
 
 
-def _configured(config: Config, tools: Collection[str]) -> Iterator[Grant]:
+def _configured(config: Config, tools: Collection[str]) -> Iterator[PathGrant]:
     for name, section in (("tls", config.tls), ("websocket", config.websocket), ("http", config.http)):
         for key in ("cert", "key", "client_ca"):
             path = getattr(section, key)
             if section.listen is not None and path is not None:
                 # SIGHUP reads it again, and by then it may be another file of the same name.
                 for place in dict.fromkeys((path.parent, path.resolve().parent)):
-                    yield Grant(path if place in _TOP else place, "read", f"[{name}] {key}")
+                    yield PathGrant(path if place in _TOP else place, "read", f"[{name}] {key}")
     for path in config.files.read:
-        yield Grant(path, "read", "[files] read", asked=True)
+        yield PathGrant(path, "read", "[files] read", asked=True)
     for path in config.files.write:
-        yield Grant(path, "write", "[files] write", asked=True)
+        yield PathGrant(path, "write", "[files] write", asked=True)
     for path in config.sandbox.read:
-        yield Grant(path, "read", "[sandbox] read", asked=True)
+        yield PathGrant(path, "read", "[sandbox] read", asked=True)
     for path in config.sandbox.write:
-        yield Grant(path, "write", "[sandbox] write", asked=True)
+        yield PathGrant(path, "write", "[sandbox] write", asked=True)
 
 
 def _families(config: Config, tools: Collection[str], connect: str | None) -> Iterator[tuple[str, str]]:

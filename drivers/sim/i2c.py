@@ -53,7 +53,7 @@ FaultKind = Literal["nack", "timeout", "wedge"]
 
 
 @define(eq=False)
-class Fault:
+class SimFault:
     """One thing that goes wrong in the next `times` transactions with `addr` (None: any), after `after` data bytes."""
 
     kind: FaultKind
@@ -69,18 +69,18 @@ class Faults:
     def __init__(self, style: Style) -> None:
         self.latency_s = 0.0
         self._style = style
-        self._planned: list[Fault] = []
+        self._planned: list[SimFault] = []
         self._released = threading.Event()
         self._wakeup = Wakeup()
         self._held = 0
 
     def nack(self, times: int = 1, *, addr: int | None = None, after: int = 0) -> None:
         """The device stops acknowledging: at its address, or after `after` data bytes of the transaction."""
-        self._plan(Fault("nack", times, addr, after))
+        self._plan(SimFault("nack", times, addr, after))
 
     def timeout(self, times: int = 1, *, addr: int | None = None, after: int = 0, seconds: float = 0.025) -> None:
         """The device holds the clock for `seconds`, and the adapter gives up with TimedOut."""
-        self._plan(Fault("timeout", times, addr, after, seconds))
+        self._plan(SimFault("timeout", times, addr, after, seconds))
 
     def wedge(self, *, addr: int | None = None, after: int = 0) -> None:
         """Transactions hang at that place until `release`, then go on.
@@ -90,7 +90,7 @@ class Faults:
         if self._style is Style.INLINE:
             raise ValueError("an INLINE driver cannot be wedged: it would hold up the whole process")
         self._released.clear()
-        self._plan(Fault("wedge", math.inf, addr, after))
+        self._plan(SimFault("wedge", math.inf, addr, after))
 
     def release(self) -> None:
         """Let what hangs go on, and wedge nothing more."""
@@ -113,10 +113,10 @@ class Faults:
         """Wait until a transaction hangs: the moment at which a test cancels, closes or kills."""
         await self._wakeup.until(lambda: self._held)
 
-    def _plan(self, fault: Fault) -> None:
+    def _plan(self, fault: SimFault) -> None:
         self._planned = [*self._planned, fault]
 
-    def pick(self, addr: int | None) -> Fault | None:
+    def pick(self, addr: int | None) -> SimFault | None:
         """The simulator's side: the fault that the transaction that begins now will meet, if any."""
         if not self._planned:
             return None
@@ -366,7 +366,7 @@ class _Progress:
 
     __slots__ = ("due", "fault", "messages", "moved")
 
-    def __init__(self, due: float, fault: Fault | None, messages: Sequence[Message]) -> None:
+    def __init__(self, due: float, fault: SimFault | None, messages: Sequence[Message]) -> None:
         self.due = due
         self.fault = fault
         self.messages = messages
@@ -531,7 +531,7 @@ class SimI2c(BaseDriver):
             progress.due += self._byte_s
             await self._delay(progress.due - self._clock())
 
-    async def _go_wrong(self, fault: Fault, transaction: Transaction | None, progress: _Progress) -> None:
+    async def _go_wrong(self, fault: SimFault, transaction: Transaction | None, progress: _Progress) -> None:
         if fault.kind == "wedge":
             await self.faults.hold()
             return

@@ -72,7 +72,7 @@ class _Gpio:
         """gpio.pulse."""
         chip, offset = self._find(args, drive=True)
         duration_ms = int(args["duration_ms"])
-        pulse = Pulse(offset, 1 if args["value"] else 0)
+        pulse = LinePulse(offset, 1 if args["value"] else 0)
         restored = False
         try:
             await ctx.transact(chip.begin_pulse(pulse), limit_ms=_LIMIT_MS, drives=offset, borrows=True)
@@ -273,7 +273,7 @@ class _Pulsed:
         self.count = 0
 
 
-class Pulse:
+class LinePulse:
     """One pulse; `begun` once the line has been driven, also when whoever asked for it was not told so."""
 
     __slots__ = ("line", "offset", "value")
@@ -333,7 +333,7 @@ class Chip:
             self._undos[offset, former] = undo
         return undo
 
-    def begin_pulse(self, pulse: Pulse) -> Callable[[GpioDriver], None]:
+    def begin_pulse(self, pulse: LinePulse) -> Callable[[GpioDriver], None]:
         """The transaction that begins a pulse."""
 
         def op(driver: GpioDriver) -> None:
@@ -346,16 +346,16 @@ class Chip:
 
         return op
 
-    def restores(self, pulse: Pulse) -> bool:
+    def restores(self, pulse: LinePulse) -> bool:
         """Whether the end of this pulse, if it came now, would bring the line back; within a transaction's turn."""
         line = self._pulses.get(pulse.offset)
         return line is not None and line is pulse.line and line.count == 1
 
-    def forget_pulse(self, pulse: Pulse) -> None:
+    def forget_pulse(self, pulse: LinePulse) -> None:
         """Forget the last pulse on a line, which is in its safe state; within a transaction's turn."""
         self._pulses.pop(pulse.offset, None)
 
-    def end_pulse(self, pulse: Pulse) -> Callable[[GpioDriver], bool]:
+    def end_pulse(self, pulse: LinePulse) -> Callable[[GpioDriver], bool]:
         """The transaction that ends a pulse; True if it brought the line back."""
 
         def op(driver: GpioDriver) -> bool:

@@ -59,7 +59,7 @@ class Measured:
 def build_card(
     tools: Iterable[Tool],
     config: CardConfig,
-    place: Place,
+    place: CardEndpoint,
     *,
     agent_id: str,
     version: str,
@@ -148,7 +148,7 @@ def _pricing(config: CardConfig, measured: Measured | None, metadata: dict[str, 
 
 
 @frozen
-class Place:
+class CardEndpoint:
     """An endpoint: `protocol` and `auth` as the draft has them, `url` a URI."""
 
     protocol: str
@@ -160,11 +160,13 @@ class Place:
         return {"protocol": self.protocol, "url": self.url, "auth": {"scheme": self.auth}}
 
 
-STDIO = Place("stdio", f"stdio:{'%20'.join(COMMAND)}", "none")
+STDIO = CardEndpoint("stdio", f"stdio:{'%20'.join(COMMAND)}", "none")
 """Without an HTTP listener: the command that speaks MCP on its standard streams, wherever the daemon can be reached."""
 
 
-def choose_place(card: CardConfig, http: HttpConfig, listeners: Iterable[str], *, mcp: bool, tokens: bool) -> Place:
+def choose_place(
+    card: CardConfig, http: HttpConfig, listeners: Iterable[str], *, mcp: bool, tokens: bool
+) -> CardEndpoint:
     """The endpoint, from the `[card]` and `[http]` sections and the addresses that are listened at.
 
     Of `listeners` those that are HTTP URLs count; `mcp` says that they have /mcp, `tokens` that a `[[policy]]` entry
@@ -172,18 +174,18 @@ def choose_place(card: CardConfig, http: HttpConfig, listeners: Iterable[str], *
     """
     place = _listening(http, listeners, mcp=mcp, tokens=tokens)
     if card.protocol is not None and card.url is not None:
-        place = Place(card.protocol, card.url, place.auth if card.protocol != "stdio" else "none")
-    return place if card.auth is None else Place(place.protocol, place.url, card.auth)
+        place = CardEndpoint(card.protocol, card.url, place.auth if card.protocol != "stdio" else "none")
+    return place if card.auth is None else CardEndpoint(place.protocol, place.url, card.auth)
 
 
-def _listening(http: HttpConfig, listeners: Iterable[str], *, mcp: bool, tokens: bool) -> Place:
+def _listening(http: HttpConfig, listeners: Iterable[str], *, mcp: bool, tokens: bool) -> CardEndpoint:
     base = next((url for url in listeners if url.startswith(("http://", "https://"))), None)
     if base is None:
         return STDIO
     url = _reachable(base.rstrip("/"), http.hosts)
     auth = auth_scheme(http, tokens=tokens)
     # The draft's `mcp` says what is spoken there; the URL's scheme still says over what, which §8.5 compares.
-    return Place("mcp", url + PATH, auth) if mcp else Place(url.partition(":")[0], f"{url}/", auth)
+    return CardEndpoint("mcp", url + PATH, auth) if mcp else CardEndpoint(url.partition(":")[0], f"{url}/", auth)
 
 
 def auth_scheme(http: HttpConfig, *, tokens: bool) -> str:
@@ -224,7 +226,7 @@ _PACKAGE = re.compile(r"powercap/[^/]*package-[0-9]+/energy")
 
 
 @frozen
-class Meter:
+class EnergyCounter:
     """A sensor to read: an energy counter in joules that begins again at `top`, or, without one, power in watts."""
 
     sensor: str
@@ -232,7 +234,7 @@ class Meter:
 
 
 @frozen
-class Sensor:
+class CardSensor:
     """What is known of a sensor: as hw.sensor.list tells it."""
 
     name: str
@@ -242,7 +244,7 @@ class Sensor:
     readable: bool = True
 
 
-def choose_meters(sensors: Iterable[Sensor]) -> list[Meter]:
+def choose_meters(sensors: Iterable[CardSensor]) -> list[EnergyCounter]:
     """The meters of the machine: RAPL's platform counter, else its packages' counters, else the one power sensor.
 
     None where there are several power sensors: which of them is the machine's, nobody can tell.
@@ -251,15 +253,15 @@ def choose_meters(sensors: Iterable[Sensor]) -> list[Meter]:
     for pattern in (_SYSTEM, _PACKAGE):
         counters = [s for s in usable if pattern.fullmatch(s.name) and s.unit == "joule" and s.top]
         if counters:
-            return [Meter(sensor.name, sensor.top) for sensor in counters]
+            return [EnergyCounter(sensor.name, sensor.top) for sensor in counters]
     powers = [sensor for sensor in usable if sensor.kind == "power" and sensor.unit == "watt"]
-    return [Meter(powers[0].name)] if len(powers) == 1 else []
+    return [EnergyCounter(powers[0].name)] if len(powers) == 1 else []
 
 
 class EnergyPerInvocation:
     """The sum over a window that begins with the first reading; `measured` is the newest figure, or None."""
 
-    def __init__(self, meters: Iterable[Meter]) -> None:
+    def __init__(self, meters: Iterable[EnergyCounter]) -> None:
         self.meters = tuple(meters)
         self.measured: Measured | None = None
         self._begun: tuple[float, int] | None = None
@@ -291,7 +293,7 @@ class EnergyPerInvocation:
         self._joules = 0.0
 
 
-def _between(meter: Meter, former: float, value: float, seconds: float) -> float:
+def _between(meter: EnergyCounter, former: float, value: float, seconds: float) -> float:
     if meter.top is None:
         return (former + value) / 2 * seconds
     return value - former if value >= former else value + meter.top - former

@@ -60,7 +60,7 @@ class Enough(Exception):
     """There are as many findings as anybody wants."""
 
 
-class Book:
+class FindingList:
     """Takes findings down, at most MAX_FINDINGS, and knows the sentences for a value of the wrong type."""
 
     def __init__(self, findings: list[Finding]) -> None:
@@ -126,7 +126,7 @@ class Book:
         return None
 
 
-Check: TypeAlias = Callable[[Any, str, Book], object]
+Check: TypeAlias = Callable[[Any, str, FindingList], object]
 Field: TypeAlias = tuple[str, Check, str | None]
 """A field's name, what is asked of it, and, if it must be there, what to do when it is not."""
 

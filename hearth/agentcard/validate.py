@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hearth.agentcard.document import (
     MAX_FINDINGS,
-    Book,
     Check,
     Enough,
     Field,
     Finding as Finding,
+    FindingList,
     Uri,
     parse_uri,
     read_object,
@@ -132,7 +132,7 @@ def read_card(document: object) -> tuple[Mapping[str, Any] | None, list[Finding]
     """The card that a document is or contains, None if that is no object, and what is wrong with it."""
     card, findings = read_object(document)
     if card is not None:
-        book = Book(findings)
+        book = FindingList(findings)
         try:
             book.fields(card, "", "§2", _CARD_FIELDS)
         except Enough:
@@ -141,7 +141,7 @@ def read_card(document: object) -> tuple[Mapping[str, Any] | None, list[Finding]
     return card, findings
 
 
-def _agent_id(value: object, where: str, book: Book) -> None:
+def _agent_id(value: object, where: str, book: FindingList) -> None:
     text = book.text(value, where, "§5 rule 1", _AGENT_ID_CURE)
     if text is None or _AGENT_ID.fullmatch(text):
         return
@@ -156,7 +156,7 @@ _ULID_LENGTH = 26
 _AGENT_ID_CURE = "make a ULID once and keep it: 26 digits and capitals without I, L, O and U"
 
 
-def _name(value: object, where: str, book: Book) -> None:
+def _name(value: object, where: str, book: FindingList) -> None:
     text = book.text(value, where, "§2.2", _NAME_CURE)
     if text is not None and not 1 <= len(text) <= NAME_POINTS:
         book.add(where, "§2.2", f"has {len(text)} code points" if text else "is empty", _NAME_CURE)
@@ -165,7 +165,7 @@ def _name(value: object, where: str, book: Book) -> None:
 _NAME_CURE = f"name the agent's function or role in 1 to {NAME_POINTS} code points"
 
 
-def _version(value: object, where: str, book: Book) -> None:
+def _version(value: object, where: str, book: FindingList) -> None:
     text = book.text(value, where, "§5 rule 2", _VERSION_CURE)
     if text is not None and not _VERSION.fullmatch(text):
         book.add(where, "§5 rule 2", f"{shown(text)} is no semantic version", _VERSION_CURE)
@@ -174,7 +174,7 @@ def _version(value: object, where: str, book: Book) -> None:
 _VERSION_CURE = 'write it as MAJOR.MINOR.PATCH without leading zeros, such as "1.0.0"'
 
 
-def _capabilities(value: object, where: str, book: Book) -> None:
+def _capabilities(value: object, where: str, book: FindingList) -> None:
     entries = book.entries(value, where, "§5 rule 3", _CAPABILITIES_CURE)
     if entries is None:
         return
@@ -189,7 +189,7 @@ def _capabilities(value: object, where: str, book: Book) -> None:
 _CAPABILITIES_CURE = "list at least one thing that the agent can do"
 
 
-def _capability_id(value: object, where: str, book: Book) -> None:
+def _capability_id(value: object, where: str, book: FindingList) -> None:
     text = book.text(value, where, "§5 rule 4", _ID_CURE)
     if text is not None and not _CAPABILITY.fullmatch(text):
         book.add(where, "§5 rule 4", f"{shown(text)} does not match ^[a-z0-9][a-z0-9._-]*$", _ID_CURE)
@@ -198,7 +198,7 @@ def _capability_id(value: object, where: str, book: Book) -> None:
 _ID_CURE = 'use lower-case letters, digits, ".", "_" and "-", the first a letter or digit, such as "tool.web_search"'
 
 
-def _schema(value: object, where: str, book: Book) -> None:
+def _schema(value: object, where: str, book: FindingList) -> None:
     schema = book.table(value, where, "§2.4.3", "give a JSON Schema as an object, or leave the field out")
     if schema is not None and (why := why_no_schema(schema)) is not None:
         inside, reason = why
@@ -206,7 +206,7 @@ def _schema(value: object, where: str, book: Book) -> None:
         book.add(f"{where}{inside}", "§2.4.3", f"is not a JSON Schema 2020-12: {reason}", cure)
 
 
-def _tags(value: object, where: str, book: Book) -> None:
+def _tags(value: object, where: str, book: FindingList) -> None:
     for index, tag in enumerate(book.entries(value, where, "§2.4.4", _TAGS_CURE) or ()):
         book.text(tag, f"{where}/{index}", "§2.4.4", _TAGS_CURE)
 
@@ -218,7 +218,7 @@ def _optional_text(rule: str) -> Check:
     return lambda value, where, book: book.text(value, where, rule, "give a string, or leave the field out")
 
 
-def _endpoint(value: object, where: str, book: Book) -> None:
+def _endpoint(value: object, where: str, book: FindingList) -> None:
     endpoint = book.table(value, where, "§2.5", _ENDPOINT_CURE)
     if endpoint is None:
         return
@@ -252,11 +252,11 @@ def _inconsistent(protocol: str, text: str, found: Uri) -> tuple[str, str] | Non
     return None
 
 
-def _protocol(value: object, where: str, book: Book) -> None:
+def _protocol(value: object, where: str, book: FindingList) -> None:
     book.word(value, where, "§5 rule 5", PROTOCOLS)
 
 
-def _url(value: object, where: str, book: Book) -> None:
+def _url(value: object, where: str, book: FindingList) -> None:
     text = book.text(value, where, "§5 rule 6", _URL_CURE)
     if text is not None and parse_uri(text) is None:
         book.add(where, "§5 rule 6", f"{shown(text)} is no URI by RFC 3986", _URL_CURE)
@@ -265,19 +265,19 @@ def _url(value: object, where: str, book: Book) -> None:
 _URL_CURE = "give an absolute URI with its scheme, and percent-encode what is not ASCII"
 
 
-def _auth(value: object, where: str, book: Book) -> None:
+def _auth(value: object, where: str, book: FindingList) -> None:
     auth = book.table(value, where, "§2.5.3", 'give an object such as {"scheme": "bearer"}, or leave it out')
     if auth is not None and "scheme" in auth:
         book.word(auth["scheme"], f"{where}/scheme", "§2.5.3", AUTH_SCHEMES)
 
 
-def _pricing(value: object, where: str, book: Book) -> None:
+def _pricing(value: object, where: str, book: FindingList) -> None:
     pricing = book.table(value, where, "§2.6", "give an object of costs in joules, or leave it out")
     if pricing is not None:
         book.fields(pricing, where, "§2.6", _PRICING_FIELDS)
 
 
-def _base_cost(value: object, where: str, book: Book) -> None:
+def _base_cost(value: object, where: str, book: FindingList) -> None:
     joules = book.number(value, where, "§5 rule 7", _BASE_CURE)
     if joules is not None and joules != 0 and joules < LANDAUER_J:
         less = (
@@ -289,7 +289,7 @@ def _base_cost(value: object, where: str, book: Book) -> None:
 _BASE_CURE = f"give 0, or at least {LANDAUER_J} (joules), or leave it out"
 
 
-def _per_token(value: object, where: str, book: Book) -> None:
+def _per_token(value: object, where: str, book: FindingList) -> None:
     joules = book.number(value, where, "§5 rule 8", _TOKEN_CURE)
     if joules is not None and joules < 0:
         book.add(where, "§5 rule 8", f"{shown(joules)} J is negative", _TOKEN_CURE)
@@ -298,13 +298,13 @@ def _per_token(value: object, where: str, book: Book) -> None:
 _TOKEN_CURE = "give 0 or more (joules), or leave it out"
 
 
-def _metadata(value: object, where: str, book: Book) -> None:
+def _metadata(value: object, where: str, book: FindingList) -> None:
     metadata = book.table(value, where, "§2.7", "give an object of annotations, or leave it out")
     if metadata is not None and "pacr:trust_tier" in metadata:
         book.word(metadata["pacr:trust_tier"], f"{where}/pacr:trust_tier", "§5 rule 9", TRUST_TIERS)
 
 
-def _goals(value: object, where: str, book: Book) -> None:
+def _goals(value: object, where: str, book: FindingList) -> None:
     entries = book.entries(value, where, "§2.8", "give an array of goals, or leave it out")
     for index, entry in enumerate(entries or ()):
         goal = book.table(entry, f"{where}/{index}", "§2.8", "give an object with a goal_id")
@@ -312,11 +312,11 @@ def _goals(value: object, where: str, book: Book) -> None:
             book.fields(goal, f"{where}/{index}", "§2.8", _GOAL_FIELDS)
 
 
-def _goal_id(value: object, where: str, book: Book) -> None:
+def _goal_id(value: object, where: str, book: FindingList) -> None:
     book.text(value, where, "§2.8", "give the goal's identifier as a string")
 
 
-def _priority(value: object, where: str, book: Book) -> None:
+def _priority(value: object, where: str, book: FindingList) -> None:
     cure = "give a number from 0 to 1, or leave it out"
     priority = book.number(value, where, "§2.8", cure)
     if priority is not None and not 0 <= priority <= 1:

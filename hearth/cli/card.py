@@ -102,7 +102,7 @@ def fetch(options: Options, url: str, **how: Any) -> int:
         if code != DONE:
             return code
         found = fetching.examine(fetched[0], any_scheme=how["any_scheme"])
-    except fetching.CardRefused as refused:
+    except fetching.CardNotFetched as refused:
         if options.json:
             findings = [finding.to_json() for finding in refused.findings]
             click.echo(_json({"error": {"message": str(refused)}, "findings": findings}))

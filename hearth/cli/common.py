@@ -26,7 +26,7 @@ from hearth.transport.address import looked_up, named
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from hearth.client.session import SessionFace
+    from hearth.client.session import ClientSession
     from hearth.transport.address import Address, NamedBy
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
@@ -176,7 +176,7 @@ def connected(options: Options) -> AbstractAsyncContextManager[Client]:
 
 
 @asynccontextmanager
-async def session(options: Options) -> AsyncIterator[tuple[Client, SessionFace]]:
+async def session(options: Options) -> AsyncIterator[tuple[Client, ClientSession]]:
     """A connection and a session on it, which ends with this context, or with this process if that is killed.
 
     Raises CarrierError (nobody there, or nobody who answers) and what session.open is answered with.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from hearth.api import JobResult
     from hearth.client.connection import Client
-    from hearth.client.job_handle import DelegationFace
+    from hearth.client.job_handle import ClientJob
     from hearth.hcp.messages import Message
 
 LONGEST_NAME = 64
@@ -165,7 +165,7 @@ async def _submit(options: Options, document: Any, message_id: str | None, *, li
             raise
 
 
-async def _handed_over(client: Client, document: Any, message_id: str | None) -> DelegationFace:
+async def _handed_over(client: Client, document: Any, message_id: str | None) -> ClientJob:
     """Hand it over; who has to wait for the answer is told why that may be."""
 
     async def tell() -> None:
@@ -192,7 +192,7 @@ async def _handed_over(client: Client, document: Any, message_id: str | None) ->
     return job
 
 
-async def _abort_quietly(job: DelegationFace) -> None:
+async def _abort_quietly(job: ClientJob) -> None:
     """Whoever gave up waiting is told how the job ended, or how to come back to it."""
     result: JobResult | None = None
     with trio.move_on_after(ABORT_PATIENCE, shield=True), suppress(HearthError):
@@ -268,7 +268,7 @@ async def account(options: Options, session: str) -> None:
         show(job.entry, messages, result)
 
 
-async def _on_record(job: DelegationFace) -> AsyncIterator[Message]:
+async def _on_record(job: ClientJob) -> AsyncIterator[Message]:
     """The messages that there are, to the newest event that there was when it was asked for."""
     last = job.entry.get("last_sequence")
     if not isinstance(last, int) or last < 1:
@@ -280,7 +280,7 @@ async def _on_record(job: DelegationFace) -> AsyncIterator[Message]:
             return
 
 
-async def _followed(options: Options, job: DelegationFace, *, live: bool) -> int:
+async def _followed(options: Options, job: ClientJob, *, live: bool) -> int:
     if live:
         await _show(job, as_json=options.json)
     result: JobResult = await job.wait()
@@ -289,7 +289,7 @@ async def _followed(options: Options, job: DelegationFace, *, live: bool) -> int
     return DONE if result.completed else FAILED
 
 
-async def _show(job: DelegationFace, *, as_json: bool) -> None:
+async def _show(job: ClientJob, *, as_json: bool) -> None:
     """Show a job's messages as they come, in the form that suits stdout."""
     if sys.stdout.isatty() and not as_json:
         await _show_live(job)
@@ -298,7 +298,7 @@ async def _show(job: DelegationFace, *, as_json: bool) -> None:
         click.echo(render.compact(write_message(message)) if as_json else hcp_view.message_line(message))
 
 
-async def _show_live(job: DelegationFace) -> None:
+async def _show_live(job: ClientJob) -> None:
     # Only now: rich takes 100 ms to import, and only who watches on a terminal needs it.
     from rich.live import Live
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn

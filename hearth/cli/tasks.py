@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hearth.api import TaskEvent
     from hearth.client.connection import Client
-    from hearth.client.session import SessionFace
+    from hearth.client.session import ClientSession
 
 
 # --- tasks and events as text ---------------------------------------------------------------------------------------
@@ -489,7 +489,7 @@ def _step(done: Mapping[str, Any]) -> Mapping[str, Any]:
     return step
 
 
-async def _binary(opened: SessionFace, tool: str) -> frozenset[str]:
+async def _binary(opened: ClientSession, tool: str) -> frozenset[str]:
     """The members of the tool's result that are base64, by its schema."""
     entry = next((entry for entry in await opened.tools() if entry["name"] == tool), {})
     properties = entry.get("result_schema", {}).get("properties", {})

@@ -152,7 +152,7 @@ def show(options: Options, file: str) -> None:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _write_all(folder: Path, identities: Mapping[str, certificates.Identity]) -> None:
+def _write_all(folder: Path, identities: Mapping[str, certificates.CertificateIdentity]) -> None:
     """NAME.pem and NAME.key of each, all or none; never over a file that is there. Raises ConfigError."""
     try:
         folder.mkdir(mode=0o700, parents=True)
@@ -204,10 +204,10 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _authority(folder: Path, now: dt.datetime) -> certificates.Identity:
+def _authority(folder: Path, now: dt.datetime) -> certificates.CertificateIdentity:
     try:
         with _about(folder / "ca.pem"):
-            authority = certificates.Identity(_read(folder / "ca.pem"), _read(folder / "ca.key"))
+            authority = certificates.CertificateIdentity(_read(folder / "ca.pem"), _read(folder / "ca.key"))
             certificates.check_authority(authority, now)
     except FileNotFoundError as error:
         raise ConfigError(f"{error.filename} is not there; `hearth tls init {folder}` makes a CA first") from None
@@ -246,7 +246,7 @@ def _dialled(hosts: Sequence[str]) -> str:
     return next((host for host in hosts if host not in LOOPBACK and "*" not in host), LOOPBACK[0])
 
 
-def _told(folder: Path, file: str, name: str, made: certificates.Identity, host: str) -> dict[str, Any]:
+def _told(folder: Path, file: str, name: str, made: certificates.CertificateIdentity, host: str) -> dict[str, Any]:
     """What the daemon and a client need to be told, for a program."""
     description = certificates.describe(made.cert)[0]
     ca, cert, key = folder / "ca.pem", folder / f"{file}.pem", folder / f"{file}.key"

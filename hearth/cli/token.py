@@ -19,7 +19,7 @@ from hearth._util.toml import dump_string
 from hearth.cli import render
 from hearth.cli.common import DONE, Options, standard
 from hearth.errors import ConfigError
-from hearth.fields import Mismatch, Text
+from hearth.fields import FieldErrors, Text
 from hearth.policy.principal import MAX_TOKEN, PREFIX, from_token, new_token
 from hearth.transport.tls import checked, readable
 
@@ -88,7 +88,7 @@ def _name(given: str | None, digest: str) -> str:
         return f"token-{digest[:8]}"  # no two entries may share a name
     try:
         return Text().read(given)
-    except Mismatch as mismatch:
+    except FieldErrors as mismatch:
         raise ConfigError(f"--name: {mismatch}") from None
 
 

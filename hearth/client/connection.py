@@ -17,8 +17,8 @@ import trio
 
 from hearth._util.exceptions import unwrapped
 from hearth.api import TERMINAL, TaskEvent
-from hearth.client.jobs import Delegating
-from hearth.client.session import Following, Link, SessionFace, Subscription, Subscriptions, TakeBack
+from hearth.client.jobs import JobsClient
+from hearth.client.session import ClientSession, Following, SessionLink, Subscription, Subscriptions, TakeBack
 from hearth.errors import CarrierError, HearthError, MethodNotFound, RpcError
 from hearth.protocol.client import (
     Broken,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from hearth.api import Phase, StepResult
-    from hearth.client.job_stream import Delegations
+    from hearth.client.job_stream import JobRouter
     from hearth.transport.address import Address
 
 
@@ -198,7 +198,7 @@ class _Pending:
         return result
 
 
-class Client(Link, Delegating):
+class Client(SessionLink, JobsClient):
     """A connection to a hearth daemon; made by `connect`."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
@@ -208,7 +208,7 @@ class Client(Link, Delegating):
         self._subscriptions = Subscriptions(self)
         self._streams: dict[str, bool] = {}
         """Whether the server sends events, for each session that was opened here and has not been left."""
-        self._jobs: Delegations | None = None
+        self._jobs: JobRouter | None = None
         self._outgoing, self._to_send = trio.open_memory_channel[bytes](float("inf"))
         self._abandoned = 0
         """Requests whose caller has gone, and whose effect is to be taken back once it is known."""
@@ -225,7 +225,7 @@ class Client(Link, Delegating):
         client_version: str | None = None,
         on_disconnect: Literal["keep", "close"] = "close",
         heartbeat_ms: int | None = None,
-    ) -> AsyncIterator[SessionFace]:
+    ) -> AsyncIterator[ClientSession]:
         """Open a session (draft §3.1); on the way out it is closed, which cancels its tasks.
 
         Unlike on the wire, `on_disconnect` is "close" unless told otherwise: a program that dies in this block must
@@ -239,7 +239,7 @@ class Client(Link, Delegating):
             "heartbeat_ms": heartbeat_ms,
         }
         params = {name: value for name, value in members.items() if value is not None}
-        session = SessionFace(self, await self._open_whole(params))
+        session = ClientSession(self, await self._open_whole(params))
         self._streams[session.session_id] = STREAMING in session.capabilities
         try:
             yield session
@@ -255,7 +255,7 @@ class Client(Link, Delegating):
             return await self.call("session.open", params)
         raise CarrierError(f"no answer to session.open for {PATIENCE:g} s; is it hearthd that listens there?")
 
-    async def _close_quietly(self, session: SessionFace) -> None:
+    async def _close_quietly(self, session: ClientSession) -> None:
         if session.closed or self._broken is not None:
             return
         # Shielded, because a cancelled program must still let go of the hardware; bounded, because it must end.
@@ -265,9 +265,9 @@ class Client(Link, Delegating):
             except (RpcError, CarrierError):
                 session.closed = True
 
-    def attach(self, session_id: str) -> SessionFace:
+    def attach(self, session_id: str) -> ClientSession:
         """A session of the same principal that was opened elsewhere; leaving it open is its opener's business."""
-        return SessionFace(self, {"session_id": session_id})
+        return ClientSession(self, {"session_id": session_id})
 
     # --- Link ---------------------------------------------------------------------------------------------------
 
@@ -351,12 +351,12 @@ class Client(Link, Delegating):
 
     # --- whole jobs: job_stream.Post -----------------------------------------------------------------------
 
-    def delegations(self) -> Delegations:
+    def delegations(self) -> JobRouter:
         """See Delegating."""
         if self._jobs is None:
-            from hearth.client.job_stream import Delegations
+            from hearth.client.job_stream import JobRouter
 
-            self._jobs = Delegations(self)
+            self._jobs = JobRouter(self)
             if self._broken is not None:
                 self._jobs.end(self._ended)
         return self._jobs

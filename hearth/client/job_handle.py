@@ -1,4 +1,4 @@
-"""What a caller holds of a job: implements `hearth.api.Delegation` over `hearth.client.job_stream`.
+"""What a caller holds of a job: implements `hearth.api.JobHandle` over `hearth.client.job_stream`.
 
 Owns what of the messages a user sees: events as `JobEvent`, the end as `JobResult`. Which message comes when, and how
 often, is the jobs' business.
@@ -26,7 +26,7 @@ from hearth.hcp.messages import HCP_VERSION, Event, TaskCompleted, TaskFailed, n
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-    from hearth.client.job_stream import Delegations, Job, Messages
+    from hearth.client.job_stream import JobRouter, JobStream, Messages
     from hearth.hcp.messages import Message, State, TaskAccepted
 
     Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
@@ -36,7 +36,7 @@ ELIDED = "..."
 """What the pages' examples have for an id: as good as none."""
 
 
-async def submit_payload(jobs: Delegations, payload: Mapping[str, Any], message_id: str | None) -> DelegationFace:
+async def submit_payload(jobs: JobRouter, payload: Mapping[str, Any], message_id: str | None) -> ClientJob:
     """Hand a job over: the payload of its task_submit. Raises MessageError for one that HCP does not have."""
     document = {
         "hcp_version": HCP_VERSION,
@@ -49,7 +49,7 @@ async def submit_payload(jobs: Delegations, payload: Mapping[str, Any], message_
     return await _submit(jobs, read_message(document), keep=message_id is not None)
 
 
-async def submit_document(jobs: Delegations, document: Any, message_id: str | None) -> DelegationFace:
+async def submit_document(jobs: JobRouter, document: Any, message_id: str | None) -> ClientJob:
     """Hand over what a file has: a task_submit, or its payload alone. Raises MessageError."""
     submit = read_submission(document, now=time.time())
     if message_id is not None:
@@ -59,15 +59,15 @@ async def submit_document(jobs: Delegations, document: Any, message_id: str | No
     return await _submit(jobs, submit, keep=submit.message_id in (message_id, document.get("message_id")))
 
 
-async def _submit(jobs: Delegations, submit: Message, *, keep: bool) -> DelegationFace:
+async def _submit(jobs: JobRouter, submit: Message, *, keep: bool) -> ClientJob:
     job, messages = await jobs.submit(submit, keep=keep)
-    return DelegationFace(jobs, job, 1, messages)
+    return ClientJob(jobs, job, 1, messages)
 
 
-async def attach(jobs: Delegations, session_id: str, from_sequence: int) -> DelegationFace:
+async def attach(jobs: JobRouter, session_id: str, from_sequence: int) -> ClientJob:
     """A job that was handed over earlier. Raises SessionInvalid."""
     job, messages = await jobs.attach(session_id, from_sequence)
-    return DelegationFace(jobs, job, from_sequence, messages)
+    return ClientJob(jobs, job, from_sequence, messages)
 
 
 class JobEvents:
@@ -93,10 +93,10 @@ class JobEvents:
         raise StopAsyncIteration
 
 
-class DelegationFace:
-    """Implements `hearth.api.Delegation`."""
+class ClientJob:
+    """Implements `hearth.api.JobHandle`."""
 
-    def __init__(self, jobs: Delegations, job: Job, from_sequence: int, messages: Messages) -> None:
+    def __init__(self, jobs: JobRouter, job: JobStream, from_sequence: int, messages: Messages) -> None:
         self._jobs = jobs
         self._job = job
         self.session_id = job.session_id
@@ -109,12 +109,12 @@ class DelegationFace:
 
     @property
     def accepted(self) -> TaskAccepted | None:
-        """See hearth.api.Delegation."""
+        """See hearth.api.JobHandle."""
         return self._job.accepted
 
     @property
     def state(self) -> State:
-        """See hearth.api.Delegation."""
+        """See hearth.api.JobHandle."""
         return self._job.state
 
     @property
@@ -129,11 +129,11 @@ class DelegationFace:
 
     @property
     def last_processed_sequence(self) -> int:
-        """See hearth.api.Delegation."""
+        """See hearth.api.JobHandle."""
         return self._job.last_processed_sequence
 
     def events(self, *, from_sequence: int | None = None) -> JobEvents:
-        """See hearth.api.Delegation."""
+        """See hearth.api.JobHandle."""
         return JobEvents(self._read(from_sequence))
 
     def messages(self, *, from_sequence: int | None = None) -> Messages:
@@ -147,16 +147,16 @@ class DelegationFace:
         return self._job.read(self._from_sequence if from_sequence is None else from_sequence)
 
     async def wait(self) -> JobResult:
-        """See hearth.api.Delegation."""
+        """See hearth.api.JobHandle."""
         await self._job.end()
         return _result(self._job)
 
     async def abort(self, reason: str | None = None) -> State:
-        """See hearth.api.Delegation."""
+        """See hearth.api.JobHandle."""
         return await self._jobs.abort(self._job, reason)
 
 
-def _result(job: Job) -> JobResult:
+def _result(job: JobStream) -> JobResult:
     closing: Mapping[str, Any] = {} if job.closed is None else job.closed.data
     reason, outcome = closing.get("reason"), job.outcome
     if isinstance(outcome, TaskCompleted):

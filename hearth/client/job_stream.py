@@ -46,7 +46,7 @@ def closes(message: Message) -> bool:
     return isinstance(message.payload, Event) and message.payload.event_type == "session_closed"
 
 
-class InOrder:
+class ReorderBuffer:
     """Take messages as they come; get those whose turn it is."""
 
     __slots__ = ("_early", "_ended", "_seen", "catching_up", "last_processed_sequence")
@@ -122,11 +122,11 @@ _TELLS_STATE = {"session_created": "state", "state_changed": "to_state", "sessio
 """Event type -> the member that says in which state the session is."""
 
 
-class Job:
+class JobStream:
     """What is known of one session, and who reads its messages."""
 
     def __init__(
-        self, router: Delegations, session_id: str, from_sequence: int = 1, *, catching_up: bool = False
+        self, router: JobRouter, session_id: str, from_sequence: int = 1, *, catching_up: bool = False
     ) -> None:
         self.session_id = session_id
         self.accepted: TaskAccepted | None = None
@@ -140,7 +140,7 @@ class Job:
         self.over_at: float | None = None
         """When it became known that the session is over: by its outcome, or by a state that it does not leave."""
         self._router = router
-        self._order = InOrder(from_sequence, catching_up=catching_up)
+        self._order = ReorderBuffer(from_sequence, catching_up=catching_up)
         self._readers: WeakSet[Messages] = WeakSet()
         self._changed = trio.Event()
 
@@ -225,7 +225,7 @@ class Job:
         last = entry.get("last_sequence")
         if entry.get("state") in ENDED and type(last) is int and 1 <= last < wanted and not self.ended:
             # Nothing of what was asked for will ever be; but how the job ended has not been told here.
-            self._order = InOrder(last)
+            self._order = ReorderBuffer(last)
             await self._attach(last)
         coming = type(last) is int and last >= wanted
         self._order.catching_up = self._order.catching_up and coming
@@ -245,9 +245,9 @@ class Messages:
 
     __slots__ = ("__weakref__", "_changed", "_heard_at", "_job", "_live", "_order", "_over", "_ready")
 
-    def __init__(self, job: Job, from_sequence: int, *, live: bool) -> None:
+    def __init__(self, job: JobStream, from_sequence: int, *, live: bool) -> None:
         self._job = job
-        self._order = InOrder(from_sequence)
+        self._order = ReorderBuffer(from_sequence)
         self._ready: deque[Message] = deque()
         self._heard_at = float("-inf")
         """When the newest message came."""
@@ -323,7 +323,7 @@ ACCEPTANCES_KEPT = 256
 """Acceptances that are known again when they come again; it matters for those that name no submission."""
 
 
-class Post(Protocol):
+class JobLink(Protocol):
     """A connection to where jobs are done."""
 
     def send_message(self, line: bytes) -> None:
@@ -340,14 +340,14 @@ class Post(Protocol):
         """A submission whose caller has gone is answered by now: `Delegations.abandoned` has changed."""
 
 
-class Submission:
+class PendingSubmission:
     """A task_submit that waits for its answer."""
 
     __slots__ = ("abandoned", "answered", "error", "job", "messages")
 
     def __init__(self) -> None:
         self.answered = trio.Event()
-        self.job: Job | None = None
+        self.job: JobStream | None = None
         self.messages: Messages | None = None
         self.error: HearthError | None = None
         """Why there is no job."""
@@ -355,37 +355,37 @@ class Submission:
         """True when its caller has gone, and nobody would ever know of the job."""
 
 
-class Refusal:
+class SubmissionRefused:
     """Where the refusal of an abort is put, if it is refused."""
 
     __slots__ = ("answer", "job")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: JobStream) -> None:
         self.job = job
         self.answer: TaskRejected | None = None
 
 
-class Delegations:
+class JobRouter:
     """All of one connection's."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: JobLink) -> None:
         self.post = post
         self.ended: Callable[[str], HearthError] | None = None
         """Set when the connection has ended: from what was under way to the error that says why."""
         self.abandoned = 0
         """Submissions whose caller has gone and whose job, if there will be one, is to be aborted."""
-        self._refusals: dict[str, Refusal] = {}
-        self._submissions: dict[str, list[Submission]] = {}
-        self._jobs: WeakValueDictionary[str, Job] = WeakValueDictionary()
+        self._refusals: dict[str, SubmissionRefused] = {}
+        self._submissions: dict[str, list[PendingSubmission]] = {}
+        self._jobs: WeakValueDictionary[str, JobStream] = WeakValueDictionary()
         self._acceptances: deque[str] = deque(maxlen=ACCEPTANCES_KEPT)
 
-    async def submit(self, submit: Message, *, keep: bool) -> tuple[Job, Messages]:
+    async def submit(self, submit: Message, *, keep: bool) -> tuple[JobStream, Messages]:
         """Hand a task_submit over and wait for its answer. Raises JobRejected, or what the connection ended with.
 
         If its caller is cancelled meanwhile, the job is withdrawn, or aborted if it is accepted all the same, unless it
         is one to `keep`.
         """
-        submission = Submission()
+        submission = PendingSubmission()
         self.send(submit)
         self._submissions.setdefault(submit.message_id, []).append(submission)
         try:
@@ -405,28 +405,28 @@ class Delegations:
             raise self.ended(f"before job {submit.message_id} was accepted")
         return submission.job, submission.messages
 
-    def _forget(self, message_id: str, submission: Submission) -> None:
+    def _forget(self, message_id: str, submission: PendingSubmission) -> None:
         others = self._submissions.get(message_id, [])
         if submission in others:
             others.remove(submission)
             if not others:
                 del self._submissions[message_id]
 
-    async def attach(self, session_id: str, from_sequence: int) -> tuple[Job, Messages]:
+    async def attach(self, session_id: str, from_sequence: int) -> tuple[JobStream, Messages]:
         """A job that was handed over earlier, and its messages from there on. Raises SessionInvalid."""
         job = self._jobs.get(session_id)
         if job is None:
-            job = self._jobs[session_id] = Job(self, session_id, from_sequence, catching_up=True)
+            job = self._jobs[session_id] = JobStream(self, session_id, from_sequence, catching_up=True)
         messages = job.read(from_sequence)
         await messages.catch_up()
         return job, messages
 
-    async def abort(self, job: Job, reason: str | None) -> State:
+    async def abort(self, job: JobStream, reason: str | None) -> State:
         """Have a job end; returns its state as soon as that is under way or it has ended. Raises JobRejected."""
         if not job.ended:
             token = None if job.accepted is None else job.accepted.session_token
             abort = new_message(Abort(reason=reason, session_token=token), session_id=job.session_id, now=time.time())
-            refusal = self._refusals[abort.message_id] = Refusal(job)
+            refusal = self._refusals[abort.message_id] = SubmissionRefused(job)
             try:
                 self.send(abort)
                 doing = f"before {job.session_id} was aborted"
@@ -488,7 +488,7 @@ class Delegations:
             if isinstance(in_reply_to, str):
                 self._refuse(self._submissions.pop(in_reply_to, []), violation)
 
-    def _accepted(self, message: Message, accepted: TaskAccepted, job: Job | None) -> Job | None:
+    def _accepted(self, message: Message, accepted: TaskAccepted, job: JobStream | None) -> JobStream | None:
         assert message.session_id is not None
         sent_again = message.message_id in self._acceptances
         self._acceptances.append(message.message_id)
@@ -501,7 +501,7 @@ class Delegations:
         for submission in submissions:
             if not submission.abandoned:
                 if job is None:
-                    job = self._jobs[message.session_id] = Job(self, message.session_id)
+                    job = self._jobs[message.session_id] = JobStream(self, message.session_id)
                 submission.job, submission.messages = job, job.read(1, from_now=True)
                 submission.answered.set()
         self._settle(submissions)
@@ -515,19 +515,19 @@ class Delegations:
             return
         self._refuse(self._answered(rejected.in_reply_to), _rejection(rejected))
 
-    def _refuse(self, submissions: list[Submission], error: HearthError) -> None:
+    def _refuse(self, submissions: list[PendingSubmission], error: HearthError) -> None:
         for submission in submissions:
             submission.error = error
             submission.answered.set()
         self._settle(submissions)
 
-    def _answered(self, in_reply_to: str | None) -> list[Submission]:
+    def _answered(self, in_reply_to: str | None) -> list[PendingSubmission]:
         """The submissions that an answer answers: those it names, else, from a callee that names none, the oldest."""
         if in_reply_to is None:
             in_reply_to = next(iter(self._submissions), "")
         return self._submissions.pop(in_reply_to, [])
 
-    def _settle(self, submissions: list[Submission]) -> None:
+    def _settle(self, submissions: list[PendingSubmission]) -> None:
         abandoned = sum(submission.abandoned for submission in submissions)
         if abandoned:
             self.abandoned -= abandoned

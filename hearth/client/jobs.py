@@ -1,7 +1,7 @@
 """Handing whole jobs over: what a client and an embedded runtime have in common for it (HCP L4).
 
 `job = await client.delegate("bench-climate-survey", "How warm is the bench?", {"sensor": "temperature"})`; see
-`hearth.api.Delegation` for what comes back. What does the work is imported with the first call, so that a client that
+`hearth.api.JobHandle` for what comes back. What does the work is imported with the first call, so that a client that
 hands nothing over pays nothing for it.
 """
 
@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import os
 
-    from hearth.client.job_handle import DelegationFace
-    from hearth.client.job_stream import Delegations
+    from hearth.client.job_handle import ClientJob
+    from hearth.client.job_stream import JobRouter
 
 CALLER = "hearth"
 """The `caller_id` of a job whose caller says none."""
 
 
-class Delegating(ABC):
+class JobsClient(ABC):
     """Whoever can be handed jobs: a connection to a daemon, or a runtime in this process."""
 
     @abstractmethod
-    def delegations(self) -> Delegations:
+    def delegations(self) -> JobRouter:
         """The jobs that are followed here."""
 
     async def delegate(
@@ -45,7 +45,7 @@ class Delegating(ABC):
         expected_output: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
         message_id: str | None = None,
-    ) -> DelegationFace:
+    ) -> ClientJob:
         """Hand a job over and wait until it is accepted; it then goes on by itself.
 
         The arguments are L4's: `capability_version` is a range ("1.x"), `max_duration` a timedelta or ISO 8601
@@ -79,13 +79,13 @@ class Delegating(ABC):
         }
         return await submit_payload(self.delegations(), payload, message_id)
 
-    async def hand_over(self, document: Any, *, message_id: str | None = None) -> DelegationFace:
+    async def hand_over(self, document: Any, *, message_id: str | None = None) -> ClientJob:
         """As `delegate`, for a whole task_submit as HCP has it, or its payload alone; with its own `message_id`."""
         from hearth.client.job_handle import submit_document
 
         return await submit_document(self.delegations(), document, message_id)
 
-    async def attach_job(self, session_id: str, from_sequence: int = 1) -> DelegationFace:
+    async def attach_job(self, session_id: str, from_sequence: int = 1) -> ClientJob:
         """A job of this principal that was handed over earlier, wherever it was: its events from there on, its outcome.
 
         Raises SessionInvalid for a job that is unknown here, somebody else's, or too old to be remembered.

@@ -82,7 +82,7 @@ class TaskEvents:
             self._following.close()
 
 
-class Link(ABC):
+class SessionLink(ABC):
     """The primitives."""
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Link(ABC):
 class TaskFace:
     """Implements `hearth.api.Task`."""
 
-    def __init__(self, link: Link, session_id: str, task_id: str, events: TaskEvents | None = None) -> None:
+    def __init__(self, link: SessionLink, session_id: str, task_id: str, events: TaskEvents | None = None) -> None:
         self._link = link
         self._session_id = session_id
         self.task_id = task_id
@@ -159,10 +159,10 @@ def member(answer: Mapping[str, Any], name: str, kind: type, method: str) -> Any
     return value
 
 
-class SessionFace:
+class ClientSession:
     """Implements `hearth.api.Session`."""
 
-    def __init__(self, link: Link, opened: Mapping[str, Any]) -> None:
+    def __init__(self, link: SessionLink, opened: Mapping[str, Any]) -> None:
         self._link = link
         self.session_id: str = member(opened, "session_id", str, "session.open")
         flags = opened.get("capabilities")
@@ -259,7 +259,7 @@ EVENTS_KEPT = 4096
 class Subscriptions:
     """All of one connection's."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: SessionLink) -> None:
         self.link = link
         self.ended: Callable[[str], HearthError] | None = None
         """Set when the connection has ended: from what was under way to the error that says why."""

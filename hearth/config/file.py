@@ -23,13 +23,13 @@ from cattrs.gen import make_dict_structure_fn
 from hearth._util.toml import dump_key, dump_value, number_too_long, show
 from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
-from hearth.fields import Mismatch, kind_of, unknown_key
+from hearth.fields import FieldErrors, kind_of, unknown_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Where in a document: keys and indices from the top; the last may be a `_Within`."""
 Hook = Callable[[Any, Any], Any]
 
@@ -122,11 +122,11 @@ def _is_a(origin: object) -> Callable[[Any], bool]:
 
 def _shaped(raw: T, shape: type, expected: str) -> T:
     if not isinstance(raw, shape):
-        raise Mismatch([("", f"expected {expected}, got {show(raw)}")])
+        raise FieldErrors([("", f"expected {expected}, got {show(raw)}")])
     return raw
 
 
-def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]:
+def _problems(error: BaseException, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     """Every leaf of cattrs' tree of errors, with its place and the reason."""
     for note in getattr(error, "__notes__", ()):
         if isinstance(note, AttributeValidationNote):
@@ -139,7 +139,7 @@ def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]
     elif isinstance(error, ForbiddenExtraKeysError):
         for name in sorted(error.extra_fields):
             yield (*place, name), _unknown(error.cl, place, name)
-    elif isinstance(error, Mismatch):
+    elif isinstance(error, FieldErrors):
         for where, why in error.problems:
             yield (*place, _Within(where)) if where else place, why
     elif isinstance(error, KeyError):
@@ -150,7 +150,7 @@ def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]
         raise error  # a bug of ours, not a mistake in the file
 
 
-def _unknown(cls: type, place: Place, name: str) -> str:
+def _unknown(cls: type, place: KeyPath, name: str) -> str:
     """The reason against a key nobody reads; at the top of the file, with the table that has such a key."""
     fields = attrs.fields(cls)
     tables = [f.name for f in fields if attrs.has(f.type) and name in attrs.fields_dict(f.type)]
@@ -160,7 +160,7 @@ def _unknown(cls: type, place: Place, name: str) -> str:
     return f"unknown key; {gone[name]}" if name in gone else unknown_key(name, [f.name for f in fields])
 
 
-def _told(cls: type, place: Place) -> str:
+def _told(cls: type, place: KeyPath) -> str:
     """A place as its author knows it: `[limits] idle_ttl_s: `, `[[policy]] #2 tools[0]: `."""
     if not place:
         return ""

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from hearth._util.toml import show
 from hearth.errors import ConfigError
-from hearth.fields import AbsolutePath, Flag, Kind, ListOf, Mismatch, Number, Text, checked
+from hearth.fields import AbsolutePath, FieldErrors, FieldType, Flag, ListOf, Number, Text, checked
 
 _PORT = re.compile(r"[0-9]{1,5}\Z")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?\Z")
@@ -47,7 +47,7 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class ListenAddress(Kind):
+class ListenAddress(FieldType):
     """ADDRESS:PORT. No host names but localhost: what a name leads to changes, and a listener would move unseen."""
 
     expected = 'an address and port such as "127.0.0.1:7118"'
@@ -79,8 +79,8 @@ class ListenAddress(Kind):
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         return str(mapped or address)
 
-    def _wrong(self, why: str, raw: str) -> Mismatch:
-        return Mismatch([("", f"expected {self.expected}: {why}; got {show(raw)}")])
+    def _wrong(self, why: str, raw: str) -> FieldErrors:
+        return FieldErrors([("", f"expected {self.expected}: {why}; got {show(raw)}")])
 
     def dump(self, value: object) -> object:
         """The endpoint as written; what is none passes."""
@@ -111,8 +111,8 @@ class Origin(Text):
             raise self._wrong("an origin is the page's address, which begins with http:// or https://", raw)
         return f"{scheme}://{host}" if port == _USUAL_PORTS.get(scheme) else f"{scheme}://{host}:{port}"
 
-    def _wrong(self, why: str, raw: object) -> Mismatch:
-        return Mismatch([("", f"expected {self.expected}: {why}; got {show(raw)}")])
+    def _wrong(self, why: str, raw: object) -> FieldErrors:
+        return FieldErrors([("", f"expected {self.expected}: {why}; got {show(raw)}")])
 
 
 class HostName(Text):
@@ -132,8 +132,8 @@ class HostName(Text):
             raise self._wrong("it has neither a scheme nor a port, and an IPv6 address stands in brackets", raw)
         return text
 
-    def _wrong(self, why: str, raw: object) -> Mismatch:
-        return Mismatch([("", f"expected {self.expected}: {why}; got {show(raw)}")])
+    def _wrong(self, why: str, raw: object) -> FieldErrors:
+        return FieldErrors([("", f"expected {self.expected}: {why}; got {show(raw)}")])
 
 
 class AlternativeName(Text):

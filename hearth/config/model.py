@@ -37,12 +37,12 @@ from hearth.errors import ConfigError
 from hearth.fields import (
     AbsolutePath,
     Choice,
+    FieldErrors,
     Fields,
+    FieldType,
     Flag,
     Integer,
-    Kind,
     ListOf,
-    Mismatch,
     Mode,
     Number,
     OneOrMore,
@@ -73,11 +73,11 @@ class _Goal(Fields):
         """The goal's fields. Raises Mismatch."""
         goal = super().read(raw)
         if "goal_id" not in goal:
-            raise Mismatch([("", "goal_id is missing; name the goal")])
+            raise FieldErrors([("", "goal_id is missing; name the goal")])
         return goal
 
 
-class _Annotations(Kind):
+class _Annotations(FieldType):
     """A table of annotations: strings, numbers, truth values, arrays and tables of them, as JSON can hold them."""
 
     expected = "a table"
@@ -90,7 +90,7 @@ class _Annotations(Kind):
             Text().read(key)
             if key.startswith("hearth:"):
                 why = "hearth: is for what the daemon says itself; take another prefix"
-                raise Mismatch([(f" key {show(key)}", why)])
+                raise FieldErrors([(f" key {show(key)}", why)])
         plain = _plain(raw, "")
         assert isinstance(plain, dict)
         return plain
@@ -103,7 +103,7 @@ def _plain(value: object, where: str) -> object:
         return [_plain(member, f"{where}[{index}]") for index, member in enumerate(value)]
     if isinstance(value, (str, bool, int)) or (isinstance(value, float) and abs(value) < float("inf")):
         return value
-    raise Mismatch([(where, f"expected what JSON can hold, got {show(value)}; write it as a string")])
+    raise FieldErrors([(where, f"expected what JSON can hold, got {show(value)}; write it as a string")])
 
 
 @frozen(field_transformer=checked)
@@ -255,7 +255,7 @@ class _MatchTable(Fields):
     def read(self, raw: object) -> dict[str, object]:
         table = super().read(raw)
         if "any" in table and table != {"any": True}:
-            raise Mismatch([("", "any = true stands alone, and any = false means nothing; keep one thing")])
+            raise FieldErrors([("", "any = true stands alone, and any = false means nothing; keep one thing")])
         return table
 
 
@@ -331,7 +331,7 @@ class ToolsConfig:
         for name in self.exec:
             try:
                 _TEMPLATE_NAME.read(name)
-            except Mismatch as mismatch:
+            except FieldErrors as mismatch:
                 raise ConfigError(f"exec: {mismatch}") from None
         if both := sorted(set(self.enable) & set(self.disable)):
             raise ConfigError(f"{show(both[0])} is both in enable and in disable; take it out of one")

@@ -62,7 +62,7 @@ from hearth.hcp.messages import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.hcp.kinds import Kind
+    from hearth.hcp.kinds import ValueType
 
 # --- HCP's tables (L1 to L4) as this program has them: which members a payload has, which it needs, of which kind
 #
@@ -240,7 +240,7 @@ TYPES: tuple[MessageType, ...] = get_args(MessageType)
 _TYPE_OF: Mapping[type, MessageType] = {table.make: name for name, table in PAYLOADS.items()}  # type: ignore[misc]
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _TIMESTAMP = Instant(elidable=True)
-_ENVELOPE: Mapping[str, Kind[Any]] = {
+_ENVELOPE: Mapping[str, ValueType[Any]] = {
     "message_id": Identifier(),
     "hcp_version": Text(f'"{HCP_VERSION}"', expected='a version, "MAJOR.MINOR"'),
     "type": Choice(TYPES),

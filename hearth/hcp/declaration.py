@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import evolve, frozen
 
-from hearth.fields import Choice, Flag, Integer, Kind, ListOf, Mismatch, TableOf, Text
+from hearth.fields import Choice, FieldErrors, FieldType, Flag, Integer, ListOf, TableOf, Text
 from hearth.hcp.annotations import MISSING, NotJson, evaluated, object_schema, schema_of, structurer, unstructure
 from hearth.hcp.capability import Capability, Escalation, Limit, Safety, SafetyEnvelope
 from hearth.hcp.faults import Fault, Table, join, near, unsayable
@@ -45,7 +45,7 @@ _MACHINE = ("hw", "file", "sys", "proc")
 _SENTENCE: Final = Text(limit=300)
 
 
-class _Read(Kind):
+class _Read(FieldType):
     """A string, read by a function that raises ValueError with what was expected."""
 
     def __init__(self, expected: str, read: Callable[[str], object]) -> None:
@@ -58,10 +58,10 @@ class _Read(Kind):
         try:
             return self._read(text)
         except ValueError as error:
-            raise Mismatch([("", str(error))]) from None
+            raise FieldErrors([("", str(error))]) from None
 
 
-class _Bound(Kind):
+class _Bound(FieldType):
     """A finite number of either sign."""
 
     expected = "a number"
@@ -72,7 +72,7 @@ class _Bound(Kind):
         return raw
 
 
-class _Instance(Kind):
+class _Instance(FieldType):
     """An object of one class."""
 
     def __init__(self, expected: str, cls: type) -> None:
@@ -91,7 +91,7 @@ _DURATION = _Read('an ISO 8601 duration such as "PT10M"', read_duration)
 
 
 @frozen
-class Declared:
+class DeclaredCapability:
     """The result for one source: a capability, or faults."""
 
     capability: Capability | None
@@ -121,7 +121,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | set | frozenset) else value
 
 
-def declare(source: CapabilitySource, registry: ToolRegistry) -> Declared:
+def declare(source: CapabilitySource, registry: ToolRegistry) -> DeclaredCapability:
     """The capability of a source, or everything that is wrong with it."""
     faults: list[Fault] = []
     values = _Values(source, faults)
@@ -149,8 +149,8 @@ def declare(source: CapabilitySource, registry: ToolRegistry) -> Declared:
     clean_up, clean_up_s = _clean_up(values, names)
     if faults or missing or safety is None or signature is None:
         told = [evolve(fault, place=source.place) for fault in dict.fromkeys((*faults, *missing))]
-        return Declared(None, tuple(told), of_machine=not faults)
-    return Declared(
+        return DeclaredCapability(None, tuple(told), of_machine=not faults)
+    return DeclaredCapability(
         Capability(
             **said,
             input_schema=signature.input_schema,

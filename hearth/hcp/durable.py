@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import ErrorCode
 
 Json: TypeAlias = Any
-Kind: TypeAlias = Literal["run", "submit", "sleep", "every", "now", "random", "ask_person"]
+OperationKind: TypeAlias = Literal["run", "submit", "sleep", "every", "now", "random", "ask_person"]
 """The method of `Job` that was called."""
 Status: TypeAlias = Literal["done", "failed", "unknown"]
 
@@ -121,14 +121,14 @@ class Operation:
     """One call of a `Job`'s method: where in the function's course, and what was asked."""
 
     position: str
-    kind: Kind
+    kind: OperationKind
     what: str
     """For messages: `gpio.set {"line":17,"value":1}`, shortened."""
     digest: str
     """Of all that was asked."""
 
     @classmethod
-    def of(cls, position: str, kind: Kind, title: str, asked: Json) -> Operation:
+    def of(cls, position: str, kind: OperationKind, title: str, asked: Json) -> Operation:
         """Make one; `asked` is JSON. Raises TypeError for what is not."""
         text = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
         shown = title if asked is None else f"{title} {text.decode()}".strip()
@@ -185,13 +185,13 @@ def unknown(begun: Mapping[str, Any]) -> Recorded:
 
 
 @define
-class History:
+class ReplayHistory:
     """What is on record of the job that this one goes on from, until the function has asked for it."""
 
     _left: dict[str, Recorded] = field(factory=dict)
 
     @classmethod
-    def of(cls, records: Iterable[Recorded]) -> History:
+    def of(cls, records: Iterable[Recorded]) -> ReplayHistory:
         """Make one; of each position there is one record."""
         return cls({one.operation.position: one for one in records})
 

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from hearth._util.text import suggest
 from hearth._util.toml import dump_key, show
-from hearth.fields import Kind, Mismatch, unknown_key
+from hearth.fields import FieldErrors, FieldType, unknown_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +68,7 @@ class Table:
         """Put one on the list."""
         self.faults.append(Fault(self.at(key), why))
 
-    def take(self, key: str, kind: Kind, default: Any = REQUIRED) -> Any:
+    def take(self, key: str, kind: FieldType, default: Any = REQUIRED) -> Any:
         """The value, as its kind reads it; the default where it is not there, None where it is wrong."""
         self._known.append(key)
         if key not in self.content:
@@ -78,7 +78,7 @@ class Table:
             return default
         try:
             return kind.read(self.content[key])
-        except Mismatch as mismatch:
+        except FieldErrors as mismatch:
             self.faults += [Fault(self.at(key) + where, why) for where, why in mismatch.problems]
             return None
 
@@ -109,7 +109,7 @@ class Table:
                 self.fault(key, unknown_key(key, known))
 
 
-class _Mapping(Kind):
+class _Mapping(FieldType):
     expected = "a table"
 
     def read(self, raw: object) -> Mapping[str, Any]:

@@ -59,7 +59,7 @@ class MessageError(HearthError):
         super().__init__(f"{pointer or 'the message'}: {reason}")
 
 
-class Kind(Protocol[T]):
+class ValueType(Protocol[T]):
     """One kind of value."""
 
     @property
@@ -81,7 +81,7 @@ class Kind(Protocol[T]):
         ...
 
 
-def wrong(kind: Kind[Any], value: Any, at: str) -> MessageError:
+def type_error(kind: ValueType[Any], value: Any, at: str) -> MessageError:
     """What to raise for a value that is not of its kind."""
     cure = f"give {named(at)} {kind.expected}, for example {kind.example}"
     if type(value) is str and re.fullmatch(r"-?[0-9.]+|true|false", value) and kind.example[:1] != '"':
@@ -132,7 +132,7 @@ class Text(_Plain):
     def read(self, value: Any, at: str) -> str:
         """See Kind."""
         if type(value) is not str:
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         if not self.least <= len(value) <= self.most:
             bound = f"at most {self.most} characters" if value else "at least one character"
             cure = f"give {at} a string such as {self.example}"
@@ -150,7 +150,7 @@ class Identifier(_Plain):
     def read(self, value: Any, at: str) -> str:
         """See Kind."""
         if type(value) is not str or not 1 <= len(value) <= 200 or not value.isprintable():
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         return value
 
 
@@ -195,7 +195,7 @@ class Flag(_Plain):
     def read(self, value: Any, at: str) -> bool:
         """See Kind."""
         if type(value) is not bool:
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         return value
 
 
@@ -215,7 +215,7 @@ class Integer(_Plain):
     def read(self, value: Any, at: str) -> int:
         """See Kind."""
         if type(value) is not int or not self.least <= value <= self.most:
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         return value
 
 
@@ -236,7 +236,7 @@ class Number(_Plain):
         """See Kind."""
         # Neither NaN, which compares as false, nor an infinity, though no document from outside holds one.
         if type(value) not in (int, float) or not self.least <= value <= self.most or value in (math.inf, -math.inf):
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         return value  # type: ignore[no-any-return]
 
 
@@ -251,7 +251,7 @@ class Duration:
     def read(self, value: Any, at: str) -> timedelta:
         """See Kind."""
         if type(value) is not str:
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         try:
             return read_duration(value, least=self.least)
         except ValueError as error:
@@ -276,7 +276,7 @@ class Instant:
         if self.elidable and value == ELIDED:
             return None
         if type(value) is not str:
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         try:
             return read_instant(value)
         except ValueError as error:
@@ -313,7 +313,7 @@ _COMPARED = 32
 class Checked(_Plain):
     """What must be of some kind, and is handed on as it is, with what its sender added."""
 
-    kind: Kind[Any]
+    kind: ValueType[Any]
 
     @property
     def expected(self) -> str:
@@ -341,7 +341,7 @@ class Free:
     def read(self, value: Any, at: str) -> dict[str, Any]:
         """See Kind."""
         if type(value) is not dict:
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         return value
 
     def write(self, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,7 +353,7 @@ class Free:
 class ListOf(Generic[T]):
     """An array of values of one kind; the program gets a tuple."""
 
-    item: Kind[T]
+    item: ValueType[T]
 
     @property
     def expected(self) -> str:
@@ -368,7 +368,7 @@ class ListOf(Generic[T]):
     def read(self, value: Any, at: str) -> tuple[T, ...]:
         """See Kind."""
         if type(value) is not list:
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         return tuple([self.item.read(item, f"{at}/{index}") for index, item in enumerate(value)])
 
     def write(self, value: tuple[T, ...]) -> list[Any]:
@@ -380,7 +380,7 @@ class ListOf(Generic[T]):
 class MapOf(Generic[T]):
     """An object whose member names are the sender's own, and whose values are of one kind."""
 
-    item: Kind[T]
+    item: ValueType[T]
     example: str = "{}"
 
     @property
@@ -391,7 +391,7 @@ class MapOf(Generic[T]):
     def read(self, value: Any, at: str) -> dict[str, T]:
         """See Kind."""
         if type(value) is not dict:
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         return {str(name): self.item.read(item, step(at, str(name))) for name, item in value.items()}
 
     def write(self, value: Mapping[str, T]) -> dict[str, Any]:
@@ -413,8 +413,8 @@ class Table(Generic[T]):
     """
 
     make: Callable[..., T]
-    required: Mapping[str, Kind[Any]]
-    optional: Mapping[str, Kind[Any]] = field(factory=dict)
+    required: Mapping[str, ValueType[Any]]
+    optional: Mapping[str, ValueType[Any]] = field(factory=dict)
     always: frozenset[str] = frozenset()
     expected: str = "an object"
 
@@ -430,7 +430,7 @@ class Table(Generic[T]):
     def members(self, value: Any, at: str) -> dict[str, Any]:
         """Those members of an object that the table has, read. Raises MessageError."""
         if type(value) is not dict:
-            raise wrong(self, value, at)
+            raise type_error(self, value, at)
         found: dict[str, Any] = {}
         for name, kind in self.required.items():
             if name not in value:
@@ -464,7 +464,7 @@ def _defaults(made: type) -> Mapping[str, Any]:
     }
 
 
-def missing(name: str, kind: Kind[Any], value: Mapping[str, Any], at: str) -> MessageError:
+def missing(name: str, kind: ValueType[Any], value: Mapping[str, Any], at: str) -> MessageError:
     """What to raise for a required member that is not there."""
     cure = f'add "{name}" to {named(at)}: {kind.expected}, for example {kind.example}'
     # The first few: comparing names takes time, and there may be thousands.

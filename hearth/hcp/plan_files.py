@@ -17,7 +17,7 @@ from attrs import frozen
 
 from hearth._util.toml import number_too_long
 from hearth.errors import ConfigError, HearthError
-from hearth.fields import Kind, Text, unknown_key
+from hearth.fields import FieldType, Text, unknown_key
 from hearth.hcp.capability import CapabilitySource
 from hearth.hcp.faults import Fault, Table, join, near, unsayable
 from hearth.protocol.known import known_by
@@ -59,7 +59,7 @@ class _Step:
     args: Mapping[str, Any]
 
 
-class _Raw(Kind):
+class _Raw(FieldType):
     """Whatever is there, which `declare` reads."""
 
     def read(self, raw: object) -> Any:

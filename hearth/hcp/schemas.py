@@ -134,7 +134,7 @@ class SchemaRefused(HearthError):
 
 
 @frozen
-class Misfit:
+class SchemaMismatch:
     """Why a value does not fit: a JSON pointer into it, and a sentence."""
 
     pointer: str
@@ -154,18 +154,18 @@ class CallerSchema:
     """The members that it asks of the outputs as a whole."""
     _compiled: Any = field(repr=False, eq=False)
 
-    def misfit(self, value: Any) -> Misfit | None:
+    def misfit(self, value: Any) -> SchemaMismatch | None:
         """Why `value`, which is plain JSON, does not fit; None where it does. Its time is bounded by MOST_WORK."""
         size = len(orjson.dumps(value))
         text = _text_bytes(value) if self.patterns else 0
         if self.cost * size + self.patterns * PATTERN_COST * text > MOST_WORK:
             patterns = f" and {self.patterns} patterns" if self.patterns else ""
             reason = f"{size} bytes are too many to hold against a schema that comes to {self.cost}{patterns}"
-            return Misfit("", reason, too_much=True)
+            return SchemaMismatch("", reason, too_much=True)
         try:
             self._compiled.validate(value)
         except _rs.ValidationError as error:
-            return Misfit(_pointer(error), shortened(error.message))
+            return SchemaMismatch(_pointer(error), shortened(error.message))
         return None
 
 
@@ -191,9 +191,9 @@ def read_caller_schema(schema: Mapping[str, Any]) -> CallerSchema:
     return CallerSchema(total, patterns, _names(schema.get("required")), _compile(schema))
 
 
-def explain(schema: Mapping[str, Any], value: Any) -> Misfit:
+def explain(schema: Mapping[str, Any], value: Any) -> SchemaMismatch:
     """What is wrong with a value that a schema of the operator's refuses."""
-    return Misfit(*Validator(schema).explain(value))
+    return SchemaMismatch(*Validator(schema).explain(value))
 
 
 def _pointer(error: Any) -> str:

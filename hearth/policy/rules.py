@@ -319,7 +319,7 @@ def default_policy(own_uid: int, socket_gid: int | None) -> tuple[PolicyEntry, .
     return (PolicyEntry(name="default", match=ours if group is None else (ours, group)),)
 
 
-def idle_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> list[str]:
+def unused_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> list[str]:
     """A sentence for each pattern that fits no tool: a misspelt rate limits nothing."""
     names = list(tools)
     return [

@@ -31,7 +31,7 @@ LONGEST_NAME: Final = 64
 """Characters of a name that are repeated to whoever wrote it."""
 
 
-class Stranger(NamedTuple):
+class UnknownMember(NamedTuple):
     """A member that is not understood: the object it is in, its name, and what is understood there."""
 
     within: str
@@ -44,13 +44,16 @@ class Stranger(NamedTuple):
         return f"{self.within}/{_part(self.name)}"
 
 
-class Known:
+class KnownMembers:
     """What is understood of a value: of an object its members and what is within them, of an array its items."""
 
     __slots__ = ("_inside", "_items", "_names")
 
     def __init__(
-        self, names: frozenset[str] | None, inside: Mapping[str, Known] | None = None, items: Known | None = None
+        self,
+        names: frozenset[str] | None,
+        inside: Mapping[str, KnownMembers] | None = None,
+        items: KnownMembers | None = None,
     ) -> None:
         """`names` None: any member is as good as another."""
         self._names = names
@@ -71,14 +74,14 @@ class Known:
                     return False
         return True
 
-    def strangers(self, value: Any, at: str = "") -> list[Stranger]:
+    def strangers(self, value: Any, at: str = "") -> list[UnknownMember]:
         """The first of the members that are not understood; `at` is where the value is."""
         return [] if self.knows(value) else list(islice(self._strangers(value, at), MOST_NAMED))
 
-    def _strangers(self, value: Any, at: str) -> Iterator[Stranger]:
+    def _strangers(self, value: Any, at: str) -> Iterator[UnknownMember]:
         if type(value) is dict:
             if (names := self._names) is not None and not value.keys() <= names:
-                yield from (Stranger(at, str(name), names) for name in value if name not in names)
+                yield from (UnknownMember(at, str(name), names) for name in value if name not in names)
             for name, known in self._inside:
                 if name in value:
                     yield from known._strangers(value[name], f"{at}/{_part(name)}")
@@ -88,7 +91,7 @@ class Known:
                     yield from items._strangers(item, f"{at}/{index}")
 
 
-def refusal(strangers: list[Stranger], whose: str = "") -> InvalidParams:
+def refusal(strangers: list[UnknownMember], whose: str = "") -> InvalidParams:
     """What to raise for strangers where none is wanted: it names all of them, and what the first may have meant."""
     from hearth.fields import unknown_key
 
@@ -123,12 +126,12 @@ _OTHERS: Final = ("patternProperties", "additionalProperties", "unevaluatedPrope
 """Keywords that let members in which `properties` does not name; false is no such schema."""
 
 
-def known_by(schema: Any) -> Known | None:
+def known_by(schema: Any) -> KnownMembers | None:
     """What a schema names, in whichever of its alternatives; None if nothing in a value can be a stranger to it."""
     branches = list(_branches(schema))
     tables = [branch["properties"] for branch in branches if "properties" in branch]
     names: frozenset[str] | None = None
-    inside: dict[str, Known] = {}
+    inside: dict[str, KnownMembers] = {}
     if tables and not any(branch.get(word) not in (None, False) for branch in branches for word in _OTHERS):
         names = frozenset(chain.from_iterable(tables))
         for name in names:
@@ -136,10 +139,10 @@ def known_by(schema: Any) -> Known | None:
             if known is not None:
                 inside[name] = known
     items = _one_of(branch["items"] for branch in branches if "items" in branch)
-    return None if names is None and items is None else Known(names, inside, items)
+    return None if names is None and items is None else KnownMembers(names, inside, items)
 
 
-def _one_of(schemas: Iterable[Any]) -> Known | None:
+def _one_of(schemas: Iterable[Any]) -> KnownMembers | None:
     """What the one schema names that names anything; of several, which of them would hold is not decided here."""
     found = [known for schema in schemas if (known := known_by(schema)) is not None]
     return found[0] if len(found) == 1 else None
@@ -159,11 +162,11 @@ def _branches(schema: Any) -> Iterator[Mapping[str, Any]]:
         yield from _branches(branch)
 
 
-def _params(*names: str, **inside: Known) -> Known:
-    return Known(frozenset((*names, *inside, "session_id", "strict")), inside)
+def _params(*names: str, **inside: KnownMembers) -> KnownMembers:
+    return KnownMembers(frozenset((*names, *inside, "session_id", "strict")), inside)
 
 
-_CONSTRAINTS = Known(
+_CONSTRAINTS = KnownMembers(
     frozenset(
         (
             "max_duration_ms",
@@ -177,12 +180,12 @@ _CONSTRAINTS = Known(
         )
     )
 )
-_STEPS = Known(None, items=Known(frozenset(("tool", "args"))))
-_TASK = Known(
+_STEPS = KnownMembers(None, items=KnownMembers(frozenset(("tool", "args"))))
+_TASK = KnownMembers(
     frozenset(("intent", "steps", "constraints", "idempotency_key")), {"constraints": _CONSTRAINTS, "steps": _STEPS}
 )
 
-KNOWN: Mapping[str, Known] = {
+KNOWN: Mapping[str, KnownMembers] = {
     "session.open": _params("client_name", "client_version", "protocol_version", "on_disconnect", "heartbeat_ms"),
     "session.close": _params(),
     "tool.list": _params(),

@@ -42,7 +42,7 @@ _PORTS = {"http": 80, "https": 443}
 _CACHE = re.compile(r'\s*([a-z-]+)\s*(?:=\s*"?([^",]*)"?)?', re.IGNORECASE)
 
 
-class CardRefused(HearthError):
+class CardNotFetched(HearthError):
     """There is an answer, and it is not a card that may be used; `findings` says what the validator has against it."""
 
     def __init__(self, message: str, findings: tuple[Finding, ...] = ()) -> None:
@@ -114,7 +114,7 @@ async def fetch_card(
                 return onward
             _check_redirect(here, onward, insecure_http=insecure_http)
             here = onward
-        raise CardRefused(f"{url} redirects more than {MAX_REDIRECTS} times; ask for where the card is")
+        raise CardNotFetched(f"{url} redirects more than {MAX_REDIRECTS} times; ask for where the card is")
     raise CarrierError(f"{url} did not send a card within {TIME_S:g} s; is it the right server?")
 
 
@@ -153,31 +153,33 @@ def _target(url: httpx2.URL, location: str | None) -> httpx2.URL:
     except httpx2.InvalidURL:
         target = httpx2.URL("")
     if not location or target.scheme not in _PORTS or not target.host or target.userinfo:
-        raise CardRefused(f"{url} redirects to nowhere that can be asked: {(location or '')[:80]!r}")
+        raise CardNotFetched(f"{url} redirects to nowhere that can be asked: {(location or '')[:80]!r}")
     return target.copy_with(fragment=None)
 
 
 def _check_redirect(url: httpx2.URL, target: httpx2.URL, *, insecure_http: bool) -> None:
     """Raise CardRefused where a redirect leads to what the user would not have asked."""
     if url.scheme == "https" and target.scheme == "http":
-        raise CardRefused(f"{url} redirects from https to plain http ({target}), where anybody could change the card")
+        raise CardNotFetched(
+            f"{url} redirects from https to plain http ({target}), where anybody could change the card"
+        )
     if is_here(target.host) and not is_here(url.host):
-        raise CardRefused(f"{url} redirects to this machine ({target}), which it has no business with")
+        raise CardNotFetched(f"{url} redirects to this machine ({target}), which it has no business with")
     try:
         _check_plain(target, insecure_http=insecure_http)
     except ConfigError as error:
-        raise CardRefused(f"{url} redirects to {error}") from None
+        raise CardNotFetched(f"{url} redirects to {error}") from None
 
 
 def _check_answer(url: httpx2.URL, answer: httpx2.Response) -> None:
     if answer.status_code != httpx2.codes.OK:
         hint = "" if url.path == WELL_KNOWN else f"; a card is usually at {WELL_KNOWN}"
-        raise CardRefused(f"{url} answers with status {answer.status_code} and no card{hint}")
+        raise CardNotFetched(f"{url} answers with status {answer.status_code} and no card{hint}")
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _TYPES:
-        raise CardRefused(f"{url} sends {kind[:80] or 'something'!r} and no card, which is {' or '.join(_TYPES)}")
+        raise CardNotFetched(f"{url} sends {kind[:80] or 'something'!r} and no card, which is {' or '.join(_TYPES)}")
     if answer.headers.get("content-encoding", "identity").lower() != "identity":
-        raise CardRefused(f"{url} sends the card compressed, although it was asked not to")
+        raise CardNotFetched(f"{url} sends the card compressed, although it was asked not to")
 
 
 async def _body(url: httpx2.URL, answer: httpx2.Response) -> bytes:
@@ -189,7 +191,7 @@ async def _body(url: httpx2.URL, answer: httpx2.Response) -> bytes:
             if len(body) > MAX_BYTES:
                 reading.cancel()
     if len(body) > MAX_BYTES:
-        raise CardRefused(f"{url} sends more than {MAX_BYTES} bytes; no card is so large")
+        raise CardNotFetched(f"{url} sends more than {MAX_BYTES} bytes; no card is so large")
     return bytes(body)
 
 
@@ -229,7 +231,7 @@ def examine(fetched: Fetched, *, any_scheme: bool = False) -> Mapping[str, Any]:
     """
     card, findings = read_card(fetched.body)
     if card is None or findings:
-        raise CardRefused(f"{fetched.url} sends a card that is not valid", tuple(findings))
+        raise CardNotFetched(f"{fetched.url} sends a card that is not valid", tuple(findings))
     came, leads = fetched.url.partition(":")[0], str(card["endpoint"]["url"]).partition(":")[0].lower()
     if leads != came and not (any_scheme and leads not in _PORTS):
         cure = "" if leads in _PORTS else "; --any-scheme takes it"
@@ -237,5 +239,5 @@ def examine(fetched: Fetched, *, any_scheme: bool = False) -> Mapping[str, Any]:
         found = Finding(
             "/endpoint/url", "§8.5", problem, f"the agent must be reached over {came}, or its card over {leads}"
         )
-        raise CardRefused(f"{fetched.url} sends a card that leads elsewhere", (found,))
+        raise CardNotFetched(f"{fetched.url} sends a card that leads elsewhere", (found,))
     return card

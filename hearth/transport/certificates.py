@@ -42,7 +42,7 @@ _LASTING = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.Su
 
 
 @frozen
-class Identity:
+class CertificateIdentity:
     """A certificate and its key, each in PEM; the key is not encrypted."""
 
     cert: bytes
@@ -66,38 +66,42 @@ class Description:
     sha256: str
 
 
-def new_authority(now: dt.datetime) -> Identity:
+def new_authority(now: dt.datetime) -> CertificateIdentity:
     """A CA that certifies servers and clients, but no further CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("hearth test bench CA")
     extensions = [(x509.BasicConstraints(ca=True, path_length=0), True), (_usage(authority=True), True)]
-    return Identity(
+    return CertificateIdentity(
         _signed(name, name, key.public_key(), key, _from(now, AUTHORITY_DAYS), extensions), _dumped(key)
     )
 
 
-def check_authority(authority: Identity, now: dt.datetime) -> None:
+def check_authority(authority: CertificateIdentity, now: dt.datetime) -> None:
     """Raises ConfigError for a CA that cannot certify: no pair, not of hearth's kind, or expired."""
     issuer, _ = _loaded(authority)
     if issuer.not_valid_after_utc <= now:
         raise ConfigError(f"the CA has expired on {issuer.not_valid_after_utc:%Y-%m-%d}; make a new set elsewhere")
 
 
-def issue_server(authority: Identity, hosts: Sequence[str], now: dt.datetime, days: int = LEAF_DAYS) -> Identity:
+def issue_server(
+    authority: CertificateIdentity, hosts: Sequence[str], now: dt.datetime, days: int = LEAF_DAYS
+) -> CertificateIdentity:
     """A server that is called by these host names and addresses. Raises ConfigError for a host that is neither."""
     names = x509.SubjectAlternativeName([general_name(host) for host in dict.fromkeys(hosts)])
     more: list[tuple[x509.ExtensionType, bool]] = [(names, False)]
     return _issue(authority, "server", ExtendedKeyUsageOID.SERVER_AUTH, more, now, days)
 
 
-def issue_client(authority: Identity, name: str, now: dt.datetime, days: int = LEAF_DAYS) -> Identity:
+def issue_client(
+    authority: CertificateIdentity, name: str, now: dt.datetime, days: int = LEAF_DAYS
+) -> CertificateIdentity:
     """A client with the subject CN=name,O=hearth test bench. Raises ConfigError."""
     if not 0 < len(name) <= _LONGEST_COMMON_NAME:
         raise ConfigError(f"{name!r} is no name for a client: it has from 1 to {_LONGEST_COMMON_NAME} characters")
     return _issue(authority, name, ExtendedKeyUsageOID.CLIENT_AUTH, [], now, days)
 
 
-def renew(authority: Identity, cert: bytes, now: dt.datetime, days: int = LEAF_DAYS) -> bytes:
+def renew(authority: CertificateIdentity, cert: bytes, now: dt.datetime, days: int = LEAF_DAYS) -> bytes:
     """The same certificate, for the same key, with a new life. Raises ConfigError, also for one of another CA."""
     issuer, issuer_key = _loaded(authority)
     former = _parsed(cert)[0]
@@ -135,13 +139,13 @@ def describe(pem: bytes) -> list[Description]:
 
 
 def _issue(
-    authority: Identity,
+    authority: CertificateIdentity,
     name: str,
     purpose: x509.ObjectIdentifier,
     more: Iterable[tuple[x509.ExtensionType, bool]],
     now: dt.datetime,
     days: int,
-) -> Identity:
+) -> CertificateIdentity:
     issuer, issuer_key = _loaded(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     extensions: list[tuple[x509.ExtensionType, bool]] = [
@@ -151,7 +155,9 @@ def _issue(
         *more,
     ]
     life = _life(issuer, now, days)
-    return Identity(_signed(_name(name), issuer.subject, key.public_key(), issuer_key, life, extensions), _dumped(key))
+    return CertificateIdentity(
+        _signed(_name(name), issuer.subject, key.public_key(), issuer_key, life, extensions), _dumped(key)
+    )
 
 
 def _life(issuer: x509.Certificate, now: dt.datetime, days: int) -> tuple[dt.datetime, dt.datetime]:
@@ -214,7 +220,7 @@ def _dumped(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
-def _loaded(authority: Identity) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _loaded(authority: CertificateIdentity) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         key = serialization.load_pem_private_key(authority.key, None)
     except (ValueError, TypeError):

@@ -14,12 +14,12 @@ from support.waiting import until
 from support.world import ALICE, BOB
 
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.queue import Asker, Ticket
+from hearth.actors.bus.queue import Requester, Ticket
 from hearth.drivers.base import BaseDriver, Style
 from hearth.errors import DeviceError, HearthError, InternalError, ResourceBusy, TimedOut, effect_of
 
-ME = Asker("session", "task", "me")
-YOU = Asker("other session", "other task", "you")
+ME = Requester("session", "task", "me")
+YOU = Requester("other session", "other task", "you")
 
 
 def ticket(op, asker=ME, *, limit=60.0, **more):

@@ -9,7 +9,7 @@ from support.steps import at_every_step
 from support.world import ALICE, BOB, World, running
 
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.queue import Asker, Ticket
+from hearth.actors.bus.queue import Requester, Ticket
 from hearth.drivers.base import Style
 from hearth.errors import HearthError, InternalError, RpcError
 
@@ -47,7 +47,7 @@ class Tree:
             self.left = [bus.health()["queued"] for bus in self.buses]
             # A bus that did not survive its askers would not answer this.
             for bus in self.buses:
-                await self._ask(bus, f"after {bus.bus_id}", Asker("s", "t", "p"))
+                await self._ask(bus, f"after {bus.bus_id}", Requester("s", "t", "p"))
             nursery.cancel_scope.cancel()
         return self
 
@@ -58,7 +58,7 @@ class Tree:
                     leaves.start_soon(self._leaf, number, leaf)
 
     async def _leaf(self, branch, leaf):
-        asker = Asker(f"session {branch}", f"task {branch}.{leaf}", "principal")
+        asker = Requester(f"session {branch}", f"task {branch}.{leaf}", "principal")
         with self.scopes["leaf"] if (branch, leaf) == (1, 1) else trio.CancelScope():
             for number in range(3):
                 bus = self.buses[(branch + leaf + number) % 2]

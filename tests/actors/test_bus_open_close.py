@@ -11,12 +11,12 @@ from support.waiting import passes, until
 
 from hearth.actors.bus import workers as workers_module
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.queue import Asker, Ticket
+from hearth.actors.bus.queue import Requester, Ticket
 from hearth.actors.supervisor import keep_open
 from hearth.drivers.base import Departure, Style
 from hearth.errors import DeviceError, ResourceBusy
 
-ME = Asker("session", "task", "me")
+ME = Requester("session", "task", "me")
 
 
 class Blocking(BenchDriver):

@@ -9,10 +9,10 @@ import trio
 from support.doubles import BenchDriver, Observer
 
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.queue import Asker, Ticket
+from hearth.actors.bus.queue import Requester, Ticket
 from hearth.drivers.base import Style
 
-ME = Asker("session", "task", "me")
+ME = Requester("session", "task", "me")
 
 
 async def two_buses(nursery, first, second):

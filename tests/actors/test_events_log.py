@@ -10,7 +10,7 @@ import trio
 from hypothesis import given, strategies as st
 
 from hearth.actors.events import PROGRESS_KEPT, EventLog, EventReader
-from hearth.actors.send_queue import Feed, Outbox
+from hearth.actors.send_queue import Cursor, SendQueue
 
 TS = "2026-04-19T22:48:01.234Z"
 
@@ -207,7 +207,7 @@ def told(lines):
 
 
 async def test_what_is_ready_leaves_as_one_piece_in_the_order_it_became_due():
-    outbox, log = Outbox(), EventLog("task")
+    outbox, log = SendQueue(), EventLog("task")
     publish(log, "start")
     outbox.push(b"first\n")
     outbox.follow(log, 1)
@@ -220,7 +220,7 @@ async def test_what_is_ready_leaves_as_one_piece_in_the_order_it_became_due():
 
 
 async def test_a_piece_is_not_much_longer_than_a_chunk():
-    outbox = Outbox()
+    outbox = SendQueue()
     for _ in range(100):
         outbox.push(b"x" * 10_000)
     sizes = []
@@ -233,7 +233,7 @@ async def test_a_piece_is_not_much_longer_than_a_chunk():
 
 
 async def test_two_histories_are_sent_side_by_side():
-    outbox = Outbox()
+    outbox = SendQueue()
     logs = [EventLog(name) for name in "ab"]
     for log in logs:
         for _ in range(500):
@@ -250,7 +250,7 @@ async def test_two_histories_are_sent_side_by_side():
 
 
 async def test_a_slow_reader_of_progress_gets_the_newest_and_costs_no_memory():
-    outbox, log = Outbox(), EventLog("task")
+    outbox, log = SendQueue(), EventLog("task")
     outbox.follow(log, 1)
     publish(log, "start", *["progress"] * 10_000, "finish", "task_finish")
     assert outbox.size == 0
@@ -259,7 +259,7 @@ async def test_a_slow_reader_of_progress_gets_the_newest_and_costs_no_memory():
 
 
 async def test_following_again_starts_again_and_tells_nothing_twice():
-    outbox, log = Outbox(), EventLog("task")
+    outbox, log = SendQueue(), EventLog("task")
     publish(log, "start", "finish")
     outbox.follow(log, 1)
     outbox.follow(log, 2)
@@ -268,7 +268,7 @@ async def test_following_again_starts_again_and_tells_nothing_twice():
 
 
 async def test_what_is_followed_no_more_is_not_sent_even_if_it_was_due():
-    outbox, log, other = Outbox(), EventLog("task"), EventLog("other")
+    outbox, log, other = SendQueue(), EventLog("task"), EventLog("other")
     publish(log, "start")
     outbox.follow(log, 1)
     outbox.hold()
@@ -285,7 +285,7 @@ async def test_what_is_followed_no_more_is_not_sent_even_if_it_was_due():
 
 
 async def test_while_a_batch_waits_for_its_answer_no_history_is_sent():
-    outbox, log = Outbox(), EventLog("task")
+    outbox, log = SendQueue(), EventLog("task")
     publish(log, "start")
     outbox.hold()
     outbox.hold()
@@ -301,24 +301,24 @@ async def test_while_a_batch_waits_for_its_answer_no_history_is_sent():
 
 
 async def test_a_subscription_ends_with_the_task_and_leaves_nothing_behind():
-    outbox, log = Outbox(), EventLog("task")
+    outbox, log = SendQueue(), EventLog("task")
     outbox.follow(log, 1)
     publish(log, "start", "task_finish")
     assert told(await drained(outbox)) == [1, 2]
     assert not log.followed
     gc.collect()
-    assert not [feed for feed in gc.get_objects() if type(feed) is Feed and feed._log is log]
+    assert not [feed for feed in gc.get_objects() if type(feed) is Cursor and feed._log is log]
 
 
 async def test_a_history_asked_for_from_beyond_its_end_sends_nothing_and_ends():
-    outbox, log = Outbox(), EventLog("task")
+    outbox, log = SendQueue(), EventLog("task")
     publish(log, "start", "task_finish")
     outbox.follow(log, 10)
     assert await drained(outbox) == []
 
 
 async def test_an_abandoned_outbox_follows_nothing_and_wakes_its_writer():
-    outbox, log = Outbox(), EventLog("task")
+    outbox, log = SendQueue(), EventLog("task")
     outbox.follow(log, 1)
     ended = []
 
@@ -338,7 +338,7 @@ async def test_an_abandoned_outbox_follows_nothing_and_wakes_its_writer():
 
 
 async def test_a_writer_that_is_cancelled_while_it_waits_can_be_followed_by_another():
-    outbox = Outbox()
+    outbox = SendQueue()
     with trio.move_on_after(0.01):
         b"".join(await outbox.batch())
     outbox.push(b"x\n")

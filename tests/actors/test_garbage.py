@@ -51,7 +51,7 @@ OURS = (
     "StepScope",
     "Ticket",
     "Session",
-    "TaskBook",
+    "TaskRegistry",
     "EventLog",
     "Finished",
     "Connection",

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from hearth.actors.mailbox import Mailbox, Slot
-from hearth.actors.runtime import Alarms
+from hearth.actors.runtime import Timers
 
 
 async def test_a_mailbox_hands_over_everything_that_is_there_in_the_order_it_came():
@@ -78,7 +78,7 @@ async def test_who_waits_at_a_slot_is_woken_and_may_leave():
 
 async def test_alarms_ring_in_the_order_of_their_times(nursery, autojump_clock):
     rung = []
-    alarms = Alarms(lambda name: rung.append((name, trio.current_time())))
+    alarms = Timers(lambda name: rung.append((name, trio.current_time())))
     nursery.start_soon(alarms.run)
     for name, when in [("late", 30), ("early", 10), ("same", 20), ("too", 20)]:
         alarms.set(name, when)
@@ -92,7 +92,7 @@ async def test_alarms_ring_in_the_order_of_their_times(nursery, autojump_clock):
 
 async def test_an_alarm_for_a_time_that_has_passed_rings_at_once(nursery, autojump_clock):
     rung = []
-    alarms = Alarms(rung.append)
+    alarms = Timers(rung.append)
     nursery.start_soon(alarms.run)
     await trio.sleep(50)
     alarms.set("now", 10)
@@ -108,7 +108,7 @@ async def test_an_alarm_may_set_another(nursery, autojump_clock):
         if len(rung) < 3:
             alarms.set(name, trio.current_time() + 5)
 
-    alarms = Alarms(ring)
+    alarms = Timers(ring)
     nursery.start_soon(alarms.run)
     alarms.set("again", 5)
     await trio.sleep(100)

@@ -13,9 +13,9 @@ from hypothesis import given, strategies as st
 from support.waiting import passes
 from support.world import ALICE, BOB
 
-from hearth.actors.embedded import LocalAsk
+from hearth.actors.embedded import LocalRequest
 from hearth.actors.events import EventLog
-from hearth.actors.send_queue import Outbox
+from hearth.actors.send_queue import SendQueue
 from hearth.errors import QueueFull, TaskNotFound
 from hearth.policy import memory
 from hearth.policy.memory import MemoryBudget
@@ -161,13 +161,13 @@ class Local:
         self.world, self.who = world, who
 
     async def open(self, **params):
-        ask = LocalAsk(METHODS["session.open"](params))
+        ask = LocalRequest(METHODS["session.open"](params))
         session = self.world.runtime.open_session(self.who, ask.params, ask)
         await ask.slot.get()
         return session
 
     async def ask(self, session, method, params, follower=None):
-        ask = LocalAsk(METHODS[method](orjson.loads(orjson.dumps(params))), follower)
+        ask = LocalRequest(METHODS[method](orjson.loads(orjson.dumps(params))), follower)
         session.post(ask)
         return await ask.slot.get()
 
@@ -214,7 +214,7 @@ async def roomy(make_world, autojump_clock):
         local = Local(world)
         # What is made once is made before.
         session = await local.open()
-        await local.submit(session, ("read", {}), key="first", follower=Outbox(), subscribe=True)
+        await local.submit(session, ("read", {}), key="first", follower=SendQueue(), subscribe=True)
         await trio.testing.wait_all_tasks_blocked()
         yield world, local, session
 
@@ -280,7 +280,7 @@ async def test_subscriptions_are_charged_for_what_they_take(roomy):
     world, local, session = roomy
     tasks = [await local.submit(session, ("wait", {})) for _ in range(100)]
     account = world.runtime.memory.for_principal(ALICE.key)
-    followers = [Outbox(account) for _ in range(30)]
+    followers = [SendQueue(account) for _ in range(30)]
     for follower in followers:
         follower.hold()  # as one whose client does not read
     async with weighed(world):
@@ -291,7 +291,7 @@ async def test_subscriptions_are_charged_for_what_they_take(roomy):
 
 async def test_answers_that_wait_are_charged_for_what_they_take(roomy):
     world, _, _ = roomy
-    outbox = Outbox(world.runtime.memory.for_principal(ALICE.key))
+    outbox = SendQueue(world.runtime.memory.for_principal(ALICE.key))
     async with weighed(world):
         for number in range(2000):
             outbox.push(b'{"jsonrpc":"2.0","id":%d,"result":{}}\n' % number)

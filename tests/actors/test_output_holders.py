@@ -13,8 +13,8 @@ from support.waiting import passes
 import hearth
 from hearth import step
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.outputs import Ledger
-from hearth.actors.bus.queue import Asker, GiveBack, Ticket
+from hearth.actors.bus.outputs import OutputsFile
+from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.supervisor import keep_open
 from hearth.config.model import AuditConfig, Config, FilesConfig
 from hearth.drivers.base import Style
@@ -236,8 +236,8 @@ async def test_the_line_of_a_pulse_whose_end_fails_is_safe_when_its_session_has_
 
 # --- the bus, in every style --------------------------------------------------------------------------------------
 
-A = Asker("a", "task of a", "me")
-B = Asker("b", "task of b", "me")
+A = Requester("a", "task of a", "me")
+B = Requester("b", "task of b", "me")
 
 
 class Bench:
@@ -353,7 +353,7 @@ async def test_an_output_that_was_set_since_is_left_to_the_session_that_set_it(b
 
 
 async def test_a_session_that_ends_in_good_order_hands_over_what_others_have_set_since(bench):
-    deadman = Asker("c", "task of c", "me", deadman=True)
+    deadman = Requester("c", "task of c", "me", deadman=True)
     for hands_over, levels in ((True, {1: 2, 2: 0}), (False, {1: 0, 2: 0})):
         await bench.do(1, deadman, drives=1)
         await bench.do(1, deadman, drives=2, line=2)
@@ -395,7 +395,7 @@ async def test_a_session_whose_safe_state_crashed_the_driver_counts_as_ended(ben
 
 
 def test_a_ledger_is_written_when_an_output_is_first_held_and_when_it_is_safe(tmp_path):
-    ledger = Ledger(tmp_path / "outputs")
+    ledger = OutputsFile(tmp_path / "outputs")
     bus = Bus("bench", BenchDriver("bench", Observer(), style=Style.INLINE), ledger=ledger)
     driven = bus._driven
     assert driven.claim(1, A, insist=False) == "a"

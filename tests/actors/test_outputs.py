@@ -18,13 +18,13 @@ from support.world import NOON, World, running
 
 from hearth.actors.bus import outputs as ledger_module
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.outputs import EARLIER_RUN, Ledger
-from hearth.actors.bus.queue import Asker, Ticket
+from hearth.actors.bus.outputs import EARLIER_RUN, OutputsFile
+from hearth.actors.bus.queue import Requester, Ticket
 from hearth.actors.supervisor import keep_open
 from hearth.drivers.base import Style
 from hearth.errors import AuditUnavailable, DeviceError, InternalError
 
-ME = Asker("session", "task", "me")
+ME = Requester("session", "task", "me")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def written(path):
 
 
 def opened(path):
-    ledger = Ledger(path)
+    ledger = OutputsFile(path)
     ledger.open(NOON)
     return ledger
 
@@ -176,7 +176,7 @@ def test_a_file_that_could_be_written_only_in_part_does_not_count(path):
 
 
 async def test_without_a_path_nothing_is_written_and_nothing_is_found(nursery):
-    ledger = Ledger()
+    ledger = OutputsFile()
     assert ledger.open(NOON) == []
     with trio.fail_after(10):
         kept = Kept(ledger)
@@ -412,7 +412,7 @@ def test_what_is_no_regular_file_is_moved_aside_too(path, tmp_path, what):
         os.mkfifo(path)
     else:
         os.mknod(path, stat.S_IFSOCK | 0o600)
-    ledger = Ledger(path)
+    ledger = OutputsFile(path)
     (note,) = ledger.open(NOON)
     assert str(path) in note
     assert "look at the hardware" in note
@@ -429,7 +429,7 @@ def test_a_file_that_can_neither_be_read_nor_moved_keeps_outputs_from_being_driv
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(type(path), "rename", rename)
-    ledger = Ledger(path)
+    ledger = OutputsFile(path)
     (note,) = ledger.open(NOON)
     assert "Read-only" in note
     assert ledger.failure is not None
@@ -616,7 +616,7 @@ async def test_a_lease_survives_the_reopening_of_its_bus(autojump_clock, nursery
     await until(lambda: kept.bus.state == "down")
     kept.driver.plug_in()
     await passes(lambda: kept.bus.state == "ready")
-    you = Asker("other session", "other task", "you")
+    you = Requester("other session", "other task", "you")
     done = []
 
     async def ask():
@@ -638,7 +638,7 @@ async def test_who_queues_when_the_device_disappears_is_told_why_at_once(autojum
     running_one = kept.bus.request(Ticket(Op("running", gate=gate), ME, limit=60))
     await gate.reached()
     queued = kept.bus.request(Ticket(Op("queued"), ME, limit=60))
-    leased = kept.bus.request(Ticket(None, Asker("x", "y", "z"), limit=0))
+    leased = kept.bus.request(Ticket(None, Requester("x", "y", "z"), limit=0))
     kept.driver.unplug()
     await trio.testing.wait_all_tasks_blocked()
     assert not queued.filled, "what has begun finishes first"

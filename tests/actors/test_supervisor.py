@@ -11,12 +11,12 @@ from support.doubles import BenchDriver, Observer, Op
 from support.waiting import passes, until
 
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.queue import Asker, Ticket
+from hearth.actors.bus.queue import Requester, Ticket
 from hearth.actors.supervisor import FIRST_PAUSE, LONGEST_PAUSE, STABLE_AFTER, contain, keep_open
 from hearth.drivers.base import Style
 from hearth.errors import DeviceError, InternalError
 
-ME = Asker("session", "task", "me")
+ME = Requester("session", "task", "me")
 
 
 async def crash():

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from hearth.actors.agentcard import CardSources
-from hearth.agentcard.build import STDIO, Measured, Place, auth_scheme, build_card, choose_place
+from hearth.agentcard.build import STDIO, CardEndpoint, Measured, auth_scheme, build_card, choose_place
 from hearth.agentcard.validate import validate
 from hearth.config.listen import Endpoint, HttpConfig
 from hearth.config.model import CardConfig
@@ -179,9 +179,9 @@ def test_without_an_http_listener_the_endpoint_is_the_command_that_speaks_mcp():
 
 def test_over_http_the_endpoint_is_mcp_at_the_url_whose_scheme_readers_compare():
     place = placed(CardConfig(), http(), "ws://127.0.0.1:1", "http://127.0.0.1:7119")
-    assert place == Place("mcp", "http://127.0.0.1:7119/mcp", "none")
+    assert place == CardEndpoint("mcp", "http://127.0.0.1:7119/mcp", "none")
     without = placed(CardConfig(), http(), "http://127.0.0.1:7119", mcp=False)
-    assert without == Place("http", "http://127.0.0.1:7119/", "none")
+    assert without == CardEndpoint("http", "http://127.0.0.1:7119/", "none")
 
 
 def test_what_listens_at_all_addresses_is_told_by_a_name_that_the_operator_gave():
@@ -214,7 +214,7 @@ def test_where_only_certificates_are_known_the_scheme_is_mtls(tmp_path):
 def test_the_operators_endpoint_goes_before_the_listeners(tools):
     config = CardConfig(protocol="https", url="https://agents.example.com/board-7", auth="oauth2")
     place = placed(config, http("0.0.0.0"), "http://0.0.0.0:7119")
-    assert place == Place("https", "https://agents.example.com/board-7", "oauth2")
+    assert place == CardEndpoint("https", "https://agents.example.com/board-7", "oauth2")
     assert validate(built(tools, place=place)) == []
     assert placed(evolve(config, auth=None), http("0.0.0.0"), "http://0.0.0.0:1").auth == "bearer"
     own = CardConfig(protocol="stdio", url="stdio:mine")

@@ -11,15 +11,15 @@ from hearth.agentcard.build import (
     LONGEST_GAP_S,
     LONGEST_S,
     PERIOD_S,
+    CardSensor,
+    EnergyCounter,
     EnergyPerInvocation,
-    Meter,
-    Sensor,
     choose_meters,
 )
 from hearth.drivers.linux.sensors import KernelSensors
 
-RAPL = Meter("powercap/intel-rapl-package-0/energy", 1000.0)
-POWER = Meter("hwmon/ina226/power1")
+RAPL = EnergyCounter("powercap/intel-rapl-package-0/energy", 1000.0)
+POWER = EnergyCounter("hwmon/ina226/power1")
 
 
 def fed(meter, readings):
@@ -90,7 +90,7 @@ def test_no_reading_of_a_counter_makes_energy_negative(values):
 
 
 def sensor(name, kind="energy", unit="joule", top=1000.0, **more):
-    return Sensor(name, kind, unit, top, **more)
+    return CardSensor(name, kind, unit, top, **more)
 
 
 PACKAGES = [sensor(f"powercap/intel-rapl-package-{n}/energy") for n in (0, 1)]
@@ -113,7 +113,7 @@ INA = sensor("hwmon/ina226-i2c-1-40/power1", "power", "watt", None)
     ],
 )
 def test_the_meters_of_the_whole_machine_are_chosen_or_none(sensors, chosen):
-    assert choose_meters(sensors) == [Meter(each.name, each.top) for each in chosen]
+    assert choose_meters(sensors) == [EnergyCounter(each.name, each.top) for each in chosen]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from support.pki import Bench
 from hearth.actors.bridges.http.agentcard import routes
 from hearth.errors import CarrierError, ConfigError
 from hearth.transport import card as fetching
-from hearth.transport.card import CardRefused, Fetched, card_url, examine, fetch_card, is_here
+from hearth.transport.card import CardNotFetched, Fetched, card_url, examine, fetch_card, is_here
 
 OWN = "application/agentcard+json"
 PATIENCE = 20
@@ -39,7 +39,7 @@ def serving(document, **headers):
 
 
 async def refused(url, **how):
-    with trio.fail_after(PATIENCE), pytest.raises(CardRefused) as caught:
+    with trio.fail_after(PATIENCE), pytest.raises(CardNotFetched) as caught:
         examine(await fetch_card(card_url(url), **how))
     return str(caught.value)
 
@@ -134,14 +134,14 @@ def test_a_card_that_leads_elsewhere_than_it_came_from_is_refused(came, protocol
         if expected:
             assert examine(fetched, any_scheme=any_scheme)["endpoint"]["url"] == leads
             continue
-        with pytest.raises(CardRefused, match="leads elsewhere") as caught:
+        with pytest.raises(CardNotFetched, match="leads elsewhere") as caught:
             examine(fetched, any_scheme=any_scheme)
         assert [finding.rule for finding in caught.value.findings] == ["§8.5"]
 
 
 async def test_a_card_that_is_not_valid_is_refused_with_all_that_is_wrong():
     async with serving(card(version="1", name="")) as url:
-        with pytest.raises(CardRefused, match="not valid") as caught:
+        with pytest.raises(CardNotFetched, match="not valid") as caught:
             examine(await fetch_card(url))
         assert [finding.pointer for finding in caught.value.findings] == ["/name", "/version"]
 
@@ -277,7 +277,7 @@ async def test_a_redirect_from_https_to_http_is_refused_whatever_was_asked(bench
 
 
 def test_a_redirect_onto_this_machine_is_refused():
-    with pytest.raises(CardRefused, match="no business"):
+    with pytest.raises(CardNotFetched, match="no business"):
         fetching._check_redirect(
             fetching.httpx2.URL("https://a.example"), fetching.httpx2.URL("https://127.0.0.1/"), insecure_http=True
         )

@@ -16,7 +16,16 @@ from rich.console import Console
 from hearth.cli import demo
 from hearth.cli.demo import scenes, stage as demo_stage
 from hearth.cli.demo.scenes import EXAMPLE, _told
-from hearth.cli.demo.stage import DemoFailed, Place, PlainStage, RichStage, Stage, make_place, make_stage, run_daemon
+from hearth.cli.demo.stage import (
+    DemoFailed,
+    DemoFolder,
+    PlainStage,
+    RichStage,
+    Stage,
+    make_place,
+    make_stage,
+    run_daemon,
+)
 from hearth.errors import PermissionDenied
 
 # --- the whole ------------------------------------------------------------------------------------------------------
@@ -132,7 +141,7 @@ def test_a_controller_that_does_not_come_up_ends_the_demo(cli, monkeypatch):
 
 @pytest.mark.slow
 def test_a_secret_that_can_be_read_is_no_refusal(cli, monkeypatch):
-    monkeypatch.setattr(Place, "secret", property(lambda place: place.shared / "secret.txt"))
+    monkeypatch.setattr(DemoFolder, "secret", property(lambda place: place.shared / "secret.txt"))
     answer = cli("demo")
     assert answer.code == 1
     assert "file.read by its path          was allowed" in answer.out
@@ -193,7 +202,7 @@ def test_a_socket_path_that_would_be_too_long_is_avoided(tmp_path, monkeypatch):
 def test_the_configuration_survives_a_path_with_quotes():
     import tomllib
 
-    place = Place(Path('/tmp/a "b" \\c/ä'))
+    place = DemoFolder(Path('/tmp/a "b" \\c/ä'))
     config = tomllib.loads(place.config())
     assert config["server"]["socket"] == str(place.socket)
     assert config["files"] == {"read": [str(place.shared)], "write": [str(place.shared)]}

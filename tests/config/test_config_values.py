@@ -37,9 +37,9 @@ from hearth.errors import ConfigError
 from hearth.fields import (
     AbsolutePath,
     Choice,
+    FieldType,
     Flag,
     Integer,
-    Kind,
     ListOf,
     Mode,
     Number,
@@ -319,7 +319,7 @@ def test_none_is_allowed_where_it_is_the_default():
 
 def test_a_kind_must_say_how_it_reads():
     with pytest.raises(NotImplementedError):
-        Kind().read(1)
+        FieldType().read(1)
 
 
 def test_one_or_more_tells_alternatives_by_their_number():

@@ -20,7 +20,7 @@ from crash.house import House
 from crash.judge import Log, agree, traced
 from crash.powercut import STYLES, Storage, lay_out
 
-from hearth.actors.bus.outputs import Ledger
+from hearth.actors.bus.outputs import OutputsFile
 from hearth.audit import AuditSettings, keys
 from hearth.audit.log import AuditLog
 from hearth.audit.verify import verify
@@ -184,7 +184,7 @@ def _judge(tape: Tape, promised: Promised, path: Path) -> bool:
         assert line + b"\n" in tape.lines, f"the log has a line that was never written: {line[:80]!r}"
     _nothing_is_lost(promised, before)
     assert {task["task_id"] for task in recovery.in_flight} == _in_flight(before), "not the tasks that were in flight"
-    ledger = Ledger(Path(f"{path}.outputs"))
+    ledger = OutputsFile(Path(f"{path}.outputs"))
     ledger.open(NOW)
     record = recovery.record()
     log.signer = keys.load_or_create(settings.key)

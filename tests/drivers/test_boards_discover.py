@@ -10,10 +10,10 @@ from support.machine import FilesMachine
 
 from hearth.drivers.boards import access, generic
 from hearth.drivers.boards.discover import (
+    DeviceOrigin,
     FoundAdapter,
     FoundChip,
     FoundPort,
-    Origin,
     clients,
     find,
     find_chips,
@@ -87,7 +87,7 @@ def test_where_a_device_sits_is_told_from_the_device_up(files):
     files.device(f"{USB}/1-2:1.2", "usb", driver="usbhid")
     files.chip("gpiochip1", f"{USB}/1-2:1.2/0003:04D8:00DD.0001")
     (chip,) = find_chips(files.machine)
-    assert chip.origin == Origin(("gpio", "hid", "usb", "pci"), "mcp2221", None)
+    assert chip.origin == DeviceOrigin(("gpio", "hid", "usb", "pci"), "mcp2221", None)
 
 
 def test_who_described_a_device_is_told_for_the_machines_own(files):
@@ -129,7 +129,7 @@ def test_serial_ports_are_those_of_serial_drivers_with_a_uart_in_them(files):
     ports = find_ports(files.machine)
     assert [port.node for port in ports] == ["ttyS0", "ttyS10", "ttyU0", "ttyUSB0"]
     assert [port.origin.driver for port in ports] == ["serial8250", "serial8250", None, "ftdi_sio"]
-    assert ports[2].origin == Origin()
+    assert ports[2].origin == DeviceOrigin()
 
 
 def test_a_console_and_a_terminal_are_told_with_whose_they_are(files):
@@ -200,16 +200,16 @@ SOC = "its pins belong to the machine itself"
 @pytest.mark.parametrize(
     ("origin", "driven"),
     [
-        (Origin(("gpio", "platform"), "gpio-sim"), True),
-        (Origin(("gpio", "platform"), "gpio-aggregator", "devicetree"), True),
-        (Origin(("gpio", *PLUGGED), "mcp2221"), True),
-        (Origin(("gpio", "i2c", "i2c"), "pca953x"), True),
-        (Origin(("gpio", "i2c", "i2c", "platform"), "pca953x", "devicetree"), True),
-        (Origin(("gpio", "spi", "platform"), "74x164", "devicetree"), True),
-        (Origin(("gpio", "platform"), "pinctrl-bcm2835", "devicetree"), False),
-        (Origin(("gpio", "platform"), "tigerlake-pinctrl", "acpi"), False),
-        (Origin(("gpio", "pci"), "gpio-ml-ioh"), False),
-        (Origin(("gpio", "platform"), None), True),
+        (DeviceOrigin(("gpio", "platform"), "gpio-sim"), True),
+        (DeviceOrigin(("gpio", "platform"), "gpio-aggregator", "devicetree"), True),
+        (DeviceOrigin(("gpio", *PLUGGED), "mcp2221"), True),
+        (DeviceOrigin(("gpio", "i2c", "i2c"), "pca953x"), True),
+        (DeviceOrigin(("gpio", "i2c", "i2c", "platform"), "pca953x", "devicetree"), True),
+        (DeviceOrigin(("gpio", "spi", "platform"), "74x164", "devicetree"), True),
+        (DeviceOrigin(("gpio", "platform"), "pinctrl-bcm2835", "devicetree"), False),
+        (DeviceOrigin(("gpio", "platform"), "tigerlake-pinctrl", "acpi"), False),
+        (DeviceOrigin(("gpio", "pci"), "gpio-ml-ioh"), False),
+        (DeviceOrigin(("gpio", "platform"), None), True),
     ],
 )
 def test_a_chip_of_the_machine_itself_is_kept_off_and_one_that_was_added_is_not(origin, driven):
@@ -218,27 +218,31 @@ def test_a_chip_of_the_machine_itself_is_kept_off_and_one_that_was_added_is_not(
     assert driven or reason.startswith(SOC)
 
 
-PLATFORM = Origin(("i2c", "platform"), "i2c-bcm2835", "devicetree", "brcm,bcm2835-i2c")
-PCI = Origin(("i2c", "pci"), "i801_smbus")
+PLATFORM = DeviceOrigin(("i2c", "platform"), "i2c-bcm2835", "devicetree", "brcm,bcm2835-i2c")
+PCI = DeviceOrigin(("i2c", "pci"), "i801_smbus")
 
 
 @pytest.mark.parametrize(
     ("name", "origin", "reason"),
     [
-        ("SMBus stub driver", Origin(("i2c",)), None),
-        ("MCP2221 usb-i2c bridge", Origin(("i2c", *PLUGGED)), None),
-        ("CP2112 SMBus Bridge on hidraw0", Origin(("i2c", *PLUGGED)), None),
-        ("i2c-tiny-usb at bus 001 device 005", Origin(("i2c", "usb", "pci"), "i2c-tiny-usb"), None),
+        ("SMBus stub driver", DeviceOrigin(("i2c",)), None),
+        ("MCP2221 usb-i2c bridge", DeviceOrigin(("i2c", *PLUGGED)), None),
+        ("CP2112 SMBus Bridge on hidraw0", DeviceOrigin(("i2c", *PLUGGED)), None),
+        ("i2c-tiny-usb at bus 001 device 005", DeviceOrigin(("i2c", "usb", "pci"), "i2c-tiny-usb"), None),
         ("bcm2835 (i2c@7e804000)", PLATFORM, None),
         ("Synopsys DesignWare I2C adapter", PLATFORM, None),
-        ("Synopsys DesignWare I2C adapter", Origin(("i2c", "platform", "pci"), "i2c_designware", "devicetree"), None),
-        ("i2c-1-mux (chan_id 0)", Origin(("i2c", "i2c", "i2c", "platform"), None, "devicetree"), None),
+        (
+            "Synopsys DesignWare I2C adapter",
+            DeviceOrigin(("i2c", "platform", "pci"), "i2c_designware", "devicetree"),
+            None,
+        ),
+        ("i2c-1-mux (chan_id 0)", DeviceOrigin(("i2c", "i2c", "i2c", "platform"), None, "devicetree"), None),
         ("SMBus I801 adapter at efa0", PCI, "memory modules"),
         ("SMBus PIIX4 adapter port 0 at 0b00", PCI, "memory modules"),
-        ("SMBus PIIX4 adapter port 0 at 0b00", Origin(("i2c",)), "memory modules"),
+        ("SMBus PIIX4 adapter port 0 at 0b00", DeviceOrigin(("i2c",)), "memory modules"),
         ("SiS96x SMBus adapter at 0x1000", PCI, "memory modules"),
         ("SMBus nForce2 adapter at 1c00", PCI, "memory modules"),
-        ("SMBus CMI adapter cmi", Origin(("i2c", "platform"), None, "acpi"), "memory modules"),
+        ("SMBus CMI adapter cmi", DeviceOrigin(("i2c", "platform"), None, "acpi"), "memory modules"),
         ("i915 gmbus dpa", PCI, "display"),
         ("AUX A/DDI A/PHY A", PCI, "display"),
         ("AMDGPU DM i2c hw bus 0", PCI, "display"),
@@ -248,14 +252,14 @@ PCI = Origin(("i2c", "pci"), "i801_smbus")
         ("nvkm-0000:01:00.0-bus-0000", PCI, "display"),
         ("DPDDC-A", PCI, "display"),
         ("card0-DP-1", PCI, "display"),
-        ("DesignWare HDMI", Origin(("i2c", "platform"), "dwhdmi", "devicetree"), "display"),
+        ("DesignWare HDMI", DeviceOrigin(("i2c", "platform"), "dwhdmi", "devicetree"), "display"),
         ("fef04500.i2c", PLATFORM, "display"),
         ("107d508200.i2c", PLATFORM, "display"),
-        ("x", Origin(("i2c", "platform"), None, "devicetree", "brcm,bcm2711-hdmi-i2c"), "display"),
-        ("Synopsys DesignWare I2C adapter", Origin(("i2c", "platform"), "i2c_designware", "acpi"), "own devices"),
-        ("Synopsys DesignWare I2C adapter", Origin(("i2c", "platform", "pci"), "i2c_designware"), "own devices"),
+        ("x", DeviceOrigin(("i2c", "platform"), None, "devicetree", "brcm,bcm2711-hdmi-i2c"), "display"),
+        ("Synopsys DesignWare I2C adapter", DeviceOrigin(("i2c", "platform"), "i2c_designware", "acpi"), "own devices"),
+        ("Synopsys DesignWare I2C adapter", DeviceOrigin(("i2c", "platform", "pci"), "i2c_designware"), "own devices"),
         (None, PCI, "own devices"),
-        (None, Origin(("i2c",)), None),
+        (None, DeviceOrigin(("i2c",)), None),
     ],
 )
 def test_an_adapter_that_the_machine_lives_on_is_kept_off_with_the_reason(name, origin, reason):
@@ -265,7 +269,7 @@ def test_an_adapter_that_the_machine_lives_on_is_kept_off_with_the_reason(name, 
 
 def test_a_port_that_is_a_console_or_a_terminal_is_kept_off():
     def reason(**facts):
-        return generic.port_reason(FoundPort("ttyS0", "/dev/ttyS0", Origin(), **facts))
+        return generic.port_reason(FoundPort("ttyS0", "/dev/ttyS0", DeviceOrigin(), **facts))
 
     assert reason() is None
     assert "console" in reason(console=True)

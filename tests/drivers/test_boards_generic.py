@@ -9,21 +9,21 @@ from hearth.drivers.boards import access, open_board
 from hearth.drivers.boards.diagnose import misfits
 from hearth.drivers.boards.discover import (
     KERNEL,
+    DeviceOrigin,
     FoundAdapter,
     FoundChip,
     FoundLine,
     FoundPort,
     Machinery,
-    Origin,
 )
 from hearth.drivers.boards.generic import HEADERS, NAME_IT, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
 from hearth.drivers.linux.device_users import HEARTHD, NOBODY, Holder, Holders
 
-SIM = Origin(("gpio", "platform"), "gpio-sim")
-SOC = Origin(("gpio", "platform"), "pinctrl-bcm2835", "devicetree")
-USB = Origin(("usb", "pci"), "ftdi_sio")
-PCI = Origin(("i2c", "pci"), "i801_smbus")
+SIM = DeviceOrigin(("gpio", "platform"), "gpio-sim")
+SOC = DeviceOrigin(("gpio", "platform"), "pinctrl-bcm2835", "devicetree")
+USB = DeviceOrigin(("usb", "pci"), "ftdi_sio")
+PCI = DeviceOrigin(("i2c", "pci"), "i801_smbus")
 
 
 def chip(number, label, *names, used=None, origin=SIM, error=None):
@@ -151,7 +151,7 @@ def test_a_port_that_another_program_has_open_is_listed_and_not_offered():
 
 
 def test_a_port_without_a_device_is_offered_only_when_it_is_named():
-    lines = [port(f"ttyS{n}", Origin()) for n in range(3)]
+    lines = [port(f"ttyS{n}", DeviceOrigin()) for n in range(3)]
     assert generic(*lines).uarts == ()
     assert [spec.port for spec in generic(*lines, uart=["ttyS[12]"]).uarts] == ["ttyS1", "ttyS2"]
 

@@ -14,7 +14,7 @@ import trio
 
 from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.drivers.process import ProcessDriver
-from hearth.drivers.programs import Launcher, ProgramDriver
+from hearth.drivers.programs import LauncherClient, ProgramDriver
 from hearth.drivers.tools.process import process_tools
 from hearth.errors import ConfigError, DeviceError, InvalidParams, PermissionDenied, TimedOut
 from hearth.tools import PathUse
@@ -59,7 +59,7 @@ class Step:
 def programs(tmp_path_factory, unmeasured):
     """A driver that runs the templates, not confined."""
     templates = {**TEMPLATES, "show": SHOW}
-    launcher = Launcher(templates, None, tmp_path_factory.mktemp("programs") / "record")
+    launcher = LauncherClient(templates, None, tmp_path_factory.mktemp("programs") / "record")
     driver = ProgramDriver(launcher)
     driver.open()
     yield driver

@@ -15,7 +15,7 @@ import pytest
 from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.program_record import MARK
-from hearth.drivers.programs import Capture, Launcher, ProgramDriver, Stopping
+from hearth.drivers.programs import Capture, LauncherClient, ProgramDriver, Stopping
 from hearth.errors import DeviceError, InvalidParams, PermissionDenied
 
 PYTHON = Path(sys.executable).resolve()
@@ -35,7 +35,7 @@ def launched(tmp_path, unmeasured):
 
         def launch(template, record=None):
             record = record or tmp_path / f"programs-{len(list(tmp_path.glob('programs-*')))}"
-            launcher = Launcher({"t": template}, None, record)
+            launcher = LauncherClient({"t": template}, None, record)
             stack.callback(launcher.close)
             driver = ProgramDriver(launcher)
             driver.open()

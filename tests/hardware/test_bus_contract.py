@@ -21,7 +21,7 @@ from support.mcp2221 import ADAPTER, Mcp2221, Memory
 from support.waiting import passes
 
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.queue import Asker, Ticket
+from hearth.actors.bus.queue import Requester, Ticket
 from hearth.drivers.gpio import LineSpec
 from hearth.drivers.i2c import Write
 from hearth.drivers.linux.gpio import LinuxGpio
@@ -30,8 +30,8 @@ from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.uart import UartSettings
 from hearth.errors import DeviceError, HearthError, ResourceBusy, TimedOut, effect_of
 
-ME = Asker("session", "task", "me")
-YOU = Asker("other session", "other task", "you")
+ME = Requester("session", "task", "me")
+YOU = Requester("other session", "other task", "you")
 LINES = tuple(LineSpec(offset, f"L{offset}") for offset in range(4))
 BOUND = 30
 """Seconds for each test here; it usually takes a small part of one."""

@@ -18,12 +18,12 @@ import trio.testing
 from support.usb_serial import usb_serial
 
 from hearth.actors.bus.actor import Bus
-from hearth.actors.bus.queue import Asker, Ticket
+from hearth.actors.bus.queue import Requester, Ticket
 from hearth.drivers.linux.uart import LinuxUart
 from hearth.drivers.uart import UartSettings
 from hearth.errors import TimedOut
 
-ME = Asker("session", "task", "me")
+ME = Requester("session", "task", "me")
 
 
 @pytest.fixture

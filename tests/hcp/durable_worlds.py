@@ -45,9 +45,9 @@ from trio.testing import MockClock
 import hearth._util.ids
 from hearth._util.exceptions import sole
 from hearth.actors.bridges.hcp import capability_api, execution, store as book_module
-from hearth.actors.bridges.hcp.store.database import BookFile
-from hearth.actors.bridges.hcp.store.queries import BookError
-from hearth.actors.messages import End
+from hearth.actors.bridges.hcp.store.database import JobDatabase
+from hearth.actors.bridges.hcp.store.queries import JobStoreError
+from hearth.actors.messages import CloseSession
 from hearth.errors import DeviceError
 from hearth.hcp import messages as values
 from hearth.hcp.durable import ANNOUNCED
@@ -242,7 +242,7 @@ class World:
             life.passes("write", after=True)
             if not life.dead:
                 return results
-        return [outcome.Error(BookError(error)) for _ in operations]
+        return [outcome.Error(JobStoreError(error)) for _ in operations]
 
     # --- the lives
 
@@ -366,7 +366,7 @@ class World:
         async def end_session():
             self.figures["HACP sessions ended"] += 1
             for one in list(world.runtime._sessions.values()):
-                one.post(End("for the test"))
+                one.post(CloseSession("for the test"))
 
         async def fail_audit():
             self.figures["audit log failed"] += 1
@@ -515,13 +515,13 @@ def _surroundings(world):
         for place, name, stand_in in (
             (trio.to_thread, "run_sync", run_sync),
             (book_module, "Background", _Background),
-            (execution.Watch, "looking", lambda _watch: nullcontext()),
+            (execution.LimitWatch, "looking", lambda _watch: nullcontext()),
             (execution, "LONG_S", 3600.0),
             (capability_api, "random", ids),
             (values, "uuid4", lambda: UUID(int=ids.getrandbits(128), version=4)),
             (hearth._util.ids, "os", SimpleNamespace(urandom=ids.randbytes)),
             (BenchTools, "all", lambda _tools: []),
-            (BookFile, "write", functools.partialmethod(_write, world, BookFile.write)),
+            (JobDatabase, "write", functools.partialmethod(_write, world, JobDatabase.write)),
         ):
             stack.enter_context(patch.object(place, name, stand_in))
         yield

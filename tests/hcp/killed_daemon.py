@@ -20,7 +20,7 @@ from crash.syscalls import say
 import hearth.actors.bridges.hcp.service
 import hearth.hcp.library
 from hearth.actors import daemon
-from hearth.actors.bridges.hcp.store.database import BookFile
+from hearth.actors.bridges.hcp.store.database import JobDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ def main() -> None:
     """Be hearthd."""
     config, tape_path, _, at, moment = sys.argv[1:]
     tape = os.open(tape_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    real, writes = BookFile.write, 0
+    real, writes = JobDatabase.write, 0
 
     def die(_book: object = None) -> None:
         say(tape, killed=writes, moment=moment)
@@ -41,7 +41,7 @@ def main() -> None:
         while True:
             signal.pause()
 
-    def write(self: BookFile, operations: Sequence[Callable[[Any], Any]]) -> list[Any]:
+    def write(self: JobDatabase, operations: Sequence[Callable[[Any], Any]]) -> list[Any]:
         nonlocal writes
         writes += 1
         here = writes == int(at)
@@ -52,7 +52,7 @@ def main() -> None:
             die()
         return results
 
-    BookFile.write = write  # type: ignore[assignment]
+    JobDatabase.write = write  # type: ignore[assignment]
     os.write(1, f"{os.getpid()}\n".encode())
     try:
         daemon.main(["--config", config])

@@ -12,7 +12,7 @@ from support.hcp import capability, hcp_world
 from support.hearthd import eventually
 
 from hearth.actors.bridges.hcp import execution
-from hearth.actors.bridges.hcp.execution import LONG_S, Watch
+from hearth.actors.bridges.hcp.execution import LONG_S, LimitWatch
 
 
 def compute(seconds):
@@ -25,7 +25,7 @@ def compute(seconds):
 @pytest.mark.slow
 async def test_a_stretch_that_is_long_is_reported_and_waiting_is_none():
     reported = []
-    watch = Watch("it", reported.append)
+    watch = LimitWatch("it", reported.append)
 
     async def code():
         await trio.sleep(2 * LONG_S)
@@ -39,7 +39,7 @@ async def test_a_stretch_that_is_long_is_reported_and_waiting_is_none():
 
 
 async def test_what_is_awaited_gets_cancellations_and_exceptions_as_without_a_watch():
-    watch = Watch("it", lambda _seconds: None)
+    watch = LimitWatch("it", lambda _seconds: None)
     seen = []
 
     async def code():
@@ -65,7 +65,7 @@ async def test_what_is_awaited_gets_cancellations_and_exceptions_as_without_a_wa
 
 def test_one_that_does_not_end_is_in_the_log_while_it_lasts_with_the_line_that_it_is_at(caplog, monkeypatch):
     monkeypatch.setattr(execution, "STUCK_S", 0.1)
-    watch = Watch("capability look (look.py:3)", lambda _seconds: None)
+    watch = LimitWatch("capability look (look.py:3)", lambda _seconds: None)
     told = threading.Event()
 
     def is_told():
@@ -81,7 +81,7 @@ def test_one_that_does_not_end_is_in_the_log_while_it_lasts_with_the_line_that_i
 
 
 def test_the_thread_that_looks_ends_with_the_job():
-    watch = Watch("it", lambda _seconds: None)
+    watch = LimitWatch("it", lambda _seconds: None)
     with watch.looking():
         (thread,) = [one for one in threading.enumerate() if one.name == "hearth-hcp-watch"]
     thread.join(10)

@@ -11,7 +11,7 @@ from support.hcp_book import ACCEPTED, ANN, begin, event, line, running, session
 from support.waiting import until
 
 from hearth.actors.bridges.hcp import store as book_module
-from hearth.actors.bridges.hcp.store import Book, BookError, Claim
+from hearth.actors.bridges.hcp.store import Claim, JobStore, JobStoreError
 
 ONE = session_id(1)
 REJECTED = line("task_rejected", reason_code="forbidden")
@@ -47,7 +47,7 @@ def waiting(book):
 
 
 async def test_what_waits_is_committed_together(place):
-    async with running(Book(place)) as book, trio.open_nursery() as nursery:
+    async with running(JobStore(place)) as book, trio.open_nursery() as nursery:
         await begin(book)
         statements = []
         book._file._book.set_trace_callback(statements.append)
@@ -63,7 +63,7 @@ async def test_what_waits_is_committed_together(place):
 
 async def test_what_is_read_is_what_was_asked_to_be_written_before_it_and_nothing_later(place):
     stories = {}
-    async with running(Book(place)) as book, trio.open_nursery() as nursery:
+    async with running(JobStore(place)) as book, trio.open_nursery() as nursery:
         await begin(book)
         gate = Gate()
         await gate.holds(book, nursery)
@@ -81,7 +81,7 @@ async def test_what_is_read_is_what_was_asked_to_be_written_before_it_and_nothin
 
 
 async def test_who_is_cancelled_before_his_turn_has_asked_for_nothing(place):
-    async with running(Book(place)) as book, trio.open_nursery() as nursery:
+    async with running(JobStore(place)) as book, trio.open_nursery() as nursery:
         await begin(book)
         gate = Gate()
         await gate.holds(book, nursery)
@@ -99,7 +99,7 @@ async def test_who_is_cancelled_before_his_turn_has_asked_for_nothing(place):
 
 async def test_who_is_cancelled_in_his_turn_waits_for_what_comes_of_it(place):
     done = []
-    async with running(Book(place)) as book, trio.open_nursery() as nursery:
+    async with running(JobStore(place)) as book, trio.open_nursery() as nursery:
         await begin(book)
         await book.claim(ANN, "m", "digest")
         gate = Gate()
@@ -128,7 +128,7 @@ async def test_who_is_cancelled_in_his_turn_waits_for_what_comes_of_it(place):
 
 
 async def test_what_is_asked_before_the_book_runs_waits_for_it(place):
-    book = Book(place)
+    book = JobStore(place)
     book.open()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(book.claim, ANN, "m", "digest")
@@ -139,7 +139,7 @@ async def test_what_is_asked_before_the_book_runs_waits_for_it(place):
 
 
 async def test_what_was_asked_is_done_when_the_book_is_told_to_end_and_nothing_afterwards(place):
-    book = Book(place)
+    book = JobStore(place)
     book.open()
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -152,11 +152,11 @@ async def test_what_was_asked_is_done_when_the_book_is_told_to_end_and_nothing_a
             house.cancel()
             gate.open()
         for ask in (partial(book.append, ONE, [event(2)]), partial(book.claim, ANN, "m", "digest")):
-            with pytest.raises(BookError, match=f"HCP book {place}/book.sqlite3: closed"):
+            with pytest.raises(JobStoreError, match=f"HCP book {place}/book.sqlite3: closed"):
                 await ask()
         await book.aclose()
         await book.aclose()
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         assert await book.story(ONE) == [ACCEPTED, event(1)]
 
 
@@ -169,10 +169,10 @@ async def _house(book, *, task_status):
 
 async def test_a_book_that_never_ran_is_closed_all_the_same(place):
     for _ in range(2):
-        book = Book(place)
+        book = JobStore(place)
         book.open()
         await book.aclose()
-        book = Book(place)
+        book = JobStore(place)
         book.open()
         book.close()
         book.close()
@@ -180,7 +180,7 @@ async def test_a_book_that_never_ran_is_closed_all_the_same(place):
 
 async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_waits_for_ever(place, monkeypatch):
     monkeypatch.setattr(book_module, "FLUSH_LIMIT_S", 0.05)
-    book = Book(place)
+    book = JobStore(place)
     book.open()
     gate = Gate()
     reasons = []
@@ -190,7 +190,7 @@ async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_wait
             await begin(book)
 
             async def ask(operation, *args):
-                with pytest.raises(BookError) as caught:
+                with pytest.raises(JobStoreError) as caught:
                     await operation(*args)
                 reasons.append(str(caught.value).rpartition(": ")[2])
 
@@ -208,12 +208,12 @@ async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_wait
 
 
 async def test_a_bug_in_an_operation_ends_the_book_and_leaves_nobody_waiting(place):
-    book = Book(place)
+    book = JobStore(place)
     book.open()
     refused = []
 
     async def ask(operation):
-        with pytest.raises(BookError):
+        with pytest.raises(JobStoreError):
             await book.write(operation)
         refused.append(operation)
 
@@ -223,13 +223,13 @@ async def test_a_bug_in_an_operation_ends_the_book_and_leaves_nobody_waiting(pla
             nursery.start_soon(ask, lambda _connection: 1 / 0)
             nursery.start_soon(ask, lambda _connection: 2)
     assert len(refused) == 2
-    with pytest.raises(BookError, match="closed"):
+    with pytest.raises(JobStoreError, match="closed"):
         await book.story(ONE)
     await book.aclose()
 
 
 async def test_an_answer_stands_although_nobody_tidies_up_after_it_any_more(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
     book.write_later(lambda _connection: None)
     assert waiting(book) == 0

@@ -13,7 +13,7 @@ import trio
 from support.confinement import as_root
 from support.hcp_book import ACCEPTED, ANN, begin, event, line, look, running, session_id
 
-from hearth.actors.bridges.hcp.store import Book, BookError
+from hearth.actors.bridges.hcp.store import JobStore, JobStoreError
 from hearth.errors import ConfigError
 
 ONE = session_id(1)
@@ -29,7 +29,7 @@ def refused(place):
     """What is said to who opens a book that cannot be used; it leaves nothing open."""
     before = descriptors(place)
     with pytest.raises(ConfigError) as caught:
-        Book(place).open()
+        JobStore(place).open()
     assert descriptors(place) == before
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -46,7 +46,7 @@ def descriptors(place):
 
 async def made(place, durability="os"):
     """A book that has ended in order, with one session in it."""
-    async with running(Book(place, durability=durability)) as book:
+    async with running(JobStore(place, durability=durability)) as book:
         await begin(book)
 
 
@@ -54,7 +54,7 @@ async def made(place, durability="os"):
 
 
 async def test_the_book_is_its_owners_alone(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         modes = {path.name: path.stat().st_mode & 0o777 for path in (place, *place.iterdir())}
     assert modes == {place.name: 0o700, "book.sqlite3": 0o600, "book.sqlite3-wal": 0o600}
@@ -62,11 +62,11 @@ async def test_the_book_is_its_owners_alone(place):
 
 
 async def test_two_cannot_have_it_open_and_the_second_is_told_the_place_and_the_cure(place):
-    async with running(Book(place)):
+    async with running(JobStore(place)):
         said = refused(place)
     assert f"{place}/book.sqlite3: another process is using it" in said
     assert "[audit] path" in said
-    book = Book(place)
+    book = JobStore(place)
     assert book.open() == []
     book.close()
 
@@ -81,7 +81,7 @@ Book(Path(sys.argv[1])).open()
 
 @pytest.mark.slow
 async def test_another_process_cannot_have_it_open_either(place, unmeasured):
-    async with running(Book(place)):
+    async with running(JobStore(place)):
         done = await trio.run_process([sys.executable, "-c", OPEN, str(place)], capture_stderr=True, check=False)
     assert b"another process is using it" in done.stderr
 
@@ -150,11 +150,11 @@ async def test_a_newer_releases_book_is_refused_and_left_as_it_is(place):
 
 
 async def test_an_older_releases_book_is_brought_up_to_this_one_and_its_checkpoints_are_not_gone_on_from(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         await book.record(ONE, 1, {"ok": True, "result": {"value": 1.5}}, [event(1)])
     change(place, "DROP TABLE begun", "PRAGMA user_version = 1")
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         assert (await book.claim(ANN, "message-1", "digest")).kind == "answered"
         assert await book.story(ONE) == [ACCEPTED, event(1)]
         found = await book.session(ONE)
@@ -168,7 +168,7 @@ async def test_an_older_releases_book_is_brought_up_to_this_one_and_its_checkpoi
 async def test_an_empty_file_becomes_a_book(place):
     place.mkdir(mode=0o700)
     (place / "book.sqlite3").touch(0o600)
-    book = Book(place)
+    book = JobStore(place)
     async with running(book):
         await begin(book)
     assert book.aside is None
@@ -186,7 +186,7 @@ async def test_a_damaged_book_is_moved_aside_and_said_to_be(place, damage):
     before = (place / "book.sqlite3").read_bytes()
     (place / "book.sqlite3").write_bytes(damage(before))
     damaged = (place / "book.sqlite3").read_bytes()
-    book = Book(place, clock=lambda: 0.0)
+    book = JobStore(place, clock=lambda: 0.0)
     (note,) = book.open()
     aside = place / f"book.sqlite3{book.aside}"
     assert aside.name == "book.sqlite3.found-19700101T000000.000Z"
@@ -194,7 +194,7 @@ async def test_a_damaged_book_is_moved_aside_and_said_to_be(place, damage):
     assert "a message that is sent again counts as new" in note
     assert aside.read_bytes() == damaged
     await book.aclose()
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         assert (await book.claim(ANN, "message-1", "digest")).kind == "new"
         assert book.aside is None
 
@@ -202,7 +202,7 @@ async def test_a_damaged_book_is_moved_aside_and_said_to_be(place, damage):
 async def test_a_book_that_has_lost_its_key_is_damaged(place):
     await made(place)
     change(place, "DELETE FROM facts")
-    book = Book(place)
+    book = JobStore(place)
     (note,) = book.open()
     assert "it is damaged" in note
     await book.aclose()
@@ -213,13 +213,13 @@ async def test_an_opening_that_was_killed_half_way_is_made_up_for(place):
     await made(place)
     for name in ("book.sqlite3-wal", "book.sqlite3-journal"):
         (place / name).write_bytes(b"half a header")
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         assert (await book.claim(ANN, "message-1", "digest")).kind == "answered"
 
 
 @pytest.mark.parametrize(("durability", "level"), [("os", 1), ("relaxed", 1), ("fsync", 2)])
 async def test_durability_says_when_sqlite_syncs(place, durability, level):
-    book = Book(place, durability=durability)
+    book = JobStore(place, durability=durability)
     async with running(book):
         await begin(book)
         assert book._file._book.execute("PRAGMA synchronous").fetchone() == (level,)
@@ -240,7 +240,7 @@ def full_disk(more=0):
 
 
 async def test_a_full_disk_is_one_clear_line_and_the_book_goes_on_when_there_is_room(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         await book.append(ONE, [event(1)])
         await book.claim(ANN, "m", "digest")
@@ -251,7 +251,7 @@ async def test_a_full_disk_is_one_clear_line_and_the_book_goes_on_when_there_is_
                 lambda: book.record(ONE, 1, {"n": 1}, [event(2, text="x" * 1_000_000)]),
                 lambda: book.answer(ANN, "m", line("task_rejected", text="x" * 1_000_000)),
             ):
-                with pytest.raises(BookError) as caught:
+                with pytest.raises(JobStoreError) as caught:
                     await attempt()
                 assert str(caught.value).startswith(f"HCP book {place}/book.sqlite3: ")
                 assert "\n" not in str(caught.value)
@@ -261,27 +261,27 @@ async def test_a_full_disk_is_one_clear_line_and_the_book_goes_on_when_there_is_
         await book.append(ONE, [event(2)])
         assert (await book.claim(ANN, "m", "digest")).kind == "new"
         await book.answer(ANN, "m", REJECTED)
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         assert await book.story(ONE) == [ACCEPTED, event(1), event(2)]
     assert look(place, "PRAGMA integrity_check") == [("ok",)]
 
 
 async def test_a_book_is_made_by_the_first_who_asks_it_something_and_not_before(place):
-    book = Book(place)
+    book = JobStore(place)
     key = book.key
     async with running(book):
         assert list(place.iterdir()) == []
         assert await book.session(ONE) is None
         assert (place / "book.sqlite3").exists()
         assert book.key == key
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         assert book.key == key
 
 
 async def test_a_book_that_cannot_be_made_leaves_nothing_behind_and_is_made_when_it_can_be(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         for room in (0, 5000):
-            with full_disk(room), pytest.raises(BookError) as caught:
+            with full_disk(room), pytest.raises(JobStoreError) as caught:
                 await book.claim(ANN, "m", "digest")
             assert str(caught.value).startswith(f"HCP book {place}/book.sqlite3: ")
             assert list(place.iterdir()) == []
@@ -289,19 +289,19 @@ async def test_a_book_that_cannot_be_made_leaves_nothing_behind_and_is_made_when
 
 
 async def test_what_somebody_puts_in_its_place_before_it_is_made_is_left_alone(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         (place / "book.sqlite3").write_text("mine")
-        with pytest.raises(BookError, match="cannot be made: File exists"):
+        with pytest.raises(JobStoreError, match="cannot be made: File exists"):
             await book.session(ONE)
         assert (place / "book.sqlite3").read_text() == "mine"
 
 
 async def test_a_book_that_has_no_room_to_grow_keeps_its_connection_and_says_so(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         connection = book._file._book
         connection.execute("PRAGMA max_page_count = 1")  # no fewer than it has: the least that SQLite takes
-        with pytest.raises(BookError, match=f"^HCP book {place}/book.sqlite3: no space is left on the disk$"):
+        with pytest.raises(JobStoreError, match=f"^HCP book {place}/book.sqlite3: no space is left on the disk$"):
             await book.append(ONE, [event(1, text="x" * 1_000_000)])
         assert book._file._book is connection
         connection.execute("PRAGMA max_page_count = 1000000")
@@ -310,11 +310,11 @@ async def test_a_book_that_has_no_room_to_grow_keeps_its_connection_and_says_so(
 
 
 async def test_what_sqlite_refuses_undoes_all_that_was_to_be_committed_with_it(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
 
         async def ask(operation, *args):
-            with pytest.raises(BookError, match="no such table: nonsense"):
+            with pytest.raises(JobStoreError, match="no such table: nonsense"):
                 await operation(*args)
 
         async with trio.open_nursery() as nursery:
@@ -330,19 +330,19 @@ async def test_a_book_that_somebody_holds_with_a_tool_of_his_own_is_refused_for_
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("SELECT count(*) FROM sessions").fetchone()
         with pytest.raises(ConfigError, match=f"HCP book {place}/book.sqlite3: another program is using it"):
-            Book(place).open()
-    async with running(Book(place)) as book:
+            JobStore(place).open()
+    async with running(JobStore(place)) as book:
         assert await book.story(ONE) == [ACCEPTED]
 
 
 async def test_a_book_that_is_removed_says_so_until_it_is_put_back(place, tmp_path):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         place.rename(tmp_path / "elsewhere")
         for _ in range(2):
-            with pytest.raises(BookError, match="somebody removed or replaced it while it was in use"):
+            with pytest.raises(JobStoreError, match="somebody removed or replaced it while it was in use"):
                 await book.append(ONE, [event(1)])
-            with pytest.raises(BookError, match="somebody removed or replaced it"):
+            with pytest.raises(JobStoreError, match="somebody removed or replaced it"):
                 await book.story(ONE)
         (tmp_path / "elsewhere").rename(place)
         await book.append(ONE, [event(1)])
@@ -350,53 +350,53 @@ async def test_a_book_that_is_removed_says_so_until_it_is_put_back(place, tmp_pa
 
 
 async def test_a_book_that_is_replaced_is_not_written(place, tmp_path):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         (place / "book.sqlite3").rename(tmp_path / "elsewhere")
         (place / "book.sqlite3").touch(0o600)
-        with pytest.raises(BookError, match="somebody removed or replaced it"):
+        with pytest.raises(JobStoreError, match="somebody removed or replaced it"):
             await book.append(ONE, [event(1)])
         assert (place / "book.sqlite3").stat().st_size == 0
 
 
 async def test_a_directory_that_may_not_be_looked_into_is_an_error_of_the_book(place, tmp_path):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         place.rename(tmp_path / "elsewhere")
         place.touch()
-        with pytest.raises(BookError, match="Not a directory"):
+        with pytest.raises(JobStoreError, match="Not a directory"):
             await book.story(ONE)
 
 
 async def test_a_connection_that_broke_is_opened_anew(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         book._file._book.close()
-        with pytest.raises(BookError, match=f"HCP book {place}/book.sqlite3: "):
+        with pytest.raises(JobStoreError, match=f"HCP book {place}/book.sqlite3: "):
             await book.append(ONE, [event(1)])
         await book.append(ONE, [event(1)])
         assert await book.story(ONE) == [ACCEPTED, event(1)]
 
 
 async def test_a_broken_connection_is_not_mended_with_a_book_that_became_another_releases(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         book._file._book.close()
         change(place, "PRAGMA user_version = 99")
         for said in ("closed database", "a newer hearth wrote it"):
-            with pytest.raises(BookError, match=said):
+            with pytest.raises(JobStoreError, match=said):
                 await book.append(ONE, [event(1)])
 
 
 async def test_what_is_refused_leaves_the_others_of_its_commit_alone(place):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         refusals = []
 
         async def append(wanted, sequence):
             try:
                 await book.append(wanted, [event(sequence)])
-            except BookError as error:
+            except JobStoreError as error:
                 refusals.append(str(error))
 
         async with trio.open_nursery() as nursery:

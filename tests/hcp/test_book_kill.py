@@ -17,7 +17,7 @@ from support.hcp_writer import STEPS
 
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore
 from hearth.actors.bridges.hcp.message_log import sequence_of
-from hearth.actors.bridges.hcp.store import Book
+from hearth.actors.bridges.hcp.store import JobStore
 
 ROUNDS = 20
 TESTS = Path(__file__).parent.parent
@@ -59,7 +59,7 @@ def writers(tmp_path, unmeasured):
 
 async def check(place, said, first):
     """What a writer was answered is so; what it was not answered is so or is not, but never by halves."""
-    book = Book(place)
+    book = JobStore(place)
     store = ArtifactStore(place, book, most_each=1 << 20, most_all=1 << 30)
     async with running(book):
         assert store.open() == []

@@ -13,7 +13,7 @@ from hearth.hcp.schemas import (
     MOST_DEPTH,
     MOST_WORK,
     PATTERN_COST,
-    Misfit,
+    SchemaMismatch,
     SchemaRefused,
     explain,
     read_caller_schema,
@@ -50,7 +50,7 @@ def test_the_l4_pages_own_schema_is_run():
     )
     assert schema.required == ("peak_distance", "layer_count")
     assert schema.misfit({"peak_distance": 18.47, "layer_count": 1, "confidence": 0.97}) is None
-    assert schema.misfit({"peak_distance": 18.47, "layer_count": 1.5}) == Misfit(
+    assert schema.misfit({"peak_distance": 18.47, "layer_count": 1.5}) == SchemaMismatch(
         "/layer_count", '1.5 is not of type "integer"'
     )
 
@@ -252,7 +252,7 @@ def test_nothing_is_fetched_even_if_the_compiler_should_ask():
 
 def test_an_operators_schema_is_explained_in_the_same_words():
     schema = {"properties": {"n": {"minimum": 1}}}
-    assert explain(schema, {"n": 0}) == Misfit("/n", "0 is less than the minimum of 1")
+    assert explain(schema, {"n": 0}) == SchemaMismatch("/n", "0 is less than the minimum of 1")
 
 
 # --- whatever it is ---------------------------------------------------------------------------------------------------

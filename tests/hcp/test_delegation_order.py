@@ -5,7 +5,7 @@ import logging
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.client.job_stream import EARLY_KEPT, InOrder
+from hearth.client.job_stream import EARLY_KEPT, ReorderBuffer
 from hearth.hcp.messages import Event, Message, TaskCompleted
 
 SESSION = "6a1b3f9e-9f0e-4a57-8f5c-2d7c0a5b1e42"
@@ -52,7 +52,7 @@ def arrivals(draw):
 @pytest.mark.spec("hcp L1 Delivery Guarantees", "SHOULD", "Consumers SHOULD deduplicate on message_id.")
 def test_however_events_arrive_each_is_given_out_once_and_in_order(arrived):
     count, sequences = arrived
-    order = InOrder()
+    order = ReorderBuffer()
     assert given_out(order, map(event, sequences)) == list(range(1, count + 1))
     assert order.last_processed_sequence == count
 
@@ -63,7 +63,7 @@ def test_however_events_arrive_each_is_given_out_once_and_in_order(arrived):
     "The caller MUST maintain a last_processed_sequence value for each active session.",
 )
 def test_an_event_that_was_processed_before_a_restart_is_not_given_out_again():
-    order = InOrder(from_sequence=3)
+    order = ReorderBuffer(from_sequence=3)
     assert order.last_processed_sequence == 2
     assert given_out(order, [event(1), event(2), event(3)]) == [3]
 
@@ -75,7 +75,7 @@ def test_an_event_that_was_processed_before_a_restart_is_not_given_out_again():
     "via redelivery).",
 )
 def test_a_gap_is_told_in_the_log_when_it_shows(caplog):
-    order = InOrder()
+    order = ReorderBuffer()
     with caplog.at_level(logging.WARNING, "hearth.client.jobs"):
         assert given_out(order, [event(2), event(3)]) == []
     assert [record.getMessage() for record in caplog.records] == [
@@ -84,7 +84,7 @@ def test_a_gap_is_told_in_the_log_when_it_shows(caplog):
 
 
 def test_a_gap_that_nothing_fills_is_passed_over_when_too_many_events_wait():
-    order = InOrder()
+    order = ReorderBuffer()
     early = range(2, EARLY_KEPT + 2)
     assert given_out(order, map(event, early)) == []
     assert given_out(order, [event(EARLY_KEPT + 2)]) == [*early, EARLY_KEPT + 2]
@@ -92,13 +92,13 @@ def test_a_gap_that_nothing_fills_is_passed_over_when_too_many_events_wait():
 
 
 def test_a_gap_that_nothing_fills_is_passed_over_when_the_session_is_closed():
-    order = InOrder()
+    order = ReorderBuffer()
     assert given_out(order, [event(5), event(2)]) == []
     assert given_out(order, [event(9, "session_closed")]) == [2, 5, 9]
 
 
 def test_what_runs_ahead_while_all_of_it_is_on_its_way_is_left_to_come_again(caplog):
-    order = InOrder(catching_up=True)
+    order = ReorderBuffer(catching_up=True)
     assert given_out(order, [event(7), event(8)]) == []
     assert order.take(outcome()) == []
     assert given_out(order, map(event, range(1, 9))) == list(range(1, 9))
@@ -108,6 +108,6 @@ def test_what_runs_ahead_while_all_of_it_is_on_its_way_is_left_to_come_again(cap
 
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_a_message_without_a_sequence_is_given_out_once(times):
-    order = InOrder()
+    order = ReorderBuffer()
     assert sum(len(order.take(outcome())) for _ in range(times)) == 1
     assert len(order.take(outcome("another"))) == 0, "a session has one outcome, whatever its callee sends after it"

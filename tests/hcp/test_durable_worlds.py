@@ -12,8 +12,8 @@ import pytest
 from hcp.durable_worlds import Broken, play
 
 from hearth.actors.bridges.hcp.execution import Execution
-from hearth.actors.bridges.hcp.store import Book
-from hearth.hcp.durable import History
+from hearth.actors.bridges.hcp.store import JobStore
+from hearth.hcp.durable import ReplayHistory
 
 QUICK, WORLDS, BLOCK = 120, 2000, 500
 
@@ -79,14 +79,14 @@ def beginnings_are_not_noted(monkeypatch):
 
 
 def replay_ignores_the_record(monkeypatch):
-    monkeypatch.setattr(History, "take", lambda *_: None)
+    monkeypatch.setattr(ReplayHistory, "take", lambda *_: None)
 
 
 def a_step_that_was_under_way_is_taken_for_none(monkeypatch):
     async def begun(*_):
         return []
 
-    monkeypatch.setattr(Book, "begun", begun)
+    monkeypatch.setattr(JobStore, "begun", begun)
 
 
 BUGS = {

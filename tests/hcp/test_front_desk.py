@@ -11,7 +11,7 @@ import pytest
 import trio
 from support.hcp import Caller, capability, hcp_world, reading, step
 
-from hearth.actors.bridges.hcp.lazy import Books, Opening
+from hearth.actors.bridges.hcp.lazy import JobStorage, Opening
 from hearth.errors import ConfigError
 
 GATED = reading(step("read", tag="first", gate="g"))
@@ -59,7 +59,7 @@ async def test_a_book_that_cannot_be_opened_refuses_for_now_and_is_tried_again(c
         caller = world.caller()
         document = Caller.submission()
         with monkeypatch.context() as patch:
-            patch.setattr("hearth.actors.bridges.hcp.service.furnish", broken)
+            patch.setattr("hearth.actors.bridges.hcp.service.open_storage", broken)
             refused = await caller.rejected(document)
             assert refused["reason_code"] == "resource_unavailable"
             assert "on fire" in refused["reason_message"]
@@ -76,7 +76,7 @@ async def test_sessions_that_cannot_be_given_their_end_do_not_keep_a_daemon_from
 
     async with closed() as world:
         left_over = SimpleNamespace(book=SimpleNamespace(unfinished=[1]))
-        books = Books(world.runtime.parts, Path("nowhere"), furniture=left_over)
+        books = JobStorage(world.runtime.parts, Path("nowhere"), furniture=left_over)
         opening = Opening(books, world.runtime, None)
         with monkeypatch.context() as patch, trio.fail_after(10):
             patch.setattr("hearth.actors.bridges.hcp.lazy._load", broken)

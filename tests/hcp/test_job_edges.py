@@ -12,9 +12,9 @@ from support.hcp import LOOK_TWICE, Caller, capability, hcp_world, offering, rea
 from support.world import ALICE, BOB
 
 from hearth import open_runtime
-from hearth.actors.bridges.hcp.lazy import open_books
+from hearth.actors.bridges.hcp.lazy import open_job_storage
 from hearth.actors.bridges.hcp.steps import Steps
-from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.build import build_parts
 from hearth.actors.embedded import job_sessions
 from hearth.api import Step
@@ -178,7 +178,7 @@ async def test_a_runtime_that_ends_its_sessions_opens_none_for_a_job(look):
 
 
 def disk_full(*_args, **_more):
-    raise BookError("the disk is full")
+    raise JobStoreError("the disk is full")
 
 
 async def test_a_refusal_that_cannot_be_remembered_says_so_and_can_be_had_again(look, monkeypatch):
@@ -198,7 +198,7 @@ async def test_a_session_whose_end_cannot_be_written_at_one_start_gets_it_at_the
         await world.gate("g").reached()
         await world.desk.services.book.aclose()
     with monkeypatch.context() as patch:
-        patch.setattr("hearth.actors.bridges.hcp.store.Book.story", disk_full)
+        patch.setattr("hearth.actors.bridges.hcp.store.JobStore.story", disk_full)
         async with look() as world:
             listed = (await world.caller().call("hcp.sessions"))["sessions"]
             assert [one["state"] for one in listed] == ["RUNNING"]
@@ -295,5 +295,5 @@ async def test_a_runtime_that_could_not_start_leaves_its_book_to_the_next(tmp_pa
         with pytest.raises(ZeroDivisionError):
             async with open_runtime(config=config):
                 pass
-    books = open_books(build_parts(config, default_policy=()))
+    books = open_job_storage(build_parts(config, default_policy=()))
     books.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hearth.actors.bridges.hcp.job import Pace
+from hearth.actors.bridges.hcp.job import ProgressThrottle
 
 
 def said(steps, *, total, every, stage=lambda _n: "sampling"):
     """The progress events of a job whose steps take `every` seconds each."""
-    pace = Pace()
+    pace = ProgressThrottle()
     told = []
     for n in range(1, steps + 1):
         done = None if total is None else n / total
@@ -41,19 +41,19 @@ def test_a_new_stage_is_said_at_once():
 
 
 def test_percent_never_goes_back_when_there_turns_out_to_be_more_to_do():
-    pace = Pace()
+    pace = ProgressThrottle()
     first = pace.due("a", "", 0.5, 0, 0)
     second = pace.due("b", "", 0.3, 5, 5)
     assert (first["percent"], second["percent"]) == (50.0, 50.0)
 
 
 def test_the_remaining_time_is_a_duration_reckoned_from_the_time_so_far():
-    told = Pace().due("a", "half", 0.5, 90, 90)
+    told = ProgressThrottle().due("a", "half", 0.5, 90, 90)
     assert told == {"stage": "a", "message": "half", "percent": 50.0, "remaining": "PT1M30S"}
 
 
 def test_a_count_of_steps_takes_no_percent_of_a_function_that_says_itself_how_far_it_is():
-    pace = Pace()
+    pace = ProgressThrottle()
     pace.due("a", "", 0.1, 1, 1)
     assert pace.due("a", "17 steps done", None, 3, 3) is None
     assert pace.due("a", "", 0.2, 3, 3)["percent"] == 20.0

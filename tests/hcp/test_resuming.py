@@ -9,7 +9,7 @@ import pytest
 import trio
 from support.hcp import capability, hcp_world
 
-from hearth.actors.bridges.hcp.store.queries import BookError
+from hearth.actors.bridges.hcp.store.queries import JobStoreError
 from hearth.hcp.durable import CapabilityFailed, StepFailed
 
 
@@ -105,7 +105,9 @@ async def test_the_events_of_a_session_are_numbered_without_gap_although_the_job
         session_id = await caller.accepted()
         await world.gate("g").reached()
         file = world.desk.services.book._file
-        monkeypatch.setattr(file, "write", lambda operations: [outcome.Error(BookError("full")) for _ in operations])
+        monkeypatch.setattr(
+            file, "write", lambda operations: [outcome.Error(JobStoreError("full")) for _ in operations]
+        )
         world.gate("g").open()
         await caller.closed(session_id)
         sequences = [event["sequence"] for event in caller.events_in(session_id)]

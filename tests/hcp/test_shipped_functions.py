@@ -91,7 +91,7 @@ def test_an_instant_is_written_to_the_millisecond_in_utc(module):
 
 # --- gpio-self-test -------------------------------------------------------------------------------------------------
 
-WIRES = [gpio.Wire("A", "IN_A"), gpio.Wire("A", "IN_B"), gpio.Wire("C", "IN_C")]
+WIRES = [gpio.TestedWire("A", "IN_A"), gpio.TestedWire("A", "IN_B"), gpio.TestedWire("C", "IN_C")]
 
 
 def trial(low="000", high="000", *, wire=WIRES[0], errors=()):
@@ -153,7 +153,7 @@ def test_a_self_test_passes_if_all_of_its_wires_do():
     ],
 )
 def test_wires_that_would_drive_lines_against_each_other_are_counted(wires, shared, both):
-    given = [gpio.Wire(*wire) for wire in wires]
+    given = [gpio.TestedWire(*wire) for wire in wires]
     assert (gpio.inputs_of_two_outputs(given), gpio.inputs_that_are_also_outputs(given)) == (shared, both)
 
 

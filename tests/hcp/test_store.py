@@ -13,7 +13,7 @@ from support.confinement import as_root
 from support.hcp_book import ANN, BEN, begin, event, look, running, session_id
 
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore, NoSuchArtifact, StoreError, parse_uri
-from hearth.actors.bridges.hcp.store import Book
+from hearth.actors.bridges.hcp.store import JobStore
 from hearth.errors import ConfigError
 from hearth.hcp.messages import Artifact
 
@@ -29,7 +29,7 @@ def place(tmp_path):
 @asynccontextmanager
 async def stored(place, *, most_each=1 << 20, most_all=4 << 20, durability="os", sessions=(1,)):
     """A book and its store at work, with sessions that run."""
-    book = Book(place, durability=durability)
+    book = JobStore(place, durability=durability)
     async with running(book):
         store = ArtifactStore(place, book, most_each=most_each, most_all=most_all, durability=durability)
         store.open()
@@ -300,7 +300,7 @@ async def test_artifacts_follow_a_book_that_is_moved_aside(place):
     async with stored(place) as (_, store):
         await store.keep(ONE, "n", "n.csv", CSV, b"x")
     (place / "book.sqlite3").write_bytes(b"rubbish" * 1000)
-    book = Book(place)
+    book = JobStore(place)
     book.open()
     store = ArtifactStore(place, book, most_each=10, most_all=10)
     (note,) = store.open()
@@ -311,7 +311,7 @@ async def test_artifacts_follow_a_book_that_is_moved_aside(place):
 
 
 async def test_a_store_without_its_book_is_not_opened(place, tmp_path):
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         await begin(book)
         (place / "book.sqlite3").rename(tmp_path / "elsewhere")
         with pytest.raises(ConfigError, match="somebody removed or replaced it"):
@@ -333,7 +333,7 @@ async def test_a_directory_that_is_not_ours_alone_is_refused(place, tmp_path, ki
             artifacts.touch()
         else:
             artifacts.symlink_to(tmp_path)
-    async with running(Book(place)) as book:
+    async with running(JobStore(place)) as book:
         with pytest.raises(ConfigError, match=f"HCP artifacts {artifacts}: "):
             ArtifactStore(place, book, most_each=1, most_all=1).open()
 

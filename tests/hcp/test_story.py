@@ -6,8 +6,8 @@ import pytest
 from support.hcp_book import ACCEPTED, event, line
 
 from hearth.actors.bridges.hcp.message_log import MessageLog, sequence_of
-from hearth.actors.metrics import Tally
-from hearth.actors.send_queue import Outbox
+from hearth.actors.metrics import Metrics
+from hearth.actors.send_queue import SendQueue
 
 COMPLETED, FAILED = line("task_completed", outputs={}), line("task_failed", error_code="timeout")
 
@@ -92,14 +92,14 @@ def test_only_events_have_a_sequence():
     assert sequence_of(COMPLETED) is None
 
 
-def drained(outbox: Outbox) -> list[bytes]:
+def drained(outbox: SendQueue) -> list[bytes]:
     return outbox._take()
 
 
 def test_connections_follow_a_story_each_from_its_own_place_until_it_ends():
-    tally = Tally()
+    tally = Metrics()
     story = MessageLog([ACCEPTED, event(1)], tally=tally)
-    early, late = Outbox(), Outbox()
+    early, late = SendQueue(), SendQueue()
     early.follow(story, 1)
     assert drained(early) == [ACCEPTED, event(1)]
     story.append(event(2))
@@ -114,7 +114,7 @@ def test_connections_follow_a_story_each_from_its_own_place_until_it_ends():
 
 
 def test_a_story_that_has_ended_is_sent_whole_to_who_comes_afterwards():
-    story, outbox = MessageLog([ACCEPTED, event(1), FAILED, event(2)], ended=True), Outbox()
+    story, outbox = MessageLog([ACCEPTED, event(1), FAILED, event(2)], ended=True), SendQueue()
     outbox.follow(story, 1)
     assert drained(outbox) == [ACCEPTED, event(1), FAILED, event(2)]
     assert outbox._feeds == {}

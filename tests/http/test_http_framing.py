@@ -10,7 +10,7 @@ from support.http_house import LISTEN, Raw, passes
 
 from hearth.actors.bridges.http.listener import FRAMING_EACH, HEADER_BYTES, Framing, HttpListener
 from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accept import Doorway
+from hearth.actors.listeners.accept import ConnectionLimiter
 
 BOUND = HEADER_BYTES
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -41,7 +41,7 @@ async def connect():
     )  # fmt: skip
     port = int(listener.address.rpartition(":")[2])
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(listener.accept_all, nursery, Doorway(100), None)
+        nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(100), None)
         yield lambda: Raw.connect(port)
         await passes(lambda: not listener._visits)
         nursery.cancel_scope.cancel()

@@ -9,7 +9,7 @@ from support.http_house import LISTEN, Raw, passes
 from hearth.actors.bridges.http.app import Hosts, Problem
 from hearth.actors.bridges.http.listener import HttpListener
 from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accept import Doorway
+from hearth.actors.listeners.accept import ConnectionLimiter
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": []}
 PIECE = {"type": "http.response.body", "body": b"piece", "more_body": True}
@@ -40,7 +40,7 @@ async def serving(app):
     listener = listening(app)
     port = int(listener.address.rpartition(":")[2])
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(listener.accept_all, nursery, Doorway(100), None)
+        nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(100), None)
         yield lambda: Raw.connect(port)
         await passes(lambda: not listener._visits)
         nursery.cancel_scope.cancel()
@@ -125,7 +125,7 @@ async def test_a_reader_that_stalls_does_not_hold_up_the_end() -> None:
     listener = listening(app, send_timeout=30)
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as accepting:
-            accepting.start_soon(listener.accept_all, connections, Doorway(100), None)
+            accepting.start_soon(listener.accept_all, connections, ConnectionLimiter(100), None)
             raw = await Raw.connect(int(listener.address.rpartition(":")[2]), receive_buffer=4096)
             await raw.send(raw.request("GET", "/"))
             before = -1

@@ -20,7 +20,7 @@ from hearth.actors.bridges.http import metrics
 from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import Doorway
+from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.metrics import Latencies
 from hearth.actors.runtime import Runtime
 from hearth.api import Step
@@ -72,7 +72,7 @@ async def opened(folder, **audit):
             await Connection(carrier, principal, runtime, tally=tally).run()
 
     async with runtime.serve(), trio.open_nursery() as nursery:
-        nursery.start_soon(listener.accept_all, nursery, Doorway(16), welcome)
+        nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(16), welcome)
         yield House(runtime, path)
         nursery.cancel_scope.cancel()
     listener.close()

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from hearth.actors.listeners.accept import Doorway
+from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.listeners.unix import UnixListener, bind
 
 
@@ -51,7 +51,7 @@ async def accepting(tmp_path):
 
         async def accept(most):
             async with trio.open_nursery() as connections:
-                await listener.accept_all(connections, Doorway(most), welcome)
+                await listener.accept_all(connections, ConnectionLimiter(most), welcome)
 
         def start(most=100):
             outer.start_soon(accept, most)
@@ -137,5 +137,5 @@ async def test_an_error_that_nobody_foresaw_is_raised(tmp_path) -> None:
     listener = UnixListener(listening, tmp_path / "s", send_timeout=10)
     with connect(tmp_path / "s"), pytest.RaisesGroup(OSError):
         async with trio.open_nursery() as nursery:
-            await listener.accept_all(nursery, Doorway(1), None)
+            await listener.accept_all(nursery, ConnectionLimiter(1), None)
     listening.socket.close()

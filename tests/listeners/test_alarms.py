@@ -5,12 +5,12 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from hearth.actors.runtime import SLACK, Alarms
+from hearth.actors.runtime import SLACK, Timers
 
 
 async def test_alarms_ring_in_their_order_and_the_forgotten_do_not(autojump_clock) -> None:
     rung = []
-    alarms = Alarms(lambda name: rung.append((name, trio.current_time())))
+    alarms = Timers(lambda name: rung.append((name, trio.current_time())))
     start = trio.current_time()
     async with trio.open_nursery() as nursery:
         alarms.set("c", start + 3)
@@ -27,7 +27,7 @@ async def test_alarms_ring_in_their_order_and_the_forgotten_do_not(autojump_cloc
 
 
 async def test_names_that_come_and_go_leave_nothing_until_their_time_would_have_come() -> None:
-    alarms = Alarms(lambda _name: None)
+    alarms = Timers(lambda _name: None)
     for n in range(10_000):
         alarms.set(f"session {n}", n + 300.0)
         if n >= 10:

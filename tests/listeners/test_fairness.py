@@ -37,9 +37,9 @@ async def test_requests_that_come_together_are_worked_off_in_turns(monkeypatch) 
 async def test_subscribing_again_and_again_costs_no_more_each_time() -> None:
     """Each subscription to all of a session drops the hundreds of cursors of the one before."""
     from hearth.actors.events import EventLog
-    from hearth.actors.send_queue import Outbox
+    from hearth.actors.send_queue import SendQueue
 
-    outbox = Outbox()
+    outbox = SendQueue()
     logs = [EventLog(f"task {n}") for n in range(300)]
     for log in logs:
         log.publish("start", "", {})

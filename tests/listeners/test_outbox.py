@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from hearth.actors.events import EventLog
-from hearth.actors.send_queue import CHUNK, HIGH_WATER, Outbox
+from hearth.actors.send_queue import CHUNK, HIGH_WATER, SendQueue
 
 
 def events_in(data: bytes) -> list[int]:
@@ -16,7 +16,7 @@ def events_in(data: bytes) -> list[int]:
 
 
 async def test_a_follower_that_waits_for_a_far_event_costs_no_stack() -> None:
-    outbox, log = Outbox(), EventLog("t")
+    outbox, log = SendQueue(), EventLog("t")
     outbox.follow(log, 1_000_000)
     sent = []
 
@@ -35,7 +35,7 @@ async def test_a_follower_that_waits_for_a_far_event_costs_no_stack() -> None:
 
 
 async def test_long_events_are_taken_a_few_at_a_time() -> None:
-    outbox, log = Outbox(), EventLog("t")
+    outbox, log = SendQueue(), EventLog("t")
     for _ in range(100):
         log.publish("finish", "", {"result": "x" * 50_000})
     log.publish("task_finish", "", {})
@@ -49,7 +49,7 @@ async def test_long_events_are_taken_a_few_at_a_time() -> None:
 
 
 async def test_many_short_events_go_out_as_one_piece() -> None:
-    outbox, log = Outbox(), EventLog("t")
+    outbox, log = SendQueue(), EventLog("t")
     for _ in range(200):
         log.publish("finish", "", {})
     outbox.follow(log, 1)
@@ -57,7 +57,7 @@ async def test_many_short_events_go_out_as_one_piece() -> None:
 
 
 async def test_what_is_due_leaves_in_the_order_in_which_it_became_due() -> None:
-    outbox, log = Outbox(), EventLog("t")
+    outbox, log = SendQueue(), EventLog("t")
     outbox.follow(log, 1)
     outbox.push(b"one\n")
     log.publish("start", "", {})
@@ -69,7 +69,7 @@ async def test_what_is_due_leaves_in_the_order_in_which_it_became_due() -> None:
 
 
 async def test_a_history_that_is_followed_again_starts_again_and_comes_once() -> None:
-    outbox, log = Outbox(), EventLog("t")
+    outbox, log = SendQueue(), EventLog("t")
     for _ in range(3):
         log.publish("start", "", {})
     outbox.follow(log, 1)
@@ -83,7 +83,7 @@ async def test_a_history_that_is_followed_again_starts_again_and_comes_once() ->
 
 
 async def test_histories_are_held_back_until_the_batch_that_asked_for_them_is_answered() -> None:
-    outbox, log = Outbox(), EventLog("t")
+    outbox, log = SendQueue(), EventLog("t")
     outbox.hold()
     log.publish("start", "", {})
     outbox.follow(log, 1)
@@ -97,7 +97,7 @@ async def test_histories_are_held_back_until_the_batch_that_asked_for_them_is_an
 
 
 async def test_the_reader_waits_while_too_much_waits_to_be_sent() -> None:
-    outbox = Outbox()
+    outbox = SendQueue()
     outbox.push(b"x" * (HIGH_WATER + 1))
     outbox.push(b"y")
     with trio.move_on_after(0.01) as scope:
@@ -111,7 +111,7 @@ async def test_the_reader_waits_while_too_much_waits_to_be_sent() -> None:
 
 
 async def test_after_the_connection_has_gone_nothing_is_kept_and_nobody_is_poked() -> None:
-    outbox, log = Outbox(), EventLog("t")
+    outbox, log = SendQueue(), EventLog("t")
     outbox.follow(log, 1)
     outbox.push(b"x")
     outbox.abandon()

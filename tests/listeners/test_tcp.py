@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accept import STRANGERS, STRANGERS_EACH, Doorway, Stranger
+from hearth.actors.listeners.accept import STRANGERS, STRANGERS_EACH, AuthenticationFailed, ConnectionLimiter
 from hearth.actors.transport import SocketCarrier
 from hearth.config.model import Endpoint
 from hearth.errors import ConfigError
@@ -33,7 +33,7 @@ class Gatekeeper:
             self.greeted.append(peer)
             name = await carrier.receive()
             if name is None or not name.strip().isalpha():
-                raise Stranger("no name")
+                raise AuthenticationFailed("no name")
             await welcome(carrier, Principal("tls", cert_subject=f"CN={name.decode().strip()}"))
         finally:
             await carrier.aclose()
@@ -58,7 +58,7 @@ class Door:
     def __init__(self, host="127.0.0.1", most=100):
         self.greeter = Gatekeeper()
         self.papers = Papers()
-        self.doorway = Doorway(most)
+        self.doorway = ConnectionLimiter(most)
         self.refused = []
         self.served = []
         self.listener = tcp.TcpListener(
@@ -146,7 +146,7 @@ async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_
 
 
 def test_few_strangers_wait_at_the_door_in_all() -> None:
-    doorway = Doorway(10)
+    doorway = ConnectionLimiter(10)
     waiting = [doorway.arrived(str(n // STRANGERS_EACH)) for n in range(STRANGERS)]
     assert doorway.crowded("somebody else")
     waiting[0]()

@@ -31,7 +31,14 @@ from support.waiting import passes, until
 
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.tls import Certificates
-from hearth.actors.listeners.websocket_stream import CONTROL_COST, FRAME_COST, HANDSHAKE_BYTES, PARTING, REFILL, Meter
+from hearth.actors.listeners.websocket_stream import (
+    CONTROL_COST,
+    FRAME_COST,
+    HANDSHAKE_BYTES,
+    PARTING,
+    REFILL,
+    RateMeter,
+)
 from hearth.actors.transport import PeerGone, Unreadable
 from hearth.config.model import Config
 from hearth.errors import ConfigError
@@ -580,7 +587,7 @@ async def test_a_ping_that_cannot_be_sent_ends_the_connection(inside, autojump_c
 
 @pytest.fixture
 def meter():
-    counting = Meter(100_000, 0.0)
+    counting = RateMeter(100_000, 0.0)
     counting.frames = True
     return counting
 

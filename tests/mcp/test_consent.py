@@ -16,14 +16,7 @@ from support.doubles import Op
 from support.mcp import ERAS, house, mcp_client, memory, text_of
 from support.world import World, running
 
-from hearth.actors.bridges.mcp.consent import (
-    FORM,
-    KEY,
-    Job,
-    _digest,
-    _question,
-    arguments_of,
-)
+from hearth.actors.bridges.mcp.consent import FORM, KEY, ConsentRequest, _digest, _question, arguments_of
 from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE, MOST_QUESTIONS, Client as HacpClient, Questions
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.actors.bridges.mcp.tools import HacpTools
@@ -126,7 +119,7 @@ def test_whatever_json_a_call_has_it_is_refused_with_the_reason_or_can_be_shown(
         assert error.data["reason"]
         return
     assert orjson.loads(orjson.dumps(taken)) is not None, "it can be submitted"
-    job = Job("bench_danger", "tools/call", (Step("bench.danger", taken),), (entry,))
+    job = ConsentRequest("bench_danger", "tools/call", (Step("bench.danger", taken),), (entry,))
     assert len(_digest(job)) == 32
     question = _question(job, None)
     assert question is not None

@@ -13,7 +13,7 @@ from support.waiting import passes
 from support.world import World, running
 
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, Client
-from hearth.actors.messages import End
+from hearth.actors.messages import CloseSession
 from hearth.errors import CarrierError, DeviceError, QueueFull, RateLimited, SessionInvalid, TaskNotFound
 from hearth.mcp.names import META_TASK
 from hearth.tools import Tool
@@ -56,7 +56,7 @@ async def w():
 
 def end_sessions(w):
     for session in list(w.runtime._sessions.values()):
-        session.post(End("the operator ended it"))
+        session.post(CloseSession("the operator ended it"))
 
 
 @both_eras

@@ -15,7 +15,7 @@ from support.world import ALICE, World, running
 import hearth
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.tools import all_offers
-from hearth.actors.catalogue import Manifests
+from hearth.actors.catalogue import ToolCatalogue
 from hearth.config.model import AuditConfig, Config
 from hearth.errors import ConfigError, InvalidParams, SessionInvalid
 from hearth.mcp import names
@@ -99,9 +99,9 @@ async def test_a_session_is_shown_the_tools_it_may_use_by_the_names_everybody_kn
     assert all(everything[tool["title"]]["name"] == tool["name"] for tool in shown)
 
 
-def manifests(world: World) -> Manifests:
+def manifests(world: World) -> ToolCatalogue:
     """What the world's runtime makes of its registry."""
-    return Manifests(world.parts.registry, abilities=list, mcp_endpoints=list, agent_card=lambda: None)
+    return ToolCatalogue(world.parts.registry, abilities=list, mcp_endpoints=list, agent_card=lambda: None)
 
 
 def test_the_definitions_are_made_once_for_each_policy_entry() -> None:

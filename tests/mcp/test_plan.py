@@ -13,7 +13,7 @@ from support.mcp import ERAS, house, mcp_client, text_of
 from support.waiting import passes
 from support.world import World, running
 
-from hearth.actors.bridges.mcp.tools import HacpTools, Plan
+from hearth.actors.bridges.mcp.tools import HacpTools, PlanTool
 from hearth.mcp.names import PLAN
 from hearth.mcp.tools import MOST_STEPS, PLAN_INPUT, ToolView
 from hearth.protocol.jsonrpc import MAX_DEPTH
@@ -196,22 +196,24 @@ def asking(w):
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-@pytest.mark.parametrize("provider", [Plan(), HacpTools()])
+@pytest.mark.parametrize("provider", [PlanTool(), HacpTools()])
 async def test_what_is_no_json_number_is_refused_before_anything_runs(w, provider, number):
     # As the bridge reads a line: the SDK's own client cannot send one.
     plan_of = (
         '{"name": "hacp_plan", "arguments": {"intent": "i", "steps": [{"tool": "bench_read"}], "max_duration_ms": %s}}'
     )
     call_of = '{"name": "bench_read", "arguments": {"ms": %s}}'
-    params = types.CallToolRequestParams.model_validate_json((plan_of if type(provider) is Plan else call_of) % number)
+    params = types.CallToolRequestParams.model_validate_json(
+        (plan_of if type(provider) is PlanTool else call_of) % number
+    )
     with pytest.raises(MCPError, match="NaN and Infinity are no JSON"):
         await provider.job(asking(w), params)
 
 
-@pytest.mark.parametrize("provider", [Plan(), HacpTools()])
+@pytest.mark.parametrize("provider", [PlanTool(), HacpTools()])
 async def test_what_is_nested_too_deeply_to_be_written_again_is_refused_before_anything_runs(w, provider):
     deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
-    name = "hacp_plan" if type(provider) is Plan else "bench_read"
+    name = "hacp_plan" if type(provider) is PlanTool else "bench_read"
     call = f'{{"name": "{name}", "arguments": {{"intent": "i", "steps": {deep}}}}}'
     params = types.CallToolRequestParams.model_validate_json(call)
     with pytest.raises(MCPError, match=f"nested more than {MAX_DEPTH} deep"):

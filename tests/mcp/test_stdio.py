@@ -20,7 +20,16 @@ from support.hearthd import BOUND, Hearthd, eventually
 from support.mcp import ERAS, RawMcp, impatient, stdio_mcp_client, text_of
 
 from hearth.actors.bridges.mcp import stdio
-from hearth.actors.bridges.mcp.stdio import MOST_LINE, Daemon, Incoming, Outgoing, fault, lines, serve, state_directory
+from hearth.actors.bridges.mcp.stdio import (
+    MOST_LINE,
+    DaemonConnection,
+    Incoming,
+    Outgoing,
+    fault,
+    lines,
+    serve,
+    state_directory,
+)
 from hearth.errors import CarrierError
 from hearth.mcp.names import META_ERROR, PLAN
 
@@ -346,7 +355,7 @@ class Unreachable:
 async def test_a_daemon_that_cannot_be_reached_again_is_told_as_that(tmp_path):
     from hearth.transport.address import parse
 
-    daemon = Daemon(parse(f"unix:{tmp_path}/nobody.sock"))
+    daemon = DaemonConnection(parse(f"unix:{tmp_path}/nobody.sock"))
     with pytest.raises(CarrierError, match=r"nobody\.sock"):
         async with daemon.open_session():
             raise AssertionError("nobody is there")

@@ -28,7 +28,7 @@ from support.mcp_tasks import (
     text,
 )
 
-from hearth.actors.bridges.mcp.long_call import LEASE, MOST_ROUNDS, Channel
+from hearth.actors.bridges.mcp.long_call import LEASE, MOST_ROUNDS, CallChannel
 from hearth.actors.bridges.mcp.provider import Provider
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.actors.bridges.mcp.tasks import MOST_TASKS, Tasks, Terms
@@ -597,7 +597,7 @@ async def test_a_long_call_has_all_that_the_sdk_looks_for_in_a_request(autojump_
     channels = []
 
     async def look(ask, _params):
-        channel = Channel(ask, channels.append)
+        channel = CallChannel(ask, channels.append)
         members = {name for name in dir(DispatchContext) if not name.startswith("_")}
         assert not [name for name in members if not hasattr(channel, name)]
         assert channel.request_id == ask.ctx.request_id

@@ -18,7 +18,7 @@ from hearth.actors.bridges.mcp.provider import Provider
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.actors.bridges.mcp.stdio import one_client
 from hearth.actors.bridges.mcp.tasks import EVENTUALLY, LONG_MS, SOON, Tasks, Terms
-from hearth.actors.bridges.mcp.tools import HacpTools, Plan
+from hearth.actors.bridges.mcp.tools import HacpTools, PlanTool
 from hearth.tools import Tool
 
 
@@ -77,7 +77,7 @@ async def ask(session, method, **params):
     return (await session.send_request(TaskRequest(method=method, params=params), State)).model_extra
 
 
-OFFERS = [Tasks, HacpTools, Plan]
+OFFERS = [Tasks, HacpTools, PlanTool]
 
 
 def board_client(world, extension, **options):

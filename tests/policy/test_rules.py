@@ -6,7 +6,16 @@ import pytest
 from hearth.actors.build import unknown_accounts
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.principal import Principal
-from hearth.policy.rules import Grant, Match, PolicyEntry, Rate, decide, default_policy, idle_conditions, idle_patterns
+from hearth.policy.rules import (
+    Grant,
+    Match,
+    PolicyEntry,
+    Rate,
+    decide,
+    default_policy,
+    idle_conditions,
+    unused_patterns,
+)
 from hearth.tools import Tool, ToolRegistry
 
 
@@ -302,7 +311,7 @@ def test_a_pattern_that_fits_no_tool_is_pointed_out():
     entry = PolicyEntry(
         name="arm", match=Match(any=True), tools=["gpio.*", "gpoi.*"], rate={"gpio.sett": "5/s", "gpio.set": "5/s"}
     )
-    said = idle_patterns([entry, *default_policy(0, 0)], TOOLS)
+    said = unused_patterns([entry, *default_policy(0, 0)], TOOLS)
     assert len(said) == 2
     assert said[0].startswith("policy 'arm': tools: 'gpoi.*' fits no tool")
     assert said[1].startswith("policy 'arm': rate: 'gpio.sett' fits no tool")

@@ -14,9 +14,9 @@ from support.forked import answer_of, forked
 
 from hearth.config.model import Config
 from hearth.drivers.boards import load_profile
-from hearth.drivers.sandbox.enforce import Part, Report, available, confine, python_rules
-from hearth.drivers.sandbox.identity import Identity, no_new_privs
-from hearth.drivers.sandbox.plan import Grant, Places, Plan, make_plan
+from hearth.drivers.sandbox.enforce import Part, SandboxReport, available, confine, python_rules
+from hearth.drivers.sandbox.identity import ProcessIdentity, no_new_privs
+from hearth.drivers.sandbox.plan import PathGrant, Places, SandboxPlan, make_plan
 from hearth.drivers.sandbox.seccomp import Filter, Rule
 from hearth.errors import ConfigError
 
@@ -146,7 +146,7 @@ def test_switched_off_nothing_is_put_in_force_and_that_is_told(plan):
 
 @as_root
 def test_a_user_is_become_whether_or_not_the_rest_is_switched_off(plan):
-    nobody = Identity("nobody", 65534, 65534, (65534,))
+    nobody = ProcessIdentity("nobody", 65534, 65534, (65534,))
 
     def work(off):
         report = confine(evolve(plan, user=nobody, capabilities=()), off=off)
@@ -159,7 +159,7 @@ def test_a_user_is_become_whether_or_not_the_rest_is_switched_off(plan):
 @as_root
 @needs_filters
 def test_becoming_a_user_is_the_first_part_and_what_keeps_from_it_is_told(plan):
-    root = Identity("root", 0, 0, (0,))
+    root = ProcessIdentity("root", 0, 0, (0,))
 
     def work(refused):
         if refused:
@@ -178,7 +178,7 @@ def test_who_cannot_become_the_user_does_not_start(plan):
         if os.geteuid() == 0:
             os.setresuid(65534, 65534, 65534)
         try:
-            confine(evolve(plan, user=Identity("root", 0, 0, (0,))))
+            confine(evolve(plan, user=ProcessIdentity("root", 0, 0, (0,))))
         except ConfigError as error:
             return str(error)
         return "in force"
@@ -251,7 +251,7 @@ def test_python_runs_on_what_it_is_granted():
 
 
 def test_a_report_tells_what_was_added_and_what_is_missing():
-    report = Report(
+    report = SandboxReport(
         parts=(Part("files", True, "all"), Part("syscalls", False, "why")),
         user="hearth", added=("/cov",), notes=("look out",),
     )  # fmt: skip
@@ -264,11 +264,14 @@ def test_a_report_tells_what_was_added_and_what_is_missing():
         "sandbox: the environment added to what may be written: /cov",
         "sandbox: look out",
     ]
-    assert next(iter(Report(parts=(Part("files", False, "why"),)).lines())) == ("info", "sandbox: in force: nothing")
+    assert next(iter(SandboxReport(parts=(Part("files", False, "why"),)).lines())) == (
+        "info",
+        "sandbox: in force: nothing",
+    )
 
 
 def test_a_plan_of_nothing_allows_nothing():
-    assert Plan().grants == ()
-    assert not Plan().families
-    assert Grant(Path("/a"), "read", "b").to_json() == {"path": "/a", "access": "read", "why": "b"}
+    assert SandboxPlan().grants == ()
+    assert not SandboxPlan().families
+    assert PathGrant(Path("/a"), "read", "b").to_json() == {"path": "/a", "access": "read", "why": "b"}
     assert landlock_abi() >= 0

@@ -13,16 +13,16 @@ from support.users import ordinary_user
 
 from hearth.actors.daemon import sandbox
 from hearth.config.model import Config, SandboxConfig
-from hearth.drivers.sandbox.identity import Identity, no_new_privs
-from hearth.drivers.sandbox.plan import Places, Plan
+from hearth.drivers.sandbox.identity import ProcessIdentity, no_new_privs
+from hearth.drivers.sandbox.plan import Places, SandboxPlan
 from hearth.drivers.sandbox.seccomp import Filter, Rule
 from hearth.errors import ConfigError
 
-NOBODY = Identity("nobody", 65534, 65534, (65534,))
+NOBODY = ProcessIdentity("nobody", 65534, 65534, (65534,))
 
 
 def prepare(places, *, user=None, made=(), durable=False):
-    sandbox._prepare(Plan(user=user), places, made, durable=durable)
+    sandbox._prepare(SandboxPlan(user=user), places, made, durable=durable)
 
 
 def test_the_directories_of_the_log_and_its_key_are_made_for_nobody_else_to_read(tmp_path):
@@ -76,7 +76,7 @@ def test_what_would_be_missing_is_told_and_refused_where_it_is_required():
         no_new_privs()
         Filter([Rule("landlock_create_ruleset", errno.ENOSYS)]).enforce()
         try:
-            return list(sandbox.lacking(config))
+            return list(sandbox.missing_features(config))
         except ConfigError as error:
             return str(error)
 
@@ -86,7 +86,7 @@ def test_what_would_be_missing_is_told_and_refused_where_it_is_required():
     )
     required = Config(sandbox=SandboxConfig(require=True))
     assert forked(lambda: look(required)) == f"[sandbox] require: {line}"
-    assert list(sandbox.lacking(Config(sandbox=SandboxConfig(enable=False)))) == [
+    assert list(sandbox.missing_features(Config(sandbox=SandboxConfig(enable=False)))) == [
         "sandbox: off: [sandbox] enable = false"
     ]
 

@@ -13,7 +13,7 @@ from support.forked import answer_of, forked
 
 from hearth.drivers.sandbox.identity import (
     CAPABILITIES,
-    Identity,
+    ProcessIdentity,
     become,
     bound_capabilities,
     find_user,
@@ -24,7 +24,7 @@ from hearth.drivers.sandbox.identity import (
 )
 from hearth.drivers.sandbox.seccomp import Filter, Rule
 
-NOBODY = Identity("nobody", 65534, 65534, (65534,))
+NOBODY = ProcessIdentity("nobody", 65534, 65534, (65534,))
 
 
 def status():
@@ -39,7 +39,7 @@ def test_a_user_is_found_with_its_groups():
     assert (who.name, who.uid) == ("nobody", 65534)
     assert who.gid in who.groups
     assert told(who).startswith("nobody (")
-    assert told(Identity("x", 1, 1, (2**31,))) == "x (no group)"
+    assert told(ProcessIdentity("x", 1, 1, (2**31,))) == "x (no group)"
 
 
 @as_root
@@ -145,7 +145,7 @@ def test_who_cannot_become_a_user_is_told_so():
     def attempt():
         if os.geteuid() == 0:
             become(NOBODY)
-        return answer_of(lambda: become(Identity("root", 0, 0, (0,))))
+        return answer_of(lambda: become(ProcessIdentity("root", 0, 0, (0,))))
 
     assert forked(attempt) == "EPERM"
 

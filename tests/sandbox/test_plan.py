@@ -19,7 +19,7 @@ from hearth.config.model import (
     WebSocketConfig,
 )
 from hearth.drivers.boards import load_profile
-from hearth.drivers.sandbox.plan import EXTRA, Grant, Places, make_plan
+from hearth.drivers.sandbox.plan import EXTRA, PathGrant, Places, make_plan
 from hearth.errors import ConfigError
 
 SIM = load_profile("sim")
@@ -86,7 +86,7 @@ def test_what_the_operator_lists_may_be_read_and_written(tmp_path):
     plan = plan_of(config)
     assert {str(tmp_path), "/opt/b"} <= paths(plan, "write")
     assert {"/usr/share/doc", "/opt/a"} <= paths(plan, "read")
-    assert Grant(Path("/opt/a"), "read", "[sandbox] read", asked=True) in plan.grants
+    assert PathGrant(Path("/opt/a"), "read", "[sandbox] read", asked=True) in plan.grants
 
 
 def test_certificates_are_read_again_where_they_are_replaced(tmp_path):

@@ -19,7 +19,7 @@ import trio
 from attrs import evolve
 
 from hearth.actors.build import build_parts
-from hearth.actors.bus.outputs import Ledger
+from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.daemon import Daemon
 from hearth.actors.daemon.systemd import Notifier
 from hearth.actors.journal import Journal
@@ -148,7 +148,7 @@ class World:
             registry=ToolRegistry([*tools, *(marking(tool, self.bugs) for tool in own_tools())]),
             journal=journal,
             audit_head=lambda: journal.head,
-            ledger=Ledger(machine.PLACE / OUTPUTS),
+            ledger=OutputsFile(machine.PLACE / OUTPUTS),
             # It describes the machine it is made on, and takes longer than a world.
             agent_card=lambda _listeners, _serves_mcp: None,
             open_card=lambda _now: [],

@@ -28,7 +28,7 @@ from hearth._util.exceptions import unwrapped
 from hearth.actors.connection import Connection
 from hearth.actors.daemon.listen import open_listeners
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import Doorway
+from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.transport import PeerGone
 from hearth.client.connection import Client
 from hearth.config.model import Config, Endpoint, TlsConfig, WebSocketConfig
@@ -122,7 +122,7 @@ class Exposed:
         self._directory = directory
         self._nursery = nursery
         self._config = Config(limits=limits)
-        self._doorway = Doorway(limits.max_connections)
+        self._doorway = ConnectionLimiter(limits.max_connections)
 
     # --- serving ------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import trio
 from attrs import define, field, frozen
 
-from hearth.actors.metrics import Tally
+from hearth.actors.metrics import Metrics
 from hearth.drivers.base import BaseDriver, Style
 from hearth.errors import AuditUnavailable, CarrierError, DeviceError, PermissionDenied
 
@@ -232,7 +232,7 @@ class MemoryJournal:
         self.failure = None
         self.failures = 0
         self.warning = None
-        self.tally = Tally()
+        self.tally = Metrics()
         self.records = []
         self.lost = []
         self.ended = False

@@ -13,7 +13,7 @@ from uuid import uuid4
 from attrs import evolve
 from support.world import ALICE, RawClient, World, running
 
-from hearth.actors.bridges.hcp.lazy import Opening, open_books
+from hearth.actors.bridges.hcp.lazy import Opening, open_job_storage
 from hearth.actors.embedded import job_sessions
 from hearth.config.model import Config, HcpConfig
 from hearth.hcp.capability import Capability, CapabilitySet, Safety, SafetyEnvelope
@@ -186,7 +186,7 @@ async def hcp_world(directory, *capabilities, opened=True, **more):
     Not `opened`, it has its front desk only.
     """
     world = HcpWorld(directory, capabilities or [capability()], **more)
-    books = open_books(world.parts)
+    books = open_job_storage(world.parts)
     async with running(world):
         world.opening = Opening(books, world.runtime, job_sessions(world.runtime))
         world.nursery.start_soon(world.opening.run)

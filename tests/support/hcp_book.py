@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hearth.actors.bridges.hcp.store import Book, SessionRow
+from hearth.actors.bridges.hcp.store import JobStore, SessionRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,7 +58,7 @@ ACCEPTED = line("task_accepted")
 
 
 @asynccontextmanager
-async def running(book: Book) -> AsyncIterator[Book]:
+async def running(book: JobStore) -> AsyncIterator[JobStore]:
     """The book, opened and at work until the body ends; closed afterwards. What an earlier run left is in its notes."""
     book.open()
     async with trio.open_nursery() as nursery:
@@ -70,7 +70,7 @@ async def running(book: Book) -> AsyncIterator[Book]:
             nursery.cancel_scope.cancel()
 
 
-async def begin(book: Book, number: int = 1, principal: str = ANN, **members: Any) -> SessionRow:
+async def begin(book: JobStore, number: int = 1, principal: str = ANN, **members: Any) -> SessionRow:
     """Claim a message and answer it by beginning a session."""
     begun = row(number, principal, **members)
     claim = await book.claim(principal, begun.message_id, "digest")

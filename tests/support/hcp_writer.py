@@ -15,7 +15,7 @@ import trio
 from support.hcp_book import ANN, event, line, row
 
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore
-from hearth.actors.bridges.hcp.store import Book
+from hearth.actors.bridges.hcp.store import JobStore
 
 AT_ONCE = 4
 STEPS = 6
@@ -26,7 +26,7 @@ def say(*what: object) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
-async def job(book: Book, store: ArtifactStore, number: int) -> None:
+async def job(book: JobStore, store: ArtifactStore, number: int) -> None:
     """One session from its submission to its end."""
     begun = row(number)
     session = begun.session_id
@@ -47,7 +47,7 @@ async def job(book: Book, store: ArtifactStore, number: int) -> None:
 
 async def write(directory: Path, first: int) -> None:
     """Jobs from that number on, several at once, until somebody ends this process."""
-    book = Book(directory)
+    book = JobStore(directory)
     book.open()
     store = ArtifactStore(directory, book, most_each=1 << 20, most_all=1 << 30)
     store.open()

@@ -18,7 +18,7 @@ from support.users import ordinary_user
 from hearth.actors.build import build_parts
 from hearth.actors.daemon.listen import open_listeners
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import Doorway
+from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.runtime import Runtime
 from hearth.config.model import AuditConfig, Config, Endpoint, HttpConfig, LimitsConfig, PolicyConfig
 from hearth.policy.principal import from_token
@@ -285,7 +285,7 @@ async def served(folder, http=None, *, policy=POLICY, **limits):
     path = folder / "hearth.sock"
     runtime = Runtime(parts)
     listeners = open_listeners(config, parts.policy, unix.bind(path), path, runtime.refused, lambda: runtime)
-    doorway = Doorway(config.limits.max_connections)
+    doorway = ConnectionLimiter(config.limits.max_connections)
     runtime.listeners = [each.address for each in listeners]
     here = Served(runtime, listeners[-1], doorway, config)
     async with runtime.serve(), trio.open_nursery() as connections:

@@ -18,7 +18,7 @@ from support.world import ALICE
 
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.actors.bridges.mcp.stdio import one_client
-from hearth.actors.bridges.mcp.tools import HacpTools, Plan
+from hearth.actors.bridges.mcp.tools import HacpTools, PlanTool
 from hearth.actors.embedded import EmbeddedRuntime
 
 ERAS = ("legacy", "auto")
@@ -50,7 +50,7 @@ def memory(server):
 @asynccontextmanager
 async def mcp_client(a_house, mode, *, offers=None, keep_alive=None, beat=5.0, **options):
     """The official client of a server over this house. `options` are the client's."""
-    offers = [HacpTools(beat=beat), Plan(beat=beat)] if offers is None else offers
+    offers = [HacpTools(beat=beat), PlanTool(beat=beat)] if offers is None else offers
     server = make_server(offers, one_client(a_house, keep_alive=keep_alive))
     async with Client(memory(server), mode=mode, **options) as client:
         yield client

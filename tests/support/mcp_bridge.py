@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hearth.actors.bridges.mcp.stdio import Daemon, bridge
+from hearth.actors.bridges.mcp.stdio import DaemonConnection, bridge
 from hearth.actors.bridges.mcp.tools import all_offers
 from hearth.cli.common import interruptible
 from hearth.transport.address import parse
@@ -13,4 +13,4 @@ from hearth.transport.address import parse
 if __name__ == "__main__":
     address, state, beat = sys.argv[1:]
     offers = all_offers(Path(state), principal=lambda _ask: "test", beat=float(beat))
-    sys.exit(interruptible(lambda: bridge(Daemon(parse(address)), offers)))
+    sys.exit(interruptible(lambda: bridge(DaemonConnection(parse(address)), offers)))

@@ -18,8 +18,8 @@ import trio
 from support.users import ordinary_user
 
 from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accept import Doorway
-from hearth.actors.listeners.websocket import WebSocketGreeter
+from hearth.actors.listeners.accept import ConnectionLimiter
+from hearth.actors.listeners.websocket import WebSocketHandshake
 from hearth.config.model import Endpoint
 from hearth.policy.principal import Tokens
 
@@ -235,7 +235,7 @@ async def served(welcome, *, send_timeout=10.0, max_connections=1000, **options)
         "ping_timeout": 1000.0,
         **options,
     }
-    greeter = WebSocketGreeter(send_timeout=send_timeout, **settings)
+    greeter = WebSocketHandshake(send_timeout=send_timeout, **settings)
 
     def report(carrier, peer, reason):
         assert (carrier, peer[:4]) == (greeter.scheme, "127.")
@@ -248,7 +248,7 @@ async def served(welcome, *, send_timeout=10.0, max_connections=1000, **options)
     here = Served(listener)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(listener.accept_all, nursery, Doorway(max_connections), welcome)
+            nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(max_connections), welcome)
             yield here
             nursery.cancel_scope.cancel()
     finally:

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, closing
 import trio
 from support.waiting import passes
 
-from hearth.actors.listeners.accept import Stranger
-from hearth.actors.listeners.tls import Certificates, TlsGreeter
+from hearth.actors.listeners.accept import AuthenticationFailed
+from hearth.actors.listeners.tls import Certificates, TlsHandshake
 
 
 class Door:
@@ -19,7 +19,7 @@ class Door:
     def __init__(self, bench, *, handshake_timeout=20.0, send_timeout=20.0, client="required"):
         self.bench = bench
         self.certificates = Certificates("tls", bench.server_cert, bench.server_key, bench.ca, client=client)
-        self.greeter = TlsGreeter(self.certificates, handshake_timeout=handshake_timeout, send_timeout=send_timeout)
+        self.greeter = TlsHandshake(self.certificates, handshake_timeout=handshake_timeout, send_timeout=send_timeout)
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.listening.setblocking(False)
         self.port = self.listening.getsockname()[1]
@@ -47,7 +47,7 @@ class Door:
     async def _greet(self, connected):
         try:
             await self.greeter.greet(connected, "127.0.0.1", self.welcome)
-        except Stranger as stranger:
+        except AuthenticationFailed as stranger:
             self.strangers.append(str(stranger))
         finally:
             assert connected.fileno() == -1

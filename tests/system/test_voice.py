@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 
-from hearth.actors.daemon.process import MOST_LINES, Voice
+from hearth.actors.daemon.process import MOST_LINES, NonBlockingLogHandler
 
 
 def read_all(reading: int) -> bytes:
@@ -18,7 +18,7 @@ def read_all(reading: int) -> bytes:
 
 def test_lines_come_out_in_order() -> None:
     reading, writing = os.pipe()
-    voice = Voice(writing)
+    voice = NonBlockingLogHandler(writing)
     voice.start()
     voice.say("one \udcff")
     voice.handle(logging.LogRecord("x", logging.INFO, "", 0, "two %s", ("words",), None))
@@ -30,7 +30,7 @@ def test_lines_come_out_in_order() -> None:
 
 def test_a_message_stays_on_its_line_whatever_is_in_it() -> None:
     reading, writing = os.pipe()
-    voice = Voice(writing)
+    voice = NonBlockingLogHandler(writing)
     voice.start()
     forged = "x\nhearthd: ready on /evil\x1b[2J\u2028y é"
     voice.handle(logging.LogRecord("x", logging.INFO, "", 0, "failed: %s", (forged,), None))
@@ -47,7 +47,7 @@ def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> Non
         while True:
             os.write(writing, b"x" * 4096)
     os.set_blocking(writing, True)
-    voice = Voice(writing)
+    voice = NonBlockingLogHandler(writing)
     voice.start()
     for n in range(MOST_LINES + 500):
         voice.say(f"line {n}")
@@ -71,7 +71,7 @@ def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> Non
 def test_a_pipe_that_somebody_made_non_blocking_is_written_to_all_the_same() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    voice = Voice(writing)
+    voice = NonBlockingLogHandler(writing)
     voice.start()
     for n in range(900):
         voice.say(f"{n} " + "x" * 200)
@@ -87,7 +87,7 @@ def test_a_pipe_that_somebody_made_non_blocking_is_written_to_all_the_same() -> 
 def test_nobody_there_is_no_trouble() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    voice = Voice(writing)
+    voice = NonBlockingLogHandler(writing)
     voice.start()
     voice.say("into the void")
     voice.end()

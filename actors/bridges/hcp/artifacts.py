@@ -20,7 +20,7 @@ from attrs import frozen
 
 from hearth.actors.bridges.hcp.store.queries import (
     ArtifactUri as ArtifactUri,
-    BookError,
+    JobStoreError,
     is_file,
     is_session,
     parse_uri as parse_uri,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from hearth.actors.bridges.hcp.store import Book
+    from hearth.actors.bridges.hcp.store import JobStore
     from hearth.audit.settings import Durability
 
 DIRECTORY: Final = "artifacts"
@@ -57,7 +57,7 @@ class ArtifactStore:
     """
 
     def __init__(
-        self, directory: Path, book: Book, *, most_each: int, most_all: int, durability: Durability = "os"
+        self, directory: Path, book: JobStore, *, most_each: int, most_all: int, durability: Durability = "os"
     ) -> None:
         self._files = ArtifactFiles(directory / DIRECTORY, sync=durability == "fsync")
         self._book = book
@@ -77,7 +77,7 @@ class ArtifactStore:
             self._files.remove(there - self._book.settle_artifacts(there))
         except OSError as error:
             raise ConfigError(f"HCP artifacts {self._files.path}: {error.strerror}; see [audit] path") from error
-        except BookError as error:
+        except JobStoreError as error:
             raise ConfigError(str(error)) from error
         return [] if note is None else [note]
 
@@ -98,7 +98,7 @@ class ArtifactStore:
         with trio.CancelScope(shield=True):
             try:
                 gone = await self._book.admit(session_id, file, artifact, self._most_all)
-            except BookError as error:
+            except JobStoreError as error:
                 await self._in_thread(self._files.remove, {(session_id, file)})
                 raise StoreError(f"artifact {file} cannot be kept: {error}") from error
             if gone:
@@ -114,7 +114,7 @@ class ArtifactStore:
         try:
             names = parse_uri(uri)
             artifact = await self._book.artifact(names.session_id, names.file)
-        except (ValueError, BookError) as error:
+        except (ValueError, JobStoreError) as error:
             raise StoreError(str(error)) from error
         if artifact is None:
             raise NoSuchArtifact(f"there is no artifact {uri}, or it is not kept any more")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import trio
 from attrs import define
 
-from hearth.actors.bridges.hcp.execution import BRANCH, Branch, Keepsake
+from hearth.actors.bridges.hcp.execution import BRANCH, ArtifactFile, Branch
 from hearth.api import Step
 from hearth.hcp.durable import SafetyViolation, StepFailed
 from hearth.hcp.messages import write_instant
@@ -195,7 +195,9 @@ class Job:
     def artifact(self, file: str, content: bytes | str, *, media_type: str, name: str | None = None) -> None:
         """Leave a file behind, whatever the job's end; one of the same name is replaced. `name` is the file's stem."""
         data = content.encode() if isinstance(content, str) else bytes(content)
-        self._execution.leave(Keepsake(name=name or file.partition(".")[0], file=file, type=media_type, content=data))
+        self._execution.leave(
+            ArtifactFile(name=name or file.partition(".")[0], file=file, type=media_type, content=data)
+        )
 
     def plot(
         self,
@@ -211,7 +213,9 @@ class Job:
         """Leave a plot of named series behind (PNG), drawn when the job has ended; a number may be missing (None)."""
         request = {"series": dict(series), "x": x, "title": title, "x_label": x_label, "y_label": y_label}
         asked = {key: value for key, value in request.items() if value not in (None, "")}
-        self._execution.leave(Keepsake(name=name or file.partition(".")[0], file=file, type="image/png", plot=asked))
+        self._execution.leave(
+            ArtifactFile(name=name or file.partition(".")[0], file=file, type="image/png", plot=asked)
+        )
 
     def watch(self, name: str, value: float) -> None:
         """Hold a measured value against the limit of this name. Raises SafetyViolation."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
-from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.hcp.codec import dump, message
 from hearth.hcp.messages import Event, Payload, move
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from hearth.actors.bridges.hcp.message_log import MessageLog
-    from hearth.actors.bridges.hcp.store import Book
+    from hearth.actors.bridges.hcp.store import JobStore
     from hearth.hcp.messages import EventType, State
 Said: TypeAlias = "tuple[EventType, Mapping[str, Any]] | Payload"
 """An event by its type and its data, which gets its number here; or a payload that has none."""
@@ -35,7 +35,7 @@ class EventWriter:
     def __init__(
         self,
         session_id: str,
-        book: Book,
+        book: JobStore,
         story: MessageLog,
         clock: Callable[[], float],
         *,
@@ -54,23 +54,23 @@ class EventWriter:
         self._turn = trio.StrictFIFOLock()
 
     async def tell(self, *said: Said) -> None:
-        """Say these things. Raises BookError, and they are not told."""
+        """Say these things. Raises JobStoreError, and they are not told."""
         async with self._uninterrupted():
             lines = self._lines(said)
             await self._book.append(self.session_id, lines, phase=self.phase, state=self.state)
             self.story.append(*lines)
 
     async def open(self, created: Mapping[str, Any], reason: str) -> None:
-        """The session is there and its work begins. Raises BookError."""
+        """The session is there and its work begins. Raises JobStoreError."""
         self.state = "PENDING"
         await self.tell(("session_created", created), self._changed("RUNNING", reason))
 
     async def move(self, to: State, reason: str | None, *said: Said) -> None:
-        """Change the state and say so, then the rest. Raises BookError."""
+        """Change the state and say so, then the rest. Raises JobStoreError."""
         await self.tell(self._changed(to, reason), *said)
 
     async def keep(self, number: int, outcome: dict[str, Any], *said: Said) -> None:
-        """Write down what an operation came to, with what is said of it. Raises BookError."""
+        """Write down what an operation came to, with what is said of it. Raises JobStoreError."""
         async with self._uninterrupted():
             lines = self._lines(said)
             await self._book.record(self.session_id, number, outcome, lines, phase=self.phase)
@@ -88,7 +88,7 @@ class EventWriter:
             lines = self._lines([*moved, *said, ("session_closed", closed)])
             try:
                 await self._book.end(self.session_id, to, lines)
-            except BookError as error:
+            except JobStoreError as error:
                 log.error("the end of HCP session %s is not on record: %s", self.session_id, error)
             self.story.append(*lines)
             self.story.end()
@@ -120,7 +120,7 @@ class EventWriter:
                 sequence = self._sequence
                 try:
                     yield
-                except BookError:
+                except JobStoreError:
                     # What was not told has no number.
                     self._sequence = sequence
                     raise

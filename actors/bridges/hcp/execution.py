@@ -45,15 +45,15 @@ from attrs import asdict, define, evolve, field, frozen
 
 from hearth.actors.bridges.hcp.approvals import Question
 from hearth.actors.bridges.hcp.steps import StepsEnded
-from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.hcp.durable import (
     ANNOUNCED,
     CANCELLED,
     CapabilityFailed,
-    History,
     Operation,
     Outcome,
     Recorded,
+    ReplayHistory,
     ReplayMismatch,
     results_of,
 )
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.steps import Steps
     from hearth.api import Step
     from hearth.hcp.capability import Capability
-    from hearth.hcp.durable import Kind
+    from hearth.hcp.durable import OperationKind
     from hearth.hcp.messages import TaskSubmit
 
     Live = Callable[[Operation], Awaitable[Outcome]]
@@ -91,7 +91,7 @@ _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 @frozen(kw_only=True)
-class Keepsake:
+class ArtifactFile:
     """A file that a job leaves behind: its content, or what a plot of it is drawn from."""
 
     name: str
@@ -136,7 +136,7 @@ class TooMuch(CapabilityFailed):
     """A function that asks for more than a job may do."""
 
 
-FATAL: Final = (BookError, StepsEnded, TokenError, ReplayMismatch, TooMuch)
+FATAL: Final = (JobStoreError, StepsEnded, TokenError, ReplayMismatch, TooMuch)
 """After these no operation can be done."""
 
 BRANCH: ContextVar[Branch] = ContextVar("hearth_job_branch")
@@ -154,7 +154,7 @@ class Execution:
     principal: str
     account: EventWriter
     steps: Steps
-    history: History
+    history: ReplayHistory
     done: int
     """Operations on record, those of the jobs before included: the newest checkpoint."""
     elapsed: Callable[[], float]
@@ -174,7 +174,7 @@ class Execution:
     """Checkpoints that HCP has been told of."""
     steps_asked: int = 0
     """Steps that the function has asked for, those on record included."""
-    files: dict[str, Keepsake] = field(factory=dict)
+    files: dict[str, ArtifactFile] = field(factory=dict)
     partial: dict[str, Any] = field(factory=dict)
     begun: set[str] = field(factory=set)
     """Positions of which only the beginning is on record."""
@@ -191,7 +191,9 @@ class Execution:
 
     # --- operations -----------------------------------------------------------------------------------------------
 
-    async def perform(self, kind: Kind, title: str, asked: Any, live: Live, *, tools: Sequence[str] = ()) -> Any:
+    async def perform(
+        self, kind: OperationKind, title: str, asked: Any, live: Live, *, tools: Sequence[str] = ()
+    ) -> Any:
         """Have an operation done, or replay it; its value. Raises StepFailed and OutcomeUnknown, and what is fatal."""
         if self.fatal is not None:
             raise self.fatal
@@ -280,7 +282,7 @@ class Execution:
                 yield
 
     async def _keep(self, recorded: Recorded) -> None:
-        """Write an outcome down: the job can go on from here. Raises BookError."""
+        """Write an outcome down: the job can go on from here. Raises JobStoreError."""
         number, operation, outcome = self.done + 1, recorded.operation, recorded.outcome
         said: list[Said] = []
         if operation.kind in ANNOUNCED:
@@ -303,7 +305,7 @@ class Execution:
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
-    async def run_steps(self, kind: Kind, steps: Sequence[Step], constraints: Mapping[str, Any]) -> Any:
+    async def run_steps(self, kind: OperationKind, steps: Sequence[Step], constraints: Mapping[str, Any]) -> Any:
         """Have steps done as one task. Raises as `perform`, and CapabilityFailed for a tool that is not declared."""
         self._check_tools([step.tool for step in steps])
         tools = [step.tool for step in steps]
@@ -346,7 +348,7 @@ class Execution:
                 raise CapabilityFailed(f"{said}; add it there", "internal_error")
 
     async def _note(self, operation: Operation, steps: Sequence[Step]) -> bool:
-        """Note that steps begin, unless none of them can have an effect; whether it did. Raises BookError."""
+        """Note that steps begin, unless none of them can have an effect; whether it did. Raises JobStoreError."""
         registry = self.services.registry
         harmless = all((tool := registry.get(step.tool)) is not None and not tool.risk_of(step.args) for step in steps)
         if harmless or not operation.position:
@@ -363,7 +365,7 @@ class Execution:
 
     # --- what is no step ------------------------------------------------------------------------------------------
 
-    async def sleep_until(self, kind: Kind, asked: Any, until_s: float) -> None:
+    async def sleep_until(self, kind: OperationKind, asked: Any, until_s: float) -> None:
         """Wait until the job is so many seconds old."""
 
         async def live(_operation: Operation) -> Outcome:
@@ -372,7 +374,7 @@ class Execution:
 
         await self.perform(kind, "", asked, live)
 
-    async def value(self, kind: Kind, make: Callable[[], Any]) -> Any:
+    async def value(self, kind: OperationKind, make: Callable[[], Any]) -> Any:
         """A value that is made once."""
 
         async def live(_operation: Operation) -> Outcome:
@@ -460,7 +462,7 @@ class Execution:
     # --- what is said ---------------------------------------------------------------------------------------------
 
     async def tell(self, *said: Said) -> None:
-        """Emit events of the function's, but not what was said before a crash already. Raises BookError."""
+        """Emit events of the function's, but not what was said before a crash already. Raises JobStoreError."""
         if self.fatal is not None:
             raise self.fatal
         self._told += 1
@@ -473,11 +475,11 @@ class Execution:
                     await self.warn("event_too_large", message, {})
                 else:
                     await self.account.tell(one)
-        except BookError as error:
+        except JobStoreError as error:
             self.fatal = error
             raise
 
-    def leave(self, keepsake: Keepsake) -> None:
+    def leave(self, keepsake: ArtifactFile) -> None:
         """Note a file that the job leaves behind. Raises CapabilityFailed, ValueError."""
         if not _FILE_NAME.fullmatch(keepsake.file):
             raise ValueError(f"{keepsake.file!r}: an artifact's file name takes letters, digits, '.', '_' and '-'")
@@ -503,7 +505,7 @@ STUCK_S: Final = 2.0
 log = logging.getLogger("hearth.hcp")
 
 
-class Watch:
+class LimitWatch:
     """Watches the code of one job. `report` is called after a stretch that was long, with its seconds."""
 
     def __init__(self, name: str, report: Callable[[float], None]) -> None:
@@ -554,7 +556,7 @@ class Watch:
 class _Stretches:
     """Awaits something, one stretch after the other."""
 
-    def __init__(self, code: Awaitable[Any], watch: Watch) -> None:
+    def __init__(self, code: Awaitable[Any], watch: LimitWatch) -> None:
         self._code = code
         self._watch = watch
 

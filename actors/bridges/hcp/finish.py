@@ -15,8 +15,8 @@ import trio
 from attrs import evolve
 
 from hearth.actors.bridges.hcp.artifacts import StoreError
-from hearth.actors.bridges.hcp.job import End
-from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.job import JobOutcome
+from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.supervisor import contain
 from hearth.hcp.codec import write_payload
 from hearth.hcp.messages import ErrorDetails, TaskCompleted, TaskFailed
@@ -26,7 +26,7 @@ from hearth.hcp.report import conform, summary
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.actors.bridges.hcp.execution import Execution, Keepsake
+    from hearth.actors.bridges.hcp.execution import ArtifactFile, Execution
     from hearth.actors.bridges.hcp.job import RunningJob
     from hearth.hcp.messages import Artifact
 
@@ -41,7 +41,7 @@ AFTER_ABORT: Final = ("partial_outputs", "artifacts", "execution_summary")
 """What session_closed has of an aborted job, beside L2's own members."""
 
 
-class Ending:
+class JobFinisher:
     """The end of one job, which has stopped working."""
 
     def __init__(self, job: RunningJob) -> None:
@@ -66,7 +66,7 @@ class Ending:
     def _crashed(self, error: BaseException) -> None:
         assert self._job.end is not None
         if self._job.end.state == "COMPLETED":
-            self._job.end = End.crashed(error)
+            self._job.end = JobOutcome.crashed(error)
 
     # --- files --------------------------------------------------------------------------------------------------
 
@@ -91,14 +91,16 @@ class Ending:
                 if job.end.state == "COMPLETED":
                     self._partial = _within(job.end.outputs)
                     message = f"the artifact {keepsake.name} could not be kept: {error}"
-                    job.end = End.failed("resource_unavailable", message, reason="artifact_lost", recoverable=True)
+                    job.end = JobOutcome.failed(
+                        "resource_unavailable", message, reason="artifact_lost", recoverable=True
+                    )
 
     async def _warn(self, code: str, message: str) -> None:
         # What cannot be told now is in the summary all the same.
-        with suppress(BookError):
+        with suppress(JobStoreError):
             await self._job.warn(code, message)
 
-    async def _keep(self, keepsake: Keepsake, content: bytes) -> None:
+    async def _keep(self, keepsake: ArtifactFile, content: bytes) -> None:
         job = self._job
         session_id = job.row.session_id
         artifact = await job.services.store.keep(session_id, keepsake.name, keepsake.file, keepsake.type, content)
@@ -169,18 +171,18 @@ class Ending:
             left = {name: said[name] for name in AFTER_ABORT if said.get(name)}
             await job.account.close("ABORTED", end.message or "aborted", closing=left)
 
-    def _held_against_promises(self, end: End) -> End:
+    def _held_against_promises(self, end: JobOutcome) -> JobOutcome:
         if end.state != "COMPLETED":
             return end
         job = self._job
         if (size := len(orjson.dumps(end.outputs))) > MOST_OUTPUT_BYTES:
             message = f"the outputs are {size} bytes, and at most {MOST_OUTPUT_BYTES} fit into a message"
-            return End.failed("execution_error", message, reason="outputs_too_large")
+            return JobOutcome.failed("execution_error", message, reason="outputs_too_large")
         short = conform(end.outputs, job.approval, job.submit)
         if short is None:
             return end
         self._partial = dict(end.outputs)
-        return End.failed(short.error_code, short.message, reason=short.reason)
+        return JobOutcome.failed(short.error_code, short.message, reason=short.reason)
 
 
 def _within(outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,13 +19,20 @@ import trio
 from attrs import define, field, frozen
 
 from hearth.actors.bridges.hcp.capability_api import Job, run_function
-from hearth.actors.bridges.hcp.execution import FATAL, Execution, Watch, checkpoint_id
+from hearth.actors.bridges.hcp.execution import FATAL, Execution, LimitWatch, checkpoint_id
 from hearth.actors.bridges.hcp.steps import Steps, StepsEnded
-from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.supervisor import contain
 from hearth.errors import RpcError
 from hearth.hcp.annotations import NotJson
-from hearth.hcp.durable import CapabilityFailed, History, OutcomeUnknown, ReplayMismatch, SafetyViolation, StepFailed
+from hearth.hcp.durable import (
+    CapabilityFailed,
+    OutcomeUnknown,
+    ReplayHistory,
+    ReplayMismatch,
+    SafetyViolation,
+    StepFailed,
+)
 from hearth.hcp.messages import NEEDED_RISK_LEVEL, write_duration
 from hearth.hcp.token import TokenError, verify
 
@@ -50,7 +57,7 @@ PART: Final = 0.01
 
 
 @define(eq=False)
-class Pace:
+class ProgressThrottle:
     """What has been said last; times are Trio's."""
 
     _stage: str | None = None
@@ -109,18 +116,18 @@ class RunningJob:
     risk_events: list[str] = field(factory=list)
     warnings: list[str] = field(factory=list)
     duration_s: float = 0.0
-    end: End | None = None
+    end: JobOutcome | None = None
     steps: Steps | None = None
     _began: float = field(factory=trio.current_time)
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
-    _cut: Cut | None = None
-    _pace: Pace = field(factory=Pace)
+    _cut: StopRequest | None = None
+    _pace: ProgressThrottle = field(factory=ProgressThrottle)
     _held_s: list[float] = field(factory=list)
     """Seconds for which the function held the event loop, as far as that has not been told."""
 
     # --- what others may do -------------------------------------------------------------------------------------
 
-    def stop(self, cut: Cut) -> None:
+    def stop(self, cut: StopRequest) -> None:
         """Stop at the next chance, for this reason; the first reason counts, and the earliest time."""
         if self._cut is None and self.end is None:
             self._cut = cut
@@ -168,7 +175,7 @@ class RunningJob:
         self.duration_s = trio.current_time() - self._began
 
     def _crashed(self, error: BaseException) -> None:
-        self.end = End.crashed(error, place=_place_of(error, self.approval.capability.place))
+        self.end = JobOutcome.crashed(error, place=_place_of(error, self.approval.capability.place))
 
     async def _run(self, session: Session) -> None:
         self._scope.deadline = self._began + self.approval.max_duration.total_seconds()
@@ -186,7 +193,7 @@ class RunningJob:
         if self.end is None:
             self.end = self._cut_short()
 
-    async def _work(self, session: Session) -> End | None:
+    async def _work(self, session: Session) -> JobOutcome | None:
         await self._say_created()
         approval, capability = self.approval, self.approval.capability
         self.steps = Steps(
@@ -200,7 +207,7 @@ class RunningJob:
             stopping=self._stopping,
             throttled=self._throttled,
         )
-        watch = Watch(f"capability {capability.name} ({capability.place})", self._held_for)
+        watch = LimitWatch(f"capability {capability.name} ({capability.place})", self._held_for)
         execution = self.execution = Execution(
             services=self.services,
             approvals=self.approvals,
@@ -210,7 +217,7 @@ class RunningJob:
             principal=self.row.principal,
             account=self.account,
             steps=self.steps,
-            history=History.of(self.recorded),
+            history=ReplayHistory.of(self.recorded),
             done=len(self.recorded),
             elapsed=self._elapsed,
             authorize=lambda: self.check(self.token),
@@ -224,7 +231,7 @@ class RunningJob:
         job = Job(execution, self.row.started_at)
         # Until the function names one: error_details and progress always have a phase (L4, TaskFailed Schema).
         job.phase = "running"
-        end: End | None = None
+        end: JobOutcome | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_alive, session, execution, nursery.cancel_scope)
             with watch.looking():
@@ -236,7 +243,7 @@ class RunningJob:
             raise execution.fatal
         return end
 
-    async def _call(self, execution: Execution, job: Job) -> End | None:
+    async def _call(self, execution: Execution, job: Job) -> JobOutcome | None:
         """Run the function, and put what comes of it into an End; None where that is `execution.fatal`."""
         capability = self.approval.capability
         try:
@@ -246,22 +253,22 @@ class RunningJob:
             if not isinstance(outputs, dict):
                 raise TypeError(f"{capability.name} returned {type(outputs).__name__}, and outputs are an object")
         except (CapabilityFailed, StepFailed) as failed:
-            return End.failed(failed.error_code, str(failed), recoverable=failed.recoverable)
+            return JobOutcome.failed(failed.error_code, str(failed), recoverable=failed.recoverable)
         except SafetyViolation as violation:
             self.risk_events.append(violation.risk_event)
-            return End.failed("safety_violation", str(violation))
+            return JobOutcome.failed("safety_violation", str(violation))
         except NotJson as error:
-            return End.failed("internal_error", f"/outputs: {error}", reason="outputs_not_json")
+            return JobOutcome.failed("internal_error", f"/outputs: {error}", reason="outputs_not_json")
         except OutcomeUnknown as error:
-            return End.failed("execution_error", str(error), reason="outcome_unknown")
+            return JobOutcome.failed("execution_error", str(error), reason="outcome_unknown")
         except FATAL as error:
             execution.fatal = execution.fatal or error
             return None
         except (Exception, SystemExit) as error:  # it is the capability's own code, and may raise anything
             place = _place_of(error, capability.place)
             log.error("capability %s: %s at %s", capability.name, type(error).__name__, place, exc_info=error)
-            return End.crashed(error, place=place)
-        return End(state="COMPLETED", outputs=outputs)
+            return JobOutcome.crashed(error, place=place)
+        return JobOutcome(state="COMPLETED", outputs=outputs)
 
     async def _keep_alive(self, session: Session, execution: Execution, function: trio.CancelScope) -> None:
         """Name the HACP session from time to time, whatever the function waits for: one that is not named would end."""
@@ -324,11 +331,11 @@ class RunningJob:
         if self._cut is not None and self._cut.aborts and self.account.state in ("RUNNING", "PAUSED"):
             await self.account.move("ABORTING", self._cut.message)
 
-    def _cut_short(self) -> End:
+    def _cut_short(self) -> JobOutcome:
         if self._cut is None:
             limit = self.approval.max_duration.total_seconds()
             message = f"the job was not done within max_duration, {limit:.15g} s"
-            return End.failed("timeout", message, reason="timeout", recoverable=True)
+            return JobOutcome.failed("timeout", message, reason="timeout", recoverable=True)
         return self._cut.end()
 
     def _elapsed(self) -> float:
@@ -336,19 +343,19 @@ class RunningJob:
         return (self.row.created_at - self.row.started_at) + (trio.current_time() - self._began)
 
 
-def _of_fatal(error: Exception) -> End:
+def _of_fatal(error: Exception) -> JobOutcome:
     """The end of a job that can do nothing more."""
     if isinstance(error, CapabilityFailed):
-        return End.failed(error.error_code, str(error))
-    if isinstance(error, BookError):
-        return End.failed("resource_unavailable", str(error), reason="book_unavailable", recoverable=True)
+        return JobOutcome.failed(error.error_code, str(error))
+    if isinstance(error, JobStoreError):
+        return JobOutcome.failed("resource_unavailable", str(error), reason="book_unavailable", recoverable=True)
     if isinstance(error, TokenError):
-        return End.failed("internal_error", f"the session token does not hold: {error}", reason="token")
+        return JobOutcome.failed("internal_error", f"the session token does not hold: {error}", reason="token")
     if isinstance(error, ReplayMismatch):
-        return End.failed("input_error", str(error), reason="checkpoint_does_not_fit")
+        return JobOutcome.failed("input_error", str(error), reason="checkpoint_does_not_fit")
     if isinstance(error, StepsEnded) and error.audit:
-        return End.failed("resource_unavailable", str(error), reason="audit_unavailable", recoverable=True)
-    return End.failed("internal_error", str(error), reason="hacp_session_ended", recoverable=True)
+        return JobOutcome.failed("resource_unavailable", str(error), reason="audit_unavailable", recoverable=True)
+    return JobOutcome.failed("internal_error", str(error), reason="hacp_session_ended", recoverable=True)
 
 
 def _place_of(error: BaseException, place: str) -> str:
@@ -361,7 +368,7 @@ def _place_of(error: BaseException, place: str) -> str:
 # --- What may come of a job, and why one is to stop: values, which the job decides on and `ending` makes known
 
 @frozen(kw_only=True)
-class End:
+class JobOutcome:
     """What came of a job."""
 
     state: State
@@ -378,19 +385,19 @@ class End:
     @classmethod
     def failed(
         cls, error_code: ErrorCode, message: str, *, reason: str | None = None, recoverable: bool = False
-    ) -> End:
+    ) -> JobOutcome:
         """An end that is a failure."""
         return cls(state="FAILED", error_code=error_code, message=message, reason=reason, recoverable=recoverable)
 
     @classmethod
-    def crashed(cls, error: BaseException, *, place: str | None = None) -> End:
+    def crashed(cls, error: BaseException, *, place: str | None = None) -> JobOutcome:
         """An end by a bug."""
         message = f"internal error: {type(error).__name__}"
         return cls(state="FAILED", error_code="internal_error", message=message, reason="crashed", place=place)
 
 
 @frozen(kw_only=True)
-class Cut:
+class StopRequest:
     """Why a job is to stop, and until when (Trio's clock) it may wait for the step that is in flight."""
 
     message: str
@@ -398,8 +405,8 @@ class Cut:
     aborts: bool = True
     """Whether its caller asked for it; else the daemon is ending."""
 
-    def end(self) -> End:
+    def end(self) -> JobOutcome:
         """What comes of a job that was cut short by this."""
         if self.aborts:
-            return End(state="ABORTED", message=self.message)
-        return End.failed("internal_error", self.message, reason="daemon_ended", recoverable=True)
+            return JobOutcome(state="ABORTED", message=self.message)
+        return JobOutcome.failed("internal_error", self.message, reason="daemon_ended", recoverable=True)

@@ -104,7 +104,7 @@ class JobTable:
     async def messages_of(self, session_id: str, owner: Principal) -> MessageLog | None:
         """Return a session's messages, running or ended; None where they are kept no longer.
 
-        What is read from the job store is charged to `owner`, whose session it is. Raises BookError.
+        What is read from the job store is charged to `owner`, whose session it is. Raises JobStoreError.
         """
         job = self.running.get(session_id)
         if job is not None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from hearth.actors.bridges.hcp.service import Furniture, HcpDesk
+    from hearth.actors.bridges.hcp.service import HcpJobServer, OpenStorage
     from hearth.actors.bridges.hcp.services import OpenSession
-    from hearth.actors.messages import Ask, Letter, Reading
+    from hearth.actors.messages import HcpRequest, MessageSink, Request
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.policy.principal import Principal
 
@@ -36,12 +36,12 @@ log = logging.getLogger("hearth.hcp")
 
 
 @define(eq=False)
-class Books:
+class JobStorage:
     """What jobs are remembered in: opened, where the last run left some, else to be opened when there is a job."""
 
     parts: RuntimeParts
     directory: Path
-    furniture: Furniture | None = None
+    furniture: OpenStorage | None = None
     used: bool = False
     """Whether there has been a desk over them, which closes them itself."""
 
@@ -55,7 +55,7 @@ class Books:
         """Whether sessions of the last run have no end yet."""
         return self.furniture is not None and bool(self.furniture.book.unfinished)
 
-    def open(self) -> Furniture:
+    def open(self) -> OpenStorage:
         """Open them, if they are not. Blocking: briefly, where there are none yet. Raises ConfigError."""
         furniture = self.furniture
         if furniture is None:
@@ -69,32 +69,32 @@ class Books:
             self.furniture.book.close()
 
 
-def open_books(parts: RuntimeParts) -> Books | None:
+def open_job_storage(parts: RuntimeParts) -> JobStorage | None:
     """Lock and repair what the last run's jobs left; None where no jobs are taken. Blocking. Raises ConfigError."""
     if not parts.hcp.serve or parts.hcp_directory is None:
         return None
-    books = Books(parts, parts.hcp_directory)
+    books = JobStorage(parts, parts.hcp_directory)
     if parts.hcp_directory.exists():
         books.open()
     return books
 
 
-class FrontDesk:
-    """Implements `hearth.actors.messages.Desk`."""
+class LazyJobServer:
+    """Implements `hearth.actors.messages.JobServer`."""
 
     def __init__(self) -> None:
         self.closing = False
-        self._desk: HcpDesk | None = None
+        self._desk: HcpJobServer | None = None
         self._waiting: list[_Waiting] = []
         self._wanted = trio.Event()
         self._tried = trio.Event()
 
-    def receive(self, principal: Principal, letter: Letter) -> None:
-        """See asks.Desk."""
+    def receive(self, principal: Principal, letter: HcpRequest) -> None:
+        """See messages.JobServer."""
         self._hand_on(_Waiting(principal, letter=letter))
 
-    def call(self, principal: Principal, ask: Ask, reader: Reading) -> None:
-        """See asks.Desk."""
+    def call(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
+        """See messages.JobServer."""
         if self.closing:
             raise ShuttingDown
         self._hand_on(_Waiting(principal, ask=ask, reader=reader))
@@ -108,7 +108,7 @@ class FrontDesk:
             self._waiting.append(waiting)
             self._wanted.set()
 
-    async def real(self) -> HcpDesk:
+    async def real(self) -> HcpJobServer:
         """The desk behind this one, opened if it is not."""
         while self._desk is None:
             self._wanted.set()
@@ -130,7 +130,7 @@ class FrontDesk:
         """Wait until there is something to do, or nothing will be."""
         await self._wanted.wait()
 
-    def opened(self, desk: HcpDesk) -> None:
+    def opened(self, desk: HcpJobServer) -> None:
         """Hand on what has waited, and from now on everything."""
         self._desk = desk
         self._tried.set()
@@ -162,11 +162,11 @@ class _Waiting:
     """A message, or a method's call, on its way to the desk."""
 
     principal: Principal
-    letter: Letter | None = None
-    ask: Ask | None = None
-    reader: Reading | None = None
+    letter: HcpRequest | None = None
+    ask: Request | None = None
+    reader: MessageSink | None = None
 
-    def deliver(self, desk: HcpDesk) -> None:
+    def deliver(self, desk: HcpJobServer) -> None:
         """Hand it on."""
         if self.letter is not None:
             desk.receive(self.principal, self.letter)
@@ -190,14 +190,14 @@ class _Waiting:
 class Opening:
     """A front desk's life, and that of the house behind it."""
 
-    def __init__(self, books: Books, runtime: Runtime, open_session: OpenSession) -> None:
+    def __init__(self, books: JobStorage, runtime: Runtime, open_session: OpenSession) -> None:
         self._books = books
         self._runtime = runtime
         self._open_session = open_session
         self._over, self._is_ready = trio.Event(), trio.Event()
-        self._desk = FrontDesk()
+        self._desk = LazyJobServer()
 
-    async def ready(self) -> FrontDesk:
+    async def ready(self) -> LazyJobServer:
         """Wait until jobs can be taken: what has no end yet gets one before anybody can ask."""
         await self._is_ready.wait()
         return self._desk
@@ -206,7 +206,7 @@ class Opening:
         """Keep the desk until it is over: what cancels whoever serves does not reach its jobs."""
         desk, books = self._desk, self._books
 
-        def opened(real: HcpDesk) -> None:
+        def opened(real: HcpJobServer) -> None:
             desk.opened(real)
             self._is_ready.set()
 
@@ -248,9 +248,9 @@ def _load(parts: RuntimeParts) -> Any:
 
 
 @asynccontextmanager
-async def open_desk(
-    books: Books | None, runtime: Runtime, open_session: OpenSession
-) -> AsyncIterator[FrontDesk | None]:
+async def open_job_server(
+    books: JobStorage | None, runtime: Runtime, open_session: OpenSession
+) -> AsyncIterator[LazyJobServer | None]:
     """Take jobs while this lasts; on the way out every job comes to its end. An exception comes out as it is."""
     if books is None:
         yield None

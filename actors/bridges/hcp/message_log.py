@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hearth.actors.events import Reader
-    from hearth.actors.metrics import Tally
+    from hearth.actors.metrics import Metrics
     from hearth.policy.memory import Account
 
 
@@ -47,7 +47,7 @@ class MessageLog(Retained):
         lines: Iterable[bytes] = (),
         *,
         ended: bool = False,
-        tally: Tally | None = None,
+        tally: Metrics | None = None,
         account: Account | None = None,
     ) -> None:
         super().__init__(account)

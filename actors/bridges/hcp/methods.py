@@ -13,7 +13,7 @@ import trio
 
 from hearth.actors.bridges.hcp.artifacts import NoSuchArtifact, StoreError
 from hearth.actors.bridges.hcp.services import record
-from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.bridges.hcp.store.queries import parse_uri
 from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid
 from hearth.hcp.messages import write_instant
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.hcp.job_table import JobTable
     from hearth.actors.bridges.hcp.store.queries import SessionRow
-    from hearth.actors.messages import Ask, Reading
+    from hearth.actors.messages import MessageSink, Request
     from hearth.hcp.capability import Capability
     from hearth.hcp.safety import Allowance
     from hearth.policy.principal import Principal
@@ -53,7 +53,7 @@ class Methods:
         self._withdraw_submission = withdraw
         self._reads = Buckets(jobs.services.rate)
 
-    async def answer(self, principal: Principal, ask: Ask, reader: Reading) -> None:
+    async def answer(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
         """Execute one, and answer it."""
         params = ask.params
         try:
@@ -74,7 +74,7 @@ class Methods:
                 ask.result(self._withdraw(principal, params))
         except RpcError as error:
             ask.error(error)
-        except (BookError, StoreError) as error:
+        except (JobStoreError, StoreError) as error:
             ask.error(InternalError(data={"reason": str(error)}))
 
     def _allowed(self, principal: Principal) -> Allowance:
@@ -97,7 +97,7 @@ class Methods:
         waiting = self._jobs.approvals.waiting(principal.key)
         return {"sessions": [*waiting, *(entry_of(row) for row in rows)]}
 
-    async def _attach(self, principal: Principal, ask: Ask, params: HcpAttach, reader: Reading) -> None:
+    async def _attach(self, principal: Principal, ask: Request, params: HcpAttach, reader: MessageSink) -> None:
         row = await self._jobs.services.book.session(params.session_id)
         owned = row is not None and row.principal == principal.key
         story = await self._jobs.messages_of(params.session_id, principal) if owned else None

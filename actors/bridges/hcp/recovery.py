@@ -16,7 +16,7 @@ from hearth.actors.bridges.hcp.event_stream import EventWriter
 from hearth.actors.bridges.hcp.execution import checkpoint_id
 from hearth.actors.bridges.hcp.finish import AFTER_ABORT
 from hearth.actors.bridges.hcp.message_log import MessageLog
-from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.hcp.codec import (
     write_payload,
 )
@@ -40,7 +40,7 @@ async def recover(services: Services) -> None:
     for row in services.book.unfinished:
         try:
             await _end(services, row)
-        except BookError as error:
+        except JobStoreError as error:
             log.error("HCP session %s is still without an end: %s", row.session_id, error)
 
 

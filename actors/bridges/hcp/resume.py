@@ -19,7 +19,7 @@ from hearth.hcp.messages import CLASSIFICATIONS, Rejection
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from hearth.actors.bridges.hcp.store import Book
+    from hearth.actors.bridges.hcp.store import JobStore
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.hcp.messages import TaskSubmit
     from hearth.hcp.safety import Approval
@@ -41,9 +41,9 @@ class Resumption:
 
 
 async def resumption(
-    book: Book, principal: str, submit: TaskSubmit, approval: Approval, live: Container[str]
+    book: JobStore, principal: str, submit: TaskSubmit, approval: Approval, live: Container[str]
 ) -> Resumption | None:
-    """What a submission goes on from, if it names a checkpoint. Raises Rejection (invalid_input), and BookError."""
+    """What a submission goes on from, if it names a checkpoint. Raises Rejection (invalid_input), and JobStoreError."""
     named = next(((name, given) for name in MEMBERS if (given := submit.context.get(name)) is not None), None)
     if named is None:
         return None

@@ -16,7 +16,7 @@ import trio
 from attrs import frozen
 
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore, StoreError
-from hearth.actors.bridges.hcp.job import Cut
+from hearth.actors.bridges.hcp.job import StopRequest
 from hearth.actors.bridges.hcp.job_table import JobTable
 from hearth.actors.bridges.hcp.methods import Methods
 from hearth.actors.bridges.hcp.recovery import recover
@@ -32,7 +32,7 @@ from hearth.actors.bridges.hcp.rejections import (
     wrong_token,
 )
 from hearth.actors.bridges.hcp.services import Services
-from hearth.actors.bridges.hcp.store import Book, BookError
+from hearth.actors.bridges.hcp.store import JobStore, JobStoreError
 from hearth.actors.bridges.hcp.submission import Submission
 from hearth.actors.supervisor import contain
 from hearth.audit.record import digest as digest_of
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.bridges.hcp.store.queries import SessionRow
-    from hearth.actors.messages import Ask, Letter, Reading
+    from hearth.actors.messages import HcpRequest, MessageSink, Request
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.hcp.messages import Message, ReasonCode
     from hearth.hcp.safety import Allowance
@@ -69,19 +69,19 @@ if TYPE_CHECKING:
 # What is slow to import is imported by this module, which nobody imports before there is something to do.
 
 @frozen(eq=False)
-class Furniture:
+class OpenStorage:
     """What jobs are remembered in, opened."""
 
-    book: Book
+    book: JobStore
     store: ArtifactStore
     notes: tuple[str, ...]
     """For a person, one line each."""
 
 
-def furnish(parts: RuntimeParts, directory: Path) -> Furniture:
+def open_storage(parts: RuntimeParts, directory: Path) -> OpenStorage:
     """Lock and repair what the last run's jobs left, or begin anew. Blocking. Raises ConfigError."""
     durability = parts.journal.settings.durability
-    book = Book(directory, durability=durability, clock=parts.clock)
+    book = JobStore(directory, durability=durability, clock=parts.clock)
     store = ArtifactStore(
         directory,
         book,
@@ -89,14 +89,14 @@ def furnish(parts: RuntimeParts, directory: Path) -> Furniture:
         most_all=parts.hcp.max_artifacts_bytes,
         durability=durability,
     )
-    return Furniture(book, store, (*book.open(), *store.open()))
+    return OpenStorage(book, store, (*book.open(), *store.open()))
 
 
-async def keep_house(
-    furniture: Furniture,
+async def serve_jobs(
+    furniture: OpenStorage,
     runtime: Runtime,
     open_session: OpenSession,
-    opened: Callable[[HcpDesk], None],
+    opened: Callable[[HcpJobServer], None],
     over: trio.Event,
 ) -> None:
     """Keep a desk until it is over; `opened` is told of it once what the last run left without an end has one."""
@@ -123,7 +123,7 @@ async def keep_house(
             await outer.start(book.run)
             await recover(services)
             async with trio.open_nursery() as jobs:
-                desk = HcpDesk(services, jobs)
+                desk = HcpJobServer(services, jobs)
                 jobs.start_soon(desk.expire)
                 opened(desk)
                 await over.wait()
@@ -144,8 +144,8 @@ EXPIRY_S: Final = 60.0
 log = logging.getLogger("hearth.hcp")
 
 
-class HcpDesk:
-    """Implements `hearth.actors.messages.Desk`. `nursery` is where its jobs live."""
+class HcpJobServer:
+    """Implements `hearth.actors.messages.JobServer`. `nursery` is where its jobs live."""
 
     def __init__(self, services: Services, nursery: trio.Nursery) -> None:
         self.services = services
@@ -157,8 +157,8 @@ class HcpDesk:
 
     # --- messages -----------------------------------------------------------------------------------------------
 
-    def receive(self, principal: Principal, letter: Letter) -> None:
-        """See asks.Desk. The policy first: what comes from a principal that no entry matches is not looked at."""
+    def receive(self, principal: Principal, letter: HcpRequest) -> None:
+        """See messages.JobServer. The policy first: what comes from a principal that no entry matches is not looked at."""
         document = letter.document
         allowed = allowance(self.services.policy, principal, self.services.registry)
         if allowed is None:
@@ -187,7 +187,7 @@ class HcpDesk:
             )
 
     def _submit(
-        self, principal: Principal, allowed: Allowance, letter: Letter, message: Message, submit: TaskSubmit
+        self, principal: Principal, allowed: Allowance, letter: HcpRequest, message: Message, submit: TaskSubmit
     ) -> None:
         if self.jobs.closing:
             self._refuse(principal, letter, shutting_down(), message.message_id)
@@ -224,7 +224,7 @@ class HcpDesk:
             submission.memory.release(submission.weight)
             self._one_over.set()
 
-    async def _abort(self, principal: Principal, letter: Letter, message: Message, abort: Abort) -> None:
+    async def _abort(self, principal: Principal, letter: HcpRequest, message: Message, abort: Abort) -> None:
         session_id = message.session_id or ""
         job = self.jobs.running.get(session_id)
         try:
@@ -247,15 +247,15 @@ class HcpDesk:
             reason = (abort.reason or "")[:256] or None
             self.services.audit("hcp.abort", hcp_session=session_id, principal=principal.key, reason=reason)
         patience = trio.current_time() + self.services.settings.abort_timeout_s
-        job.stop(Cut(message=abort.reason or "aborted by the caller", until=patience))
+        job.stop(StopRequest(message=abort.reason or "aborted by the caller", until=patience))
 
     async def _row(self, session_id: str) -> SessionRow | None:
         try:
             return await self.services.book.session(session_id)
-        except BookError as error:
+        except JobStoreError as error:
             raise Rejection("resource_unavailable", str(error), suggestion="try again later") from None
 
-    def _refuse(self, principal: Principal, letter: Letter, rejection: Rejection, message_id: str | None) -> None:
+    def _refuse(self, principal: Principal, letter: HcpRequest, rejection: Rejection, message_id: str | None) -> None:
         """Answer what is no task_submit that has got as far as the gate."""
         if self.services.refusals.admit("hcp.reject", principal.key, rejection.reason_code):
             self.services.audit(
@@ -270,8 +270,8 @@ class HcpDesk:
 
     # --- methods ------------------------------------------------------------------------------------------------
 
-    def call(self, principal: Principal, ask: Ask, reader: Reading) -> None:
-        """See asks.Desk."""
+    def call(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
+        """See messages.JobServer."""
         if self.jobs.closing:
             raise ShuttingDown
         self._start(
@@ -302,7 +302,7 @@ class HcpDesk:
         self.jobs.closing = True
         self.jobs.approvals.close()
         for job in list(self.jobs.running.values()):
-            job.stop(Cut(message="the daemon is ending", until=until, aborts=False))
+            job.stop(StopRequest(message="the daemon is ending", until=until, aborts=False))
         with trio.move_on_at(until):
             while self._underway:
                 self._one_over = trio.Event()
@@ -320,5 +320,5 @@ class HcpDesk:
                     self.services.clock(), self.services.settings.retention_s
                 ):
                     await self.services.store.forget(session_id)
-            except (BookError, StoreError) as error:
+            except (JobStoreError, StoreError) as error:
                 log.warning("what has been kept for long enough cannot be forgotten: %s", error)

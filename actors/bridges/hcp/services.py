@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from hearth.actors.bridges.hcp.artifacts import ArtifactStore
-    from hearth.actors.bridges.hcp.store import Book
+    from hearth.actors.bridges.hcp.store import JobStore
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
     from hearth.api import Session
@@ -50,7 +50,7 @@ class Services:
     policy: Sequence[PolicyEntry]
     registry: ToolRegistry
     journal: Journal
-    book: Book
+    book: JobStore
     store: ArtifactStore
     open_session: OpenSession
     line_name: LineName

@@ -14,13 +14,13 @@ from attrs import define, field
 
 from hearth.actors.bridges.hcp.approvals import question_of
 from hearth.actors.bridges.hcp.event_stream import EventWriter
-from hearth.actors.bridges.hcp.finish import Ending
+from hearth.actors.bridges.hcp.finish import JobFinisher
 from hearth.actors.bridges.hcp.job import RunningJob
 from hearth.actors.bridges.hcp.message_log import MessageLog
 from hearth.actors.bridges.hcp.rejections import crashed, no_hacp_session, reused, shutting_down, withdrawn
 from hearth.actors.bridges.hcp.resume import Resumption, resumption
 from hearth.actors.bridges.hcp.services import record
-from hearth.actors.bridges.hcp.store import BookError
+from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.bridges.hcp.store.queries import SessionRow
 from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.hcp.approvals import Decision
     from hearth.actors.bridges.hcp.job_table import JobTable
-    from hearth.actors.messages import Letter
+    from hearth.actors.messages import HcpRequest
     from hearth.api import Session
     from hearth.hcp.messages import TaskSubmit
     from hearth.hcp.safety import Allowance, Approval
@@ -64,7 +64,7 @@ class Submission:
     """What is kept for the principal."""
     weight: int
     """Bytes that are charged for it and its job, for as long as they last."""
-    letters: list[Letter] = field(factory=list)
+    letters: list[HcpRequest] = field(factory=list)
     """Not answered yet."""
     session_id: str | None = None
     """Once there is one."""
@@ -115,7 +115,7 @@ class Submission:
             await self._admit(approval, goes_on)
         except Rejection as rejection:
             await self._reject(rejection)
-        except BookError as error:
+        except JobStoreError as error:
             await self._reject(Rejection("resource_unavailable", str(error), suggestion="try again later"))
 
     async def _is_new(self) -> bool:
@@ -187,12 +187,12 @@ class Submission:
         try:
             # Without an end it was torn down, because the process must end: the next start will say so.
             if job.end is not None:
-                await Ending(job).run()
+                await JobFinisher(job).run()
         finally:
             del self.jobs.running[job.row.session_id]
 
     async def _accept(self, approval: Approval, goes_on: Resumption | None, session: Session) -> RunningJob:
-        """Put it on record, write it down, and say so. Raises Rejection, and BookError."""
+        """Put it on record, write it down, and say so. Raises Rejection, and JobStoreError."""
         services, submit, capability = self.jobs.services, self.submit, approval.capability
         now = services.clock()
         row = SessionRow(
@@ -280,7 +280,7 @@ class Submission:
                     await book.release(self.principal.key, self.message_id)
                 else:
                     await book.answer(self.principal.key, self.message_id, line, None)
-            except BookError as error:
+            except JobStoreError as error:
                 line = self._refusal(Rejection("resource_unavailable", str(error), suggestion="try again later"))
         self._answer(line)
 

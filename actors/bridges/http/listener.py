@@ -22,9 +22,9 @@ from hypercorn.typing import ConnectionState
 
 from hearth.actors.bridges.http.app import MEDIA_TYPE, document
 from hearth.actors.bridges.http.visit import GRACE, Visit
-from hearth.actors.listeners.accept import Stranger
+from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.listeners.streams import CLOSING, SocketTransport
-from hearth.actors.listeners.tcp import Listening, each_stranger
+from hearth.actors.listeners.tcp import Listening, limit_unknown_peers
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.supervisor import contain
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hypercorn.typing import AppWrapper, H11SendableEvent
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from hearth.actors.listeners.accept import Doorway, Welcome
+    from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
 
@@ -77,7 +77,7 @@ class HttpListener(Listening):
         self._left = trio.Event()
         """Set when a visit has ended."""
 
-    async def accept_all(self, nursery: trio.Nursery, doorway: Doorway, welcome: Welcome) -> None:
+    async def accept_all(self, nursery: trio.Nursery, doorway: ConnectionLimiter, welcome: ConnectionHandler) -> None:
         """See Listener. What is let in is served here, not by `welcome`."""
         del welcome
         app = await nursery.start(self._keep_house)
@@ -86,7 +86,7 @@ class HttpListener(Listening):
             visit = Visit(connected, peer, settled, doorway, patience=self._handshake_timeout)
             nursery.start_soon(self._serve, app, visit)
 
-        await each_stranger(self._listening, doorway, self._send_timeout, begin)
+        await limit_unknown_peers(self._listening, doorway, self._send_timeout, begin)
 
     async def _keep_house(self, *, task_status: trio.TaskStatus[ASGIApp]) -> None:
         try:
@@ -127,7 +127,7 @@ class HttpListener(Listening):
         else:
             try:
                 secure = await handshake(connected, self._certificates, self._handshake_timeout, self._send_timeout)
-            except Stranger as stranger:
+            except AuthenticationFailed as stranger:
                 self._report(self._scheme, visit.peer, str(stranger))
                 return
             # Looked at once, as on the other carriers: whoever is inside stays when its certificate expires.

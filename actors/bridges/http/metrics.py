@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from hearth.actors.metrics import Tally
+    from hearth.actors.metrics import Metrics
     from hearth.actors.runtime import Runtime
 
 PATH: Final = "/metrics"
@@ -88,7 +88,7 @@ class RuntimeCollector(Collector):
         yield from self._audit(tally)
         yield from self._clients(tally)
 
-    def _work(self, tally: Tally) -> Iterator[Metric]:
+    def _work(self, tally: Metrics) -> Iterator[Metric]:
         tasks = CounterMetricFamily("hearth_tasks", "Tasks that have ended, by status", labels=["status"])
         for status in ENDS:
             tasks.add_metric([status], tally.tasks.get(status, 0))
@@ -131,7 +131,7 @@ class RuntimeCollector(Collector):
                 state.add_metric([bus_id, name], bus.state == name)
         yield from (transactions, wait, busy, queued, state)
 
-    def _audit(self, tally: Tally) -> Iterator[Metric]:
+    def _audit(self, tally: Metrics) -> Iterator[Metric]:
         journal = self._runtime.parts.journal
         records = CounterMetricFamily(
             "hearth_audit_records", "Audit records that were reported, by event", labels=["event"]
@@ -150,7 +150,7 @@ class RuntimeCollector(Collector):
         if head is not None:
             yield GaugeMetricFamily("hearth_audit_seq", "The number of the newest audit record written", head()[0])
 
-    def _clients(self, tally: Tally) -> Iterator[Metric]:
+    def _clients(self, tally: Metrics) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "hearth_requests",
             "HACP requests that were answered on a connection, by method and outcome: ok, or an error's symbol",
@@ -185,7 +185,7 @@ class RuntimeCollector(Collector):
         yield from (connected, opened)
 
 
-def _events(tally: Tally) -> Iterator[Metric]:
+def _events(tally: Metrics) -> Iterator[Metric]:
     published = CounterMetricFamily(
         "hearth_events_published", "Task events by phase, each once however many follow", labels=["phase"]
     )

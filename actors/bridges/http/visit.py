@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from hearth.actors.listeners.accept import Doorway
+    from hearth.actors.listeners.accept import ConnectionLimiter
     from hearth.actors.listeners.peers import Certificate
     from hearth.errors import QueueFull
     from hearth.policy.principal import Principal
@@ -37,7 +37,13 @@ class Visit:
     """
 
     def __init__(
-        self, connected: socket.socket, peer: str, settled: Callable[[], None], doorway: Doorway, *, patience: float
+        self,
+        connected: socket.socket,
+        peer: str,
+        settled: Callable[[], None],
+        doorway: ConnectionLimiter,
+        *,
+        patience: float,
     ) -> None:
         self.connected = connected
         self.peer = peer

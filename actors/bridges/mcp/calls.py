@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     import mcp_types as types
 
-    from hearth.actors.bridges.mcp.consent import Job
-    from hearth.actors.bridges.mcp.provider import Ask, Client, Outcome
+    from hearth.actors.bridges.mcp.consent import ConsentRequest
+    from hearth.actors.bridges.mcp.provider import Client, McpRequest, Outcome
     from hearth.api import Session, Step, Task, TaskEvent, TaskResult
 
 # --- progress ---------------------------------------------------------------------------------------------------------
@@ -44,10 +44,10 @@ MOST_DETAILS: Final = 500
 """Characters of what a step tells that are passed on: a message is read by a person."""
 
 
-class Progress:
+class ProgressReporter:
     """The progress of one request that asked for it."""
 
-    def __init__(self, ask: Ask, steps: Sequence[Step], *, every: float = BEAT) -> None:
+    def __init__(self, ask: McpRequest, steps: Sequence[Step], *, every: float = BEAT) -> None:
         self._session = ask.ctx.session
         self._steps = steps
         self._every = every
@@ -93,10 +93,10 @@ class Running:
 
     client: Client
     session: Session
-    job: Job
+    job: ConsentRequest
     task: Task
 
-    async def result(self, progress: Progress | None = None) -> TaskResult:
+    async def result(self, progress: ProgressReporter | None = None) -> TaskResult:
         """Follow the task to its end. Raises the RpcError or CarrierError because of which that cannot be learned."""
         finished: Mapping[str, Any] = {}
         status = ""
@@ -123,7 +123,7 @@ class Running:
                 return
 
 
-async def _next(events: AsyncIterator[TaskEvent], progress: Progress | None) -> TaskEvent | None:
+async def _next(events: AsyncIterator[TaskEvent], progress: ProgressReporter | None) -> TaskEvent | None:
     """The next event, None after the last; while none comes, a client that wants to hear hears that the task lives."""
     event: TaskEvent | None = None
     while progress is not None:
@@ -135,7 +135,7 @@ async def _next(events: AsyncIterator[TaskEvent], progress: Progress | None) -> 
     return await anext(events, None)
 
 
-async def submit(client: Client, job: Job) -> Running:
+async def submit(client: Client, job: ConsentRequest) -> Running:
     """Submit a job in the client's session. Raises the RpcError it was refused with, or CarrierError."""
     try:
         return await _submit(client, job)
@@ -144,7 +144,7 @@ async def submit(client: Client, job: Job) -> Running:
         return await _submit(client, job)
 
 
-async def _submit(client: Client, job: Job) -> Running:
+async def _submit(client: Client, job: ConsentRequest) -> Running:
     session = await client.session()
     # What was read and checked until now took a turn; to hand it in takes another one.
     await trio.lowlevel.checkpoint()
@@ -157,7 +157,9 @@ async def _submit(client: Client, job: Job) -> Running:
         raise
 
 
-async def perform(ask: Ask, params: types.CallToolRequestParams, job: Job, *, beat: float = BEAT) -> Outcome:
+async def perform(
+    ask: McpRequest, params: types.CallToolRequestParams, job: ConsentRequest, *, beat: float = BEAT
+) -> Outcome:
     """Serve a tools/call as this job, from the question to a person, if there must be one, to the result.
 
     Raises MCPError for arguments that the tool's schema refuses.
@@ -177,7 +179,7 @@ async def perform(ask: Ask, params: types.CallToolRequestParams, job: Job, *, be
     except HearthError as error:
         return told(client, of_error(error, plan=job.plan))
     try:
-        result = await running.result(Progress(ask, job.steps, every=beat) if ask.wants_progress else None)
+        result = await running.result(ProgressReporter(ask, job.steps, every=beat) if ask.wants_progress else None)
     except (RpcError, CarrierError) as error:
         return told(client, _lost(running, error))
     except BaseException:
@@ -199,12 +201,12 @@ def _lost(running: Running, error: RpcError | CarrierError) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {META_TASK: {"task_id": task_id}}}
 
 
-async def _rehearse(client: Client, job: Job) -> Running:
+async def _rehearse(client: Client, job: ConsentRequest) -> Running:
     """Let the daemon check and authorise a job without running it. Raises the RpcError it would be refused with."""
     return await submit(client, evolve(job, constraints={**job.constraints, "dry_run": True}))
 
 
-async def _at_effective_risk(client: Client, job: Job) -> Job:
+async def _at_effective_risk(client: Client, job: ConsentRequest) -> ConsentRequest:
     """The job with the risk that its steps have with their arguments, which the daemon says of a dry run.
 
     One that needs no person is capped at that risk. Raises the RpcError that it would be refused with.
@@ -222,7 +224,7 @@ async def _at_effective_risk(client: Client, job: Job) -> Job:
     return evolve(measured, constraints={**job.constraints, "max_risk_level": measured.risk})
 
 
-async def _measured(client: Client, job: Job, rehearsed: Job) -> Job:
+async def _measured(client: Client, job: ConsentRequest, rehearsed: ConsentRequest) -> ConsentRequest:
     steps = (await (await _rehearse(client, rehearsed)).result()).steps
     if len(steps) != len(job.steps):
         return job
@@ -234,7 +236,7 @@ async def _measured(client: Client, job: Job, rehearsed: Job) -> Job:
     return evolve(job, entries=entries)
 
 
-def _raised(job: Job) -> Job:
+def _raised(job: ConsentRequest) -> ConsentRequest:
     # As far as the policy lets a task raise its cap, and no further.
     return evolve(job, constraints={**job.constraints, "max_risk_level": CONSENT_RISK})
 
@@ -262,10 +264,10 @@ class TaskProvider(Provider):
         self._beat = beat
 
     @abstractmethod
-    async def job(self, ask: Ask, params: types.CallToolRequestParams) -> Job | None:
+    async def job(self, ask: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
         """What a call of one of its tools would run; None for a tool that is not its own. Raises MCPError."""
 
-    async def call(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome | None:
+    async def call(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""
         job = await self.job(ask, params)
         return None if job is None else await perform(ask, params, job, beat=self._beat)

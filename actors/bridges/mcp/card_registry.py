@@ -59,7 +59,7 @@ class CardRefused(HearthError):
 
 
 @frozen
-class Declared:
+class DeclaredCard:
     """A card as it was declared: by whom (a principal's key) and when (RFC 3339, UTC). `size` is in bytes of JSON."""
 
     card: Mapping[str, Any]
@@ -80,7 +80,7 @@ class Declared:
 class Shelf:
     """What the directory holds: cards by agent_id in its order, and the files that are none, each with the reason."""
 
-    cards: Mapping[str, Declared] = field(factory=dict)
+    cards: Mapping[str, DeclaredCard] = field(factory=dict)
     skipped: Mapping[str, str] = field(factory=dict)
 
 
@@ -96,7 +96,7 @@ class CardRegistry:
         self._account = account
         self._charged: dict[str, tuple[Account, int]] = {}
         self._turn = trio.Lock()
-        self._read: dict[str, tuple[tuple[int, ...], Declared | str]] = {}
+        self._read: dict[str, tuple[tuple[int, ...], DeclaredCard | str]] = {}
         """By file name: what its status was when it was read, and what was in it, or why that is no card."""
 
     async def shelf(self) -> Shelf:
@@ -104,7 +104,7 @@ class CardRegistry:
         async with self._turn:
             return await self._looked()
 
-    async def declare(self, card: Mapping[str, Any], by: str) -> Declared:
+    async def declare(self, card: Mapping[str, Any], by: str) -> DeclaredCard:
         """Keep a valid card as declared by this principal, instead of the one it declared for the agent before.
 
         Raises CardRefused for another principal's agent_id, beyond a bound, or when the file cannot be written, and
@@ -131,7 +131,7 @@ class CardRegistry:
 
     # --- in a thread --------------------------------------------------------------------------------------------
 
-    def _keep(self, card: Mapping[str, Any], content: bytes, by: str) -> Declared:
+    def _keep(self, card: Mapping[str, Any], content: bytes, by: str) -> DeclaredCard:
         name = f"{card['agent_id']}.json"
         # Another process may put its file there after we have looked; then we look again, at whose it is.
         for _ in range(2):
@@ -140,7 +140,7 @@ class CardRegistry:
         why = self._look().skipped.get(name, "more files are in the registry than are looked at")
         raise CardRefused(f"agent_id {card['agent_id']} is taken by a file of the registry: {why}")
 
-    def _put(self, name: str, card: Mapping[str, Any], content: bytes, by: str) -> Declared:
+    def _put(self, name: str, card: Mapping[str, Any], content: bytes, by: str) -> DeclaredCard:
         """Keep the card. Raises CardRefused, or FileExistsError where a file that is no card we saw has its name."""
         agent_id: str = card["agent_id"]
         shelf = self._look()
@@ -156,7 +156,7 @@ class CardRegistry:
         _check_room("the registry", "the operator can delete files of it", others, len(content), part=1)
         mine = [declared for declared in others if declared.declared_by == by]
         _check_room("your share of the registry", "declare a shorter card", mine, len(content), part=SHARE)
-        declared = Declared(card, by, timestamp(time.time()), len(content), parsed_bytes(content))
+        declared = DeclaredCard(card, by, timestamp(time.time()), len(content), parsed_bytes(content))
         head = {"version": _FORMAT, "declared_by": by, "declared_at": declared.declared_at}
         document = json.dumps(head).encode()[:-1] + b', "card": ' + content + b"}\n"
         try:
@@ -193,14 +193,14 @@ class CardRegistry:
                 f"the registry cannot be read: {error.strerror}; the operator sees to {self._directory}"
             ) from error
         before, self._read = self._read, {}
-        cards: dict[str, Declared] = {}
+        cards: dict[str, DeclaredCard] = {}
         skipped: dict[str, str] = {}
         total = 0
         for name in names:
             found = self._examine(name, before.get(name))
-            if isinstance(found, Declared) and (len(cards) >= MAX_CARDS or total + found.size > MAX_TOTAL_BYTES):
+            if isinstance(found, DeclaredCard) and (len(cards) >= MAX_CARDS or total + found.size > MAX_TOTAL_BYTES):
                 found = f"beyond the {MAX_CARDS} cards or {MAX_TOTAL_BYTES} bytes that the registry holds"
-            if isinstance(found, Declared):
+            if isinstance(found, DeclaredCard):
                 cards[found.agent_id] = found
                 total += found.size
             elif found is not None:
@@ -223,7 +223,9 @@ class CardRegistry:
                     (self._directory / entry.name).unlink(missing_ok=True)
         return sorted(names)
 
-    def _examine(self, name: str, before: tuple[tuple[int, ...], Declared | str] | None) -> Declared | str | None:
+    def _examine(
+        self, name: str, before: tuple[tuple[int, ...], DeclaredCard | str] | None
+    ) -> DeclaredCard | str | None:
         """What is in a file, or why that is no card; None when it has gone meanwhile."""
         path = self._directory / name
         try:
@@ -253,7 +255,7 @@ def encoded(card: Mapping[str, Any]) -> bytes:
     return content
 
 
-def _check_room(what: str, cure: str, cards: Sequence[Declared], size: int, part: int) -> None:
+def _check_room(what: str, cure: str, cards: Sequence[DeclaredCard], size: int, part: int) -> None:
     """Raise CardRefused where one more card of `size` bytes is too much for `what`, the `part`-th part of all."""
     count, total = MAX_CARDS // part, MAX_TOTAL_BYTES // part
     if len(cards) + 1 > count or sum(card.size for card in cards) + size > total:
@@ -267,7 +269,7 @@ def _age(entry: os.DirEntry[str]) -> float:
         return 0.0
 
 
-def _read(path: Path, status: os.stat_result) -> Declared | str:
+def _read(path: Path, status: os.stat_result) -> DeclaredCard | str:
     """The card in a file, or why there is none."""
     if _NAME.fullmatch(path.name) is None:
         return "its name is no agent_id with .json behind it"
@@ -297,6 +299,6 @@ def _read(path: Path, status: os.stat_result) -> Declared | str:
         return f"the card of another agent ({card['agent_id']})"
     try:
         content = encoded(card)
-        return Declared(card, by, at, len(content), parsed_bytes(content))
+        return DeclaredCard(card, by, at, len(content), parsed_bytes(content))
     except CardRefused as error:
         return str(error)

@@ -14,7 +14,7 @@ import trio
 from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
-from hearth.actors.bridges.mcp.provider import Ask, Provider, as_mcp, no_session
+from hearth.actors.bridges.mcp.provider import McpRequest, Provider, as_mcp, no_session
 from hearth.agentcard.validate import AUTH_SCHEMES, LANDAUER_J, NAME_POINTS, PROTOCOLS, TRUST_TIERS, read_card
 from hearth.errors import CarrierError, MethodNotFound, RpcError, SessionInvalid
 from hearth.mcp.names import CARD_TOOLS, META
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from hearth.actors.bridges.mcp.card_registry import Declared
+    from hearth.actors.bridges.mcp.card_registry import DeclaredCard
     from hearth.actors.bridges.mcp.provider import Outcome
     from hearth.agentcard.validate import Finding
     from hearth.policy.memory import Account
@@ -165,7 +165,7 @@ class AgentCards(Provider):
         self,
         directory: Path,
         *,
-        principal: Callable[[Ask], str],
+        principal: Callable[[McpRequest], str],
         own_card: Callable[[], Mapping[str, Any] | None] = lambda: None,
         permits: SessionPermits | None = None,
         account: Callable[[str], Account] = lambda _key: unlimited(),
@@ -178,7 +178,7 @@ class AgentCards(Provider):
 
     # --- tools --------------------------------------------------------------------------------------------------
 
-    async def tools(self, ask: Ask) -> Sequence[types.Tool]:
+    async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
         try:
             usable = await self._permits.usable(ask)
@@ -186,7 +186,7 @@ class AgentCards(Provider):
             raise as_mcp(error) from None
         return [tool for tool in _TOOLS if tool.name in usable]
 
-    async def call(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome | None:
+    async def call(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""
         if params.name not in CARD_TOOLS:
             return None
@@ -206,7 +206,7 @@ class AgentCards(Provider):
         except CardRefused as error:
             return _failed(f"{str(error)[:1].upper()}{str(error)[1:]}.")
 
-    async def _declare(self, ask: Ask, document: object) -> types.CallToolResult:
+    async def _declare(self, ask: McpRequest, document: object) -> types.CallToolResult:
         card, findings = await self._examined(document)
         if card is None or findings:
             faults = "\n".join(f"- {finding}" for finding in findings)
@@ -261,7 +261,7 @@ class AgentCards(Provider):
 
     # --- resources ----------------------------------------------------------------------------------------------
 
-    async def resources(self, ask: Ask) -> Sequence[types.Resource]:
+    async def resources(self, ask: McpRequest) -> Sequence[types.Resource]:
         """See Provider."""
         del ask
         return (
@@ -284,7 +284,7 @@ class AgentCards(Provider):
             ),
         )
 
-    async def read(self, ask: Ask, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
+    async def read(self, ask: McpRequest, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
         """See Provider."""
         if params.uri == SCHEMA_URI:
             return _contents(SCHEMA_URI, "application/schema+json", _SCHEMA_TEXT, None)
@@ -333,7 +333,7 @@ def _fitting(entries: Sequence[dict[str, Any]], query: str) -> list[dict[str, An
     )
 
 
-def _entry(declared: Declared) -> dict[str, Any]:
+def _entry(declared: DeclaredCard) -> dict[str, Any]:
     return {
         "card": dict(declared.card),
         "declared_by": _shown(declared.declared_by),
@@ -383,7 +383,7 @@ class SessionPermits:
     A server that does not know the methods has no policy for these tools, which then run for their user alone.
     """
 
-    async def usable(self, ask: Ask) -> Collection[str]:
+    async def usable(self, ask: McpRequest) -> Collection[str]:
         """The tools that the client is to be shown."""
         try:
             said = await _ask(ask, "mcp.info")
@@ -392,7 +392,7 @@ class SessionPermits:
         found: Collection[str] = said.get("card_tools", CARD_TOOLS)
         return found
 
-    async def use(self, ask: Ask, tool: str) -> None:
+    async def use(self, ask: McpRequest, tool: str) -> None:
         """Returns once one use of this tool is permitted and on record."""
         try:
             await _ask(ask, "mcp.use", tool=policy_name(tool))
@@ -400,7 +400,7 @@ class SessionPermits:
             return
 
 
-async def _ask(ask: Ask, method: str, **params: Any) -> Mapping[str, Any]:
+async def _ask(ask: McpRequest, method: str, **params: Any) -> Mapping[str, Any]:
     session = await ask.client.session()
     try:
         return await session.call(method, **params)

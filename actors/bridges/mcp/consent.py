@@ -30,7 +30,7 @@ from hearth.tools import RISK_NAMES
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.provider import Ask
+    from hearth.actors.bridges.mcp.provider import McpRequest
     from hearth.api import Step
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def _require_finite(arguments: dict[str, Any]) -> None:
 
 
 @frozen(eq=False)
-class Job:
+class ConsentRequest:
     """A tools/call as the HACP task that it is."""
 
     tool: str
@@ -121,7 +121,7 @@ A box to tick was one decision asked for twice: a person who pressed Accept and 
 
 
 async def consent(
-    ask: Ask, params: types.CallToolRequestParams, job: Job, rehearse: Callable[[], Awaitable[object]]
+    ask: McpRequest, params: types.CallToolRequestParams, job: ConsentRequest, rehearse: Callable[[], Awaitable[object]]
 ) -> types.InputRequiredResult | str | None:
     """None if a person allows the call; a question to put to them; or the reason why it is refused, as a sentence.
 
@@ -147,7 +147,7 @@ async def consent(
     return types.InputRequiredResult(input_requests={KEY: request}, request_state=ask.client.questions.ask(about))
 
 
-async def _asked(ask: Ask, question: str) -> str | None:
+async def _asked(ask: McpRequest, question: str) -> str | None:
     """Ask on the stream of the request, and wait."""
     try:
         with trio.fail_after(ANSWER_PATIENCE):
@@ -167,7 +167,7 @@ def _verdict(answer: types.ElicitResult) -> str | None:
     return "The person who was asked does not allow it. Do not try again, and not by another way either"
 
 
-def refused(job: Job, reason: str) -> dict[str, Any]:
+def refused(job: ConsentRequest, reason: str) -> dict[str, Any]:
     """The CallToolResult for a call that nobody has allowed."""
     text = f"{_what(job)} was not run. {reason.rstrip('.')}. {WORLD['none']}"
     return {"content": [{"type": "text", "text": text}], "isError": True}
@@ -176,14 +176,14 @@ def refused(job: Job, reason: str) -> dict[str, Any]:
 # --- what is asked --------------------------------------------------------------------------------------------------
 
 
-def _what(job: Job) -> str:
+def _what(job: ConsentRequest) -> str:
     dangerous = dict.fromkeys(entry["name"] for entry in job.entries if entry["risk_level"] >= CONSENT_RISK)
     named = ", ".join(dangerous)
     risk = f"risk {job.risk}, {RISK_NAMES[job.risk]}"
     return f"The plan with {named} ({risk})" if job.plan else f"{named} ({risk})"
 
 
-def _question(job: Job, board: str | None) -> str | None:
+def _question(job: ConsentRequest, board: str | None) -> str | None:
     """What the person reads, with the arguments of what is dangerous in full; None if that is too long."""
     lines = []
     for number, (step, entry) in enumerate(zip(job.steps, job.entries, strict=True), 1):
@@ -215,7 +215,7 @@ def _clean(text: str) -> str:
     )
 
 
-def _digest(job: Job) -> bytes:
+def _digest(job: ConsentRequest) -> bytes:
     steps = [[step.tool, dict(step.args)] for step in job.steps]
     said = orjson.dumps([job.tool, job.intent, steps, dict(job.constraints)], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(said).digest()

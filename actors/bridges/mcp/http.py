@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http import StreamableHTTPServerTransport
     from starlette.types import Message, Receive, Scope, Send
 
-    from hearth.actors.bridges.mcp.provider import Ask, Clients, Context, House, Provider
+    from hearth.actors.bridges.mcp.provider import Clients, Context, McpRequest, Provider, SessionFactory
     from hearth.api import Session
     from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
 
-    Houses: TypeAlias = Callable[[Principal], House]
+    Houses: TypeAlias = Callable[[Principal], SessionFactory]
     Accounts: TypeAlias = Callable[[Principal], Account]
 
 log = logging.getLogger("hearth.mcp")
@@ -315,6 +315,6 @@ def caller(ctx: Context) -> Principal:
     return principal
 
 
-def asker(ask: Ask) -> str:
+def asker(ask: McpRequest) -> str:
     """Whose a request is: the key of its principal."""
     return caller(ask.ctx).key

@@ -36,7 +36,7 @@ from hearth.policy.memory import MCP_CALL_BYTES, SMALL_OUTCOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hearth.actors.bridges.mcp.provider import Ask, CallNext, Context, Outcome
+    from hearth.actors.bridges.mcp.provider import CallNext, Context, McpRequest, Outcome
     from hearth.policy.memory import Retained
 
 LEASE: Final = 300.0
@@ -56,14 +56,14 @@ _ANSWERS: Final[Mapping[str, TypeAdapter[types.InputResponse]]] = {
 class LongCall:
     """See the module. `changed` is called after every change that a client can see; `lease` is in seconds."""
 
-    def __init__(self, ask: Ask, changed: Callable[[LongCall], None], *, lease: float = LEASE) -> None:
+    def __init__(self, ask: McpRequest, changed: Callable[[LongCall], None], *, lease: float = LEASE) -> None:
         self.task_id = secrets.token_hex(16)
         self.status: types.TaskStatus = "working"
         self._message: str | None = None
         self._changed = changed
         self._lease = lease
         self._version = ask.ctx.protocol_version
-        self._ask = Channel(ask, self._tell).ask(ask)
+        self._ask = CallChannel(ask, self._tell).ask(ask)
         self._scope = trio.CancelScope()
         self._keep = trio.CancelScope()
         self._settled = trio.Event()
@@ -322,15 +322,15 @@ async def speak(ctx: Context, method: str, params: Mapping[str, Any] | None) -> 
     await ctx.session.send_notification(cast("types.ServerNotification", said), related_request_id=ctx.request_id)
 
 
-class Channel:
+class CallChannel:
     """Implements the SDK's DispatchContext for one call. `tell` takes the text of each progress report."""
 
-    def __init__(self, ask: Ask, tell: Callable[[str], None]) -> None:
+    def __init__(self, ask: McpRequest, tell: Callable[[str], None]) -> None:
         self._origin = ask.ctx
         self._tell = tell
         self._cancel_requested = anyio.Event()
 
-    def ask(self, ask: Ask) -> Ask:
+    def ask(self, ask: McpRequest) -> McpRequest:
         """The same request, answered through this channel; it has a progress token, if the client gave none too."""
         ctx = ask.ctx
         params = ctx.session.client_params

@@ -62,7 +62,7 @@ REOPENED: Final = (
 log = logging.getLogger("hearth.mcp")
 
 
-class House(Protocol):
+class SessionFactory(Protocol):
     """Where sessions are opened: an embedded runtime for one principal, or a connection to a daemon."""
 
     def open_session(
@@ -115,7 +115,7 @@ class Client:
 
     def __init__(
         self,
-        house: House,
+        house: SessionFactory,
         nursery: trio.Nursery,
         *,
         name: str | None = None,
@@ -278,7 +278,7 @@ def who(ctx: Context) -> tuple[str | None, str | None]:
 # What hearth raises, as MCP says it. HACP's codes stay in the data, for MCP means something else by some of them.
 
 
-def no_resource(ask: Ask, uri: str, why: str = "") -> MCPError:
+def no_resource(ask: McpRequest, uri: str, why: str = "") -> MCPError:
     """The error for a URI that nobody has, or behind which there is nothing, and why."""
     # 2026-07-28 has given up the code of its own.
     code = types.INVALID_PARAMS if ask.modern else -32002
@@ -317,7 +317,7 @@ Outcome: TypeAlias = "types.CallToolResult | types.InputRequiredResult | dict[st
 
 
 @frozen
-class Ask:
+class McpRequest:
     """One request of one client."""
 
     ctx: Context
@@ -345,7 +345,7 @@ class Ask:
         return bool(self.ctx.meta and self.ctx.meta.get("progress_token") is not None)
 
 
-CallNext: TypeAlias = Callable[[Ask, types.CallToolRequestParams], Awaitable[Outcome]]
+CallNext: TypeAlias = Callable[[McpRequest, types.CallToolRequestParams], Awaitable[Outcome]]
 """The rest of a tools/call: later interceptors, and in the end the provider whose tool it is."""
 
 
@@ -356,7 +356,7 @@ class Method:
     name: str
     params: type[BaseModel]
     """What its params are validated against; a subclass of mcp_types.RequestParams."""
-    handle: Callable[[Ask, Any], Awaitable[BaseModel | dict[str, Any] | None]]
+    handle: Callable[[McpRequest, Any], Awaitable[BaseModel | dict[str, Any] | None]]
     """Serves it. Raises MCPError."""
     versions: frozenset[str] | None = None
     """The protocol versions that have it; None for all. In others it is not found (-32601)."""
@@ -367,17 +367,17 @@ class Provider:
 
     # --- tools --------------------------------------------------------------------------------------------------
 
-    async def tools(self, ask: Ask) -> Sequence[types.Tool]:
+    async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
         """The tools this client may call, in a fixed order."""
         del ask
         return ()
 
-    async def call(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome | None:
+    async def call(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """Call a tool; None for one that is not this provider's. Raises MCPError for what is no execution failure."""
         del ask, params
         return None
 
-    async def intercept(self, ask: Ask, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
+    async def intercept(self, ask: McpRequest, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
         """Be asked before any tool is called, whoever's it is; the first provider is the outermost."""
         return await call_next(ask, params)
 
@@ -391,34 +391,36 @@ class Provider:
 
     # --- resources ----------------------------------------------------------------------------------------------
 
-    async def resources(self, ask: Ask) -> Sequence[types.Resource]:
+    async def resources(self, ask: McpRequest) -> Sequence[types.Resource]:
         """What can be read."""
         del ask
         return ()
 
-    async def templates(self, ask: Ask) -> Sequence[types.ResourceTemplate]:
+    async def templates(self, ask: McpRequest) -> Sequence[types.ResourceTemplate]:
         """What can be read under a URI that somebody fills in."""
         del ask
         return ()
 
     async def read(
-        self, ask: Ask, params: types.ReadResourceRequestParams
+        self, ask: McpRequest, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult | types.InputRequiredResult | None:
         """Read a resource; None for a URI that is not this provider's."""
         del ask, params
         return None
 
-    async def subscribe(self, ask: Ask, params: types.SubscribeRequestParams) -> bool:
+    async def subscribe(self, ask: McpRequest, params: types.SubscribeRequestParams) -> bool:
         """Begin to tell this client of changes (until 2025-11-25); False for a URI that is not this provider's."""
         del ask, params
         return False
 
-    async def unsubscribe(self, ask: Ask, params: types.UnsubscribeRequestParams) -> bool:
+    async def unsubscribe(self, ask: McpRequest, params: types.UnsubscribeRequestParams) -> bool:
         """Tell it no more; False for a URI that is not this provider's."""
         del ask, params
         return False
 
-    async def listen(self, ask: Ask, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+    async def listen(
+        self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
         """Serve one stream of changes (from 2026-07-28 on), of whatever the server has.
 
         The first provider that has this serves it, and hands on to others what is theirs.
@@ -427,24 +429,24 @@ class Provider:
 
     # --- prompts, completion, logging ---------------------------------------------------------------------------
 
-    async def prompts(self, ask: Ask) -> Sequence[types.Prompt]:
+    async def prompts(self, ask: McpRequest) -> Sequence[types.Prompt]:
         """The prompts there are."""
         del ask
         return ()
 
     async def prompt(
-        self, ask: Ask, params: types.GetPromptRequestParams
+        self, ask: McpRequest, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult | types.InputRequiredResult | None:
         """A prompt, filled in; None for one that is not this provider's."""
         del ask, params
         return None
 
-    async def complete(self, ask: Ask, params: types.CompleteRequestParams) -> types.CompleteResult | None:
+    async def complete(self, ask: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult | None:
         """What an argument may be completed to; None for a reference that is not this provider's."""
         del ask, params
         return None
 
-    async def set_level(self, ask: Ask, params: types.SetLevelRequestParams) -> None:
+    async def set_level(self, ask: McpRequest, params: types.SetLevelRequestParams) -> None:
         """The least level of log messages that this client wants (until 2025-11-25)."""
         del ask, params
 

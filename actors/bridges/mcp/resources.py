@@ -18,8 +18,8 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 from hearth.actors.bridges.mcp.calls import submit
-from hearth.actors.bridges.mcp.consent import Job
-from hearth.actors.bridges.mcp.provider import Ask, Provider, no_resource
+from hearth.actors.bridges.mcp.consent import ConsentRequest
+from hearth.actors.bridges.mcp.provider import McpRequest, Provider, no_resource
 from hearth.api import Step
 from hearth.errors import (
     AuditUnavailable,
@@ -95,7 +95,7 @@ class _Watch:
         return size > 0
 
 
-class _Book:
+class _ClientSubscriptions:
     """What one client has subscribed to. The keys of `watches` are canonical URIs, those of `plain` are as given."""
 
     __slots__ = ("plain", "streams", "watches")
@@ -117,9 +117,9 @@ class Changes:
         self._canonical = canonical
         self._look = look
         self._every = every
-        self._books: WeakKeyDictionary[Client, _Book] = WeakKeyDictionary()
+        self._books: WeakKeyDictionary[Client, _ClientSubscriptions] = WeakKeyDictionary()
 
-    async def subscribe(self, ask: Ask, uri: str) -> bool:
+    async def subscribe(self, ask: McpRequest, uri: str) -> bool:
         """Tell this client of changes on its own channel, until it unsubscribes or goes; False for a URI not of ours.
 
         Again for the same URI, it changes nothing. Raises MCPError beyond the bound, QueueFull, and what the first look
@@ -157,7 +157,7 @@ class Changes:
             raise
         return True
 
-    def unsubscribe(self, ask: Ask, uri: str) -> bool:
+    def unsubscribe(self, ask: McpRequest, uri: str) -> bool:
         """Tell it no more; False for a URI that is not ours."""
         key = self._canonical(uri)
         if key is None:
@@ -167,7 +167,9 @@ class Changes:
             _drop(book, key, book.plain.pop(uri))
         return True
 
-    async def listen(self, ask: Ask, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+    async def listen(
+        self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
         """Serve one stream, which ends when the client ends it or goes.
 
         The acknowledgement names the URIs that are watched: those that cannot be, that this client may not read, or
@@ -204,8 +206,8 @@ class Changes:
 
     # --- one poller for each resource ---------------------------------------------------------------------------
 
-    def _book(self, client: Client) -> _Book:
-        return self._books.setdefault(client, _Book())
+    def _book(self, client: Client) -> _ClientSubscriptions:
+        return self._books.setdefault(client, _ClientSubscriptions())
 
     def _enter(self, client: Client, key: str, uri: str, token: object, tell: Tell) -> _Watch | None:
         """Have `tell` called when the resource has changed from what it is now, which the watch's first look will say.
@@ -270,7 +272,7 @@ class Changes:
 class _Stream:
     """What one subscriptions/listen has to be told: each URI at most once at a time, since a change is no message."""
 
-    def __init__(self, ask: Ask, request_id: types.RequestId) -> None:
+    def __init__(self, ask: McpRequest, request_id: types.RequestId) -> None:
         self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: request_id}
         self._session = ask.ctx.session
         self._request_id = request_id
@@ -322,7 +324,7 @@ async def _worked(watch: _Watch) -> bool:
     return watch.error is None
 
 
-def _drop(book: _Book, key: str, token: object) -> None:
+def _drop(book: _ClientSubscriptions, key: str, token: object) -> None:
     """Whoever has this token is told no more; the last one ends the poller."""
     watch = book.watches.get(key)
     if watch is not None and watch.drop(token) and not watch.tellers:
@@ -350,7 +352,7 @@ class Resources(Provider):
     def __init__(self, *, every: float = EVERY) -> None:
         self.changes = Changes(watchable, essence, every=every)
 
-    async def resources(self, ask: Ask) -> Sequence[types.Resource]:
+    async def resources(self, ask: McpRequest) -> Sequence[types.Resource]:
         """See Provider. Sensors that cannot be listed at the moment are left out."""
         view = await ask.client.view()
 
@@ -373,7 +375,7 @@ class Resources(Provider):
             found += await _sensors(ask.client)
         return found
 
-    async def templates(self, ask: Ask) -> Sequence[types.ResourceTemplate]:
+    async def templates(self, ask: McpRequest) -> Sequence[types.ResourceTemplate]:
         """See Provider."""
         view = await ask.client.view()
         task = types.ResourceTemplate(
@@ -396,7 +398,7 @@ class Resources(Provider):
         )
         return (sensor, task)
 
-    async def read(self, ask: Ask, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
+    async def read(self, ask: McpRequest, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
         """See Provider."""
         try:
             value = await _value(ask.client, params.uri)
@@ -413,11 +415,11 @@ class Resources(Provider):
             contents=[types.TextResourceContents(uri=params.uri, mime_type=MIME, text=text)]
         )
 
-    async def subscribe(self, ask: Ask, params: types.SubscribeRequestParams) -> bool:
+    async def subscribe(self, ask: McpRequest, params: types.SubscribeRequestParams) -> bool:
         """See Provider."""
         return await self.changes.subscribe(ask, params.uri)
 
-    async def unsubscribe(self, ask: Ask, params: types.UnsubscribeRequestParams) -> bool:
+    async def unsubscribe(self, ask: McpRequest, params: types.UnsubscribeRequestParams) -> bool:
         """See Provider."""
         return self.changes.unsubscribe(ask, params.uri)
 
@@ -451,7 +453,9 @@ async def _task(session: Session, task_id: str) -> Mapping[str, Any]:
 
 async def _run(client: Client, uri: str, tool: str, **args: Any) -> Mapping[str, Any]:
     """What a tool that only reads answers. Raises the RpcError that it or its submission failed with, CarrierError."""
-    running = await submit(client, Job(mcp_name(tool), f"resources/read {uri[:256]}", (Step(tool, args),), ()))
+    running = await submit(
+        client, ConsentRequest(mcp_name(tool), f"resources/read {uri[:256]}", (Step(tool, args),), ())
+    )
     try:
         (step,) = (await running.result()).steps
     except BaseException:

@@ -14,7 +14,7 @@ from hearth.protocol.size import parsed_bytes
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Send
 
-    from hearth.actors.bridges.mcp.provider import Ask
+    from hearth.actors.bridges.mcp.provider import McpRequest
 
 _STATE = "retained"
 
@@ -66,7 +66,7 @@ class RetainedRequest(Retained):
         return charged
 
 
-def retained(ask: Ask) -> Retained:
+def retained(ask: McpRequest) -> Retained:
     """What is kept for the request; where nothing is charged, something that costs nothing."""
     state = getattr(ask.ctx.request, "state", None)
     held: Retained | None = getattr(state, _STATE, None)

@@ -22,7 +22,7 @@ from hearth._util.exceptions import sole
 from hearth._version import __version__
 from hearth.actors.bridges.mcp.provider import (
     ANSWER_PATIENCE,
-    Ask,
+    McpRequest,
     Method,
     Outcome,
     Provider,
@@ -129,7 +129,9 @@ class Offers:
 
     def methods(self) -> list[Method]:
         """All that is served. Raises ConfigError for a method that two providers have."""
-        kinds: list[tuple[str, str, type[BaseModel], Callable[[Ask, Any], Awaitable[BaseModel | dict[str, Any]]]]] = [
+        kinds: list[
+            tuple[str, str, type[BaseModel], Callable[[McpRequest, Any], Awaitable[BaseModel | dict[str, Any]]]]
+        ] = [
             ("tools", "tools/list", types.PaginatedRequestParams, self.list_tools),
             ("call", "tools/call", types.CallToolRequestParams, self.call_tool),
             ("resources", "resources/list", types.PaginatedRequestParams, self.list_resources),
@@ -169,7 +171,7 @@ class Offers:
         if method.versions is not None and ctx.protocol_version not in method.versions:
             raise MCPError(code=types.METHOD_NOT_FOUND, message="Method not found", data=method.name)
         try:
-            ask = Ask(ctx, await ctx.lifespan_context.of(ctx))
+            ask = McpRequest(ctx, await ctx.lifespan_context.of(ctx))
             result = await method.handle(ask, params)
             return _signed(result) if ask.modern and isinstance(result, dict) else result
         except HearthError as error:
@@ -184,7 +186,7 @@ class Offers:
 
     # --- tools --------------------------------------------------------------------------------------------------
 
-    async def list_tools(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListToolsResult:
+    async def list_tools(self, ask: McpRequest, params: types.PaginatedRequestParams) -> types.ListToolsResult:
         """tools/list. Raises ConfigError for two tools of one name."""
         tools: dict[str, types.Tool] = {}
         for provider in self._providers:
@@ -194,11 +196,11 @@ class Offers:
         page, cursor = paged(list(tools.values()), params, "tools")
         return types.ListToolsResult(tools=page, next_cursor=cursor)
 
-    async def call_tool(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome:
+    async def call_tool(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome:
         """tools/call."""
         return await self._intercepted(0, ask, params)
 
-    async def _intercepted(self, index: int, ask: Ask, params: types.CallToolRequestParams) -> Outcome:
+    async def _intercepted(self, index: int, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome:
         if index < len(self._interceptors):
             return await self._interceptors[index].intercept(ask, params, partial(self._intercepted, index + 1))
         try:
@@ -217,20 +219,22 @@ class Offers:
 
     # --- resources ----------------------------------------------------------------------------------------------
 
-    async def list_resources(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
+    async def list_resources(self, ask: McpRequest, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
         """resources/list."""
         found = [resource for provider in self._providers for resource in await provider.resources(ask)]
         page, cursor = paged(found, params, "resources")
         return types.ListResourcesResult(resources=page, next_cursor=cursor)
 
-    async def list_templates(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListResourceTemplatesResult:
+    async def list_templates(
+        self, ask: McpRequest, params: types.PaginatedRequestParams
+    ) -> types.ListResourceTemplatesResult:
         """resources/templates/list."""
         found = [template for provider in self._providers for template in await provider.templates(ask)]
         page, cursor = paged(found, params, "templates")
         return types.ListResourceTemplatesResult(resource_templates=page, next_cursor=cursor)
 
     async def read_resource(
-        self, ask: Ask, params: types.ReadResourceRequestParams
+        self, ask: McpRequest, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         """resources/read."""
         for provider in self._providers:
@@ -239,34 +243,36 @@ class Offers:
                 return result
         raise no_resource(ask, params.uri)
 
-    async def subscribe(self, ask: Ask, params: types.SubscribeRequestParams) -> types.EmptyResult:
+    async def subscribe(self, ask: McpRequest, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """resources/subscribe."""
         for provider in self._providers:
             if await provider.subscribe(ask, params):
                 return types.EmptyResult()
         raise no_resource(ask, params.uri)
 
-    async def unsubscribe(self, ask: Ask, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+    async def unsubscribe(self, ask: McpRequest, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         """resources/unsubscribe; from what was not subscribed to, too."""
         for provider in self._providers:
             if await provider.unsubscribe(ask, params):
                 break
         return types.EmptyResult()
 
-    async def listen(self, ask: Ask, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+    async def listen(
+        self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
         """subscriptions/listen: the first who has it, who may hand on to others."""
         return await self._listeners[0].listen(ask, params)
 
     # --- prompts, completion, logging ---------------------------------------------------------------------------
 
-    async def list_prompts(self, ask: Ask, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
+    async def list_prompts(self, ask: McpRequest, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
         """prompts/list."""
         found = [prompt for provider in self._providers for prompt in await provider.prompts(ask)]
         page, cursor = paged(found, params, "prompts")
         return types.ListPromptsResult(prompts=page, next_cursor=cursor)
 
     async def get_prompt(
-        self, ask: Ask, params: types.GetPromptRequestParams
+        self, ask: McpRequest, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult | types.InputRequiredResult:
         """prompts/get."""
         for provider in self._providers:
@@ -275,7 +281,7 @@ class Offers:
                 return result
         raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {params.name[:100]}")
 
-    async def complete(self, ask: Ask, params: types.CompleteRequestParams) -> types.CompleteResult:
+    async def complete(self, ask: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult:
         """completion/complete; nothing, for what nobody can complete."""
         for provider in self._providers:
             result = await provider.complete(ask, params)
@@ -283,7 +289,7 @@ class Offers:
                 return result
         return types.CompleteResult(completion=types.Completion(values=[]))
 
-    async def set_level(self, ask: Ask, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    async def set_level(self, ask: McpRequest, params: types.SetLevelRequestParams) -> types.EmptyResult:
         """logging/setLevel: for all who log."""
         for provider in self._providers:
             await provider.set_level(ask, params)

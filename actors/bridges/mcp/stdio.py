@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from mcp.shared._stream_protocols import ReadStream
 
-    from hearth.actors.bridges.mcp.provider import Context, House, Provider
+    from hearth.actors.bridges.mcp.provider import Context, Provider, SessionFactory
     from hearth.api import Session
     from hearth.client.connection import Client as HearthClient
     from hearth.transport.address import Address
@@ -63,7 +63,7 @@ class OnlyClient:
 
 
 @asynccontextmanager
-async def one_client(house: House, *, keep_alive: float | None = KEEP_ALIVE) -> AsyncIterator[OnlyClient]:
+async def one_client(house: SessionFactory, *, keep_alive: float | None = KEEP_ALIVE) -> AsyncIterator[OnlyClient]:
     """The client that lives as long as the pipes do."""
     async with trio.open_nursery() as nursery:
         client = Client(house, nursery, name="mcp", keep_alive=keep_alive)
@@ -75,7 +75,7 @@ async def one_client(house: House, *, keep_alive: float | None = KEEP_ALIVE) -> 
             nursery.cancel_scope.cancel()
 
 
-class Daemon:
+class DaemonConnection:
     """A daemon's sessions: over the connection that there was at the start, or, when that has ended, over a new one.
 
     A daemon may be started again while its clients' programs run on. Implements `House`.
@@ -120,7 +120,7 @@ class Daemon:
 
 
 async def serve(
-    house: House,
+    house: SessionFactory,
     stdin: trio.abc.ReceiveStream,
     stdout: trio.abc.SendStream,
     offers: Sequence[Provider],
@@ -146,7 +146,7 @@ async def serve(
 # --- the process ----------------------------------------------------------------------------------------------------
 
 
-async def bridge(daemon: Daemon, offers: Sequence[Provider]) -> None:
+async def bridge(daemon: DaemonConnection, offers: Sequence[Provider]) -> None:
     """Serve MCP on our stdin and stdout. Raises CarrierError if the daemon cannot be reached now."""
     # What is imported stays, and is most of what there is: to look through it again and again costs each call a tenth.
     gc.freeze()
@@ -171,7 +171,7 @@ def main(options: Options) -> int:
         raise ConfigError("stdin or stdout is closed; `hearth mcp` speaks MCP over them, to the program that starts it")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="hearth mcp: %(message)s")
     whose = Principal(kind="unix", uid=os.geteuid(), gid=os.getegid()).key
-    daemon = Daemon(options.address)
+    daemon = DaemonConnection(options.address)
     offers = all_offers(state_directory(os.environ), principal=lambda _ask: whose, own_card=lambda: daemon.card)
     return interruptible(lambda: bridge(daemon, offers))
 

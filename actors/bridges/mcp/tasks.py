@@ -20,7 +20,7 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from hearth.actors.bridges.mcp.long_call import LEASE, Channel, LongCall, speak
+from hearth.actors.bridges.mcp.long_call import LEASE, CallChannel, LongCall, speak
 from hearth.actors.bridges.mcp.provider import Method, Provider
 from hearth.actors.bridges.mcp.retained import retained
 from hearth.errors import HearthError
@@ -29,7 +29,7 @@ from hearth.mcp.names import PLAN, TASKS as EXTENSION
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.provider import Ask, CallNext, Client, Outcome
+    from hearth.actors.bridges.mcp.provider import CallNext, Client, McpRequest, Outcome
 
 
 _VERSIONS: Final = frozenset(MODERN_PROTOCOL_VERSIONS)
@@ -52,11 +52,11 @@ class Terms:
     """True if it is never answered directly: a client that has not declared the extension is refused."""
 
 
-TermsOf: TypeAlias = "Callable[[Ask, types.CallToolRequestParams], Awaitable[Terms | None]]"
+TermsOf: TypeAlias = "Callable[[McpRequest, types.CallToolRequestParams], Awaitable[Terms | None]]"
 """The terms of a call; None if it never becomes a task."""
 
 
-async def patience(ask: Ask, params: types.CallToolRequestParams) -> Terms | None:
+async def patience(ask: McpRequest, params: types.CallToolRequestParams) -> Terms | None:
     """The terms of hearth's own tools."""
     if params.name == PLAN:
         return Terms(after=SOON)
@@ -85,15 +85,15 @@ class UpdateParams(TaskParams):
 class Tasks(Provider):
     """See the module.
 
-    `listen` serves what else subscriptions/listen has; it must use the Ask that it is given. `lease`: seconds that a
-    task is kept after it was last asked for; where clients are forgotten after a time, no longer than that.
+    `listen` serves what else subscriptions/listen has; it must use the McpRequest that it is given. `lease`: seconds that
+    a task is kept after it was last asked for; where clients are forgotten after a time, no longer than that.
     """
 
     def __init__(self, terms: TermsOf = patience, *, listen: Listen | None = None, lease: float = LEASE) -> None:
         self._terms = terms
         self._listen = listen
         self._lease = lease
-        self._books: WeakKeyDictionary[Client, Book] = WeakKeyDictionary()
+        self._books: WeakKeyDictionary[Client, ClientTasks] = WeakKeyDictionary()
 
     def extensions(self) -> Mapping[str, dict[str, Any]]:
         """See Provider. The extension has no settings."""
@@ -107,7 +107,7 @@ class Tasks(Provider):
             Method("tasks/cancel", TaskParams, self._cancel, _VERSIONS),
         )
 
-    async def intercept(self, ask: Ask, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
+    async def intercept(self, ask: McpRequest, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
         """See Provider."""
         terms = await self._terms(ask, params) if ask.modern else None
         if terms is None:
@@ -136,25 +136,27 @@ class Tasks(Provider):
             call.cancel()
             raise
 
-    async def listen(self, ask: Ask, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+    async def listen(
+        self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
         """See Provider. Raises MCPError for tasks that are named without the extension having been declared."""
         wanted = (params.notifications.model_extra or {}).get("taskIds")
         if wanted is not None and not _declared(ask):
             raise _undeclared()
         return await listen_to(self._book(ask), wanted, ask, params, self._listen)
 
-    async def _get(self, ask: Ask, params: TaskParams) -> dict[str, Any]:
+    async def _get(self, ask: McpRequest, params: TaskParams) -> dict[str, Any]:
         return self._find(ask, params).describe()
 
-    async def _update(self, ask: Ask, params: UpdateParams) -> dict[str, Any]:
+    async def _update(self, ask: McpRequest, params: UpdateParams) -> dict[str, Any]:
         self._find(ask, params).answer(params.input_responses, retained(ask))
         return {}
 
-    async def _cancel(self, ask: Ask, params: TaskParams) -> dict[str, Any]:
+    async def _cancel(self, ask: McpRequest, params: TaskParams) -> dict[str, Any]:
         self._find(ask, params).cancel()
         return {}
 
-    def _find(self, ask: Ask, params: TaskParams) -> LongCall:
+    def _find(self, ask: McpRequest, params: TaskParams) -> LongCall:
         if not _declared(ask):
             raise _undeclared()
         headers = getattr(ask.ctx.request, "headers", None)
@@ -162,17 +164,17 @@ class Tasks(Provider):
             raise MCPError(code=types.HEADER_MISMATCH, message="the mcp-name header does not match params.taskId")
         return self._book(ask).find(params.task_id)
 
-    def _book(self, ask: Ask) -> Book:
-        return self._books.setdefault(ask.client, Book())
+    def _book(self, ask: McpRequest) -> ClientTasks:
+        return self._books.setdefault(ask.client, ClientTasks())
 
 
-def _handle(book: Book, call: LongCall) -> dict[str, Any]:
+def _handle(book: ClientTasks, call: LongCall) -> dict[str, Any]:
     book.enter(call)
     return call.hand_over()
 
 
 async def _run(
-    client: Client, book: Book, call: LongCall, call_next: CallNext, params: types.CallToolRequestParams
+    client: Client, book: ClientTasks, call: LongCall, call_next: CallNext, params: types.CallToolRequestParams
 ) -> None:
     """Run a call in its client's nursery, which other clients may share: until all is over, or the client has gone."""
     try:
@@ -190,7 +192,7 @@ async def _when_gone(client: Client, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _declared(ask: Ask) -> bool:
+def _declared(ask: McpRequest) -> bool:
     return EXTENSION in (ask.capabilities.extensions or {})
 
 
@@ -214,12 +216,12 @@ LISTENING: Final = 5.0
 """Seconds by which a stream that is open renews the leases of what it tells of."""
 
 
-class Book:
+class ClientTasks:
     """See the module."""
 
     def __init__(self) -> None:
         self._calls: dict[str, LongCall] = {}
-        self._watches: set[Watch] = set()
+        self._watches: set[TaskWatch] = set()
 
     @property
     def full(self) -> bool:
@@ -250,7 +252,7 @@ class Book:
         for watch in self._watches:
             watch.note(call)
 
-    def watch(self, task_ids: Iterable[str]) -> Watch:
+    def watch(self, task_ids: Iterable[str]) -> TaskWatch:
         """Listen to those of these tasks that there are. Raises MCPError for one stream too many."""
         if len(self._watches) >= MOST_WATCHES:
             raise MCPError(
@@ -258,13 +260,13 @@ class Book:
                 message=f"This client listens to its tasks on {MOST_WATCHES} streams already; end one of them first",
             )
         calls = (self._calls.get(task_id) for task_id in task_ids)
-        return Watch(self._watches, [call for call in calls if call is not None])
+        return TaskWatch(self._watches, [call for call in calls if call is not None])
 
 
-class Watch:
+class TaskWatch:
     """What one stream has yet to tell: of each task only how it stands now, however often it changed meanwhile."""
 
-    def __init__(self, watches: set[Watch], calls: list[LongCall]) -> None:
+    def __init__(self, watches: set[TaskWatch], calls: list[LongCall]) -> None:
         self._calls = {call.task_id: call for call in calls}
         self._untold = dict(self._calls)
         self._news = trio.Event()
@@ -309,7 +311,7 @@ class Watch:
 # into it on its way. After it, each task's state goes out at once and after every change.
 
 Listen: TypeAlias = (
-    "Callable[[Ask, types.SubscriptionsListenRequestParams], Awaitable[types.SubscriptionsListenResult]]"
+    "Callable[[McpRequest, types.SubscriptionsListenRequestParams], Awaitable[types.SubscriptionsListenResult]]"
 )
 """Serves one stream of changes."""
 
@@ -319,9 +321,9 @@ _IDS: Final = TypeAdapter(list[str])
 
 
 async def listen_to(
-    book: Book,
+    book: ClientTasks,
     wanted: Any,
-    ask: Ask,
+    ask: McpRequest,
     params: types.SubscriptionsListenRequestParams,
     others: Listen | None,
 ) -> types.SubscriptionsListenResult:
@@ -345,10 +347,10 @@ async def listen_to(
     return result
 
 
-class _Stream(Channel):
+class _Stream(CallChannel):
     """The stream as the others see it."""
 
-    def __init__(self, ask: Ask, watch: Watch) -> None:
+    def __init__(self, ask: McpRequest, watch: TaskWatch) -> None:
         super().__init__(ask, lambda _message: None)
         self._ctx = ask.ctx
         self._watch = watch
@@ -373,7 +375,9 @@ class _Stream(Channel):
         await speak(self._ctx, "notifications/tasks", {**state, "_meta": meta})
 
 
-async def _nothing_else(ask: Ask, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+async def _nothing_else(
+    ask: McpRequest, params: types.SubscriptionsListenRequestParams
+) -> types.SubscriptionsListenResult:
     """What is served beside tasks, where nothing is."""
     del params
     meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ask.ctx.request_id}

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 
 from hearth.actors.bridges.mcp.calls import BEAT, TaskProvider
 from hearth.actors.bridges.mcp.cards import AgentCards
-from hearth.actors.bridges.mcp.consent import Job, arguments_of
+from hearth.actors.bridges.mcp.consent import ConsentRequest, arguments_of
 from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from hearth.actors.bridges.mcp.provider import Ask, Provider
+    from hearth.actors.bridges.mcp.provider import McpRequest, Provider
     from hearth.mcp.tools import ToolView
     from hearth.policy.memory import Account
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def all_offers(
     state: Path,
     *,
-    principal: Callable[[Ask], str],
+    principal: Callable[[McpRequest], str],
     own_card: Callable[[], Mapping[str, Any] | None] = lambda: None,
     beat: float = BEAT,
     lease: float = LEASE,
@@ -51,7 +51,7 @@ def all_offers(
     return [
         Tasks(listen=resources.changes.listen, lease=lease),
         HacpTools(beat=beat),
-        Plan(beat=beat),
+        PlanTool(beat=beat),
         resources,
         AgentCards(state / CARDS, principal=principal, own_card=own_card, account=account),
     ]
@@ -63,18 +63,18 @@ def all_offers(
 class HacpTools(TaskProvider):
     """See the module."""
 
-    async def tools(self, ask: Ask) -> Sequence[types.Tool]:
+    async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
         view = await ask.client.view()
         return [types.Tool.model_validate(definition) for definition in view.definitions()]
 
-    async def job(self, ask: Ask, params: types.CallToolRequestParams) -> Job | None:
+    async def job(self, ask: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
         """See TaskProvider."""
         entry = (await ask.client.view()).find(params.name)
         if entry is None:
             return None
         name = entry["name"]
-        return Job(mcp_name(name), f"tools/call {name}", (Step(name, arguments_of(params)),), (entry,))
+        return ConsentRequest(mcp_name(name), f"tools/call {name}", (Step(name, arguments_of(params)),), (entry,))
 
 
 # --- `hacp_plan`: a whole task of ordered steps in one call, so that a model can plan and not just call
@@ -86,15 +86,15 @@ _VALIDATOR: Final = Validator(PLAN_INPUT)
 _TOOL: Final = types.Tool.model_validate(PLAN_DEFINITION)
 
 
-class Plan(TaskProvider):
+class PlanTool(TaskProvider):
     """See the module."""
 
-    async def tools(self, ask: Ask) -> Sequence[types.Tool]:
+    async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
         del ask
         return (_TOOL,)
 
-    async def job(self, ask: Ask, params: types.CallToolRequestParams) -> Job | None:
+    async def job(self, ask: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
         """See TaskProvider. Raises MCPError for a plan that cannot be read, or that names a tool there is not."""
         if params.name != PLAN:
             return None
@@ -105,7 +105,7 @@ class Plan(TaskProvider):
         entries = [_entry(view, index, step["tool"]) for index, step in enumerate(plan["steps"])]
         steps = [Step(entry["name"], step.get("args", {})) for entry, step in zip(entries, plan["steps"], strict=True)]
         constraints = {name: value for name, value in plan.items() if name not in ("intent", "steps")}
-        return Job(PLAN, plan["intent"], steps, entries, constraints, plan=True)
+        return ConsentRequest(PLAN, plan["intent"], steps, entries, constraints, plan=True)
 
 
 def _entry(view: ToolView, index: int, name: str) -> Mapping[str, Any]:

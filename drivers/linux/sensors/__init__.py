@@ -15,7 +15,7 @@ from attrs import frozen
 
 from hearth.drivers.base import BaseDriver, Style
 from hearth.drivers.linux.sensors import hwmon, iio, power, sysfs as sysfs
-from hearth.drivers.linux.sensors.sysfs import SILENT, Channel, Device, SensorClass, absent, cure, failure
+from hearth.drivers.linux.sensors.sysfs import SILENT, SensorChannel, SensorClass, SensorDevice, absent, cure, failure
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class KernelSensors(BaseDriver):
             raise failure(name, device, channel, error) from error
         return Reading(value, channel.unit, device.kernel)
 
-    def _find(self, name: str) -> tuple[Device, Channel]:
+    def _find(self, name: str) -> tuple[SensorDevice, SensorChannel]:
         prefix, _, rest = name.partition("/")
         wanted, _, channel_name = rest.partition("/")
         of_class = CLASSES.get(prefix)
@@ -169,7 +169,7 @@ class KernelSensors(BaseDriver):
         raise absent(name, f"{devices[0].stem} has {known}")
 
 
-def _named(prefix: str, devices: Iterator[Device]) -> Iterator[tuple[str, Device]]:
+def _named(prefix: str, devices: Iterator[SensorDevice]) -> Iterator[tuple[str, SensorDevice]]:
     """The devices with their names: those that share a stem carry the kernel's numbers, all of them."""
     found = list(devices)
     stems = [device.stem for device in found]
@@ -182,7 +182,7 @@ def _joined(name: str, channel: str) -> str:
     return f"{name}/{channel}" if channel else name
 
 
-def _channels(of_class: SensorClass, device: Device) -> list[Channel]:
+def _channels(of_class: SensorClass, device: SensorDevice) -> list[SensorChannel]:
     """The device's channels; none if it went meanwhile."""
     try:
         return list(of_class.channels(device))
@@ -190,7 +190,7 @@ def _channels(of_class: SensorClass, device: Device) -> list[Channel]:
         return []
 
 
-def _limits(channel: Channel) -> tuple[dict[str, float], bool]:
+def _limits(channel: SensorChannel) -> tuple[dict[str, float], bool]:
     """The limits that the device tells, and whether it answers: one that does not is not asked for the next."""
     limits: dict[str, float] = {}
     for limit, at in channel.limits.items():
@@ -206,7 +206,7 @@ def _limits(channel: Channel) -> tuple[dict[str, float], bool]:
 
 
 def _told(
-    name: str, device: Device, channel: Channel, limits: Mapping[str, float], alarms: tuple[str, ...]
+    name: str, device: SensorDevice, channel: SensorChannel, limits: Mapping[str, float], alarms: tuple[str, ...]
 ) -> KernelSensor:
     scale = sysfs.numeric(channel.scale) if channel.scale is not None else 1
     offset = sysfs.numeric(channel.offset) if channel.offset is not None else 0
@@ -228,7 +228,7 @@ def _told(
     )
 
 
-def _measure(name: str, channel: Channel) -> float:
+def _measure(name: str, channel: SensorChannel) -> float:
     """The value, rounded once. A scale that changes while it is read would make nonsense of it: read again then."""
     for _ in range(_TRIES):
         before = _settings(name, channel)
@@ -243,7 +243,7 @@ def _measure(name: str, channel: Channel) -> float:
     )
 
 
-def _settings(name: str, channel: Channel) -> tuple[Fraction | int, Fraction | int]:
+def _settings(name: str, channel: SensorChannel) -> tuple[Fraction | int, Fraction | int]:
     scale = 1 if channel.scale is None else _number(name, channel.scale)
     offset = 0 if channel.offset is None else _number(name, channel.offset)
     return scale, offset

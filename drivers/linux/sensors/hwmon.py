@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from hearth.drivers.linux.sensors import sysfs as sysfs
-from hearth.drivers.linux.sensors.sysfs import Channel, Device
+from hearth.drivers.linux.sensors.sysfs import SensorChannel, SensorDevice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ _ALARM = re.compile(r"((?:[a-z]+)\d+)_(?:[a-z]+_)*(?:alarm|fault)")
 _SHADOWED = frozenset(("thermal", "power_supply"))
 
 
-def devices(sys: Path, stem: str | None = None) -> Iterator[Device]:
+def devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
     """The monitoring chips."""
     for link in sysfs.entries(sys / "class/hwmon", "hwmon*"):
         at = sysfs.real(link)
@@ -44,10 +44,10 @@ def devices(sys: Path, stem: str | None = None) -> Iterator[Device]:
             continue
         parent = sysfs.linked(at / "device")
         if sysfs.subsystem(parent) not in _SHADOWED:
-            yield Device(sysfs.chip(name, parent), link.name, at, name, parent)
+            yield SensorDevice(sysfs.chip(name, parent), link.name, at, name, parent)
 
 
-def channels(device: Device) -> Iterator[Channel]:
+def channels(device: SensorDevice) -> Iterator[SensorChannel]:
     """What the chip measures ("temp1", "power1_average"), then its alarms ("temp1_max_alarm"). Raises OSError."""
     names = sysfs.names(device.at)
     present = frozenset(names)
@@ -56,7 +56,7 @@ def channels(device: Device) -> Iterator[Channel]:
             base, quantity, form = found.groups()
             kind, unit, factor = _QUANTITIES[quantity]
             limits = [limit for limit in _LIMITS if form == "input" and f"{base}_{limit}" in present]
-            yield Channel(
+            yield SensorChannel(
                 base if form == "input" else name,
                 kind,
                 unit,
@@ -68,7 +68,7 @@ def channels(device: Device) -> Iterator[Channel]:
     for name in names:
         if found := _ALARM.fullmatch(name):
             base = found[1]
-            yield Channel(
+            yield SensorChannel(
                 name,
                 "alarm",
                 "boolean",

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from hearth.drivers.linux.sensors import sysfs as sysfs
-from hearth.drivers.linux.sensors.sysfs import Channel, Device
+from hearth.drivers.linux.sensors.sysfs import SensorChannel, SensorDevice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,17 +52,17 @@ _COUNTED = frozenset(("count", "index", "intensity", "steps", "uvindex"))
 _CHANNEL = re.compile(r"in_(([a-z]+)\d*(-[a-z]+\d*)?(?:_[A-Za-z0-9_.+-]+?)?)_(raw|input)")
 
 
-def devices(sys: Path, stem: str | None = None) -> Iterator[Device]:
+def devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
     """The IIO devices; triggers and event generators are none."""
     for link in sysfs.entries(sys / "bus/iio/devices", "iio:device*"):
         at = sysfs.real(link)
         name = sysfs.text(at / "name") or "unnamed"
         if sysfs.may_be(name, stem):
             parent = at.parent if (at.parent / "subsystem").is_symlink() else None
-            yield Device(sysfs.chip(name, parent), link.name, at, name, parent)
+            yield SensorDevice(sysfs.chip(name, parent), link.name, at, name, parent)
 
 
-def channels(device: Device) -> Iterator[Channel]:
+def channels(device: SensorDevice) -> Iterator[SensorChannel]:
     """The input channels ("voltage0", "voltage1-voltage2", "accel_x"). Raises OSError."""
     names = sysfs.names(device.at)
     present = frozenset(names)
@@ -86,7 +86,7 @@ def channels(device: Device) -> Iterator[Channel]:
         if quantity in _COUNTED:
             unit = "count"
         label = f"in_{channel}_label"
-        yield Channel(
+        yield SensorChannel(
             channel,
             kind,
             unit,

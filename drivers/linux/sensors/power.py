@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from hearth.drivers.linux.sensors import sysfs as sysfs
-from hearth.drivers.linux.sensors.sysfs import Channel, Device
+from hearth.drivers.linux.sensors.sysfs import SensorChannel, SensorDevice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,14 +60,14 @@ _POWERCAP = {
 }
 
 
-def zones(sys: Path, _stem: str | None = None) -> Iterator[Device]:
+def zones(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
     """The thermal zones, named by what they watch."""
     for link in sysfs.entries(sys / "class/thermal", "thermal_zone*"):
         name = sysfs.text(link / "type") or "unnamed"
-        yield Device(sysfs.plain(name), link.name, sysfs.real(link), name)
+        yield SensorDevice(sysfs.plain(name), link.name, sysfs.real(link), name)
 
 
-def zone_channels(device: Device) -> Iterator[Channel]:
+def zone_channels(device: SensorDevice) -> Iterator[SensorChannel]:
     """The zone's one temperature, with the lowest trip point of each kind as its limits."""
     limits: dict[str, Path] = {}
     lowest: dict[str, Fraction] = {}
@@ -77,17 +77,17 @@ def zone_channels(device: Device) -> Iterator[Channel]:
         celsius = sysfs.numeric(at)
         if limit is not None and celsius is not None and celsius < lowest.get(limit, celsius + 1):
             lowest[limit], limits[limit] = celsius, at
-    yield Channel("", "temperature", "celsius", device.at / "temp", _MILLI, limits=limits)
+    yield SensorChannel("", "temperature", "celsius", device.at / "temp", _MILLI, limits=limits)
 
 
-def supplies(sys: Path, _stem: str | None = None) -> Iterator[Device]:
+def supplies(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
     """Batteries, mains and USB supplies, by the names that their drivers give them."""
     for link in sysfs.entries(sys / "class/power_supply", "*"):
         at = sysfs.real(link)
-        yield Device(sysfs.plain(link.name), link.name, at, link.name, sysfs.linked(at / "device"))
+        yield SensorDevice(sysfs.plain(link.name), link.name, at, link.name, sysfs.linked(at / "device"))
 
 
-def supply_channels(device: Device) -> Iterator[Channel]:
+def supply_channels(device: SensorDevice) -> Iterator[SensorChannel]:
     """What the supply measures, by the kernel's property ("capacity", "voltage_now"). Raises OSError."""
     present = frozenset(sysfs.names(device.at))
     for name, (kind, unit, factor) in _SUPPLY.items():
@@ -95,7 +95,7 @@ def supply_channels(device: Device) -> Iterator[Channel]:
             continue
         quantity = name.removesuffix("_now").removesuffix("_avg")  # a counter's zero is anywhere: it has no limits
         limits = [limit for limit in _SUPPLY_LIMITS.get(quantity, ()) if f"{quantity}_{limit}" in present]
-        yield Channel(
+        yield SensorChannel(
             name,
             kind,
             unit,
@@ -107,16 +107,16 @@ def supply_channels(device: Device) -> Iterator[Channel]:
         )
 
 
-def domains(sys: Path, _stem: str | None = None) -> Iterator[Device]:
+def domains(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
     """The power domains, by the names on the way down to them ("intel-rapl-package-0-core")."""
     for link in sysfs.entries(sys / "class/powercap", "*:*"):
         at, control = sysfs.real(link), link.name.partition(":")[0]
         path = [at, *(parent for parent in at.parents if parent.name.startswith(f"{control}:"))]
         names = [sysfs.text(domain / "name") or "unnamed" for domain in reversed(path)]
-        yield Device(sysfs.plain("-".join([control, *names])), link.name, at, names[-1])
+        yield SensorDevice(sysfs.plain("-".join([control, *names])), link.name, at, names[-1])
 
 
-def domain_channels(device: Device) -> Iterator[Channel]:
+def domain_channels(device: SensorDevice) -> Iterator[SensorChannel]:
     """The domain's energy counter, and its power where the kernel measures that. Raises OSError."""
     present = frozenset(sysfs.names(device.at))
     for name, (kind, unit, top) in _POWERCAP.items():
@@ -124,7 +124,7 @@ def domain_channels(device: Device) -> Iterator[Channel]:
             counter = (
                 "counts up, and begins again at limits.max: power is the difference of two readings by the time between"
             )
-            yield Channel(
+            yield SensorChannel(
                 kind,
                 kind,
                 unit,

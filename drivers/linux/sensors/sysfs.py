@@ -27,7 +27,7 @@ _ODD = re.compile(r"[^A-Za-z0-9._:+-]+")
 
 
 @frozen
-class Device:
+class SensorDevice:
     """One device of a sensor class.
 
     `stem` is its lasting name; `instance` the kernel's number for it in this boot ("hwmon3"), by which those of one
@@ -44,7 +44,7 @@ class Device:
 
 
 @frozen
-class Channel:
+class SensorChannel:
     """One quantity of a device: (`path` + `offset`) * `scale` * `factor` is its value in `unit`."""
 
     name: str
@@ -73,8 +73,8 @@ class SensorClass:
     over, which spares a lookup most of its work.
     """
 
-    devices: Callable[[Path, str | None], Iterator[Device]]
-    channels: Callable[[Device], Iterator[Channel]]
+    devices: Callable[[Path, str | None], Iterator[SensorDevice]]
+    channels: Callable[[SensorDevice], Iterator[SensorChannel]]
 
 
 def names(folder: Path) -> list[str]:
@@ -225,7 +225,7 @@ def cure(path: Path) -> str:
     )
 
 
-def failure(name: str, device: Device, channel: Channel, error: OSError) -> DeviceError | ResourceBusy:
+def failure(name: str, device: SensorDevice, channel: SensorChannel, error: OSError) -> DeviceError | ResourceBusy:
     """The error that the kernel's becomes."""
     number = error.errno or errno.EIO
     symbol = errno.errorcode.get(number, str(number))

@@ -35,7 +35,7 @@ from hearth.cli.demo.stage import (
     SAFE_LINE,
     SCENE_LIMIT,
     DaemonProcess,
-    Place,
+    DemoFolder,
     Stage,
     make_place,
     make_stage,
@@ -47,7 +47,7 @@ from hearth.errors import HearthError, PermissionDenied, ResourceBusy
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    Play = Callable[[Stage, Place], Awaitable[None]]
+    Play = Callable[[Stage, DemoFolder], Awaitable[None]]
 
 LONG_IDS = ("session_id", "task_id")
 SCENES = (what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller)
@@ -97,7 +97,7 @@ async def perform(stage: Stage, play: Play, *, as_json: bool, then: str) -> int:
     return DONE if error is None else FAILED
 
 
-async def _play(stage: Stage, place: Place) -> None:
+async def _play(stage: Stage, place: DemoFolder) -> None:
     stage.scene("A daemon owns the hardware")
     await stage.say(
         "hearthd is the one process that touches the hardware. Agents and programs reach it over a Unix socket; it "
@@ -114,7 +114,7 @@ async def _play(stage: Stage, place: Place) -> None:
             await _the_record(stage, place, daemon)
 
 
-async def _the_record(stage: Stage, place: Place, daemon: DaemonProcess) -> None:
+async def _the_record(stage: Stage, place: DemoFolder, daemon: DaemonProcess) -> None:
     """The daemon ends in good order; what it wrote down is complete, unbroken, and shows if it is changed."""
     stage.scene("All of it is on record, and the record cannot be quietly changed")
     await stage.say("The daemon is asked to end. Every line of its audit log carries the hash of the line before it:")
@@ -159,7 +159,7 @@ def _telling(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [next(record for record in of_it if record["event"] == event) for event in wanted if of_it] + [records[-1]]
 
 
-async def _verify_by_shell(stage: Stage, place: Place) -> None:
+async def _verify_by_shell(stage: Stage, place: DemoFolder) -> None:
     """The same without hearth: a shell script and sha256sum, where this is a source tree that has the script."""
     shell = shutil.which("sh")
     if shell is None or shutil.which("sha256sum") is None or not SCRIPT.exists():
@@ -171,7 +171,7 @@ async def _verify_by_shell(stage: Stage, place: Place) -> None:
     stage.claim("a shell script with nothing but sha256sum comes to the same result", checked.returncode == 0, told)
 
 
-def _tamper(stage: Stage, place: Place) -> None:
+def _tamper(stage: Stage, place: DemoFolder) -> None:
     """Change one word in a copy: the verifier must find it."""
     lines = place.log.read_bytes().splitlines(keepends=True)
     number = next(n for n, line in enumerate(lines, 1) if b'"event":"task.reject"' in line)

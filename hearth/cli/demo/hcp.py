@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hearth.api import JobResult
-    from hearth.cli.demo.stage import Place, Stage
+    from hearth.cli.demo.stage import DemoFolder, Stage
     from hearth.client.connection import Client
 
 CAPABILITY = "bench-climate-survey"
@@ -55,7 +55,7 @@ _TIME_OF_DAY = slice(11, 23)
 _LONG = ("session_id", "task_id", "payload_hash", "inputs_hash", "args_hash", "principal", "hcp_session", "message_id")
 
 
-async def play(stage: Stage, place: Place) -> None:
+async def play(stage: Stage, place: DemoFolder) -> None:
     """Play all of it. Raises DemoFailed with the first claim that does not hold."""
     stage.scene("A board that takes orders")
     await stage.say(
@@ -218,7 +218,7 @@ async def _the_account(stage: Stage, client: Client, result: JobResult) -> None:
     await stage.pause()
 
 
-async def _the_record(stage: Stage, place: Place, result: JobResult, rows: int, code: int) -> None:
+async def _the_record(stage: Stage, place: DemoFolder, result: JobResult, rows: int, code: int) -> None:
     """The daemon has ended; its audit log reads as the story of the job."""
     stage.scene("One story in the audit log, which shows if it is changed")
     await stage.say("The daemon has ended. This is the job in its audit log (of the steps, the first and the last):")

@@ -18,7 +18,7 @@ import trio
 
 from hearth._util.interpreter import python_module
 from hearth.api import TaskResult, step
-from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, Place, Stage
+from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, DemoFolder, Stage
 from hearth.cli.tasks import event_line
 from hearth.errors import PermissionDenied, ResourceBusy
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hearth.api import Step, TaskEvent
     from hearth.client.connection import Client
-    from hearth.client.session import SessionFace, TaskFace
+    from hearth.client.session import ClientSession, TaskFace
 
 
 EXAMPLE: Mapping[str, Any] = {
@@ -53,12 +53,12 @@ def show(stage: Stage, event: TaskEvent) -> None:
     stage.happened(line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…")
 
 
-async def level(session: SessionFace, line: int) -> int:
+async def level(session: ClientSession, line: int) -> int:
     """What is on a line now."""
     return int((await session.run("gpio.get", line=line))["value"])
 
 
-async def what_there_is(stage: Stage, client: Client, _place: Place) -> None:
+async def what_there_is(stage: Stage, client: Client, _place: DemoFolder) -> None:
     """What a session may use, and how it is; goes on with the scene in which the daemon was started."""
     async with client.open_session(client_name="hearth demo") as session:
         tools = await session.tools()
@@ -72,7 +72,7 @@ async def what_there_is(stage: Stage, client: Client, _place: Place) -> None:
     )
 
 
-async def a_task(stage: Stage, client: Client, _place: Place) -> None:
+async def a_task(stage: Stage, client: Client, _place: DemoFolder) -> None:
     """The draft's own example: one intent, two steps, one status; and the safe state when the session ends."""
     stage.scene("A task: say what for, then the steps")
     await stage.say(
@@ -112,7 +112,7 @@ async def a_task(stage: Stage, client: Client, _place: Place) -> None:
         )
 
 
-async def the_machine(stage: Stage, client: Client, place: Place) -> None:
+async def the_machine(stage: Stage, client: Client, place: DemoFolder) -> None:
     """Telemetry and files of the machine this runs on; nothing is simulated here."""
     stage.scene("The machine itself, through the same door")
     await stage.say("Not all is simulated: this is the machine you are on, and a file in a directory that may be used.")
@@ -147,7 +147,7 @@ def _memory_total() -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:"))
 
 
-async def the_guards(stage: Stage, client: Client, place: Place) -> None:
+async def the_guards(stage: Stage, client: Client, place: DemoFolder) -> None:
     """What policy refuses: paths that lead out, and a tool above the risk cap."""
     stage.scene("What an agent may not do, it cannot do")
     await stage.say(
@@ -176,7 +176,7 @@ async def the_guards(stage: Stage, client: Client, place: Place) -> None:
         )
 
 
-async def _refusal(session: SessionFace, tool: str, **args: Any) -> PermissionDenied | None:
+async def _refusal(session: ClientSession, tool: str, **args: Any) -> PermissionDenied | None:
     try:
         await session.run(tool, **args)
     except PermissionDenied as error:
@@ -207,13 +207,13 @@ def _write(page: int, data: bytes) -> Step:
     return step("i2c.write", bus=1, addr=EEPROM, reg=page * PAGE, data=base64.b64encode(data).decode())
 
 
-async def _read(session: SessionFace, first_page: int, pages: int) -> list[bytes]:
+async def _read(session: ClientSession, first_page: int, pages: int) -> list[bytes]:
     answer = await session.run("i2c.read", bus=1, addr=EEPROM, reg=first_page * PAGE, len=pages * PAGE)
     data = base64.b64decode(answer["data"])
     return [data[at : at + PAGE] for at in range(0, len(data), PAGE)]
 
 
-async def a_busy_bus(stage: Stage, client: Client, _place: Place) -> None:
+async def a_busy_bus(stage: Stage, client: Client, _place: DemoFolder) -> None:
     """Two tasks want one bus: one that does not want to wait is told at once who is there, one that does waits."""
     stage.scene("One bus, one transaction at a time")
     await stage.say(
@@ -255,7 +255,7 @@ def _untouched(done: TaskResult) -> bool:
     return all(part.status == "SUCCESS" and part.result == {"written": PAGE} for part in done.steps)
 
 
-async def a_cancelled_write(stage: Stage, client: Client, _place: Place) -> None:
+async def a_cancelled_write(stage: Stage, client: Client, _place: DemoFolder) -> None:
     """A task cancelled in the middle of a write: the write ends whole, the next one never begins."""
     stage.scene("Cancelled in the middle of a write, and nothing is torn")
     await stage.say(
@@ -311,7 +311,7 @@ async def _cancel_within(stage: Stage, task: TaskFace) -> tuple[str, int | None]
     return answer, caught
 
 
-async def a_dead_controller(stage: Stage, client: Client, place: Place) -> None:
+async def a_dead_controller(stage: Stage, client: Client, place: DemoFolder) -> None:
     """A controller process is killed; another session sees the line it drove go to its safe state."""
     stage.scene("A controller dies, and the machine stops")
     await stage.say(
@@ -347,7 +347,7 @@ async def a_dead_controller(stage: Stage, client: Client, place: Place) -> None:
 
 
 @asynccontextmanager
-async def _controller(place: Place) -> AsyncIterator[trio.Process]:
+async def _controller(place: DemoFolder) -> AsyncIterator[trio.Process]:
     """The controller's process, once it drives its line."""
     command = python_module("hearth.cli.demo.controller", str(place.socket), str(SAFE_LINE))
     process = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)

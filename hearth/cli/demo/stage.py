@@ -242,7 +242,7 @@ addr = 0x48
 
 
 @frozen
-class Place:
+class DemoFolder:
     """Where everything of one demo is."""
 
     folder: Path
@@ -285,13 +285,13 @@ class Place:
 
 
 @contextmanager
-def make_place() -> Iterator[Place]:
+def make_place() -> Iterator[DemoFolder]:
     """A fresh directory with board, configuration, and files to read and not to read; removed in the end."""
     base = tempfile.gettempdir()
     if len(os.fsencode(base)) > _LONGEST_SOCKET - len("/hearth-demo-12345678/hearth.sock"):
         base = "/tmp"  # mkdtemp makes a directory in it that is ours alone
     with tempfile.TemporaryDirectory(prefix="hearth-demo-", dir=base) as folder:
-        place = Place(Path(folder).resolve())
+        place = DemoFolder(Path(folder).resolve())
         place.shared.mkdir()
         place.secret.write_text("nobody was meant to read this\n", encoding="utf-8")
         (place.shared / "escape").symlink_to("../secret.txt")
@@ -316,7 +316,7 @@ class DaemonProcess:
 
 
 @asynccontextmanager
-async def run_daemon(place: Place) -> AsyncIterator[DaemonProcess]:
+async def run_daemon(place: DemoFolder) -> AsyncIterator[DaemonProcess]:
     """Start hearthd and wait until it is ready; it does not outlive this context. Raises DemoFailed."""
     ours = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "RUNTIME_DIRECTORY", "STATE_DIRECTORY")
     environ = {name: value for name, value in os.environ.items() if name not in ours}

@@ -11,7 +11,7 @@ from hearth import Job, Limit, Line, OutcomeUnknown, StepFailed, capability
 
 
 @frozen
-class Wire:
+class TestedWire:
     """An output and the input that it leads to."""
 
     out: Annotated[
@@ -34,7 +34,7 @@ class Level:
 class Trial:
     """The test of one wire, as far as it is done."""
 
-    wire: Wire
+    wire: TestedWire
     low: list[Level] = Factory(list)
     """Every input while all outputs are low."""
     high: list[Level] = Factory(list)
@@ -67,12 +67,12 @@ class SelfTest:
     lines: Annotated[list[LineResult], MinLen(1), "one for each wire, in their order"]
 
 
-def inputs_of_two_outputs(wires: list[Wire]) -> int:
+def inputs_of_two_outputs(wires: list[TestedWire]) -> int:
     """Count them: two outputs on one input are on each other, and with one of them high that is a short circuit."""
     return len(wires) - len({wire.in_ for wire in wires})
 
 
-def inputs_that_are_also_outputs(wires: list[Wire]) -> int:
+def inputs_that_are_also_outputs(wires: list[TestedWire]) -> int:
     """Count them: such a line would be driven against the output that is wired to it."""
     outputs = {wire.out for wire in wires}
     return sum(wire.in_ in outputs for wire in wires)
@@ -99,7 +99,9 @@ def inputs_that_are_also_outputs(wires: list[Wire]) -> int:
 async def self_test(
     job: Job,
     *,
-    wires: Annotated[list[Wire], Len(1, 32), {"uniqueItems": True}, "the wires, in the order in which they are tested"],
+    wires: Annotated[
+        list[TestedWire], Len(1, 32), {"uniqueItems": True}, "the wires, in the order in which they are tested"
+    ],
     settle_s: Annotated[
         float,
         Ge(0),
@@ -175,14 +177,14 @@ async def warned(job: Job, failed: StepFailed) -> str:
     return str(failed)
 
 
-def summary(wires: list[Wire], trials: list[Trial]) -> SelfTest:
+def summary(wires: list[TestedWire], trials: list[Trial]) -> SelfTest:
     """Return the outputs for one or more tested wires."""
     lines = [judged(trial, wires) for trial in trials]
     failed = sum(not line.passed for line in lines)
     return SelfTest(passed=not failed, wires=len(lines), failed=failed, lines=lines)
 
 
-def judged(trial: Trial, wires: list[Wire]) -> LineResult:
+def judged(trial: Trial, wires: list[TestedWire]) -> LineResult:
     """Return whether the right inputs, and no others, went from low to high with the output."""
     wire = trial.wire
     wired = [other.in_ for other in wires if other.out == wire.out]
@@ -202,7 +204,7 @@ def judged(trial: Trial, wires: list[Wire]) -> LineResult:
     )
 
 
-def levels_file(job: Job, wires: list[Wire], settle_s: float, trials: list[Trial]) -> bytes:
+def levels_file(job: Job, wires: list[TestedWire], settle_s: float, trials: list[Trial]) -> bytes:
     """Return every level that was read, as JSON."""
     document = {
         "started_at": iso(job.started_at),

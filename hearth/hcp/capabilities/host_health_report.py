@@ -35,7 +35,7 @@ class Traffic:
 
 
 @frozen
-class Finding:
+class HealthFinding:
     """A quantity above its threshold."""
 
     check: Check
@@ -46,7 +46,7 @@ class Finding:
 
 
 @frozen
-class Machine:
+class MachineReport:
     """The computer."""
 
     name: Annotated[str | None, "the board or computer, where it tells"]
@@ -80,8 +80,8 @@ class Health:
     """The outputs."""
 
     healthy: Annotated[bool, "true if there are no findings"]
-    findings: Annotated[list[Finding], "what is beyond a threshold"]
-    machine: Machine
+    findings: Annotated[list[HealthFinding], "what is beyond a threshold"]
+    machine: MachineReport
     uptime_s: Annotated[float, Ge(0), "seconds since the machine was booted"]
     watched_s: Annotated[float, Ge(0), "seconds from the first look to the last"]
     samples: Annotated[int, Ge(1), "looks that were taken"]
@@ -200,7 +200,7 @@ async def report(
     return Health(
         healthy=not found,
         findings=found,
-        machine=Machine(
+        machine=MachineReport(
             name=processor["machine"],
             processor=processor["model"],
             architecture=processor["architecture"],
@@ -301,7 +301,7 @@ def rate(results: dict[str, Result], devices: str, counter: str) -> float | None
     return round((total(after) - total(before)) / seconds, 1) if seconds else None
 
 
-def findings(looks: list[Look], filesystems: list[Result], inputs: Mapping[str, Any]) -> list[Finding]:
+def findings(looks: list[Look], filesystems: list[Result], inputs: Mapping[str, Any]) -> list[HealthFinding]:
     """Return the quantities above their limits; of the temperatures the highest."""
     cpu, load = column(looks, "cpu_percent"), column(looks, "load_1m_per_core")
     memory = max(column(looks, "memory_percent"), default=None)
@@ -319,7 +319,7 @@ def findings(looks: list[Look], filesystems: list[Result], inputs: Mapping[str, 
         ("temperature", place, celsius, inputs["max_celsius"]),
     ]
     return [
-        Finding(check, subject, round(value, 2), limit, f"{subject}: {round(value, 2)} is above {limit:g}")
+        HealthFinding(check, subject, round(value, 2), limit, f"{subject}: {round(value, 2)} is above {limit:g}")
         for check, subject, value, limit in measured
         if value is not None and value > limit
     ]

@@ -21,8 +21,8 @@ import rfc8785
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from hearth.actors.admission import Checks, NotLooked, check as check_submission
-from hearth.actors.bridges.mcp.tools import HacpTools, Plan
+from hearth.actors.admission import Checks, PathsUnchecked, check as check_submission
+from hearth.actors.bridges.mcp.tools import HacpTools, PlanTool
 from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.tools import build_tools
@@ -43,7 +43,7 @@ from ..mutation import json_of, parts
 if TYPE_CHECKING:
     import random
 
-    from hearth.actors.bridges.mcp.consent import Job
+    from hearth.actors.bridges.mcp.consent import ConsentRequest
 
 _BOARD = open_board(load_profile("sim"))
 _REGISTRY = ToolRegistry(build_tools(_BOARD))
@@ -65,7 +65,7 @@ _CHECKS = Checks(
     {name: known for name, tool in _REGISTRY.items() if (known := known_by(tool.params_schema)) is not None},
 )
 _VIEW = ToolView([tool.to_wire() for tool in _REGISTRY.values()])
-_PROVIDERS = (Plan(), HacpTools())
+_PROVIDERS = (PlanTool(), HacpTools())
 _DEEPEST = 100
 _HASH = re.compile("sha256:[0-9a-f]{64}")
 
@@ -114,7 +114,7 @@ def _now(coroutine: Any) -> Any:
     raise AssertionError("it waited")
 
 
-def _job(params: types.CallToolRequestParams) -> Job | None:
+def _job(params: types.CallToolRequestParams) -> ConsentRequest | None:
     try:
         jobs = [job for provider in _PROVIDERS if (job := _now(provider.job(_ASK, params))) is not None]
     except MCPError as error:
@@ -157,7 +157,7 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _submitted(job: Job) -> None:
+def _submitted(job: ConsentRequest) -> None:
     """As `Session.submit` sends it, and a session's actor checks it."""
     steps = [{"tool": step.tool, "args": step.args} for step in job.steps]
     wire = {"task": {"intent": job.intent, "steps": steps, "constraints": dict(job.constraints)}}
@@ -167,7 +167,7 @@ def _submitted(job: Job) -> None:
     try:
         rates = RateLimits(_GRANT, "fuzz", PrincipalRates())
         runs, _ = check_submission(METHODS["task.submit"](wire), _CHECKS, _GRANT, rates, 0.0, {})  # type: ignore[arg-type]
-    except NotLooked:
+    except PathsUnchecked:
         assert all(fits)
         return
     except HearthError as error:
@@ -185,7 +185,7 @@ def _submitted(job: Job) -> None:
         assert run.args_hash == "sha256:" + hashlib.sha256(canonical).hexdigest()
 
 
-def _told(error: HearthError, job: Job, *, fits: bool) -> None:
+def _told(error: HearthError, job: ConsentRequest, *, fits: bool) -> None:
     outcome = of_error(error, plan=job.plan)
     if isinstance(outcome, ProtocolError):
         assert isinstance(error, InvalidParams)

@@ -16,7 +16,7 @@ from registry import Fixtures, Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.provider import Ask
+    from hearth.actors.bridges.mcp.provider import McpRequest
 
 TABLE = Table()
 
@@ -85,7 +85,7 @@ def answered(params: types.CallToolRequestParams | types.GetPromptRequestParams,
 
 
 @TABLE.tool("test_sampling", "Asks a model.", PROMPT)
-async def sampling(ask: Ask, params: types.CallToolRequestParams) -> str:
+async def sampling(ask: McpRequest, params: types.CallToolRequestParams) -> str:
     session = ask.ctx.session
     text = types.TextContent(type="text", text=str((params.arguments or {})["prompt"]))
     message = types.SamplingMessage(role="user", content=text)
@@ -93,23 +93,23 @@ async def sampling(ask: Ask, params: types.CallToolRequestParams) -> str:
     return f"LLM response: {answer.content.text if isinstance(answer.content, types.TextContent) else answer.content}"
 
 
-async def _ask(ask: Ask, message: str, schema: Mapping[str, Any]) -> str:
+async def _ask(ask: McpRequest, message: str, schema: Mapping[str, Any]) -> str:
     answer = await ask.ctx.session.elicit_form(message, dict(schema), ask.ctx.request_id)
     return f"action={answer.action}, content={orjson.dumps(answer.content).decode()}"
 
 
 @TABLE.tool("test_elicitation", "Asks a person.", MESSAGE)
-async def elicitation(ask: Ask, params: types.CallToolRequestParams) -> str:
+async def elicitation(ask: McpRequest, params: types.CallToolRequestParams) -> str:
     return "User response: " + await _ask(ask, str((params.arguments or {})["message"]), USER)
 
 
 @TABLE.tool("test_elicitation_sep1034_defaults", "Asks a person, with defaults.")
-async def elicitation_sep1034_defaults(ask: Ask, _params: types.CallToolRequestParams) -> str:
+async def elicitation_sep1034_defaults(ask: McpRequest, _params: types.CallToolRequestParams) -> str:
     return "Elicitation completed: " + await _ask(ask, "Please provide user information", DEFAULTS)
 
 
 @TABLE.tool("test_elicitation_sep1330_enums", "Asks a person to choose.")
-async def elicitation_sep1330_enums(ask: Ask, _params: types.CallToolRequestParams) -> str:
+async def elicitation_sep1330_enums(ask: McpRequest, _params: types.CallToolRequestParams) -> str:
     return "Elicitation completed: " + await _ask(ask, "Please choose", ENUMS)
 
 
@@ -117,7 +117,7 @@ async def elicitation_sep1330_enums(ask: Ask, _params: types.CallToolRequestPara
 
 
 @TABLE.tool("test_missing_capability", "Needs a client that can sample.")
-async def missing_capability(ask: Ask, _params: types.CallToolRequestParams) -> str:
+async def missing_capability(ask: McpRequest, _params: types.CallToolRequestParams) -> str:
     if ask.capabilities.sampling is None:
         raise MCPError(
             code=types.MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -129,21 +129,23 @@ async def missing_capability(ask: Ask, _params: types.CallToolRequestParams) -> 
 
 @TABLE.tool("test_input_required_result_elicitation", "Needs a name.")
 async def input_required_result_elicitation(
-    _ask: Ask, params: types.CallToolRequestParams
+    _ask: McpRequest, params: types.CallToolRequestParams
 ) -> str | types.InputRequiredResult:
     given = answered(params, "user_name")
     return need(user_name=form("What is your name?", NAME)) if given is None else f"Hello, {given.get('name')}!"
 
 
 @TABLE.tool("test_streaming_elicitation", "Needs a name, and streams.")
-async def streaming_elicitation(_ask: Ask, params: types.CallToolRequestParams) -> str | types.InputRequiredResult:
+async def streaming_elicitation(
+    _ask: McpRequest, params: types.CallToolRequestParams
+) -> str | types.InputRequiredResult:
     given = answered(params, "user_name")
     return need(user_name=form("What is your name?", NAME)) if given is None else f"Hello, {given.get('name')}!"
 
 
 @TABLE.tool("test_input_required_result_sampling", "Needs a model's answer.")
 async def input_required_result_sampling(
-    _ask: Ask, params: types.CallToolRequestParams
+    _ask: McpRequest, params: types.CallToolRequestParams
 ) -> str | types.InputRequiredResult:
     answer = (params.input_responses or {}).get("capital_question")
     if not isinstance(answer, types.CreateMessageResult):
@@ -153,7 +155,7 @@ async def input_required_result_sampling(
 
 @TABLE.tool("test_input_required_result_list_roots", "Needs the client's roots.")
 async def input_required_result_list_roots(
-    _ask: Ask, params: types.CallToolRequestParams
+    _ask: McpRequest, params: types.CallToolRequestParams
 ) -> str | types.InputRequiredResult:
     answer = (params.input_responses or {}).get("client_roots")
     if not isinstance(answer, types.ListRootsResult):
@@ -163,7 +165,7 @@ async def input_required_result_list_roots(
 
 @TABLE.tool("test_input_required_result_request_state", "Needs a confirmation, and its own state again.")
 async def input_required_result_request_state(
-    _ask: Ask, params: types.CallToolRequestParams
+    _ask: McpRequest, params: types.CallToolRequestParams
 ) -> str | types.InputRequiredResult:
     if answered(params, "confirm") is None or params.request_state != "one round":
         return need("one round", confirm=form("Please confirm", OK))
@@ -172,7 +174,7 @@ async def input_required_result_request_state(
 
 @TABLE.tool("test_input_required_result_multiple_inputs", "Needs three things at once.")
 async def input_required_result_multiple_inputs(
-    _ask: Ask, params: types.CallToolRequestParams
+    _ask: McpRequest, params: types.CallToolRequestParams
 ) -> str | types.InputRequiredResult:
     requests: dict[str, types.InputRequest] = {
         "user_name": form("What is your name?", NAME),
@@ -185,7 +187,7 @@ async def input_required_result_multiple_inputs(
 
 @TABLE.tool("test_input_required_result_multi_round", "Needs one thing after the other.")
 async def input_required_result_multi_round(
-    _ask: Ask, params: types.CallToolRequestParams
+    _ask: McpRequest, params: types.CallToolRequestParams
 ) -> str | types.InputRequiredResult:
     state = orjson.loads(params.request_state or "{}")
     if (given := answered(params, "step1")) is not None and state.get("asked") == "step1":
@@ -198,14 +200,14 @@ async def input_required_result_multi_round(
 
 @TABLE.tool("test_input_required_result_tampered_state", "Needs a state that nobody has touched.")
 async def input_required_result_tampered_state(
-    _ask: Ask, params: types.CallToolRequestParams
+    _ask: McpRequest, params: types.CallToolRequestParams
 ) -> str | types.InputRequiredResult:
     return need("untouched", confirm=form("Please confirm", OK)) if params.request_state is None else "state-ok"
 
 
 @TABLE.tool("test_input_required_result_capabilities", "Needs what the client has.")
 async def input_required_result_capabilities(
-    ask: Ask, _params: types.CallToolRequestParams
+    ask: McpRequest, _params: types.CallToolRequestParams
 ) -> types.InputRequiredResult:
     requests: dict[str, types.InputRequest] = {}
     if ask.capabilities.sampling is not None:
@@ -220,13 +222,13 @@ class Asking(Fixtures):
 
     table = TABLE
 
-    async def prompts(self, ask: Ask) -> Sequence[types.Prompt]:
+    async def prompts(self, ask: McpRequest) -> Sequence[types.Prompt]:
         """See Provider."""
         del ask
         return [types.Prompt(name="test_input_required_result_prompt", description="A prompt that needs a context.")]
 
     async def prompt(
-        self, ask: Ask, params: types.GetPromptRequestParams
+        self, ask: McpRequest, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult | types.InputRequiredResult | None:
         """See Provider."""
         del ask

@@ -11,7 +11,7 @@ from registry import Fixtures, Table, text_result
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.actors.bridges.mcp.provider import Ask
+    from hearth.actors.bridges.mcp.provider import McpRequest
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 """A PNG of one pixel."""
@@ -62,69 +62,69 @@ def picture() -> types.ImageContent:
 
 
 @TABLE.tool("test_simple_text", "Answers with a text.")
-async def simple_text(_ask: Ask, _params: types.CallToolRequestParams) -> str:
+async def simple_text(_ask: McpRequest, _params: types.CallToolRequestParams) -> str:
     return "This is a simple text response for testing."
 
 
 @TABLE.tool("test_image_content", "Answers with an image.")
-async def image_content(_ask: Ask, _params: types.CallToolRequestParams) -> types.CallToolResult:
+async def image_content(_ask: McpRequest, _params: types.CallToolRequestParams) -> types.CallToolResult:
     return types.CallToolResult(content=[picture()])
 
 
 @TABLE.tool("test_audio_content", "Answers with a sound.")
-async def audio_content(_ask: Ask, _params: types.CallToolRequestParams) -> types.CallToolResult:
+async def audio_content(_ask: McpRequest, _params: types.CallToolRequestParams) -> types.CallToolResult:
     return types.CallToolResult(content=[types.AudioContent(type="audio", data=SILENCE, mime_type="audio/wav")])
 
 
 @TABLE.tool("test_embedded_resource", "Answers with a resource in the result.")
-async def embedded_resource(_ask: Ask, _params: types.CallToolRequestParams) -> types.CallToolResult:
+async def embedded_resource(_ask: McpRequest, _params: types.CallToolRequestParams) -> types.CallToolResult:
     resource = embedded("test://embedded-resource", "text/plain", "This is an embedded resource content.")
     return types.CallToolResult(content=[resource])
 
 
 @TABLE.tool("test_multiple_content_types", "Answers with a text, an image and a resource.")
-async def multiple_content_types(_ask: Ask, _params: types.CallToolRequestParams) -> types.CallToolResult:
+async def multiple_content_types(_ask: McpRequest, _params: types.CallToolRequestParams) -> types.CallToolResult:
     text = types.TextContent(type="text", text="Multiple content types test:")
     resource = embedded("test://mixed-content-resource", "application/json", '{"test":"data","value":123}')
     return types.CallToolResult(content=[text, picture(), resource])
 
 
 @TABLE.tool("test_error_handling", "Fails.")
-async def error_handling(_ask: Ask, _params: types.CallToolRequestParams) -> types.CallToolResult:
+async def error_handling(_ask: McpRequest, _params: types.CallToolRequestParams) -> types.CallToolResult:
     return text_result("This tool intentionally returns an error for testing", is_error=True)
 
 
-async def _log(ask: Ask, *messages: str) -> None:
+async def _log(ask: McpRequest, *messages: str) -> None:
     for message in messages:
         await ask.ctx.session.send_log_message("info", message, "fixtures", ask.ctx.request_id)
 
 
 @TABLE.tool("test_tool_with_logging", "Logs three messages before it answers.")
-async def tool_with_logging(ask: Ask, _params: types.CallToolRequestParams) -> str:
+async def tool_with_logging(ask: McpRequest, _params: types.CallToolRequestParams) -> str:
     await _log(ask, "Tool execution started", "Tool processing data", "Tool execution completed")
     return "Tool with logging executed successfully"
 
 
 @TABLE.tool("test_logging_tool", "Logs a message, if the client wants messages.")
-async def logging_tool(ask: Ask, _params: types.CallToolRequestParams) -> str:
+async def logging_tool(ask: McpRequest, _params: types.CallToolRequestParams) -> str:
     await _log(ask, "a message that only a client which asked for it gets")
     return "logged"
 
 
 @TABLE.tool("test_tool_with_progress", "Reports progress three times before it answers.")
-async def tool_with_progress(ask: Ask, _params: types.CallToolRequestParams) -> str:
+async def tool_with_progress(ask: McpRequest, _params: types.CallToolRequestParams) -> str:
     for progress in (0, 50, 100):
         await ask.ctx.session.report_progress(progress, 100, f"Completed step {progress} of 100")
     return "progressed"
 
 
 @TABLE.tool("json_schema_2020_12_tool", "Has a schema of many keywords.", EVERY_KEYWORD)
-async def json_schema_2020_12_tool(_ask: Ask, _params: types.CallToolRequestParams) -> str:
+async def json_schema_2020_12_tool(_ask: McpRequest, _params: types.CallToolRequestParams) -> str:
     return "accepted"
 
 
 @TABLE.tool("test_x_mcp_header", "Has a parameter that is repeated in a header.", MIRRORED)
-async def x_mcp_header(_ask: Ask, params: types.CallToolRequestParams) -> str:
+async def x_mcp_header(_ask: McpRequest, params: types.CallToolRequestParams) -> str:
     return f"region={(params.arguments or {}).get('region')}"
 
 
@@ -198,38 +198,38 @@ class Contents(Fixtures):
         """See Provider."""
         return MIRRORED if name == "test_x_mcp_header" else None
 
-    async def resources(self, ask: Ask) -> Sequence[types.Resource]:
+    async def resources(self, ask: McpRequest) -> Sequence[types.Resource]:
         """See Provider."""
         del ask
         return RESOURCES
 
-    async def templates(self, ask: Ask) -> Sequence[types.ResourceTemplate]:
+    async def templates(self, ask: McpRequest) -> Sequence[types.ResourceTemplate]:
         """See Provider."""
         del ask
         return TEMPLATES
 
-    async def read(self, ask: Ask, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
+    async def read(self, ask: McpRequest, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
         """See Provider."""
         del ask
         found = contents_of(params.uri)
         return None if found is None else types.ReadResourceResult(contents=[found])
 
-    async def subscribe(self, ask: Ask, params: types.SubscribeRequestParams) -> bool:
+    async def subscribe(self, ask: McpRequest, params: types.SubscribeRequestParams) -> bool:
         """See Provider."""
         del ask
         return params.uri == "test://watched-resource"
 
-    async def unsubscribe(self, ask: Ask, params: types.UnsubscribeRequestParams) -> bool:
+    async def unsubscribe(self, ask: McpRequest, params: types.UnsubscribeRequestParams) -> bool:
         """See Provider."""
         del ask
         return params.uri == "test://watched-resource"
 
-    async def prompts(self, ask: Ask) -> Sequence[types.Prompt]:
+    async def prompts(self, ask: McpRequest) -> Sequence[types.Prompt]:
         """See Provider."""
         del ask
         return PROMPTS
 
-    async def prompt(self, ask: Ask, params: types.GetPromptRequestParams) -> types.GetPromptResult | None:
+    async def prompt(self, ask: McpRequest, params: types.GetPromptRequestParams) -> types.GetPromptResult | None:
         """See Provider."""
         del ask
         content = content_of(params.name, params.arguments or {})
@@ -237,7 +237,7 @@ class Contents(Fixtures):
             return None
         return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=block) for block in content])
 
-    async def complete(self, ask: Ask, params: types.CompleteRequestParams) -> types.CompleteResult | None:
+    async def complete(self, ask: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult | None:
         """See Provider."""
         del ask
         ref = params.ref
@@ -246,6 +246,6 @@ class Contents(Fixtures):
         values = [value for value in ("paris", "park", "party") if value.startswith(params.argument.value)]
         return types.CompleteResult(completion=types.Completion(values=values, total=len(values), has_more=False))
 
-    async def set_level(self, ask: Ask, params: types.SetLevelRequestParams) -> None:
+    async def set_level(self, ask: McpRequest, params: types.SetLevelRequestParams) -> None:
         """See Provider: the fixtures log at one level, so it is enough to take it."""
         del ask, params

@@ -17,9 +17,9 @@ from hearth.actors.bridges.mcp.provider import Provider
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hearth.actors.bridges.mcp.provider import Ask, Outcome
+    from hearth.actors.bridges.mcp.provider import McpRequest, Outcome
 
-Fixture: TypeAlias = Callable[["Ask", types.CallToolRequestParams], Awaitable["Outcome | str"]]
+Fixture: TypeAlias = Callable[["McpRequest", types.CallToolRequestParams], Awaitable["Outcome | str"]]
 """Serves one tool; a string is a result of that text."""
 
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -50,12 +50,12 @@ class Fixtures(Provider):
 
     table: Table
 
-    async def tools(self, ask: Ask) -> Sequence[types.Tool]:
+    async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
         del ask
         return list(self.table.tools.values())
 
-    async def call(self, ask: Ask, params: types.CallToolRequestParams) -> Outcome | None:
+    async def call(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""
         fixture = self.table.fixtures.get(params.name)
         if fixture is None:

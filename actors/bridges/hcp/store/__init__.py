@@ -19,13 +19,13 @@ import trio
 
 from hearth._util.threads import Background
 from hearth.actors.bridges.hcp.store import queries
-from hearth.actors.bridges.hcp.store.database import BookFile
+from hearth.actors.bridges.hcp.store.database import JobDatabase
 from hearth.actors.bridges.hcp.store.queries import (
-    BookError as BookError,
     Claim as Claim,
+    JobStoreError as JobStoreError,
     Limits as Limits,
+    MessageLogFull as MessageLogFull,
     SessionRow as SessionRow,
-    StoryFull as StoryFull,
 )
 from hearth.actors.mailbox import Mailbox, Slot
 
@@ -68,10 +68,10 @@ class _Asked(Slot[Any]):
         return self.withdrawn
 
 
-class Clerk:
+class DatabaseActor:
     """The actor. `run` it in a nursery; what is asked before that waits for it."""
 
-    def __init__(self, file: BookFile) -> None:
+    def __init__(self, file: JobDatabase) -> None:
         self._file = file
         self._mailbox: Mailbox[_Asked] = Mailbox()
         self._limiter = trio.CapacityLimiter(1)
@@ -86,12 +86,12 @@ class Clerk:
     # --- asking
 
     async def write(self, operation: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Have an operation done in a transaction, and return what it returns. Raises BookError."""
+        """Have an operation done in a transaction, and return what it returns. Raises JobStoreError."""
         written: T = await self._post(lambda book: operation(book, *args, **named), writes=True).get()
         return written
 
     async def read(self, operation: Callable[..., T], *args: Any) -> T:
-        """Have an operation done that writes nothing, or wants no transaction around it. Raises BookError."""
+        """Have an operation done that writes nothing, or wants no transaction around it. Raises JobStoreError."""
         read: T = await self._post(lambda book: operation(book, *args), writes=False).get()
         return read
 
@@ -102,7 +102,7 @@ class Clerk:
 
     def _post(self, operation: Callable[[sqlite3.Connection], Any], *, writes: bool) -> _Asked:
         if self._closed:
-            raise BookError(f"HCP book {self._file.path}: closed")
+            raise JobStoreError(f"HCP book {self._file.path}: closed")
         asked = _Asked(operation, writes=writes)
         self._mailbox.post(asked)
         return asked
@@ -152,7 +152,7 @@ class Clerk:
     def _fail(self, batch: Sequence[_Asked], reason: str) -> None:
         for asked in batch:
             if asked.operation is not None and not asked.withdrawn and not asked.filled:
-                asked.fail(BookError(f"HCP book {self._file.path}: {reason}"))
+                asked.fail(JobStoreError(f"HCP book {self._file.path}: {reason}"))
 
     async def _serve(self, outer: trio.CancelScope) -> None:
         """The loop, out of reach of cancellation from outside; its guard ends it if the last commits take too long."""
@@ -214,10 +214,10 @@ class _Held:
         """Set when the book has been asked whether it was answered before; None from then on."""
 
 
-class Book(Clerk):
+class JobStore(DatabaseActor):
     """One book. `open` it, then `run` it in a nursery; ask while it runs.
 
-    All of its coroutines raise BookError, one line that says why: then what was asked has had no effect, unless the
+    All of its coroutines raise JobStoreError, one line that says why: then what was asked has had no effect, unless the
     disk failed while it synced, when nobody can tell. The book stays usable: each operation tries anew. Who is
     cancelled takes back what has not begun, and waits for what has. The clock gives epoch seconds.
     """
@@ -230,7 +230,7 @@ class Book(Clerk):
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(BookFile(directory, durability))
+        super().__init__(JobDatabase(directory, durability))
         self._limits = Limits() if limits is None else limits
         self._clock = clock
         self._held: dict[tuple[str, str], _Held] = {}
@@ -307,8 +307,8 @@ class Book(Clerk):
         """Remember what a message that is held has been answered, and let go of it.
 
         With a `session` the message has begun that one: its story begins with the answer, and its checkpoints with
-        `outcomes`, those of the one that it goes on from. If this raises BookError, the message is still held. Raises
-        KeyError for a message that nobody holds.
+        `outcomes`, those of the one that it goes on from. If this raises JobStoreError, the message is still held.
+        Raises KeyError for a message that nobody holds.
         """
         key = principal, message_id
         message = (principal, message_id, self._held[key].digest)
@@ -328,7 +328,7 @@ class Book(Clerk):
     async def append(
         self, session_id: str, lines: Sequence[bytes], *, phase: str | None = None, state: State | None = None
     ) -> None:
-        """Go on with a session's story; `phase` and `state` where they change. Raises StoryFull."""
+        """Go on with a session's story; `phase` and `state` where they change. Raises MessageLogFull."""
         await self.write(
             queries.add_lines, session_id, lines, self._limits, phase=phase, state=state, now=self._clock()
         )
@@ -343,7 +343,7 @@ class Book(Clerk):
         phase: str | None = None,
         state: State | None = None,
     ) -> None:
-        """Write record `number`: an operation with its outcome, and the messages that tell of it. Raises StoryFull."""
+        """Write record `number`: an operation with its outcome, and its messages. Raises MessageLogFull."""
         await self.write(
             queries.add_checkpoint,
             session_id,
@@ -384,10 +384,10 @@ class Book(Clerk):
 
     async def story(self, session_id: str) -> list[bytes]:
         """A session's messages, each a whole line; none if there is no such session."""
-        return await self.read(queries.read_story, session_id)
+        return await self.read(queries.read_messages, session_id)
 
     async def outcomes(self, session_id: str, upto: int) -> list[dict[str, Any]]:
-        """The outcomes 1 to `upto` of a session. Raises BookError unless all of them are there."""
+        """The outcomes 1 to `upto` of a session. Raises JobStoreError unless all of them are there."""
         return await self.read(_read_outcomes, session_id, upto)
 
     async def expire(self, now: float, retention_s: float) -> list[str]:
@@ -401,7 +401,7 @@ class Book(Clerk):
         gone = await self.write(queries.forget_old, now - retention_s, spared, self._limits)
         for session_id in gone:
             self._ended.pop(session_id, None)
-        with suppress(BookError):  # what is forgotten is forgotten; the room comes back another time
+        with suppress(JobStoreError):  # what is forgotten is forgotten; the room comes back another time
             await self.read(queries.give_back)
         return gone
 
@@ -425,7 +425,7 @@ class Book(Clerk):
     def settle_artifacts(self, there: set[tuple[str, str]]) -> set[tuple[str, str]]:
         """Forget the artifacts of which no file is `there`; returns those (session_id, file) that are left.
 
-        Blocking; for the time between `open` and `run`. Raises BookError.
+        Blocking; for the time between `open` and `run`. Raises JobStoreError.
         """
         if self._file.fresh:
             return set()

@@ -2,7 +2,7 @@
 
 Owns `book.sqlite3` from `open` to `close`, and decides what becomes of a file that cannot be used: what is another's,
 or a newer release's, is refused; what is damaged is moved aside and said to be. Blocking, used by one thread at a
-time. It turns every sqlite3.Error into a BookError, opens the file anew after an error that a connection may not
+time. It turns every sqlite3.Error into a JobStoreError, opens the file anew after an error that a connection may not
 survive, and does not know what the operations mean.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import outcome
 
-from hearth.actors.bridges.hcp.store.queries import BookError, SessionRow, unfinished_sessions
+from hearth.actors.bridges.hcp.store.queries import JobStoreError, SessionRow, unfinished_sessions
 from hearth.audit.record import timestamp
 from hearth.errors import ConfigError, HearthError
 
@@ -53,7 +53,7 @@ _PLAIN: Final = {
 }
 
 
-class BookFile:
+class JobDatabase:
     """One book, from `open` to `close`."""
 
     def __init__(self, directory: Path, durability: Durability) -> None:
@@ -134,13 +134,13 @@ class BookFile:
         return []
 
     def _begin(self) -> sqlite3.Connection:
-        """Make the book that is not there yet. Raises BookError, sqlite3.Error, and then there is none."""
+        """Make the book that is not there yet. Raises JobStoreError, sqlite3.Error, and then there is none."""
         try:
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             if self._durability == "fsync":
                 os.fsync(self._lock)
         except OSError as error:
-            raise BookError(f"HCP book {self.path}: cannot be made: {error.strerror}") from error
+            raise JobStoreError(f"HCP book {self.path}: cannot be made: {error.strerror}") from error
         try:
             self._book = self._connect()
             prepare(self._book, self.key)
@@ -181,16 +181,16 @@ class BookFile:
     def write(self, operations: Sequence[Callable[[sqlite3.Connection], Any]]) -> list[outcome.Outcome[Any]]:
         """Do operations in their order, committed together, and return what came of each.
 
-        One that raises BookError leaves nothing behind and the others alone. What fails the commit fails them all.
+        One that raises JobStoreError leaves nothing behind and the others alone. What fails the commit fails them all.
         """
         try:
             book = self._ready()
             book.execute("BEGIN IMMEDIATE")
             results = [_one(book, operation) for operation in operations]
             book.execute("COMMIT")
-        except (sqlite3.Error, BookError) as error:
+        except (sqlite3.Error, JobStoreError) as error:
             reason = self._failed(error)
-            return [outcome.Error(BookError(reason)) for _ in operations]
+            return [outcome.Error(JobStoreError(reason)) for _ in operations]
         return results
 
     def read(self, operations: Sequence[Callable[[sqlite3.Connection], Any]]) -> list[outcome.Outcome[Any]]:
@@ -200,36 +200,36 @@ class BookFile:
     def _read_one(self, operation: Callable[[sqlite3.Connection], Any]) -> outcome.Outcome[Any]:
         try:
             return outcome.Value(operation(self._ready()))
-        except (sqlite3.Error, BookError) as error:
-            return outcome.Error(BookError(self._failed(error)))
+        except (sqlite3.Error, JobStoreError) as error:
+            return outcome.Error(JobStoreError(self._failed(error)))
         except _UNHOLDABLE as error:
-            return outcome.Error(BookError(f"the HCP book cannot hold that: {error}"))
+            return outcome.Error(JobStoreError(f"the HCP book cannot hold that: {error}"))
 
     def _ready(self) -> sqlite3.Connection:
-        """The open book, whose file is still the one that was opened. Raises BookError, sqlite3.Error."""
+        """The open book, whose file is still the one that was opened. Raises JobStoreError, sqlite3.Error."""
         if self.fresh:
             return self._begin()
         try:
             status = self.path.stat()
         except OSError as error:
             why = _GONE if error.errno == errno.ENOENT else error.strerror
-            raise BookError(f"HCP book {self.path}: {why}") from error
+            raise JobStoreError(f"HCP book {self.path}: {why}") from error
         if self._there != (status.st_dev, status.st_ino):
-            raise BookError(f"HCP book {self.path}: {_GONE}")
+            raise JobStoreError(f"HCP book {self.path}: {_GONE}")
         if self._book is None:
             try:
                 self._book = self._connect()
             except SchemaError as error:
-                raise BookError(f"HCP book {self.path}: {error}") from error
+                raise JobStoreError(f"HCP book {self.path}: {error}") from error
         return self._book
 
-    def _failed(self, error: sqlite3.Error | BookError) -> str:
+    def _failed(self, error: sqlite3.Error | JobStoreError) -> str:
         """After an error: leave no transaction open, nor a connection that may be broken. Returns what to say."""
         if self._book is not None:
             with suppress(sqlite3.Error):
                 if self._book.in_transaction:
                     self._book.execute("ROLLBACK")
-        if isinstance(error, BookError):
+        if isinstance(error, JobStoreError):
             return str(error)
         if _code(error) not in _SURVIVED:
             self._drop()
@@ -242,15 +242,15 @@ def _one(book: sqlite3.Connection, operation: Callable[[sqlite3.Connection], Any
     result: outcome.Outcome[Any]
     try:
         result = outcome.Value(operation(book))
-    except BookError as error:
+    except JobStoreError as error:
         book.execute("ROLLBACK TO one")
         result = outcome.Error(error)
     except sqlite3.IntegrityError as error:
         book.execute("ROLLBACK TO one")
-        result = outcome.Error(BookError(f"the HCP book has that already: {error}"))
+        result = outcome.Error(JobStoreError(f"the HCP book has that already: {error}"))
     except _UNHOLDABLE as error:
         book.execute("ROLLBACK TO one")
-        result = outcome.Error(BookError(f"the HCP book cannot hold that: {error}"))
+        result = outcome.Error(JobStoreError(f"the HCP book cannot hold that: {error}"))
     book.execute("RELEASE one")
     return result
 

@@ -1,7 +1,7 @@
 """What the book says, and the SQL that says it: each function is one operation, inside somebody else's transaction.
 
-Blocking. Raises BookError for what is not so (no such session), sqlite3.Error for a disk or a file that fails; whoever
-runs the transaction turns that into a BookError too. Nothing here keeps a connection, a time or a thread. What is
+Blocking. Raises JobStoreError for what is not so (no such session), and sqlite3.Error for a disk or a file that fails,
+which the caller that runs the transaction turns into a JobStoreError. Nothing here keeps a connection, a time or a thread. What is
 forgotten, and the artifacts' rows, come last.
 
 How an artifact is called: `hcp://SESSION/artifacts/FILE`, and which names SESSION and FILE may be.
@@ -65,11 +65,11 @@ def parse_uri(uri: str) -> ArtifactUri:
     return ArtifactUri(match[1], match[2])
 
 
-class BookError(HearthError):
+class JobStoreError(HearthError):
     """The book cannot do what it is asked; one line that says why. What it did not do has no effect."""
 
 
-class StoryFull(BookError):
+class MessageLogFull(JobStoreError):
     """A session's story or its outcomes have reached their bound; its end is taken nevertheless."""
 
 
@@ -233,10 +233,10 @@ def add_lines(
     state: State | None,
     now: float,
 ) -> None:
-    """Go on with a story. Raises StoryFull."""
+    """Go on with a story. Raises MessageLogFull."""
     no, have, story_bytes, _, _ = _running(book, session_id)
     if story_bytes + sum(map(len, lines)) > limits.story_bytes:
-        raise StoryFull(f"the story of HCP session {session_id} has reached its {limits.story_bytes} bytes")
+        raise MessageLogFull(f"the story of HCP session {session_id} has reached its {limits.story_bytes} bytes")
     _add_lines(book, no, have, lines)
     if phase is not None:
         book.execute("UPDATE sessions SET phase = ? WHERE no = ?", (phase, no))
@@ -257,12 +257,14 @@ def add_checkpoint(
     state: State | None,
     now: float,
 ) -> None:
-    """Write down what came of the operation at a position, and the messages that tell of it. Raises StoryFull."""
+    """Write down what came of the operation at a position, and the messages that tell of it. Raises MessageLogFull."""
     no, _, _, outcome_bytes, checkpoints = _running(book, session_id)
     if number != checkpoints + 1:
-        raise BookError(f"checkpoint {number} of HCP session {session_id} cannot follow number {checkpoints}")
+        raise JobStoreError(f"checkpoint {number} of HCP session {session_id} cannot follow number {checkpoints}")
     if outcome_bytes + len(outcome) > limits.outcome_bytes:
-        raise StoryFull(f"the outcomes of HCP session {session_id} have reached their {limits.outcome_bytes} bytes")
+        raise MessageLogFull(
+            f"the outcomes of HCP session {session_id} have reached their {limits.outcome_bytes} bytes"
+        )
     _add_outcomes(book, no, checkpoints, [outcome])
     book.execute("DELETE FROM begun WHERE session = ? AND position = ?", (no, position))
     add_lines(book, session_id, lines, limits, phase=phase, state=state, now=now)
@@ -295,7 +297,7 @@ def end_session(book: sqlite3.Connection, session_id: str, state: State, lines: 
     book.execute("UPDATE sessions SET state = ?, updated_at = ?, ended_at = ? WHERE no = ?", (state, now, now, no))
 
 
-def read_story(book: sqlite3.Connection, session_id: str) -> list[bytes]:
+def read_messages(book: sqlite3.Connection, session_id: str) -> list[bytes]:
     """A session's messages; none where it is not known."""
     found = book.execute(
         "SELECT line FROM lines WHERE session = (SELECT no FROM sessions WHERE session_id = ?) ORDER BY n",
@@ -305,14 +307,14 @@ def read_story(book: sqlite3.Connection, session_id: str) -> list[bytes]:
 
 
 def read_outcomes(book: sqlite3.Connection, session_id: str, upto: int) -> list[bytes]:
-    """The outcomes 1 to `upto`, as JSON. Raises BookError where not all of them are there."""
+    """The outcomes 1 to `upto`, as JSON. Raises JobStoreError where not all of them are there."""
     found = book.execute(
         "SELECT outcome FROM outcomes WHERE session = (SELECT no FROM sessions WHERE session_id = ?)"
         " AND n <= ? ORDER BY n",
         (session_id, upto),
     ).fetchall()
     if len(found) != upto:
-        raise BookError(f"the HCP book has no checkpoint {upto} of session {session_id}")
+        raise JobStoreError(f"the HCP book has no checkpoint {upto} of session {session_id}")
     return [outcome for (outcome,) in found]
 
 
@@ -323,9 +325,9 @@ def _running(book: sqlite3.Connection, session_id: str) -> tuple[int, int, int, 
         (session_id,),
     ).fetchone()
     if row is None:
-        raise BookError(f"the HCP book has no session {session_id}")
+        raise JobStoreError(f"the HCP book has no session {session_id}")
     if row[5] is not None:
-        raise BookError(f"HCP session {session_id} has ended")
+        raise JobStoreError(f"HCP session {session_id} has ended")
     return row[0], row[1], row[2], row[3], row[4]
 
 
@@ -364,7 +366,7 @@ _ARTIFACTS = (
 )
 
 
-class NoRoom(BookError):
+class NoRoom(JobStoreError):
     """Everything that could give way has done so."""
 
 
@@ -484,11 +486,11 @@ def admit_artifact(
 ) -> list[tuple[str, str]]:
     """Note an artifact, whose file is there; returns those (session_id, file) that had to give way to it.
 
-    All artifacts together have at most `most` bytes. Raises NoRoom, BookError.
+    All artifacts together have at most `most` bytes. Raises NoRoom, JobStoreError.
     """
     row = book.execute("SELECT no, principal FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
     if row is None:
-        raise BookError(f"the HCP book has no session {session_id}")
+        raise JobStoreError(f"the HCP book has no session {session_id}")
     no, principal = row
     assert artifact.size_bytes is not None, "what is kept has been measured"
     sizes = book.execute(
