@@ -127,22 +127,22 @@ def check_paths_blocking(uses: list[PathUse], paths: PathGuard) -> PathVerdicts:
 
 def ignored_args(submit: TaskSubmit, checks: Checks, most: int) -> tuple[str, ...]:
     """Where a submission's args have members that their tools' schemas do not name: the first of them."""
-    strangers = chain.from_iterable(
+    unknown_members = chain.from_iterable(
         _strangers(spec, checks, f"/task/steps/{index}/args") for index, spec in enumerate(submit.steps)
     )
-    return tuple([one.pointer for one in islice(strangers, most)])
+    return tuple([one.pointer for one in islice(unknown_members, most)])
 
 
 def _strangers(spec: StepSpec, checks: Checks, at: str) -> list[UnknownMember]:
     known = checks.known.get(spec.tool)
-    return [] if known is None else known.strangers(spec.args, at)
+    return [] if known is None else known.unknown_members(spec.args, at)
 
 
 def _resolve(index: int, spec: StepSpec, checks: Checks, *, strict: bool) -> StepRun:
     """Check args against the tool's schema, and find the bus they name."""
-    if strict and (strangers := _strangers(spec, checks, "")):
+    if strict and (unknown_members := _strangers(spec, checks, "")):
         # Before the schema, which would miss the member that is misspelt.
-        raise _at_step(refusal(strangers, f"step {index} ({spec.tool}): "), index, spec.tool)
+        raise _at_step(refusal(unknown_members, f"step {index} ({spec.tool}): "), index, spec.tool)
     validator = checks.validators[spec.tool]
     if not validator.accepts(spec.args):
         pointer, reason = validator.explain(spec.args)
@@ -202,7 +202,6 @@ class Admission:
 
     __slots__ = (
         "_account",
-        "_book",
         "_checks",
         "_deadman",
         "_grant",
@@ -210,6 +209,7 @@ class Admission:
         "_rates",
         "_services",
         "_session_id",
+        "_task_registry",
     )
 
     def __init__(
@@ -218,7 +218,7 @@ class Admission:
         principal: str,
         grant: Grant,
         rates: RateLimits,
-        book: TaskRegistry,
+        task_registry: TaskRegistry,
         services: TaskServices,
         checks: Checks,
         account: Account,
@@ -230,7 +230,7 @@ class Admission:
         self._principal = principal
         self._grant = grant
         self._rates = rates
-        self._book = book
+        self._task_registry = task_registry
         self._services = services
         self._checks = checks
         self._deadman = deadman
@@ -252,9 +252,9 @@ class Admission:
         """
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, looked)
-            asker = Requester(self._session_id, new_id(), self._principal, self._deadman)
+            requester = Requester(self._session_id, new_id(), self._principal, self._deadman)
             try:
-                self._require_room(submit, steps, asker, followers)
+                self._require_room(submit, steps, requester, followers)
                 if submit.constraints.dry_run:
                     self._require_rehearsal(now)
             except RpcError:
@@ -267,17 +267,17 @@ class Admission:
         def acknowledge(error: RpcError | None) -> None:
             if error is not None:
                 ask.error(error)
-                self._book.settle_key(submit, error)
+                self._task_registry.settle_key(submit, error)
                 return
             follower = ask.follower if submit.subscribe else None
-            accepted = {"task_id": asker.task_id, "status": "QUEUED"}
+            accepted = {"task_id": requester.task_id, "status": "QUEUED"}
             ask.result(accepted if follower is None else {**accepted, "subscribed": True})
             if follower is not None:
                 follower.follow(task.log, 1)
-            self._book.settle_key(submit, None)
+            self._task_registry.settle_key(submit, None)
 
         task = TaskActor(
-            asker,
+            requester,
             submit.intent,
             steps,
             submit.constraints,
@@ -288,7 +288,7 @@ class Admission:
             on_end=on_end,
         )
         self.name_ignored(ask, submit)
-        self._book.enter(task, submit)
+        self._task_registry.enter(task, submit)
         if submit.constraints.dry_run:
             # It was allowed as the task itself would be, and does nothing that a rate bounds.
             self._rates.put_back(tokens, now)
@@ -314,15 +314,15 @@ class Admission:
             raise
         return {"event": "mcp.use", "session_id": self._session_id, "principal": self._principal, "tool": name}
 
-    def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], asker: Requester, followers: int) -> None:
+    def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], requester: Requester, followers: int) -> None:
         """Refuse what is well but cannot be served now: no room for it, no audit log, a bus known to be busy."""
-        self._book.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
+        self._task_registry.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
         failure = self._services.journal.failure
         if failure is not None and any(step.guarded for step in steps):
             raise AuditUnavailable(data={"reason": failure, "effect": "none"})
         if submit.constraints.on_busy == "fail" and not submit.constraints.dry_run:
             for step in steps:
-                busy = step.bus.known_busy(asker)
+                busy = step.bus.known_busy(requester)
                 if busy is not None:
                     raise busy
 

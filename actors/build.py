@@ -111,7 +111,7 @@ def build_parts(
         paths=PathGuard(config.files.read, config.files.write),
         journal=journal,
         audit_head=lambda: journal.head,
-        ledger=OutputsFile(Path(f"{real(audit.path)}.outputs")),
+        outputs_file=OutputsFile(Path(f"{real(audit.path)}.outputs")),
         launcher=launcher,
         limits=config.limits,
         clock=clock,
@@ -166,7 +166,7 @@ def _meter(config: Config, board: Board, journal: Journal) -> EnergyMeter:
     """What measures the card's price; of no driver where the price is known, or is not to be measured."""
     wanted = config.card.measure_energy and config.card.base_cost_joules is None
     driver = board.drivers.get(SENSORS_BUS) if wanted else None
-    return EnergyMeter(cast("KernelSensors | None", driver), lambda: sum(journal.tally.steps.values()))
+    return EnergyMeter(cast("KernelSensors | None", driver), lambda: sum(journal.metrics.steps.values()))
 
 
 def audit_settings(config: Config) -> AuditSettings:

@@ -55,7 +55,7 @@ class Directory(Protocol):
     """The runtime's face to connections."""
 
     @property
-    def desk(self) -> JobServer | None:
+    def job_server(self) -> JobServer | None:
         """Where whole jobs are handed in, if anywhere."""
         ...
 
@@ -78,16 +78,16 @@ class Connection:
         "_directory",
         "_in_flight",
         "_max_outstanding",
+        "_metrics",
         "_opened",
         "_opening",
         "_partial",
         "_principal",
         "_protocol",
         "_settled",
-        "_tally",
         "_untold",
         "_weighty",
-        "outbox",
+        "send_queue",
     )
 
     def __init__(
@@ -100,7 +100,7 @@ class Connection:
         max_document_bytes: int = 1 << 20,
         max_batch: int = 64,
         max_values: int = MAX_VALUES,
-        tally: Metrics | None = None,
+        metrics: Metrics | None = None,
         account: Account | None = None,
     ) -> None:
         self._account = unlimited() if account is None else account
@@ -115,13 +115,13 @@ class Connection:
         self._batch: object = None
         self._weighty = 0
         self._settled: trio.Event | None = None
-        self._tally = tally
+        self._metrics = metrics
         self._opened: list[Session] = []
         self._opening: dict[Call, Session] = {}
         self._untold: list[Session] = []
         self._partial = 0
         """Bytes of a document that has not come whole, as far as they are charged."""
-        self.outbox = SendQueue(self._account)
+        self.send_queue = SendQueue(self._account)
 
     # --- the actor ----------------------------------------------------------------------------------------------
 
@@ -134,28 +134,28 @@ class Connection:
                 await self._read()
                 with trio.move_on_after(LINGER):
                     await self._fewer_than(1)
-                self.outbox.finish()
+                self.send_queue.finish()
         finally:
-            followed = self.outbox.follows
-            self.outbox.abandon()
+            followed = self.send_queue.follows
+            self.send_queue.abandon()
             self._account.release(CONNECTION_BYTES + self._partial)
             self._partial = 0
             untold = {*self._opening.values(), *self._untold}
             for session in self._opened:
-                session.post(Disconnected(self.outbox, session in untold, followed))
+                session.post(Disconnected(self.send_queue, session in untold, followed))
             with trio.CancelScope(shield=True):
                 await self._carrier.aclose()
 
     def finish(self) -> None:
         """The server is ending: send what is due, then close."""
-        self.outbox.finish()
+        self.send_queue.finish()
 
     async def _write(self, connection: trio.CancelScope) -> None:
-        batch, send = self.outbox.batch, self._carrier.send
+        batch, send = self.send_queue.batch, self._carrier.send
         try:
             while documents := await batch():
                 await send(documents)
-                if self._untold and not self.outbox.size:
+                if self._untold and not self.send_queue.size:
                     self._untold.clear()
         except PeerGone:
             pass
@@ -186,7 +186,7 @@ class Connection:
                 self._hold_partial(protocol.partial_bytes)
             except QueueFull as error:
                 # The rest of the document could not be told from what follows it.
-                self.outbox.push(dump_error(None, error))
+                self.send_queue.push(dump_error(None, error))
                 return
 
     async def _take(self, event: Event) -> None:
@@ -206,11 +206,11 @@ class Connection:
 
     async def _turn(self) -> None:
         """Wait until another document may be looked at: while its principal has no memory left, few at a time."""
-        if self.outbox.size > HIGH_WATER:
-            await self.outbox.room(HIGH_WATER)
+        if self.send_queue.size > HIGH_WATER:
+            await self.send_queue.room(HIGH_WATER)
         if self._account.full:
             await self._fewer_than(WEIGHTY_AT_ONCE)
-            await self.outbox.room(0)
+            await self.send_queue.room(0)
 
     def _hold_partial(self, size: int) -> None:
         """Charge what is held of a document that has not come whole. Raises QueueFull."""
@@ -224,9 +224,9 @@ class Connection:
             raise self._account.refusal(grown)
 
     def _refuse_document(self, answer: Answer) -> None:
-        if self._tally is not None:
-            self._tally.refused_documents += 1
-        self.outbox.push(answer.data)
+        if self._metrics is not None:
+            self._metrics.refused_documents += 1
+        self.send_queue.push(answer.data)
 
     async def _fewer_than(self, bound: int) -> None:
         """Wait until fewer than `bound` requests are under way."""
@@ -237,8 +237,8 @@ class Connection:
         """Wait until another weighty call may be under way, and count it."""
         while self._weighty >= WEIGHTY_AT_ONCE:
             await self._one_settled()
-        if self.outbox.size > HIGH_WATER:
-            await self.outbox.room(HIGH_WATER)
+        if self.send_queue.size > HIGH_WATER:
+            await self.send_queue.room(HIGH_WATER)
         self._weighty += 1
 
     async def _one_settled(self) -> None:
@@ -252,7 +252,7 @@ class Connection:
         if call.id is not None and call.batch is not None and call.batch is not self._batch:
             # The calls of a batch come one after the other, so the last one seen is all there is to remember.
             self._batch = call.batch
-            self.outbox.hold()
+            self.send_queue.hold()
         try:
             weight, call.weight = call.weight, 0
             call.weight = self._charged(weight)
@@ -262,10 +262,10 @@ class Connection:
                 self._open(call)
                 return
             if call.method.startswith("hcp."):
-                if self._directory.desk is None:
+                if self._directory.job_server is None:
                     raise MethodNotFound(data={"method": call.method, "reason": _NO_DESK})
                 ask = ConnectionRequest(self, call, *read_params(call.method, call.params))
-                self._directory.desk.call(self._principal, ask, self.outbox)
+                self._directory.job_server.call(self._principal, ask, self.send_queue)
                 return
             # The session first, the shape of the rest after it (design §8).
             session = self._directory.find_session(read_session_id(call.params), self._principal.key)
@@ -284,7 +284,7 @@ class Connection:
     def _hand_in(self, event: HcpDocument) -> None:
         """Hand an HCP message to the desk, which answers in its own time."""
         self._in_flight += 1
-        if self._directory.desk is None:
+        if self._directory.job_server is None:
             self.settle(dump_error(None, InvalidRequest(data={"reason": _NO_DESK})), 0)
             return
         try:
@@ -292,7 +292,7 @@ class Connection:
         except QueueFull as error:
             self.settle(dump_error(None, error), 0)
             return
-        self._directory.desk.receive(self._principal, ConnectionHcpRequest(self, event.value, weight))
+        self._directory.job_server.receive(self._principal, ConnectionHcpRequest(self, event.value, weight))
 
     def _open(self, call: Call) -> None:
         opening, ignored = read_params(call.method, call.params)
@@ -325,8 +325,8 @@ class Connection:
         self._answered(call, self._protocol.error(call, error), error.symbol)
 
     def _answered(self, call: Call, line: bytes | None, outcome: str) -> None:
-        if self._tally is not None:
-            self._tally.requests[call.method, outcome] += 1
+        if self._metrics is not None:
+            self._metrics.requests[call.method, outcome] += 1
         if call.method in WEIGHTY:
             self._weighty -= 1
         elif call.method == "session.open" and (session := self._opening.pop(call, None)) is not None:
@@ -337,15 +337,15 @@ class Connection:
             self._account.release(kept)
             self._account.add(batch.kept)
         self.settle(line, call.weight)
-        if line is not None and call.batch is not None and not self.outbox.gone:
-            self.outbox.unhold()
+        if line is not None and call.batch is not None and not self.send_queue.gone:
+            self.send_queue.unhold()
 
     def settle(self, line: bytes | None, weight: int) -> None:
         """One that was under way no longer is, nor what it weighed; send its answer, if it has one."""
         self._in_flight -= 1
         self._account.release(weight)
-        if line is not None and not self.outbox.gone:
-            self.outbox.push(line)
+        if line is not None and not self.send_queue.gone:
+            self.send_queue.push(line)
         if self._settled is not None:
             self._settled.set()
 
@@ -359,7 +359,7 @@ class Connection:
 class ReplyPath(Protocol):
     """The side of a connection that they are settled on."""
 
-    outbox: SendQueue
+    send_queue: SendQueue
 
     def answer(self, call: Call, value: Any) -> None:
         """Send a call's result."""
@@ -385,7 +385,7 @@ class ConnectionRequest:
     @property
     def follower(self) -> SendQueue:
         """Who is sent the events this request asks for."""
-        return self._connection.outbox
+        return self._connection.send_queue
 
     def result(self, value: Any) -> None:
         """See Ask."""
@@ -410,10 +410,10 @@ class ConnectionHcpRequest:
         """See Letter."""
         self._connection.settle(line, self._weight)
 
-    def follow(self, story: History, from_seq: int) -> None:
+    def follow(self, message_log: History, from_seq: int) -> None:
         """See Letter."""
-        if not self._connection.outbox.gone:
-            self._connection.outbox.follow(story, from_seq)
+        if not self._connection.send_queue.gone:
+            self._connection.send_queue.follow(message_log, from_seq)
         self._connection.settle(None, self._weight)
 
     def done(self) -> None:

@@ -102,19 +102,19 @@ class LocalLink(SessionLink):
         return opened
 
     async def call(
-        self, method: str, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+        self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> Mapping[str, Any]:
         """See Link."""
-        return await self._ask(method, params, take_back=take_back)
+        return await self._ask(method, params, compensate=compensate)
 
     async def submit(
-        self, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+        self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], Following | None]:
         """See Link."""
         following = LocalFollowing(self, {})
         follower = following.follower
         try:
-            answer = await self._ask("task.submit", {**params, "subscribe": True}, follower, take_back=take_back)
+            answer = await self._ask("task.submit", {**params, "subscribe": True}, follower, compensate=compensate)
         except BaseException:
             follower.close()
             raise
@@ -131,7 +131,7 @@ class LocalLink(SessionLink):
         params: Mapping[str, Any],
         follower: EventSink | None = None,
         *,
-        take_back: TakeBack | None = None,
+        compensate: TakeBack | None = None,
     ) -> Mapping[str, Any]:
         session = self._session(params["session_id"])
         # Once through JSON, as on a wire: what a caller changes afterwards cannot change what was accepted, and what
@@ -142,10 +142,10 @@ class LocalLink(SessionLink):
         try:
             value = await ask.slot.get()
         except BaseException:
-            if take_back is not None:
+            if compensate is not None:
 
                 def abandoned(value: Any) -> None:
-                    undo = take_back(value)
+                    undo = compensate(value)
                     if undo is not None:
                         self.tell(*undo)
 
@@ -358,20 +358,20 @@ class LocalRequest:
 class LocalHcpRequest:
     """An HCP message of this process. Implements `asks.Letter`."""
 
-    __slots__ = ("_outbox", "document")
+    __slots__ = ("_send_queue", "document")
 
-    def __init__(self, document: Mapping[str, Any], outbox: SendQueue) -> None:
+    def __init__(self, document: Mapping[str, Any], send_queue: SendQueue) -> None:
         self.document = document
-        self._outbox = outbox
+        self._send_queue = send_queue
 
     def answer(self, line: bytes) -> None:
         """See Letter."""
-        self._outbox.push(line)
+        self._send_queue.push(line)
 
-    def follow(self, story: History, from_seq: int) -> None:
+    def follow(self, message_log: History, from_seq: int) -> None:
         """See Letter."""
-        if not self._outbox.gone:
-            self._outbox.follow(story, from_seq)
+        if not self._send_queue.gone:
+            self._send_queue.follow(message_log, from_seq)
 
     def done(self) -> None:
         """See Letter."""
@@ -390,7 +390,7 @@ class LocalJobs:
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime = runtime
         self._principal = principal
-        self._outbox = SendQueue()
+        self._send_queue = SendQueue()
         self._jobs: JobRouter | None = None
 
     @property
@@ -400,45 +400,45 @@ class LocalJobs:
             from hearth.client.job_stream import JobRouter
 
             self._jobs = JobRouter(self)
-            if self._outbox.gone:
+            if self._send_queue.gone:
                 self._jobs.end(_ended)
         return self._jobs
 
     async def run(self) -> None:
         """Bring what the desk sends to whoever waits for it, until cancelled."""
         try:
-            while lines := await self._outbox.batch():
+            while lines := await self._send_queue.batch():
                 for line in lines:
                     self.delegations.receive(orjson.loads(line))
         finally:
-            self._outbox.abandon()
+            self._send_queue.abandon()
             if self._jobs is not None:
                 self._jobs.end(_ended)
 
     def send_message(self, line: bytes) -> None:
         """See Post."""
-        self._desk().receive(self._principal, LocalHcpRequest(orjson.loads(line), self._outbox))
+        self._job_server().receive(self._principal, LocalHcpRequest(orjson.loads(line), self._send_queue))
 
     async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See Post."""
         read, ignored = read_params(method, orjson.loads(dumps(params)))
         ask = LocalRequest(read, ignored=ignored)
-        self._desk().call(self._principal, ask, self._outbox)
+        self._job_server().call(self._principal, ask, self._send_queue)
         answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await ask.slot.get()))
         return answer
 
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """See Post."""
         with suppress(RpcError):
-            self._desk().call(self._principal, LocalRequest(METHODS[method](params)), self._outbox)
+            self._job_server().call(self._principal, LocalRequest(METHODS[method](params)), self._send_queue)
 
     def settled(self) -> None:
         """See Post. Nobody waits for it: with the runtime its jobs end."""
 
-    def _desk(self) -> JobServer:
-        if self._runtime.desk is None:
+    def _job_server(self) -> JobServer:
+        if self._runtime.job_server is None:
             raise MethodNotFound("this runtime takes no whole jobs: [hcp] serve = false")
-        return self._runtime.desk
+        return self._runtime.job_server
 
 
 def _ended(when: str) -> CarrierError:

@@ -51,7 +51,7 @@ class Reader(Protocol):
         """True when the reader will never read again."""
         ...
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """There is something to read, or the history has ended. Must not block, and must not publish."""
 
 
@@ -59,7 +59,7 @@ class History(Protocol):
     """What can be followed: lines that are numbered from 1, written by one and read by any number."""
 
     @property
-    def tally(self) -> Metrics | None:
+    def metrics(self) -> Metrics | None:
         """Where what is sent of it is counted, if it is."""
         ...
 
@@ -104,17 +104,17 @@ class EventLog(Retained):
         "_readers",
         "ended",
         "last_seq",
-        "tally",
+        "metrics",
         "task_id",
         "was_followed",
     )
 
     def __init__(
-        self, task_id: str, tally: Metrics | None = None, account: Account | None = None, reserved: int = 0
+        self, task_id: str, metrics: Metrics | None = None, account: Account | None = None, reserved: int = 0
     ) -> None:
         super().__init__(account, reserved)
         self.task_id = task_id
-        self.tally = tally
+        self.metrics = metrics
         """Where events are counted, if they are."""
         self.last_seq = 0
         self.ended = False
@@ -132,8 +132,8 @@ class EventLog(Retained):
         entry = (seq, _HEAD + params + _TAIL)
         # Only now: what is not JSON has raised, and must leave no hole in the numbers.
         self.last_seq = seq
-        if self.tally is not None:
-            self.tally.events[phase] += 1
+        if self.metrics is not None:
+            self.metrics.events[phase] += 1
         size = len(entry[1]) + _OVERHEAD
         if phase == "progress":
             self._keep_progress(entry, size)
@@ -143,7 +143,7 @@ class EventLog(Retained):
             self.ended = phase == "task_finish"
         for reader in self._readers:
             if not reader.gone:
-                reader.poke()
+                reader.notify()
         if self.ended:
             self.was_followed = self.followed
             self._readers = {}
@@ -166,7 +166,7 @@ class EventLog(Retained):
             # In no time, however many follow: a new task is attached to by all who follow its session, in one turn.
             self._readers[reader] = None
         if self.last_seq:
-            reader.poke()
+            reader.notify()
 
     def detach(self, reader: Reader) -> None:
         """Poke `reader` no more."""
@@ -208,7 +208,7 @@ class EventReader:
         self.gone = False
         log.attach(self)
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """See Reader."""
         self._event.set()
 

@@ -3,7 +3,7 @@
 `post` never waits. With durability "os" it hands the records to the kernel there and then. Otherwise, and whenever
 something is in the way, the actor takes every record that is there in one wake-up, seals and writes them
 together, and answers; while a sync runs in its thread, what arrives forms the next commit. It never waits for
-more to come, and it interprets no record; it has each counted (see `tally`).
+more to come, and it interprets no record; it has each counted (see `metrics`).
 
 When the log cannot be written, receipts fail and the records are kept, as many as memory allows them. They are
 written later, in their order, behind an `audit.resume` record and with `"late": true`: a record that tells of
@@ -99,7 +99,7 @@ class Journal:
         """Posts in the mailbox: while there are any, later ones queue behind them."""
         self._in_place = False
         self._bug: Exception | None = None
-        self.tally = Metrics()
+        self.metrics = Metrics()
         """What the records tell, and what others count, in numbers."""
         self.failures = 0
         """How often the log has become one that cannot be written."""
@@ -138,7 +138,7 @@ class Journal:
         ones tell of nothing that was changed or disclosed: while the log cannot be written they displace no others.
         """
         receipt = Receipt()
-        count = self.tally.record
+        count = self.metrics.record
         for record in records:
             count(record)
         if self._closed or self._hung:

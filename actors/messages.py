@@ -73,7 +73,7 @@ class HcpRequest(Protocol):
     def answer(self, line: bytes) -> None:
         """Send one message, a whole line, and no more."""
 
-    def follow(self, story: History, from_seq: int) -> None:
+    def follow(self, message_log: History, from_seq: int) -> None:
         """Send a session's messages from there on, until it ends or its caller does."""
 
     def done(self) -> None:
@@ -83,7 +83,7 @@ class HcpRequest(Protocol):
 class JobServer(Protocol):
     """Where whole jobs are handed in: HCP messages, and the hcp.* methods, of any carrier."""
 
-    def receive(self, principal: Principal, letter: HcpRequest) -> None:
+    def receive(self, principal: Principal, request: HcpRequest) -> None:
         """Take a message; it is answered later. Never raises for anything a caller can send."""
 
     def call(self, principal: Principal, ask: Request, reader: MessageSink) -> None:

@@ -72,7 +72,7 @@ class Refusals:
         self._count(_Key(event, "principal", principal), code)
         return False
 
-    def admit_stranger(self, event: str, carrier: str, peer: str) -> bool:
+    def admit_unauthenticated(self, event: str, carrier: str, peer: str) -> bool:
         """The same for a peer that could not prove who it is."""
         now = trio.current_time()
         if (

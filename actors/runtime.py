@@ -69,9 +69,9 @@ REOPEN_PATIENCE = 1.0
 device that is not there is not waited for: the next start knows what is owed."""
 
 
-def disown_outputs(ledger: OutputsFile, buses: Mapping[str, Bus], board: str, audit: Callable[..., None]) -> None:
+def disown_outputs(outputs_file: OutputsFile, buses: Mapping[str, Bus], board: str, audit: Callable[..., None]) -> None:
     """Put on record what an earlier run may have left driven and nobody here can bring to a safe state; forget it."""
-    found = ledger.found
+    found = outputs_file.found
     if found.trouble is not None:
         moved = {"file": found.aside.name} if found.aside is not None else {}
         audit("outputs.unknown", reason=found.trouble, **moved)
@@ -80,7 +80,7 @@ def disown_outputs(ledger: OutputsFile, buses: Mapping[str, Bus], board: str, au
             reason = f"board {board} has no such bus"
             log.warning("bus %s: %s: outputs %s are left as they are", bus_id, reason, list(outputs))
             audit("outputs.unknown", reason=reason, bus=bus_id, outputs=list(outputs))
-            ledger.strike(bus_id, outputs)
+            outputs_file.strike(bus_id, outputs)
 
 
 async def start_buses(buses: Mapping[str, Bus], outer: trio.Nursery, audit: Callable[..., None]) -> None:
@@ -133,7 +133,7 @@ class RuntimeParts:
     limits: Any
     """`hearth.config.model.LimitsConfig`."""
     clock: Callable[[], float] = time.time
-    ledger: OutputsFile = field(factory=OutputsFile)
+    outputs_file: OutputsFile = field(factory=OutputsFile)
     """Which outputs are driven; opened, where it has a file."""
     launcher: LauncherClient | None = None
     """What starts programs, where proc.exec is a tool; closed by who runs the parts."""
@@ -159,7 +159,7 @@ class RuntimeParts:
         Blocking. Raises ConfigError.
         """
         notes = self.journal.open()
-        return [*notes, *self.ledger.open(self.clock()), *self.open_card(self.clock())]
+        return [*notes, *self.outputs_file.open(self.clock()), *self.open_card(self.clock())]
 
 
 class Runtime:
@@ -178,7 +178,7 @@ class Runtime:
         self.listeners: list[str] = []
         """Where clients may connect, as health tells it."""
         self._policed: Mapping[str, Ranked] = {**parts.registry, **CARD_TOOLS}
-        self.desk: JobServer | None = None
+        self.job_server: JobServer | None = None
         """Where whole jobs are handed in (HCP), while there is such a place."""
         self.serves_mcp = False
         """Whether HTTP listeners have /mcp, as mcp.info tells it."""
@@ -186,12 +186,12 @@ class Runtime:
         self._running = 0
         self._one_ended = trio.Event()
         self._over = trio.Event()
-        self._alarms = Timers(self._nudge)
+        self._timers = Timers(self._notify_timer)
         limits = parts.limits
         self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
         """What is kept for each principal."""
         self.buses = {
-            bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit, ledger=parts.ledger)
+            bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit, outputs_file=parts.outputs_file)
             for bus_id, driver in parts.drivers.items()
         }
         validators, known = {}, {}
@@ -221,7 +221,7 @@ class Runtime:
                 mcp_endpoints=lambda: endpoints(self.listeners, over_http=self.serves_mcp),
                 agent_card=self.agent_card,
             ),
-            wake_at=self._alarms.set,
+            wake_at=self._timers.set,
             forget=self._forget,
         )
 
@@ -263,7 +263,7 @@ class Runtime:
 
     def refused(self, carrier: str, peer: str, reason: str) -> None:
         """Record that a peer could not prove who it is (an address, and why)."""
-        if self.refusals.admit_stranger("auth.reject", carrier, peer):
+        if self.refusals.admit_unauthenticated("auth.reject", carrier, peer):
             log.info("%s: refused %s: %s", carrier, peer, reason)
             self.audit("auth.reject", carrier=carrier, peer=peer, reason=reason)
 
@@ -293,7 +293,7 @@ class Runtime:
 
     def _forget(self, session: Session) -> None:
         if self._sessions.pop(session.session_id, None) is not None:
-            self._alarms.forget(session.session_id)
+            self._timers.forget(session.session_id)
             count = self._per_principal[session.principal] - 1
             if count:
                 self._per_principal[session.principal] = count
@@ -311,7 +311,7 @@ class Runtime:
             "session.close", session_id=session.session_id, principal=session.principal, reason=reason, **details
         )
 
-    def _nudge(self, session_id: str) -> None:
+    def _notify_timer(self, session_id: str) -> None:
         session = self._sessions.get(session_id)
         if session is not None:
             session.post(TIMER_FIRED)
@@ -336,9 +336,13 @@ class Runtime:
         if self.parts.audit_head is not None:
             audit["seq"], audit["head"] = self.parts.audit_head()
         buses = {bus_id: bus.health() for bus_id, bus in self.buses.items()}
-        ledger = self.parts.ledger
-        ledger.flush()
-        ok = failure is None and ledger.failure is None and all(bus.state == "ready" for bus in self.buses.values())
+        outputs_file = self.parts.outputs_file
+        outputs_file.flush()
+        ok = (
+            failure is None
+            and outputs_file.failure is None
+            and all(bus.state == "ready" for bus in self.buses.values())
+        )
         health = {
             "ok": ok,
             "version": __version__,
@@ -351,8 +355,8 @@ class Runtime:
             health["listeners"] = self.listeners
         if self.parts.sandbox is not None:
             health["sandbox"] = self.parts.sandbox
-        if ledger.failure is not None:
-            health["outputs"] = {"ok": False, "reason": ledger.failure}
+        if outputs_file.failure is not None:
+            health["outputs"] = {"ok": False, "reason": outputs_file.failure}
         return health
 
     def agent_card(self) -> Mapping[str, Any] | None:
@@ -373,7 +377,7 @@ class Runtime:
         """
         try:
             async with trio.open_nursery() as nursery:
-                await nursery.start(self._keep_house)
+                await nursery.start(self._serve_actors)
                 try:
                     yield self
                 finally:
@@ -384,30 +388,30 @@ class Runtime:
             self.closing = True
             self.parts.paths.close()
 
-    async def _keep_house(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _serve_actors(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Run all actors until `_over`: journal, buses and alarms in the outer nursery, sessions in the inner one."""
         journal = self.parts.journal
         try:
-            with trio.CancelScope() as house:
+            with trio.CancelScope() as serving:
                 async with trio.open_nursery() as outer:
                     await outer.start(journal.run)
-                    disown_outputs(self.parts.ledger, self.buses, self.parts.board.name, self.audit)
+                    disown_outputs(self.parts.outputs_file, self.buses, self.parts.board.name, self.audit)
                     await start_buses(self.buses, outer, self.audit)
                     confined = {} if self.parts.sandbox is None else {"sandbox": self.parts.sandbox}
                     self.audit("daemon.start", board=self.parts.board.name, buses=sorted(self.buses), **confined)
                     journal.checkpoint()
-                    outer.start_soon(self._alarms.run)
+                    outer.start_soon(self._timers.run)
                     outer.start_soon(self.refusals.run)
                     if self.parts.energy is not None:
                         outer.start_soon(self.parts.energy.run)
-                    house.shield = True
+                    serving.shield = True
                     async with trio.open_nursery() as sessions:
                         self._nursery = sessions
                         task_status.started()
                         await self._over.wait()
                     self._nursery = None
                     await settle_buses(self.buses)
-                    self.parts.ledger.flush()
+                    self.parts.outputs_file.flush()
                     self.refusals.flush()
                     self.audit("daemon.stop")
                     journal.checkpoint()

@@ -32,10 +32,10 @@ MOST_EVENTS = 64
 class Cursor:
     """One connection's place in one history."""
 
-    __slots__ = ("_log", "_next", "_outbox", "dropped", "queued")
+    __slots__ = ("_log", "_next", "_send_queue", "dropped", "queued")
 
-    def __init__(self, outbox: SendQueue, log: History, from_seq: int) -> None:
-        self._outbox = outbox
+    def __init__(self, send_queue: SendQueue, log: History, from_seq: int) -> None:
+        self._send_queue = send_queue
         self._log: History | None = log
         self._next = from_seq
         self.queued = False
@@ -45,12 +45,12 @@ class Cursor:
     @property
     def gone(self) -> bool:
         """See events.Reader."""
-        return self._outbox.gone
+        return self._send_queue.gone
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """See events.Reader."""
         if not self.queued:
-            self._outbox.queue_feed(self)
+            self._send_queue.queue_feed(self)
 
     def due(self) -> tuple[list[bytes], int]:
         """The next events as lines, and the number to go on from once they are taken."""
@@ -67,14 +67,14 @@ class Cursor:
         """These will be sent; returns whether there are more by now, and then it is to stay in the queue."""
         log = self._log
         assert log is not None, "it has been dropped"
-        if (tally := log.tally) is not None:
-            tally.sent += len(found)
+        if (metrics := log.metrics) is not None:
+            metrics.sent += len(found)
             # The numbers have no holes but where progress events have given way.
-            tally.skipped += after - self._next - len(found)
+            metrics.skipped += after - self._next - len(found)
         self._next = after
         self.queued = self._next <= log.last_seq
         if log.ended and not self.queued:
-            self._outbox.finished(log)
+            self._send_queue.finished(log)
         return self.queued
 
     def drop(self) -> None:
@@ -145,15 +145,15 @@ class SendQueue:
         else:
             log.hold()
             self._charge(FEED_BYTES)
-        feed = self._feeds[log] = Cursor(self, log, from_seq)
-        log.attach(feed)
+        cursor = self._feeds[log] = Cursor(self, log, from_seq)
+        log.attach(cursor)
 
     def unfollow(self, log: History) -> None:
         """Send no more of a history."""
-        feed = self._feeds.pop(log, None)
-        if feed is not None:
-            log.detach(feed)
-            self._drop(feed)
+        cursor = self._feeds.pop(log, None)
+        if cursor is not None:
+            log.detach(cursor)
+            self._drop(cursor)
             self._let_go(log)
 
     @property
@@ -177,9 +177,9 @@ class SendQueue:
         else:
             self._account.release(-size)
 
-    def _drop(self, feed: Cursor) -> None:
-        feed.drop()
-        if not feed.queued:
+    def _drop(self, cursor: Cursor) -> None:
+        cursor.drop()
+        if not cursor.queued:
             return
         self._dropped += 1
         if self._dropped > 64 and self._dropped > (len(self._items) + len(self._held)) // 2:
@@ -188,13 +188,13 @@ class SendQueue:
             self._held = [held for held in self._held if not held.dropped]
             self._dropped = 0
 
-    def queue_feed(self, feed: Cursor) -> None:
+    def queue_feed(self, cursor: Cursor) -> None:
         """A history has something new."""
-        feed.queued = True
+        cursor.queued = True
         if self._holds:
-            self._held.append(feed)
+            self._held.append(cursor)
             return
-        self._items.append(feed)
+        self._items.append(cursor)
         self._wake()
 
     def hold(self) -> None:
@@ -296,8 +296,8 @@ class SendQueue:
     def abandon(self) -> None:
         """The connection is gone: forget what waits and follow nothing."""
         self.gone = self.closing = True
-        for log, feed in self._feeds.items():
-            log.detach(feed)
+        for log, cursor in self._feeds.items():
+            log.detach(cursor)
         for log in (*self._feeds, *self._finished):
             log.let_go()
         self._charge(-self._charged)

@@ -99,19 +99,19 @@ class Session:
     __slots__ = (
         "_account",
         "_admission",
-        "_audience",
-        "_book",
         "_charged",
         "_closers",
         "_grant",
         "_handling",
+        "_idle_timer",
         "_inbox",
         "_lookups",
         "_nursery",
         "_opener",
         "_opening",
         "_services",
-        "_silence",
+        "_subscribers",
+        "_task_registry",
         "_unrecorded",
         "_winding_up",
         "end_recorded",
@@ -137,21 +137,21 @@ class Session:
         self._opener: EventSink | None = None
         self._services = services
         self._inbox: Mailbox[Message] = Mailbox()
-        self._book = TaskRegistry(services.limits.max_tasks, services.limits.history, account)
+        self._task_registry = TaskRegistry(services.limits.max_tasks, services.limits.history, account)
         self._admission = Admission(
             self.session_id,
             principal,
             grant,
             RateLimits(grant, principal, services.rates),
-            self._book,
+            self._task_registry,
             services.tasks,
             services.checks,
             account,
             deadman=opening.heartbeat_ms is not None or opening.on_disconnect == "close",
         )
-        self._audience = Subscribers(self._book, account)
+        self._subscribers = Subscribers(self._task_registry, account)
         self._lookups: set[trio.CancelScope] = set()
-        self._silence = IdleTimer(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
+        self._idle_timer = IdleTimer(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
         self._handling: Request | None = None
         self._closers: list[Request] = []
         self.reason: str | None = None
@@ -195,13 +195,13 @@ class Session:
             self._handling = None
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                self._check_silence()
+                self._check_idle()
                 await self._serve()
                 self._services.forget(self)
                 await self._wind_up()
         finally:
             self._services.forget(self)
-            self._book.close()
+            self._task_registry.close()
             self._account.release(self._charged)
             if self._handling is not None:
                 self._handling.error(InternalError())
@@ -242,7 +242,7 @@ class Session:
                     handling.error(InternalError())
                 for message in messages:
                     refuse(message, SessionInvalid())
-                for task in self._book.all_live():
+                for task in self._task_registry.all_live():
                     task.cancel("session crashed")
                 raise
 
@@ -257,23 +257,23 @@ class Session:
             self.reason = CLOSED
             self._closers.append(message)
         else:
-            self._silence.heard_at = trio.current_time()
+            self._idle_timer.heard_at = trio.current_time()
             self._handle(message, {})
 
     def _notice(self, message: Notice) -> None:
         if isinstance(message, CloseSession):
             self.reason = self.reason or message.reason
         elif isinstance(message, Disconnected):
-            if self._audience.had(message.follower, message.followed):
-                self._silence.followed_at = trio.current_time()
-            self._audience.forget(message.follower)
+            if self._subscribers.had(message.follower, message.followed):
+                self._idle_timer.followed_at = trio.current_time()
+            self._subscribers.forget(message.follower)
             if message.follower is self._opener and self._opening.on_disconnect == "close":
                 self.reason = self.reason or "its client disconnected"
-            elif message.untold and self._silence.unbroken:
+            elif message.untold and self._idle_timer.unbroken:
                 # Nobody will ever use it: clients that give up while they wait must not use up their principal's share.
                 self.reason = self.reason or "its client never learned of it"
         elif self.reason is None:
-            self._check_silence()
+            self._check_idle()
 
     def _handle(self, ask: Request, looked: PathVerdicts) -> None:
         """Execute one request; what a request does wrong is answered, never raised."""
@@ -283,13 +283,13 @@ class Session:
             if isinstance(params, TaskSubmit):
                 self._submit(ask, params, looked)
             elif isinstance(params, TaskGet):
-                ask.result(self._book.get(params.task_id))
+                ask.result(self._task_registry.get(params.task_id))
             elif isinstance(params, TaskCancel):
-                ask.result(self._book.cancel(params.task_id))
+                ask.result(self._task_registry.cancel(params.task_id))
             elif isinstance(params, EventsSubscribe):
-                self._audience.subscribe(ask, params)
+                self._subscribers.subscribe(ask, params)
             elif isinstance(params, EventsUnsubscribe):
-                self._audience.unsubscribe(ask, params)
+                self._subscribers.unsubscribe(ask, params)
             elif isinstance(params, ToolList):
                 ask.result(orjson.Fragment(self._services.manifests.tool_list(self._grant)))
             elif isinstance(params, McpTools):
@@ -307,7 +307,7 @@ class Session:
     # --- submissions --------------------------------------------------------------------------------------------
 
     def _submit(self, ask: Request, submit: TaskSubmit, looked: PathVerdicts) -> None:
-        first = self._book.repeat(submit)
+        first = self._task_registry.repeat(submit)
         if first is not None:
             if first.waiting is None:
                 self._repeat(ask, submit, first, None)
@@ -318,12 +318,12 @@ class Session:
         assert self._nursery is not None
         try:
             task = self._admission.accept(
-                submit, looked, ask, trio.current_time(), self._task_ended, len(self._audience)
+                submit, looked, ask, trio.current_time(), self._task_ended, len(self._subscribers)
             )
         except PathsUnchecked as question:
             self._nursery.start_soon(self._look_up, ask, submit, question)
             return
-        self._audience.follow(task.log)
+        self._subscribers.follow(task.log)
         self._nursery.start_soon(task.run)
 
     def _repeat(self, ask: Request, submit: TaskSubmit, first: IdempotencyEntry, error: RpcError | None) -> None:
@@ -332,9 +332,9 @@ class Session:
             ask.error(error)
             return
         self._admission.name_ignored(ask, submit)
-        ask.result(self._book.repeated(first))
-        if submit.subscribe and ask.follower is not None and self._book.has(first.task_id):
-            ask.follower.follow(self._book.log_of(first.task_id), 1)
+        ask.result(self._task_registry.repeated(first))
+        if submit.subscribe and ask.follower is not None and self._task_registry.has(first.task_id):
+            ask.follower.follow(self._task_registry.log_of(first.task_id), 1)
 
     async def _look_up(self, ask: Request, submit: TaskSubmit, question: PathsUnchecked) -> None:
         """Look paths up in a thread, because a disk may take its time, then have the submission checked again."""
@@ -369,16 +369,16 @@ class Session:
 
     def _task_ended(self, task: TaskActor) -> None:
         if task.log.was_followed:
-            self._silence.followed_at = trio.current_time()
-        self._book.ended(task)
+            self._idle_timer.followed_at = trio.current_time()
+        self._task_registry.ended(task)
         if self._winding_up:
             self._inbox.post(TIMER_FIRED)
 
-    def _check_silence(self) -> None:
+    def _check_idle(self) -> None:
         """Close a session that has been silent for too long; otherwise ask to be woken when it would be."""
-        self.reason = self._silence.too_long(trio.current_time(), followed=self._audience.listening)
+        self.reason = self._idle_timer.too_long(trio.current_time(), followed=self._subscribers.listening)
         if self.reason is None:
-            self._services.wake_at(self.session_id, self._silence.until)
+            self._services.wake_at(self.session_id, self._idle_timer.until)
 
     # --- the end ------------------------------------------------------------------------------------------------
 
@@ -391,13 +391,13 @@ class Session:
         until = trio.current_time() + self._services.limits.close_grace
         for scope in self._lookups:
             scope.cancel()
-        for task in self._book.all_live():
+        for task in self._task_registry.all_live():
             task.cancel("shutting down" if self.reason == "shutting down" else "session closed")
         with trio.move_on_at(until):
-            while self._book.all_live():
+            while self._task_registry.all_live():
                 for message in await self._inbox.batch():
                     refuse(message, SessionInvalid())
-        yielding = len(self._book.all_live())
+        yielding = len(self._task_registry.all_live())
         safe = await self._make_safe(until)
         self.end_recorded = True
         # Of a session that began while the log could not be written, only outputs are more than reads.
@@ -482,11 +482,11 @@ class IdleTimer:
 class Subscribers:
     """One session's followers."""
 
-    __slots__ = ("_account", "_book", "_followers")
+    __slots__ = ("_account", "_followers", "_task_registry")
 
-    def __init__(self, book: TaskRegistry, account: Account) -> None:
+    def __init__(self, task_registry: TaskRegistry, account: Account) -> None:
         self._account = account
-        self._book = book
+        self._task_registry = task_registry
         self._followers: list[EventSink] = []
 
     def __len__(self) -> int:
@@ -497,12 +497,14 @@ class Subscribers:
     def listening(self) -> bool:
         """True while anybody can be told of anything that still happens."""
         return any(not follower.gone for follower in self._followers) or any(
-            task.log.followed for task in self._book.all_live()
+            task.log.followed for task in self._task_registry.all_live()
         )
 
     def had(self, follower: EventSink, followed: Collection[History]) -> bool:
         """Whether one that has gone, and was following these histories, followed the session or a task of it."""
-        return any(other is follower for other in self._followers) or any(log in followed for log in self._book.logs())
+        return any(other is follower for other in self._followers) or any(
+            log in followed for log in self._task_registry.logs()
+        )
 
     def follow(self, log: EventLog) -> None:
         """A new task: let all who follow the session follow it."""
@@ -520,12 +522,12 @@ class Subscribers:
         if follower is None:
             raise PermissionDenied("this carrier takes no notifications")
         if params.task_id is not None:
-            log = self._book.log_of(params.task_id)
+            log = self._task_registry.log_of(params.task_id)
             self._account.require(FEED_BYTES)
             ask.result({"ok": True, "task_id": params.task_id, "last_seq": log.last_seq})
             follower.follow(log, params.from_seq)
             return
-        logs = list(self._book.logs())
+        logs = list(self._task_registry.logs())
         self._account.require(FEED_BYTES * (1 + len(logs)))
         ask.result({"ok": True})
         self._followers = [other for other in self._followers if other is not follower and not other.gone]
@@ -538,9 +540,9 @@ class Subscribers:
         follower = ask.follower
         if follower is not None:
             if params.task_id is not None:
-                follower.unfollow(self._book.log_of(params.task_id))
+                follower.unfollow(self._task_registry.log_of(params.task_id))
             else:
                 self.forget(follower)
-                for log in self._book.logs():
+                for log in self._task_registry.logs():
                     follower.unfollow(log)
         ask.result({"ok": True})

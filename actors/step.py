@@ -101,20 +101,20 @@ class StepRun:
 class StepScope:
     """The `StepContext` of one running step: its only door to hardware."""
 
-    __slots__ = ("_asker", "_constraints", "_index", "_log", "_services", "_step", "_transacted")
+    __slots__ = ("_constraints", "_index", "_log", "_requester", "_services", "_step", "_transacted")
 
     def __init__(
         self,
         index: int,
         step: StepRun,
-        asker: Requester,
+        requester: Requester,
         constraints: Constraints,
         log: EventLog,
         services: TaskServices,
     ) -> None:
         self._index = index
         self._step = step
-        self._asker = asker
+        self._requester = requester
         self._constraints = constraints
         self._log = log
         self._services = services
@@ -123,7 +123,7 @@ class StepScope:
     @property
     def session_id(self) -> str:
         """See StepContext."""
-        return self._asker.session_id
+        return self._requester.session_id
 
     @property
     def paths(self) -> PathGuard:
@@ -159,14 +159,14 @@ class StepScope:
         step = self._step
         ticket = Ticket(
             op,
-            self._asker,
+            self._requester,
             limit=(step.tool.timeout_ms if limit_ms is None else limit_ms) / 1000,
             priority=PRIORITIES[constraints.priority],
             drives=drives,
             borrows=borrows,
             gives_back=None
             if gives_back is None
-            else GiveBack(gives_back, self._asker.session_id, step.held, borrowed=True, instead=instead),
+            else GiveBack(gives_back, self._requester.session_id, step.held, borrowed=True, instead=instead),
             must_run=must_run,
             on_cancel=on_cancel,
         )

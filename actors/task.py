@@ -87,10 +87,10 @@ class TaskActor:
         "_scope",
         "_services",
         "_started_at",
-        "asker",
         "charged",
         "intent",
         "log",
+        "requester",
         "snapshot",
         "status",
         "steps",
@@ -100,7 +100,7 @@ class TaskActor:
 
     def __init__(
         self,
-        asker: Requester,
+        requester: Requester,
         intent: str,
         steps: Sequence[StepRun],
         constraints: Constraints,
@@ -111,8 +111,8 @@ class TaskActor:
         acknowledge: Callable[[RpcError | None], None],
         on_end: Callable[[TaskActor], None],
     ) -> None:
-        self.asker = asker
-        self.task_id = asker.task_id
+        self.requester = requester
+        self.task_id = requester.task_id
         self.intent = intent
         self.steps = steps
         self.status: Status = "QUEUED"
@@ -120,7 +120,7 @@ class TaskActor:
         self.charged, history = cost_of(intent, steps)
         """Bytes of memory that are charged for it, beside its history's: whoever keeps it releases them."""
         account.add(self.charged + history)
-        self.log = EventLog(asker.task_id, services.journal.tally, account, history)
+        self.log = EventLog(requester.task_id, services.journal.metrics, account, history)
         self.verdict: Status | None = None
         """The terminal status, once it is decided; `status` follows when it is on record."""
         self.snapshot: bytes | None = None
@@ -227,7 +227,7 @@ class TaskActor:
             self._finish_step(index, error=unrecorded)
             # Whatever the task says of failures: each further attempt would only be one more record to keep.
             return False
-        scope = StepScope(index, step, self.asker, self._constraints, self.log, self._services)
+        scope = StepScope(index, step, self.requester, self._constraints, self.log, self._services)
         args, step.args = orjson.loads(step.args), b""
         try:
             value = await step.tool.run(scope, args)
@@ -303,7 +303,7 @@ class TaskActor:
         buses = {step.bus.bus_id: step.bus for step in self.steps if step.bus.driver.width == 1}
         for bus_id in sorted(buses):
             bus = buses[bus_id]
-            ticket = Ticket(None, self.asker, limit=0, priority=PRIORITIES[self._constraints.priority])
+            ticket = Ticket(None, self.requester, limit=0, priority=PRIORITIES[self._constraints.priority])
             self._leases.append((bus, ticket))
             try:
                 bus.request(ticket, no_wait=self._constraints.on_busy == "fail")
@@ -449,9 +449,9 @@ class TaskActor:
             drives = step.undo.drives
             ticket = Ticket(
                 step.undo.op,
-                self.asker,
+                self.requester,
                 limit=step.tool.timeout_ms / 1000,
-                gives_back=None if drives is None else GiveBack(drives, self.asker.session_id, step.held),
+                gives_back=None if drives is None else GiveBack(drives, self.requester.session_id, step.held),
                 must_run=True,
             )
             members: dict[str, Any] = {}
@@ -470,9 +470,9 @@ class TaskActor:
     def _record(self, event: str, index: int | None = None) -> dict[str, Any]:
         record: dict[str, Any] = {
             "event": event,
-            "session_id": self.asker.session_id,
+            "session_id": self.requester.session_id,
             "task_id": self.task_id,
-            "principal": self.asker.principal,
+            "principal": self.requester.principal,
         }
         if index is not None:
             step = self.steps[index]

@@ -41,11 +41,11 @@ class Finished:
     status: str
     snapshot: bytes
     log: EventLog
-    book: TaskRegistry
+    task_registry: TaskRegistry
 
     def drop(self) -> None:
         """See Droppable."""
-        self.book.forget(self.task_id)
+        self.task_registry.forget(self.task_id)
 
 
 @define(slots=True, eq=False)

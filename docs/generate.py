@@ -146,7 +146,7 @@ _CARRIER = "AMQP is not spoken here: HCP is one more dialect of the carriers of 
 NOT_HERE = {
     "hcp L1 AMQP Message Properties Mapping": _CARRIER,
     "hcp L1 AMQP Topology": f"{_CARRIER} A connection is both channels; nothing has to be declared or bound.",
-    "hcp L1 Delivery by AMQP": f"{_CARRIER} What these two are for, the book of the jobs does: see the next table.",
+    "hcp L1 Delivery by AMQP": f"{_CARRIER} What these two are for, the job store does: see the next table.",
     "hcp L1 Consuming from AMQP": (
         f"{_CARRIER} In place of acknowledging, a caller that comes back says from which sequence on it wants the rest "
         "(`hcp.attach`), or repeats its task_submit."

@@ -229,7 +229,7 @@ class _Run:
         (name,) = parts.capabilities
         books = open_all(parts)
         assert books is not None
-        self._watch(books.open().book, place, after_crash)
+        self._watch(books.open().job_store, place, after_crash)
         run = None
         async with serve_parts(parts, books) as runtime, trio.open_nursery() as nursery:
             begin()
@@ -293,14 +293,14 @@ class _Run:
 
         return evolve(tool, run=run)
 
-    def _watch(self, book: JobStore, place: Path, after_crash: Path | None) -> None:
+    def _watch(self, job_store: JobStore, place: Path, after_crash: Path | None) -> None:
         """Note what is put on record, and kill hearth when it is time to."""
-        record, on_record = book.record, self._lives[-1]
+        record, on_record = job_store.record, self._lives[-1]
 
         async def kill() -> None:
             self._killed, self._kill = True, None
             # What a crash would leave on the disk, in the one thread that writes to the job store.
-            await book.read(_copied, place, after_crash)
+            await job_store.read(_copied, place, after_crash)
             self._life.cancel()
 
         async def watched(session_id: str, number: int, outcome: Mapping[str, Any], *args: Any, **more: Any) -> None:
@@ -313,7 +313,7 @@ class _Run:
                 raise JobStoreError("hearth was killed")
 
         self._kill = None if after_crash is None else kill
-        book.record = watched  # type: ignore[method-assign]
+        job_store.record = watched  # type: ignore[method-assign]
 
     # --- who else is there ---
 

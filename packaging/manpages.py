@@ -47,7 +47,7 @@ _DAEMON_ENVIRONMENT = {
 _FILES = {
     "/etc/hearth/hearth.toml": "The configuration of the service: hearth.toml(5).",
     "/run/hearth/hearth.sock": "The socket of the service.",
-    "/var/lib/hearth/audit.log": "Its audit log, which it rotates by itself; beside it the key and the book of jobs.",
+    "/var/lib/hearth/audit.log": "Its audit log, which it rotates by itself; beside it the key and the job store.",
 }
 
 

@@ -11,7 +11,7 @@ OPEN = {"properties": {"a": {}}, "additionalProperties": True}
 
 def found(schema, value):
     known = known_by(schema)
-    return None if known is None else [one.pointer for one in known.strangers(value)]
+    return None if known is None else [one.pointer for one in known.unknown_members(value)]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def found(schema, value):
         ({"properties": {"a": {}}, "$ref": "#/$defs/b"}, {"b": 1}, None),
     ],
 )
-def test_a_member_that_no_part_of_a_schema_names_is_a_stranger_and_no_other(schema, value, strangers):
-    assert found(schema, value) == strangers
+def test_a_member_that_no_part_of_a_schema_names_is_a_stranger_and_no_other(schema, value, unknown_members):
+    assert found(schema, value) == unknown_members
 
 
 def test_of_very_many_strangers_the_first_are_named_and_no_more_are_looked_for():
@@ -61,14 +61,14 @@ def test_of_very_many_strangers_the_first_are_named_and_no_more_are_looked_for()
             looked_at.append(name)
             return super().__contains__(name)
 
-    named = [one.pointer for one in KnownMembers(Names("a")).strangers(value)]
+    named = [one.pointer for one in KnownMembers(Names("a")).unknown_members(value)]
     assert named == [f"/x{number}" for number in range(MOST_NAMED)]
     assert len(looked_at) <= MOST_NAMED + 1
 
 
 def test_a_name_of_any_length_is_repeated_as_its_beginning_and_refused_at_once():
-    [one] = strangers = KnownMembers(frozenset(("line", "value"))).strangers({"lin" + "n" * 1_000_000: 1})
+    [one] = unknown_members = KnownMembers(frozenset(("line", "value"))).unknown_members({"lin" + "n" * 1_000_000: 1})
     assert one.pointer == "/lin" + "n" * (LONGEST_NAME - 3) + "…"
-    refused = refusal(strangers)
+    refused = refusal(unknown_members)
     assert refused.data["reason"] == "unknown key; expected line, value"
     assert len(refused.message) < 200

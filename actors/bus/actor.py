@@ -48,8 +48,8 @@ SAFE_STATE_LIMIT = 5.0
 class Bus:
     """One hardware bus, or a pool of them.
 
-    `audit(event, **fields)` records what operators must know (bus.wedged, bus.reopened, outputs.safe). `ledger` knows
-    which outputs an earlier run left driven: they are made safe as soon as the bus is open, before anything else.
+    `audit(event, **fields)` records what operators must know (bus.wedged, bus.reopened, outputs.safe). `outputs_file`
+    knows which outputs an earlier run left driven: they are made safe as soon as the bus is open, before anything else.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Bus:
         *,
         queue_bound: int = 128,
         audit: Callable[..., None] = lambda _event, **_fields: None,
-        ledger: OutputsFile | None = None,
+        outputs_file: OutputsFile | None = None,
     ) -> None:
         self.bus_id = bus_id
         self.driver = driver
@@ -73,7 +73,7 @@ class Bus:
         self._current: list[Ticket] = []
         self._inline = driver.style is Style.INLINE
         self._crash: Exception | None = None
-        self._driven = DrivenOutputs(bus_id, ledger or OutputsFile(), audit)
+        self._driven = DrivenOutputs(bus_id, outputs_file or OutputsFile(), audit)
         self.transactions = 0
         """How many have begun."""
         self.waited = 0.0
@@ -97,9 +97,9 @@ class Bus:
         with `no_wait` leased or in use) and DeviceError (the device is not there).
         """
         if self.state != "ready" and (self.state == "closed" or not ticket.must_run):
-            raise self.unavailable(ticket.asker)
+            raise self.unavailable(ticket.requester)
         if no_wait:
-            busy = self.busy(ticket.asker)
+            busy = self.busy(ticket.requester)
             if busy is not None:
                 raise busy
         if self._inline and self._queue.would_begin(ticket) and self.state == "ready" and self._crash is None:
@@ -110,7 +110,7 @@ class Bus:
         try:
             self._queue.put(ticket)
         except ResourceBusy as error:
-            raise self._explain(error.message, "queue full", ticket.asker) from None
+            raise self._explain(error.message, "queue full", ticket.requester) from None
         self._wake()
         return ticket
 
@@ -146,42 +146,42 @@ class Bus:
         finally:
             self.worked += time.perf_counter() - begun
 
-    def busy(self, asker: Requester) -> ResourceBusy | None:
-        """Why a ticket of `asker` could not begin at once, or None."""
+    def busy(self, requester: Requester) -> ResourceBusy | None:
+        """Why a ticket of `requester` could not begin at once, or None."""
         lease = self._queue.lease
-        if lease is not None and lease.asker is not asker:
-            return self._explain("is leased", "leased", asker)
+        if lease is not None and lease.requester is not requester:
+            return self._explain("is leased", "leased", requester)
         # Who holds the bus goes before all who wait for the end of the lease.
         if len(self._current) >= self.driver.width or (lease is None and self._queue.depth):
-            return self._explain("is in use", "in use", asker)
+            return self._explain("is in use", "in use", requester)
         return None
 
-    def known_busy(self, asker: Requester) -> RpcError | None:
+    def known_busy(self, requester: Requester) -> RpcError | None:
         """What is known at submit to keep a task that does not want to wait from running: leased, wedged, full."""
         if self.state != "ready":
-            return self.unavailable(asker)
+            return self.unavailable(requester)
         lease = self._queue.lease
         if lease is not None:
-            return self._explain("is leased", "leased", asker)
-        return self._explain("has a full queue", "queue full", asker) if self._queue.full else None
+            return self._explain("is leased", "leased", requester)
+        return self._explain("has a full queue", "queue full", requester) if self._queue.full else None
 
-    def unavailable(self, asker: Requester) -> RpcError:
+    def unavailable(self, requester: Requester) -> RpcError:
         """Why the bus serves nobody at the moment."""
         if self.state == "wedged":
-            return self._explain(f"is wedged: {self.reason}", "wedged", asker)
+            return self._explain(f"is wedged: {self.reason}", "wedged", requester)
         text = f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}"
         data = {"bus": self.bus_id, "state": self.state}
         if self._held is not None and self.state == "down":
             return ResourceBusy(text, data={"effect": "none", **(self._held.data or {}), **data})
         return DeviceError(text, effect="none", data=data)
 
-    def _explain(self, what: str, reason: str, asker: Requester) -> ResourceBusy:
+    def _explain(self, what: str, reason: str, requester: Requester) -> ResourceBusy:
         data: dict[str, Any] = {"bus": self.bus_id, "reason": reason, "effect": "none"}
         holder = self._queue.lease or (self._current[0] if self._current else None)
         if holder is not None:
             data["held_ms"] = round((trio.current_time() - holder.begun_at) * 1000, 3)
-            if holder.asker.principal == asker.principal:
-                data["holder_task"] = holder.asker.task_id
+            if holder.requester.principal == requester.principal:
+                data["holder_task"] = holder.requester.task_id
         if reason == "wedged":
             data["detail"] = self.reason
         return ResourceBusy(f"bus {self.bus_id} {what}", data=data)
@@ -209,11 +209,11 @@ class Bus:
             # It takes all outputs that are the session's when its turn comes.
             waiting.alone = alone
             return waiting
-        asker = Requester(session_id, "", "")
-        ticket = SafeStateTicket(asker, limit=SAFE_STATE_LIMIT, alone=alone)
+        requester = Requester(session_id, "", "")
+        ticket = SafeStateTicket(requester, limit=SAFE_STATE_LIMIT, alone=alone)
         ticket.asked_at = trio.current_time()
         if self.state == "closed":
-            self._finish(ticket, error=self.unavailable(asker))
+            self._finish(ticket, error=self.unavailable(requester))
             return ticket
         self._queue.put(ticket)
         self._wake()
@@ -264,7 +264,7 @@ class Bus:
             output = ticket.drives = ticket.drives() if callable(ticket.drives) else ticket.drives
             if output is not None:
                 enter = self._driven.borrow if ticket.borrows else self._driven.claim
-                ticket.held_by = enter(output, ticket.asker, insist=ticket.must_run)
+                ticket.held_by = enter(output, ticket.requester, insist=ticket.must_run)
         return op
 
     def _give_back(self, ticket: Ticket, back: GiveBack, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -275,7 +275,7 @@ class Bus:
             self._driven.give_back(output, back)
         else:
             # Its own until it is safe: should that fail, the end of its session asks again.
-            self._driven.claim(output, ticket.asker, insist=True)
+            self._driven.claim(output, ticket.requester, insist=True)
             op = partial(make_safe_instead, op, back.instead, output)
         ticket.drives = output
         return op
@@ -303,9 +303,9 @@ class Bus:
             effect = data.setdefault("effect", effect_of(error))
             if ticket.gives_back is not None and ticket.drives is not None and effect != "done":
                 # The level that was to be taken back may still be there, and is this session's.
-                self._driven.claim(ticket.drives, ticket.asker, insist=True)
+                self._driven.claim(ticket.drives, ticket.requester, insist=True)
         if type(ticket) is SafeStateTicket:
-            self._driven.settle(ticket.asker.session_id, ticket.outputs, value, error, tell=ticket.alone)
+            self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, tell=ticket.alone)
         if error is None:
             ticket.fill(value)
         else:
@@ -346,7 +346,7 @@ class Bus:
 
     def _pay_debts(self) -> None:
         """Ask once more for the outputs of sessions that ended while the device was not there, or of an earlier run."""
-        for session_id in sorted(self._driven.owed):
+        for session_id in sorted(self._driven.pending):
             if self._queue.standing(session_id) is None:
                 self.make_safe(session_id, alone=True)
 
@@ -364,7 +364,7 @@ class Bus:
 
     def _refuse_queued(self, *, for_good: bool = False) -> None:
         for ticket in self._queue.refuse_all(for_good=for_good):
-            self._finish(ticket, error=self.unavailable(ticket.asker))
+            self._finish(ticket, error=self.unavailable(ticket.requester))
 
     def abandon(self) -> None:
         """The process must end now: stop waiting for transactions that have not returned; their effect is unknown.
@@ -431,7 +431,7 @@ class Bus:
         self._current.append(ticket)
         try:
             if type(ticket) is SafeStateTicket:
-                op = ticket.begin(self._driven.of(ticket.asker.session_id))
+                op = ticket.begin(self._driven.of(ticket.requester.session_id))
             else:
                 op = self._enter_output(ticket, op)
             if worker is None:
@@ -501,8 +501,8 @@ class Bus:
             "bus.wedged",
             bus=self.bus_id,
             reason=self.reason,
-            session_id=ticket.asker.session_id,
-            task_id=ticket.asker.task_id,
+            session_id=ticket.requester.session_id,
+            task_id=ticket.requester.task_id,
         )
         self._refuse_queued()
 

@@ -63,46 +63,46 @@ class DrivenOutputs:
     `audit(event, **fields)` records what became of them where nobody else will.
     """
 
-    __slots__ = ("_audit", "_bus", "_ended", "_holders", "_ledger", "owed")
+    __slots__ = ("_audit", "_bus", "_ended", "_holders", "_outputs_file", "pending")
 
-    def __init__(self, bus: str, ledger: OutputsFile, audit: Callable[..., None]) -> None:
+    def __init__(self, bus: str, outputs_file: OutputsFile, audit: Callable[..., None]) -> None:
         self._audit = audit
         self._bus = bus
-        self._ledger = ledger
+        self._outputs_file = outputs_file
         earlier = Requester(EARLIER_RUN, "", "")
         self._holders: dict[Hashable, list[Requester]] = {
-            output: [earlier] for output in ledger.found.outputs.get(bus, ())
+            output: [earlier] for output in outputs_file.found.outputs.get(bus, ())
         }
-        self.owed: set[str] = {EARLIER_RUN} if self._holders else set()
+        self.pending: set[str] = {EARLIER_RUN} if self._holders else set()
         """Sessions that have ended, and whose outputs are to be made safe when the bus can do it."""
-        self._ended: set[str] = {*self.owed}
-        """Sessions that have ended, as far as this bus knows, and still hold an output; `owed` and those given up."""
+        self._ended: set[str] = {*self.pending}
+        """Sessions that have ended, as far as this bus knows, and still hold an output: pending, or given up."""
 
     # --- driving --------------------------------------------------------------------------------------------------
 
-    def claim(self, output: Hashable, asker: Requester, *, insist: bool) -> str:
+    def claim(self, output: Hashable, requester: Requester, *, insist: bool) -> str:
         """Enter a session as the one that sets an output; returns the session that an undo gives it back to.
 
         That is the session that set it before, or this one itself where none did. Raises AuditUnavailable.
         """
         holders = self._holders.get(output)
         if holders is None:
-            self._ledger.add(self._bus, output, insist=insist)
-            self._holders[output] = [asker]
-            return asker.session_id
+            self._outputs_file.add(self._bus, output, insist=insist)
+            self._holders[output] = [requester]
+            return requester.session_id
         former = holders[-1].session_id
-        if former != asker.session_id:
-            kept = [h for h in holders if h.session_id != asker.session_id and h.session_id not in self._ended]
-            self._holders[output] = [*kept, asker]
+        if former != requester.session_id:
+            kept = [h for h in holders if h.session_id != requester.session_id and h.session_id not in self._ended]
+            self._holders[output] = [*kept, requester]
         return former
 
-    def borrow(self, output: Hashable, asker: Requester, *, insist: bool) -> str:
+    def borrow(self, output: Hashable, requester: Requester, *, insist: bool) -> str:
         """Note that a session drives an output for a while; returns the session to give it back to."""
         holders = self._living(output)
         if holders:
             return holders[-1].session_id
-        self.claim(output, asker, insist=insist)
-        return asker.session_id
+        self.claim(output, requester, insist=insist)
+        return requester.session_id
 
     def may_give_back(self, output: Hashable, back: GiveBack) -> bool:
         """Tell whether an output may have its former level back; if not, it must go to its safe state.
@@ -142,14 +142,14 @@ class DrivenOutputs:
             else:
                 holders[:] = [holder for holder in holders if holder.session_id != session_id]
         if owes:
-            self.owed.add(session_id)
+            self.pending.add(session_id)
             self._ended.add(session_id)
         else:
             self._paid(session_id)
         return owes
 
     def _paid(self, session_id: str) -> None:
-        self.owed.discard(session_id)
+        self.pending.discard(session_id)
         self._ended.discard(session_id)
 
     def of(self, session_id: str) -> list[Hashable]:
@@ -159,7 +159,7 @@ class DrivenOutputs:
     def is_safe(self, outputs: list[Hashable]) -> None:
         """Forget outputs that have reached their safe state, or are kept as they are by the profile."""
         known = [output for output in outputs if self._holders.pop(output, None) is not None]
-        self._ledger.strike(self._bus, known)
+        self._outputs_file.strike(self._bus, known)
 
     def settle(
         self, session_id: str, outputs: list[Hashable], reports: Any, error: RpcError | None, *, tell: bool
@@ -174,7 +174,7 @@ class DrivenOutputs:
             self._paid(session_id)
         elif isinstance(error, InternalError):
             # A bug in the driver: asked again at each opening it would crash the bus for ever. The next run asks again.
-            self.owed.discard(session_id)
+            self.pending.discard(session_id)
         if tell:
             self._tell(session_id, outputs or self.of(session_id), reports, error)
 

@@ -78,7 +78,6 @@ class Ticket(Slot[Any]):
 
     __slots__ = (
         "asked_at",
-        "asker",
         "begun_at",
         "borrows",
         "drives",
@@ -91,13 +90,14 @@ class Ticket(Slot[Any]):
         "order",
         "priority",
         "queue",
+        "requester",
         "state",
     )
 
     def __init__(
         self,
         op: Callable[[Any], Any] | None,
-        asker: Requester,
+        requester: Requester,
         *,
         limit: float,
         priority: int = 1,
@@ -109,7 +109,7 @@ class Ticket(Slot[Any]):
     ) -> None:
         super().__init__()
         self.op = op
-        self.asker = asker
+        self.requester = requester
         self.limit = limit
         self.priority = priority
         self.drives = drives
@@ -149,8 +149,8 @@ class SafeStateTicket(Ticket):
 
     __slots__ = ("alone", "outputs")
 
-    def __init__(self, asker: Requester, *, limit: float, alone: bool) -> None:
-        super().__init__(partial(_make_safe, []), asker, limit=limit, must_run=True)
+    def __init__(self, requester: Requester, *, limit: float, alone: bool) -> None:
+        super().__init__(partial(_make_safe, []), requester, limit=limit, must_run=True)
         self.alone = alone
         """True when nobody waits for the outcome, so that the bus itself must tell of it."""
         self.outputs: list[Hashable] = []
@@ -237,7 +237,7 @@ class TicketQueue:
         if ticket.must_run:
             self._must.append(ticket)
         else:
-            holds = self.lease is not None and self.lease.asker is ticket.asker
+            holds = self.lease is not None and self.lease.requester is ticket.requester
             if self.depth >= self._bound and not holds:
                 raise ResourceBusy("the bus's queue is full", data={"reason": "queue full", "queued": self.depth})
             self._order += 1
@@ -261,7 +261,7 @@ class TicketQueue:
     def standing(self, session_id: str) -> SafeStateTicket | None:
         """The ticket that waits for the safe state of a session's outputs, if there is one."""
         for ticket in self._must:
-            if type(ticket) is SafeStateTicket and ticket.asker.session_id == session_id:
+            if type(ticket) is SafeStateTicket and ticket.requester.session_id == session_id:
                 return ticket
         return None
 
@@ -269,7 +269,7 @@ class TicketQueue:
         """True when nothing is in the way of a ticket: nobody waits, and the bus is not somebody else's."""
         if self._heap or self._must or self._holders:
             return False
-        return self.lease is None or ticket.must_run or self.lease.asker is ticket.asker
+        return self.lease is None or ticket.must_run or self.lease.requester is ticket.requester
 
     def withdrawn(self, ticket: Ticket) -> None:
         """A ticket's asker has gone; its place is free at once."""
@@ -297,7 +297,7 @@ class TicketQueue:
         return None
 
     def grant(self, ticket: Ticket) -> None:
-        """The bus is `ticket.asker`'s alone until `release`."""
+        """The bus is `ticket.requester`'s alone until `release`."""
         self.lease = ticket
 
     def release(self, ticket: Ticket) -> None:

@@ -1,7 +1,7 @@
 """hearthd: the composition root. The nursery tree, signals, readiness; nothing else (design §3, §9).
 
     runtime (journal, buses, sessions)
-      desk (whole jobs, and the book of them)
+      desk (whole jobs, and the job store)
         connections (one task each)
           listeners, signals
 
@@ -95,7 +95,7 @@ class Daemon:
 
     async def run(self, listeners: Sequence[Listener], path: Path, books: JobStorage | None) -> None:
         """Serve until a signal asks to end; whole jobs too, where there are books for them."""
-        doorway = ConnectionLimiter(self._config.limits.max_connections)
+        limiter = ConnectionLimiter(self._config.limits.max_connections)
         # Not before: it takes over what the last run's records say, which have to be open.
         self._runtime = Runtime(self._parts)
         self._runtime.listeners = [listener.address for listener in listeners]
@@ -103,13 +103,13 @@ class Daemon:
         async with (
             self._runtime.serve() as runtime,
             watched(os.environ, self._notifier, runtime.parts.journal.answer),
-            open_job_server(books, runtime, job_sessions(runtime)) as desk,
+            open_job_server(books, runtime, job_sessions(runtime)) as job_server,
             trio.open_nursery() as connections,
         ):
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     welcome = partial(self._welcome, runtime, listener.address.partition(":")[0])
-                    accepting.start_soon(listener.accept_all, connections, doorway, welcome)
+                    accepting.start_soon(listener.accept_all, connections, limiter, welcome)
                 self._announce(path, runtime.listeners[1:])
                 accepting.start_soon(self._warm_up)
                 accepting.start_soon(self._remind, listeners)
@@ -123,8 +123,8 @@ class Daemon:
             async with trio.open_nursery() as ending:
                 ending.start_soon(self._stop_waiting, runtime)
                 until = trio.current_time() + self._config.limits.shutdown_grace_s
-                if desk is not None:
-                    await desk.end(until - self._config.limits.shutdown_grace_s / 2)
+                if job_server is not None:
+                    await job_server.end(until - self._config.limits.shutdown_grace_s / 2)
                 await runtime.end_sessions(until)
                 ending.cancel_scope.cancel()
             for connection in self._connections:
@@ -135,7 +135,7 @@ class Daemon:
 
     async def _welcome(self, runtime: Runtime, scheme: str, carrier: Carrier, principal: Principal) -> None:
         limits = self._config.limits
-        tally = runtime.parts.journal.tally
+        metrics = runtime.parts.journal.metrics
         connection = Connection(
             carrier,
             principal,
@@ -144,12 +144,12 @@ class Daemon:
             max_document_bytes=limits.max_document_bytes,
             max_batch=limits.max_batch,
             max_values=limits.max_values,
-            tally=tally,
+            metrics=metrics,
             account=runtime.memory.for_principal(principal.key),
         )
         self._connections.add(connection)
         try:
-            with tally.connection(scheme):
+            with metrics.connection(scheme):
                 await contain(f"connection of {principal.key}", connection.run, lambda _error: None)
         finally:
             self._connections.discard(connection)

@@ -150,19 +150,19 @@ def _http(
         # Before anybody is told that the daemon is ready: it takes most of a second.
         import_module("hearth.actors.bridges.mcp.http")
 
-    def house() -> AbstractAsyncContextManager[ASGIApp]:
+    def open_app() -> AbstractAsyncContextManager[ASGIApp]:
         return opened(
             config, runtime(), partial(report, "http" if certificates is None else "https"), with_mcp=with_mcp
         )
 
     def count(carrier: str) -> AbstractContextManager[None]:
-        return runtime().parts.journal.tally.connection(carrier)
+        return runtime().parts.journal.metrics.connection(carrier)
 
     limits = config.limits
     return HttpListener(
         listening,
         certificates,
-        house,
+        open_app,
         handshake_timeout=limits.handshake_timeout_s,
         send_timeout=limits.send_timeout_s,
         report=report,

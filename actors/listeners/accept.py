@@ -76,7 +76,7 @@ class Listener(Protocol):
         """What clients connect to, such as "tls://0.0.0.0:7117"."""
         ...
 
-    async def accept_all(self, nursery: trio.Nursery, doorway: ConnectionLimiter, welcome: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
         """Accept until cancelled; each connection is served in a task of `nursery`."""
 
     def reload(self) -> None:

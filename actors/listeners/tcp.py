@@ -59,7 +59,7 @@ def address_of(scheme: str, listening: socket.socket) -> str:
 
 async def limit_unknown_peers(
     listening: socket.socket,
-    doorway: ConnectionLimiter,
+    limiter: ConnectionLimiter,
     send_timeout: float,
     begin: Callable[[socket.socket, str, Callable[[], None]], None],
 ) -> None:
@@ -71,14 +71,14 @@ async def limit_unknown_peers(
 
     def arrived(connected: socket.socket) -> None:
         peer = _prepared(connected, send_timeout)
-        if peer is None or doorway.scarce(connected):
+        if peer is None or limiter.scarce(connected):
             connected.close()
             return
         place = _place(peer, connected)
-        if doorway.crowded(place):
+        if limiter.crowded(place):
             connected.close()
             return
-        begin(connected, peer, doorway.arrived(place))
+        begin(connected, peer, limiter.arrived(place))
 
     await each_accepted(listening, arrived)
 
@@ -122,34 +122,34 @@ class TcpListener(Listening):
         self._send_timeout = send_timeout
         self._report = report
 
-    async def accept_all(self, nursery: trio.Nursery, doorway: ConnectionLimiter, welcome: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
         """See Listener."""
 
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
-            nursery.start_soon(self._greet, connected, peer, doorway, settled, welcome)
+            nursery.start_soon(self._greet, connected, peer, limiter, settled, welcome)
 
-        await limit_unknown_peers(self._listening, doorway, self._send_timeout, begin)
+        await limit_unknown_peers(self._listening, limiter, self._send_timeout, begin)
 
     async def _greet(
         self,
         connected: socket.socket,
         peer: str,
-        doorway: ConnectionLimiter,
+        limiter: ConnectionLimiter,
         settled: Callable[[], None],
         welcome: ConnectionHandler,
     ) -> None:
         async def let_in(carrier: Carrier, principal: Principal) -> None:
             settled()
-            refusal = doorway.refusal(connected, principal)
+            refusal = limiter.refusal(connected, principal)
             if refusal is not None:
                 await carrier.send([dump_error(None, refusal)])
                 await carrier.aclose()
                 return
-            doorway.enter(principal)
+            limiter.enter(principal)
             try:
                 await welcome(carrier, principal)
             finally:
-                doorway.leave(principal)
+                limiter.leave(principal)
 
         try:
             await self._greeter.greet(connected, peer, let_in)

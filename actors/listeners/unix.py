@@ -156,22 +156,22 @@ class UnixListener:
         self._send_timeout = send_timeout
         self.address = f"unix:{path}"
 
-    async def accept_all(self, nursery: trio.Nursery, doorway: ConnectionLimiter, welcome: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
         """See Listener."""
 
         async def serve(connected: socket.socket, principal: Principal) -> None:
             try:
                 await welcome(SocketCarrier(connected, send_timeout=self._send_timeout), principal)
             finally:
-                doorway.leave(principal)
+                limiter.leave(principal)
 
         def arrived(connected: socket.socket) -> None:
             principal = from_peercred(connected)
-            refusal = doorway.refusal(connected, principal)
+            refusal = limiter.refusal(connected, principal)
             if refusal is not None:
                 _turn_away(connected, refusal)
                 return
-            doorway.enter(principal)
+            limiter.enter(principal)
             nursery.start_soon(serve, connected, principal)
 
         await each_accepted(self._listening, arrived)

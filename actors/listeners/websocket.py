@@ -90,7 +90,7 @@ class WebSocketCarrier:
         document = message.encode()
         if len(document) > self._max_document_bytes:
             # The library counts characters. The protocol refuses this one and ends the connection.
-            self._wire.farewell = TOO_BIG
+            self._wire.closing_code = TOO_BIG
         return document
 
     async def send(self, documents: Sequence[bytes]) -> None:

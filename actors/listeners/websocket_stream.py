@@ -60,8 +60,8 @@ class Wire(trio.abc.Stream):
         "_waiting",
         "_why_closed",
         "answered",
+        "closing_code",
         "cut",
-        "farewell",
         "meter",
         "on_end",
     )
@@ -99,7 +99,7 @@ class Wire(trio.abc.Stream):
         """Whether anything was sent."""
         self.cut: str | None = None
         """Why the peer was cut off, if it was."""
-        self.farewell = GOING_AWAY
+        self.closing_code = GOING_AWAY
         """The code of the close frame with which we part."""
 
     def frames(self, nursery: trio.Nursery, why_closed: Callable[[], CloseReason | None]) -> None:
@@ -290,7 +290,7 @@ class Wire(trio.abc.Stream):
         closed = self._why_closed()
         # The library closes upon a frame that breaks the rules without telling the peer; it has the code.
         broken = closed is not None and closed.code in (PROTOCOL_ERROR, INVALID_PAYLOAD)
-        return struct.pack("!BBH", _CLOSE, 2, closed.code if broken and closed is not None else self.farewell)
+        return struct.pack("!BBH", _CLOSE, 2, closed.code if broken and closed is not None else self.closing_code)
 
 
 class KeepAliveTimer:

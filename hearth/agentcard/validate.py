@@ -132,103 +132,105 @@ def read_card(document: object) -> tuple[Mapping[str, Any] | None, list[Finding]
     """The card that a document is or contains, None if that is no object, and what is wrong with it."""
     card, findings = read_object(document)
     if card is not None:
-        book = FindingList(findings)
+        problems = FindingList(findings)
         try:
-            book.fields(card, "", "§2", _CARD_FIELDS)
+            problems.fields(card, "", "§2", _CARD_FIELDS)
         except Enough:
             cure = "correct those that are listed, and validate again"
             findings.append(Finding("", "§5", f"has more than {MAX_FINDINGS} faults", cure))
     return card, findings
 
 
-def _agent_id(value: object, where: str, book: FindingList) -> None:
-    text = book.text(value, where, "§5 rule 1", _AGENT_ID_CURE)
+def _agent_id(value: object, where: str, problems: FindingList) -> None:
+    text = problems.text(value, where, "§5 rule 1", _AGENT_ID_CURE)
     if text is None or _AGENT_ID.fullmatch(text):
         return
     if len(text) != _ULID_LENGTH:
-        book.add(where, "§5 rule 1", f"{shown(text)} has {len(text)} characters, not {_ULID_LENGTH}", _AGENT_ID_CURE)
+        problems.add(
+            where, "§5 rule 1", f"{shown(text)} has {len(text)} characters, not {_ULID_LENGTH}", _AGENT_ID_CURE
+        )
         return
     strange = next(character for character in text if not _AGENT_ID.fullmatch(character * _ULID_LENGTH))
-    book.add(where, "§5 rule 1", f"{shown(text)} has {shown(strange)}, not of Crockford's alphabet", _AGENT_ID_CURE)
+    problems.add(where, "§5 rule 1", f"{shown(text)} has {shown(strange)}, not of Crockford's alphabet", _AGENT_ID_CURE)
 
 
 _ULID_LENGTH = 26
 _AGENT_ID_CURE = "make a ULID once and keep it: 26 digits and capitals without I, L, O and U"
 
 
-def _name(value: object, where: str, book: FindingList) -> None:
-    text = book.text(value, where, "§2.2", _NAME_CURE)
+def _name(value: object, where: str, problems: FindingList) -> None:
+    text = problems.text(value, where, "§2.2", _NAME_CURE)
     if text is not None and not 1 <= len(text) <= NAME_POINTS:
-        book.add(where, "§2.2", f"has {len(text)} code points" if text else "is empty", _NAME_CURE)
+        problems.add(where, "§2.2", f"has {len(text)} code points" if text else "is empty", _NAME_CURE)
 
 
 _NAME_CURE = f"name the agent's function or role in 1 to {NAME_POINTS} code points"
 
 
-def _version(value: object, where: str, book: FindingList) -> None:
-    text = book.text(value, where, "§5 rule 2", _VERSION_CURE)
+def _version(value: object, where: str, problems: FindingList) -> None:
+    text = problems.text(value, where, "§5 rule 2", _VERSION_CURE)
     if text is not None and not _VERSION.fullmatch(text):
-        book.add(where, "§5 rule 2", f"{shown(text)} is no semantic version", _VERSION_CURE)
+        problems.add(where, "§5 rule 2", f"{shown(text)} is no semantic version", _VERSION_CURE)
 
 
 _VERSION_CURE = 'write it as MAJOR.MINOR.PATCH without leading zeros, such as "1.0.0"'
 
 
-def _capabilities(value: object, where: str, book: FindingList) -> None:
-    entries = book.entries(value, where, "§5 rule 3", _CAPABILITIES_CURE)
+def _capabilities(value: object, where: str, problems: FindingList) -> None:
+    entries = problems.entries(value, where, "§5 rule 3", _CAPABILITIES_CURE)
     if entries is None:
         return
     if not entries:
-        book.add(where, "§5 rule 3", "is empty", _CAPABILITIES_CURE)
+        problems.add(where, "§5 rule 3", "is empty", _CAPABILITIES_CURE)
     for index, entry in enumerate(entries):
-        capability = book.table(entry, f"{where}/{index}", "§2.4", "declare it as an object with an id")
+        capability = problems.table(entry, f"{where}/{index}", "§2.4", "declare it as an object with an id")
         if capability is not None:
-            book.fields(capability, f"{where}/{index}", "§2.4.1", _CAPABILITY_FIELDS)
+            problems.fields(capability, f"{where}/{index}", "§2.4.1", _CAPABILITY_FIELDS)
 
 
 _CAPABILITIES_CURE = "list at least one thing that the agent can do"
 
 
-def _capability_id(value: object, where: str, book: FindingList) -> None:
-    text = book.text(value, where, "§5 rule 4", _ID_CURE)
+def _capability_id(value: object, where: str, problems: FindingList) -> None:
+    text = problems.text(value, where, "§5 rule 4", _ID_CURE)
     if text is not None and not _CAPABILITY.fullmatch(text):
-        book.add(where, "§5 rule 4", f"{shown(text)} does not match ^[a-z0-9][a-z0-9._-]*$", _ID_CURE)
+        problems.add(where, "§5 rule 4", f"{shown(text)} does not match ^[a-z0-9][a-z0-9._-]*$", _ID_CURE)
 
 
 _ID_CURE = 'use lower-case letters, digits, ".", "_" and "-", the first a letter or digit, such as "tool.web_search"'
 
 
-def _schema(value: object, where: str, book: FindingList) -> None:
-    schema = book.table(value, where, "§2.4.3", "give a JSON Schema as an object, or leave the field out")
+def _schema(value: object, where: str, problems: FindingList) -> None:
+    schema = problems.table(value, where, "§2.4.3", "give a JSON Schema as an object, or leave the field out")
     if schema is not None and (why := why_no_schema(schema)) is not None:
         inside, reason = why
         cure = "correct it by JSON Schema 2020-12, or leave the schema out"
-        book.add(f"{where}{inside}", "§2.4.3", f"is not a JSON Schema 2020-12: {reason}", cure)
+        problems.add(f"{where}{inside}", "§2.4.3", f"is not a JSON Schema 2020-12: {reason}", cure)
 
 
-def _tags(value: object, where: str, book: FindingList) -> None:
-    for index, tag in enumerate(book.entries(value, where, "§2.4.4", _TAGS_CURE) or ()):
-        book.text(tag, f"{where}/{index}", "§2.4.4", _TAGS_CURE)
+def _tags(value: object, where: str, problems: FindingList) -> None:
+    for index, tag in enumerate(problems.entries(value, where, "§2.4.4", _TAGS_CURE) or ()):
+        problems.text(tag, f"{where}/{index}", "§2.4.4", _TAGS_CURE)
 
 
 _TAGS_CURE = "give an array of strings, or leave it out"
 
 
 def _optional_text(rule: str) -> Check:
-    return lambda value, where, book: book.text(value, where, rule, "give a string, or leave the field out")
+    return lambda value, where, problems: problems.text(value, where, rule, "give a string, or leave the field out")
 
 
-def _endpoint(value: object, where: str, book: FindingList) -> None:
-    endpoint = book.table(value, where, "§2.5", _ENDPOINT_CURE)
+def _endpoint(value: object, where: str, problems: FindingList) -> None:
+    endpoint = problems.table(value, where, "§2.5", _ENDPOINT_CURE)
     if endpoint is None:
         return
-    book.fields(endpoint, where, "§2.5", _ENDPOINT_FIELDS)
+    problems.fields(endpoint, where, "§2.5", _ENDPOINT_FIELDS)
     protocol, text = endpoint.get("protocol"), endpoint.get("url")
     if isinstance(protocol, str) and protocol in PROTOCOLS and isinstance(text, str):
         found = parse_uri(text)
         if found is not None and (wrong := _inconsistent(protocol, text, found)) is not None:
             problem, cure = wrong
-            book.add(f"{where}/url", "§2.5.2", f"{shown(text)} {problem}", cure)
+            problems.add(f"{where}/url", "§2.5.2", f"{shown(text)} {problem}", cure)
 
 
 _ENDPOINT_CURE = "say how to reach the agent: an object with protocol and url"
@@ -252,75 +254,75 @@ def _inconsistent(protocol: str, text: str, found: Uri) -> tuple[str, str] | Non
     return None
 
 
-def _protocol(value: object, where: str, book: FindingList) -> None:
-    book.word(value, where, "§5 rule 5", PROTOCOLS)
+def _protocol(value: object, where: str, problems: FindingList) -> None:
+    problems.word(value, where, "§5 rule 5", PROTOCOLS)
 
 
-def _url(value: object, where: str, book: FindingList) -> None:
-    text = book.text(value, where, "§5 rule 6", _URL_CURE)
+def _url(value: object, where: str, problems: FindingList) -> None:
+    text = problems.text(value, where, "§5 rule 6", _URL_CURE)
     if text is not None and parse_uri(text) is None:
-        book.add(where, "§5 rule 6", f"{shown(text)} is no URI by RFC 3986", _URL_CURE)
+        problems.add(where, "§5 rule 6", f"{shown(text)} is no URI by RFC 3986", _URL_CURE)
 
 
 _URL_CURE = "give an absolute URI with its scheme, and percent-encode what is not ASCII"
 
 
-def _auth(value: object, where: str, book: FindingList) -> None:
-    auth = book.table(value, where, "§2.5.3", 'give an object such as {"scheme": "bearer"}, or leave it out')
+def _auth(value: object, where: str, problems: FindingList) -> None:
+    auth = problems.table(value, where, "§2.5.3", 'give an object such as {"scheme": "bearer"}, or leave it out')
     if auth is not None and "scheme" in auth:
-        book.word(auth["scheme"], f"{where}/scheme", "§2.5.3", AUTH_SCHEMES)
+        problems.word(auth["scheme"], f"{where}/scheme", "§2.5.3", AUTH_SCHEMES)
 
 
-def _pricing(value: object, where: str, book: FindingList) -> None:
-    pricing = book.table(value, where, "§2.6", "give an object of costs in joules, or leave it out")
+def _pricing(value: object, where: str, problems: FindingList) -> None:
+    pricing = problems.table(value, where, "§2.6", "give an object of costs in joules, or leave it out")
     if pricing is not None:
-        book.fields(pricing, where, "§2.6", _PRICING_FIELDS)
+        problems.fields(pricing, where, "§2.6", _PRICING_FIELDS)
 
 
-def _base_cost(value: object, where: str, book: FindingList) -> None:
-    joules = book.number(value, where, "§5 rule 7", _BASE_CURE)
+def _base_cost(value: object, where: str, problems: FindingList) -> None:
+    joules = problems.number(value, where, "§5 rule 7", _BASE_CURE)
     if joules is not None and joules != 0 and joules < LANDAUER_J:
         less = (
             "is negative" if joules < 0 else "is physically impossible: more than nothing and below the Landauer limit"
         )
-        book.add(where, "§5 rule 7", f"{shown(joules)} J {less}", _BASE_CURE)
+        problems.add(where, "§5 rule 7", f"{shown(joules)} J {less}", _BASE_CURE)
 
 
 _BASE_CURE = f"give 0, or at least {LANDAUER_J} (joules), or leave it out"
 
 
-def _per_token(value: object, where: str, book: FindingList) -> None:
-    joules = book.number(value, where, "§5 rule 8", _TOKEN_CURE)
+def _per_token(value: object, where: str, problems: FindingList) -> None:
+    joules = problems.number(value, where, "§5 rule 8", _TOKEN_CURE)
     if joules is not None and joules < 0:
-        book.add(where, "§5 rule 8", f"{shown(joules)} J is negative", _TOKEN_CURE)
+        problems.add(where, "§5 rule 8", f"{shown(joules)} J is negative", _TOKEN_CURE)
 
 
 _TOKEN_CURE = "give 0 or more (joules), or leave it out"
 
 
-def _metadata(value: object, where: str, book: FindingList) -> None:
-    metadata = book.table(value, where, "§2.7", "give an object of annotations, or leave it out")
+def _metadata(value: object, where: str, problems: FindingList) -> None:
+    metadata = problems.table(value, where, "§2.7", "give an object of annotations, or leave it out")
     if metadata is not None and "pacr:trust_tier" in metadata:
-        book.word(metadata["pacr:trust_tier"], f"{where}/pacr:trust_tier", "§5 rule 9", TRUST_TIERS)
+        problems.word(metadata["pacr:trust_tier"], f"{where}/pacr:trust_tier", "§5 rule 9", TRUST_TIERS)
 
 
-def _goals(value: object, where: str, book: FindingList) -> None:
-    entries = book.entries(value, where, "§2.8", "give an array of goals, or leave it out")
+def _goals(value: object, where: str, problems: FindingList) -> None:
+    entries = problems.entries(value, where, "§2.8", "give an array of goals, or leave it out")
     for index, entry in enumerate(entries or ()):
-        goal = book.table(entry, f"{where}/{index}", "§2.8", "give an object with a goal_id")
+        goal = problems.table(entry, f"{where}/{index}", "§2.8", "give an object with a goal_id")
         if goal is not None:
-            book.fields(goal, f"{where}/{index}", "§2.8", _GOAL_FIELDS)
+            problems.fields(goal, f"{where}/{index}", "§2.8", _GOAL_FIELDS)
 
 
-def _goal_id(value: object, where: str, book: FindingList) -> None:
-    book.text(value, where, "§2.8", "give the goal's identifier as a string")
+def _goal_id(value: object, where: str, problems: FindingList) -> None:
+    problems.text(value, where, "§2.8", "give the goal's identifier as a string")
 
 
-def _priority(value: object, where: str, book: FindingList) -> None:
+def _priority(value: object, where: str, problems: FindingList) -> None:
     cure = "give a number from 0 to 1, or leave it out"
-    priority = book.number(value, where, "§2.8", cure)
+    priority = problems.number(value, where, "§2.8", cure)
     if priority is not None and not 0 <= priority <= 1:
-        book.add(where, "§2.8", f"{shown(priority)} is not from 0 to 1", cure)
+        problems.add(where, "§2.8", f"{shown(priority)} is not from 0 to 1", cure)
 
 
 _CAPABILITY_FIELDS: tuple[Field, ...] = (

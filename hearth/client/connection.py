@@ -172,7 +172,7 @@ PATIENCE = 5.0
 class _Pending:
     """A request that waits for its reply."""
 
-    __slots__ = ("_ended", "answered", "heard", "id", "method", "reply", "take_back")
+    __slots__ = ("_ended", "answered", "compensate", "heard", "id", "method", "reply")
 
     def __init__(self, id_: int, method: str, ended: Callable[[str], HearthError]) -> None:
         self.id = id_
@@ -181,7 +181,7 @@ class _Pending:
         self.heard: Callable[[Mapping[str, Any]], None] | None = None
         """Called with a result as soon as it is read, before anything that came after it is."""
         self.reply: Reply | None = None
-        self.take_back: TakeBack | None = None
+        self.compensate: TakeBack | None = None
         """Set when its caller has gone: what to do with a result."""
         self._ended = ended
 
@@ -272,17 +272,17 @@ class Client(SessionLink, JobsClient):
     # --- Link ---------------------------------------------------------------------------------------------------
 
     async def call(
-        self, method: str, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+        self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> Mapping[str, Any]:
         """See Link."""
-        return await self._call(method, params, take_back)
+        return await self._call(method, params, compensate)
 
     async def submit(
-        self, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+        self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], Following | None]:
         """See Link."""
         if not self._streams.get(params["session_id"], False):
-            return await self.call("task.submit", params, take_back=take_back), None
+            return await self.call("task.submit", params, compensate=compensate), None
         following: list[Subscription] = []
 
         def heard(accepted: Mapping[str, Any]) -> None:
@@ -293,14 +293,14 @@ class Client(SessionLink, JobsClient):
                 subscription.begin()
                 following.append(subscription)
 
-        answer = await self._call("task.submit", {**params, "subscribe": True}, take_back, heard)
+        answer = await self._call("task.submit", {**params, "subscribe": True}, compensate, heard)
         return answer, following[0] if following else None
 
     async def _call(
         self,
         method: str,
         params: Mapping[str, Any],
-        take_back: TakeBack | None,
+        compensate: TakeBack | None,
         heard: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> Mapping[str, Any]:
         pending = self.ask(method, params)
@@ -309,8 +309,8 @@ class Client(SessionLink, JobsClient):
             await pending.answered.wait()
         except BaseException:
             pending.heard = None
-            if pending.reply is None and take_back is not None:
-                pending.take_back = take_back
+            if pending.reply is None and compensate is not None:
+                pending.compensate = compensate
                 self._abandoned += 1
             else:
                 self._pending.pop(pending.id, None)
@@ -418,8 +418,8 @@ class Client(SessionLink, JobsClient):
             return
         if pending.heard is not None and type(reply.result) is dict:
             pending.heard(reply.result)
-        if pending.take_back is not None:
-            undo = pending.take_back(reply.result) if type(reply.result) is dict else None
+        if pending.compensate is not None:
+            undo = pending.compensate(reply.result) if type(reply.result) is dict else None
             if undo is not None:
                 self.tell(*undo)
             self._abandoned -= 1

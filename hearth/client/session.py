@@ -87,7 +87,7 @@ class SessionLink(ABC):
 
     @abstractmethod
     async def call(
-        self, method: str, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+        self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> Mapping[str, Any]:
         """Call a method and return its result; raises the RpcError it was answered with, or CarrierError.
 
@@ -96,7 +96,7 @@ class SessionLink(ABC):
 
     @abstractmethod
     async def submit(
-        self, params: Mapping[str, Any], *, take_back: TakeBack | None = None
+        self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], Following | None]:
         """task.submit, and its events from the first on in the same request; None from a server that cannot do that.
 
@@ -201,16 +201,16 @@ class ClientSession:
         if idempotency_key is not None:
             task["idempotency_key"] = idempotency_key
         # With a key the caller can come back for the task; without, nobody would ever know of it.
-        take_back = self._cancelling if idempotency_key is None else None
+        compensate = self._cancelling if idempotency_key is None else None
         # Constraints are held against what is known here; only the server knows what its tools take.
         params = {"session_id": self.session_id, "task": task, "strict": True}
         require_known("task.submit", params)
         events: TaskEvents | None = None
         if follow:
-            answer, following = await self._link.submit(params, take_back=take_back)
+            answer, following = await self._link.submit(params, compensate=compensate)
             events = None if following is None else TaskEvents(following, started=True)
         else:
-            answer = await self._link.call("task.submit", params, take_back=take_back)
+            answer = await self._link.call("task.submit", params, compensate=compensate)
         return TaskFace(self._link, self.session_id, member(answer, "task_id", str, "task.submit"), events)
 
     def _cancelling(self, submitted: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:

@@ -101,14 +101,14 @@ def _cure(place: str, value: Any, wanted: Any) -> str:
     if isinstance(value, Mapping) and isinstance(wanted, Mapping):
         known = _properties(wanted)
         missing = [name for name in wanted.get("required", ()) if name not in value]
-        strangers = _strangers(value, known) if wanted.get("additionalProperties") is False else []
+        unknown_members = _strangers(value, known) if wanted.get("additionalProperties") is False else []
         for name in missing or known:
-            if near := get_close_matches(name, [one[:_SHOWN] for one in strangers], 1):
+            if near := get_close_matches(name, [one[:_SHOWN] for one in unknown_members], 1):
                 return f"Write {name!r} where {place} has {_short(near[0])}"
-        cures = [f"Remove {_short(one)} from {place}" for one in strangers[:1]]
+        cures = [f"Remove {_short(one)} from {place}" for one in unknown_members[:1]]
         cures += [f"Add {place}/{escaped(one)}: {describe(known.get(one))}" for one in missing[:1]]
         if cures:
-            there = f"; there are {', '.join(list(known)[:_NAMES_SHOWN])}" if strangers and known else ""
+            there = f"; there are {', '.join(list(known)[:_NAMES_SHOWN])}" if unknown_members and known else ""
             return ". ".join(cures) + there
     return f"Give {place} {describe(wanted)}"
 

@@ -468,7 +468,7 @@ def missing(name: str, kind: ValueType[Any], value: Mapping[str, Any], at: str) 
     """What to raise for a required member that is not there."""
     cure = f'add "{name}" to {named(at)}: {kind.expected}, for example {kind.example}'
     # The first few: comparing names takes time, and there may be thousands.
-    strangers = [key for key in islice(value, _COMPARED) if type(key) is str and len(key) <= _LONGEST_NAME]
-    if near := get_close_matches(name, strangers, 1, 0.8):
+    unknown_members = [key for key in islice(value, _COMPARED) if type(key) is str and len(key) <= _LONGEST_NAME]
+    if near := get_close_matches(name, unknown_members, 1, 0.8):
         cure = f'write "{name}" where {named(at)} has {json.dumps(near[0])}'
     return MessageError(f"{at}/{name}", f"expected {kind.expected}, but there is no such member", suggestion=cure)

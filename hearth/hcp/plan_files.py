@@ -158,8 +158,8 @@ def _check_args(table: Table, args: Mapping[str, Any], tool: Tool) -> None:
     """Hold a step's args against the tool's own schema, as far as they are constant."""
     at, schema = table.at("args"), tool.params_schema
     names = known_by(schema)
-    if names is not None and (strangers := names.strangers(args)):
-        for one in strangers:
+    if names is not None and (unknown_members := names.unknown_members(args)):
+        for one in unknown_members:
             table.faults.append(Fault(at + one.pointer.replace("/", "."), unknown_key(one.name, sorted(one.known))))
         return
     late = {name for name, value in args.items() if any(_is_late(text) for _, text in _strings(value, ""))}

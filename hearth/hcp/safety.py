@@ -426,15 +426,15 @@ def _check_format(name: str, capability: Capability) -> list[str]:
 def _check_promised(at: str, names: Iterable[str], capability: Capability) -> list[str]:
     """Nothing but what is declared can be there where the output_schema says that there is nothing else."""
     declared = _declared(capability)
-    strangers = [name for name in dict.fromkeys(names) if name not in declared]
-    if not strangers:
+    unknown_members = [name for name in dict.fromkeys(names) if name not in declared]
+    if not unknown_members:
         return []
     if _is_closed(capability.output_schema):
-        near = get_close_matches(strangers[0][:100], declared, 1)
+        near = get_close_matches(unknown_members[0][:100], declared, 1)
         cure = f"Write {quoted(near[0])} there" if near else f"Ask for some of {listed(declared)}, or leave it out"
-        reason = f"{at}: {quoted(strangers[0])} is not among the outputs of {capability.name}"
+        reason = f"{at}: {quoted(unknown_members[0])} is not among the outputs of {capability.name}"
         raise Rejection("invalid_input", reason, suggestion=cure)
-    shown = listed(map(quoted, strangers))
+    shown = listed(map(quoted, unknown_members))
     return [f"{at}: {capability.name} does not promise {shown}; the task will fail if that is not among its outputs"]
 
 

@@ -74,7 +74,7 @@ class KnownMembers:
                     return False
         return True
 
-    def strangers(self, value: Any, at: str = "") -> list[UnknownMember]:
+    def unknown_members(self, value: Any, at: str = "") -> list[UnknownMember]:
         """The first of the members that are not understood; `at` is where the value is."""
         return [] if self.knows(value) else list(islice(self._strangers(value, at), MOST_NAMED))
 
@@ -91,15 +91,15 @@ class KnownMembers:
                     yield from items._strangers(item, f"{at}/{index}")
 
 
-def refusal(strangers: list[UnknownMember], whose: str = "") -> InvalidParams:
+def refusal(unknown_members: list[UnknownMember], whose: str = "") -> InvalidParams:
     """What to raise for strangers where none is wanted: it names all of them, and what the first may have meant."""
     from hearth.fields import unknown_key
 
-    first = strangers[0]
+    first = unknown_members[0]
     reason = unknown_key(first.name[:LONGEST_NAME], sorted(first.known))
     return InvalidParams(
         f"Invalid params: {whose}{first.pointer}: {reason}",
-        data={"path": first.pointer, "reason": reason, "unknown": [one.pointer for one in strangers]},
+        data={"path": first.pointer, "reason": reason, "unknown": [one.pointer for one in unknown_members]},
     )
 
 
@@ -217,14 +217,14 @@ def read_params(method: str, params: Mapping[str, Any]) -> tuple[Params, tuple[s
     strict = "strict" in params and read_flag(params, "strict", "", default=False)
     if known.knows(params):
         return read, ()
-    strangers = known.strangers(params)
+    unknown_members = known.unknown_members(params)
     if strict:
-        raise refusal(strangers)
-    return read, tuple([one.pointer for one in strangers])
+        raise refusal(unknown_members)
+    return read, tuple([one.pointer for one in unknown_members])
 
 
 def require_known(method: str, params: Mapping[str, Any]) -> None:
     """Refuse what a client would send and nobody would understand. Raises InvalidParams."""
-    strangers = KNOWN[method].strangers(params)
-    if strangers:
-        raise refusal(strangers)
+    unknown_members = KNOWN[method].unknown_members(params)
+    if unknown_members:
+        raise refusal(unknown_members)

@@ -145,7 +145,7 @@ async def test_a_client_that_asks_for_long_answers_and_does_not_read_costs_few_o
             line = {"jsonrpc": "2.0", "id": number, "method": "task.get", "params": params}
             await stream.send_all(json.dumps(line).encode() + b"\n")
         await trio.testing.wait_all_tasks_blocked()
-        assert lazy.outbox.size < (connection.WEIGHTY_AT_ONCE + 4) * 500_000
+        assert lazy.send_queue.size < (connection.WEIGHTY_AT_ONCE + 4) * 500_000
         other = await world.connect(BOB).open()
         assert (await other.run(("read", {})))["status"] == "SUCCESS"
 

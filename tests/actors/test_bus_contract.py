@@ -22,12 +22,12 @@ ME = Requester("session", "task", "me")
 YOU = Requester("other session", "other task", "you")
 
 
-def ticket(op, asker=ME, *, limit=60.0, **more):
-    return Ticket(op, asker, limit=limit, **more)
+def ticket(op, requester=ME, *, limit=60.0, **more):
+    return Ticket(op, requester, limit=limit, **more)
 
 
-async def transact(bus, op, asker=ME, **more):
-    return await bus.request(ticket(op, asker, **more)).get()
+async def transact(bus, op, requester=ME, **more):
+    return await bus.request(ticket(op, requester, **more)).get()
 
 
 async def blocked():
@@ -43,14 +43,14 @@ class Outcomes:
         self._bus = bus
         self._nursery = nursery
 
-    def ask(self, op, asker=ME, **more):
+    def ask(self, op, requester=ME, **more):
         """Start an asker; returns the scope that cancels it."""
         scope = trio.CancelScope()
 
         async def run():
             with scope:
                 try:
-                    self.of[op.label] = await transact(self._bus, op, asker, **more)
+                    self.of[op.label] = await transact(self._bus, op, requester, **more)
                 except trio.Cancelled:
                     self.of[op.label] = "cancelled"
                     raise
@@ -125,7 +125,7 @@ async def test_the_deadline_of_its_asker_does_not_interrupt_a_transaction_that_h
 async def test_the_end_of_the_bus_waits_for_a_transaction_that_has_begun(bus_bench, slow_style, nursery):
     outcomes = {}
 
-    async def asker(bench, op):
+    async def requester(bench, op):
         try:
             outcomes[op.label] = await transact(bench.bus, op)
         except DeviceError as error:
@@ -141,9 +141,9 @@ async def test_the_end_of_the_bus_waits_for_a_transaction_that_has_begun(bus_ben
         async with trio.open_nursery() as buses, bus_bench(slow_style) as bench:
             gate = bench.driver.gate()
             bench.driver.gates.clear()
-            nursery.start_soon(asker, bench, Op("x", gate=gate))
+            nursery.start_soon(requester, bench, Op("x", gate=gate))
             await gate.reached()
-            nursery.start_soon(asker, bench, Op("queued"))
+            nursery.start_soon(requester, bench, Op("queued"))
             await blocked()
             nursery.start_soon(open_late, gate, bench.driver)
             buses.cancel_scope.cancel()
@@ -206,11 +206,11 @@ def test_ctrl_c_does_not_interrupt_a_transaction_that_runs_in_place(bus_bench):
     async def main():
         async with bus_bench(Style.INLINE) as bench:
 
-            async def asker():
+            async def requester():
                 finished.append(await transact(bench.bus, interrupted))
 
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(asker)
+                nursery.start_soon(requester)
 
     with pytest.raises(BaseExceptionGroup) as caught:
         trio.run(main)
@@ -396,13 +396,13 @@ async def test_two_transactions_on_one_bus_never_overlap(bus_bench, style):
     with trio.fail_after(20):
         async with bus_bench(style) as bench, trio.open_nursery() as nursery:
 
-            async def asker(name):
+            async def requester(name):
                 for number in range(20):
                     label = f"{name}.{number}"
                     assert await transact(bench.bus, Op(label)) == label
 
             for name in range(10):
-                nursery.start_soon(asker, name)
+                nursery.start_soon(requester, name)
     assert len(bench.observer.of("begin")) == 200
     bench.observer.assert_whole()
 
@@ -569,9 +569,9 @@ async def test_a_transaction_past_its_limit_marks_the_bus_wedged(bus_bench, slow
     bench.observer.assert_whole()
 
 
-def _refusal(bus, asker):
+def _refusal(bus, requester):
     with pytest.raises(ResourceBusy) as busy:
-        bus.request(ticket(Op("refused"), asker))
+        bus.request(ticket(Op("refused"), requester))
     return busy.value
 
 
@@ -749,8 +749,8 @@ async def test_no_transaction_begins_on_a_bus_that_is_about_to_crash(bus_bench):
 # --- leases ------------------------------------------------------------------------------------------------------
 
 
-async def take_lease(bus, asker=ME):
-    lease = ticket(None, asker, limit=0)
+async def take_lease(bus, requester=ME):
+    lease = ticket(None, requester, limit=0)
     await bus.request(lease).get()
     return lease
 
@@ -851,9 +851,9 @@ async def test_who_does_not_want_to_wait_is_told_who_is_in_the_way(bus_bench, sl
             outcomes = Outcomes(bench.bus, nursery)
             outcomes.ask(Op("held", gate=gate))
             await gate.reached()
-            for asker, holder in [(ME, {"holder_task": "task"}), (YOU, {})]:
+            for requester, holder in [(ME, {"holder_task": "task"}), (YOU, {})]:
                 with pytest.raises(ResourceBusy) as busy:
-                    bench.bus.request(ticket(Op("no"), asker), no_wait=True)
+                    bench.bus.request(ticket(Op("no"), requester), no_wait=True)
                 data = busy.value.data
                 assert data["held_ms"] >= 0
                 assert {key: data[key] for key in ("bus", "reason", "effect")} == {
@@ -956,8 +956,8 @@ async def test_a_busy_bus_names_the_holders_task_to_its_own_principal_only(world
         holder = await world.connect(ALICE).open()
         task_id = await holder.start(("read", {"gate": "x"}))
         await world.gate("x").reached()
-        asker = await world.connect(principal).open()
-        refused = await asker.run(("read", {}), on_busy="fail")
+        requester = await world.connect(principal).open()
+        refused = await requester.run(("read", {}), on_busy="fail")
         data = refused["steps"][0]["error_data"]
         assert refused["steps"][0]["error_code"] == -32004
         assert data["bus"] == "a"

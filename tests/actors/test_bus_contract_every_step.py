@@ -58,16 +58,18 @@ class Tree:
                     leaves.start_soon(self._leaf, number, leaf)
 
     async def _leaf(self, branch, leaf):
-        asker = Requester(f"session {branch}", f"task {branch}.{leaf}", "principal")
+        requester = Requester(f"session {branch}", f"task {branch}.{leaf}", "principal")
         with self.scopes["leaf"] if (branch, leaf) == (1, 1) else trio.CancelScope():
             for number in range(3):
                 bus = self.buses[(branch + leaf + number) % 2]
-                await self._ask(bus, f"{branch}.{leaf}.{number}", asker, priority=(leaf + number) % 3, must=number == 2)
+                await self._ask(
+                    bus, f"{branch}.{leaf}.{number}", requester, priority=(leaf + number) % 3, must=number == 2
+                )
 
-    async def _ask(self, bus, label, asker, *, priority=1, must=False):
+    async def _ask(self, bus, label, requester, *, priority=1, must=False):
         self.asked.add(label)
         op = Op(label, seconds=0.001 * (1 + len(self.asked) % 3))
-        ticket = Ticket(op, asker, limit=60, priority=priority, must_run=must)
+        ticket = Ticket(op, requester, limit=60, priority=priority, must_run=must)
         try:
             self.outcomes[label] = await bus.request(ticket).get()
         except trio.Cancelled:

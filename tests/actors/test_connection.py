@@ -269,7 +269,7 @@ async def test_a_client_that_does_not_read_stops_being_read(make_world, autojump
             await stream.send_all(request % (number, world_session.session_id.encode()))
         await trio.testing.wait_all_tasks_blocked()
         # Its requests stay where they are; what waits for it is bounded.
-        assert connection.outbox.size < 3 << 20
+        assert connection.send_queue.size < 3 << 20
         assert connection._in_flight <= 256
 
 
@@ -285,7 +285,7 @@ async def test_a_slow_reader_of_events_holds_up_neither_the_task_nor_other_reade
         await session.subscribe(task_id)
         await client.until(lambda: any(event.get("step_index") == 2 for event in client.events))
         await trio.testing.wait_all_tasks_blocked()
-        assert lazy.outbox.size == 0, "a history costs its reader's connection a cursor"
+        assert lazy.send_queue.size == 0, "a history costs its reader's connection a cursor"
         world.event("go").set()
         events = await client.finished(task_id)
         assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)

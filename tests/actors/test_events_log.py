@@ -31,7 +31,7 @@ class Poked:
         self.gone = False
         self.pokes = 0
 
-    def poke(self):
+    def notify(self):
         self.pokes += 1
 
 
@@ -193,11 +193,11 @@ async def test_a_local_reader_that_is_closed_is_followed_no_more():
 # --- the sending side ---------------------------------------------------------------------------------------------
 
 
-async def drained(outbox):
-    outbox.finish()
+async def drained(send_queue):
+    send_queue.finish()
     lines = []
     with trio.fail_after(5):
-        while data := b"".join(await outbox.batch()):
+        while data := b"".join(await send_queue.batch()):
             lines += data.splitlines()
     return lines
 
@@ -207,139 +207,139 @@ def told(lines):
 
 
 async def test_what_is_ready_leaves_as_one_piece_in_the_order_it_became_due():
-    outbox, log = SendQueue(), EventLog("task")
+    send_queue, log = SendQueue(), EventLog("task")
     publish(log, "start")
-    outbox.push(b"first\n")
-    outbox.follow(log, 1)
-    outbox.push(b"second\n")
+    send_queue.push(b"first\n")
+    send_queue.follow(log, 1)
+    send_queue.push(b"second\n")
     publish(log, "finish")
-    data = b"".join(await outbox.batch())
+    data = b"".join(await send_queue.batch())
     lines = data.splitlines()
     assert (lines[0], lines[-1]) == (b"first", b"second")
     assert told(lines) == [1, 2]
 
 
 async def test_a_piece_is_not_much_longer_than_a_chunk():
-    outbox = SendQueue()
+    send_queue = SendQueue()
     for _ in range(100):
-        outbox.push(b"x" * 10_000)
+        send_queue.push(b"x" * 10_000)
     sizes = []
-    outbox.finish()
-    while data := b"".join(await outbox.batch()):
+    send_queue.finish()
+    while data := b"".join(await send_queue.batch()):
         sizes.append(len(data))
     assert sum(sizes) == 1_000_000
     assert max(sizes) < 80_000
-    assert outbox.size == 0
+    assert send_queue.size == 0
 
 
 async def test_two_histories_are_sent_side_by_side():
-    outbox = SendQueue()
+    send_queue = SendQueue()
     logs = [EventLog(name) for name in "ab"]
     for log in logs:
         for _ in range(500):
             log.publish("finish", TS, {"result": "x" * 500})
         publish(log, "task_finish")
-        outbox.follow(log, 1)
-    first = b"".join(await outbox.batch())
+        send_queue.follow(log, 1)
+    first = b"".join(await send_queue.batch())
     assert b'"task_id":"a"' in first
     assert b'"task_id":"b"' in first
-    lines = [*first.splitlines(), *await drained(outbox)]
+    lines = [*first.splitlines(), *await drained(send_queue)]
     for name in "ab":
         of_one = [line for line in lines if f'"task_id":"{name}"'.encode() in line]
         assert told(of_one) == list(range(1, 502))
 
 
 async def test_a_slow_reader_of_progress_gets_the_newest_and_costs_no_memory():
-    outbox, log = SendQueue(), EventLog("task")
-    outbox.follow(log, 1)
+    send_queue, log = SendQueue(), EventLog("task")
+    send_queue.follow(log, 1)
     publish(log, "start", *["progress"] * 10_000, "finish", "task_finish")
-    assert outbox.size == 0
-    lines = await drained(outbox)
+    assert send_queue.size == 0
+    lines = await drained(send_queue)
     assert told(lines) == [1, *range(10_002 - PROGRESS_KEPT, 10_002), 10_002, 10_003]
 
 
 async def test_following_again_starts_again_and_tells_nothing_twice():
-    outbox, log = SendQueue(), EventLog("task")
+    send_queue, log = SendQueue(), EventLog("task")
     publish(log, "start", "finish")
-    outbox.follow(log, 1)
-    outbox.follow(log, 2)
+    send_queue.follow(log, 1)
+    send_queue.follow(log, 2)
     publish(log, "task_finish")
-    assert told(await drained(outbox)) == [2, 3]
+    assert told(await drained(send_queue)) == [2, 3]
 
 
 async def test_what_is_followed_no_more_is_not_sent_even_if_it_was_due():
-    outbox, log, other = SendQueue(), EventLog("task"), EventLog("other")
+    send_queue, log, other = SendQueue(), EventLog("task"), EventLog("other")
     publish(log, "start")
-    outbox.follow(log, 1)
-    outbox.hold()
-    outbox.follow(other, 1)
+    send_queue.follow(log, 1)
+    send_queue.hold()
+    send_queue.follow(other, 1)
     publish(other, "start")
-    outbox.unfollow(log)
-    outbox.unfollow(other)
-    outbox.unfollow(other)
-    outbox.unhold()
+    send_queue.unfollow(log)
+    send_queue.unfollow(other)
+    send_queue.unfollow(other)
+    send_queue.unhold()
     publish(log, "finish")
     publish(other, "finish")
-    assert await drained(outbox) == []
+    assert await drained(send_queue) == []
     assert not log.followed
 
 
 async def test_while_a_batch_waits_for_its_answer_no_history_is_sent():
-    outbox, log = SendQueue(), EventLog("task")
+    send_queue, log = SendQueue(), EventLog("task")
     publish(log, "start")
-    outbox.hold()
-    outbox.hold()
-    outbox.follow(log, 1)
-    outbox.push(b"another answer\n")
-    assert b"".join(await outbox.batch()) == b"another answer\n"
-    outbox.unhold()
-    outbox.push(b"[the batch]\n")
-    outbox.unhold()
-    lines = await drained(outbox)
+    send_queue.hold()
+    send_queue.hold()
+    send_queue.follow(log, 1)
+    send_queue.push(b"another answer\n")
+    assert b"".join(await send_queue.batch()) == b"another answer\n"
+    send_queue.unhold()
+    send_queue.push(b"[the batch]\n")
+    send_queue.unhold()
+    lines = await drained(send_queue)
     assert lines[0] == b"[the batch]"
     assert told(lines) == [1]
 
 
 async def test_a_subscription_ends_with_the_task_and_leaves_nothing_behind():
-    outbox, log = SendQueue(), EventLog("task")
-    outbox.follow(log, 1)
+    send_queue, log = SendQueue(), EventLog("task")
+    send_queue.follow(log, 1)
     publish(log, "start", "task_finish")
-    assert told(await drained(outbox)) == [1, 2]
+    assert told(await drained(send_queue)) == [1, 2]
     assert not log.followed
     gc.collect()
     assert not [feed for feed in gc.get_objects() if type(feed) is Cursor and feed._log is log]
 
 
 async def test_a_history_asked_for_from_beyond_its_end_sends_nothing_and_ends():
-    outbox, log = SendQueue(), EventLog("task")
+    send_queue, log = SendQueue(), EventLog("task")
     publish(log, "start", "task_finish")
-    outbox.follow(log, 10)
-    assert await drained(outbox) == []
+    send_queue.follow(log, 10)
+    assert await drained(send_queue) == []
 
 
 async def test_an_abandoned_outbox_follows_nothing_and_wakes_its_writer():
-    outbox, log = SendQueue(), EventLog("task")
-    outbox.follow(log, 1)
+    send_queue, log = SendQueue(), EventLog("task")
+    send_queue.follow(log, 1)
     ended = []
 
     async def write():
-        ended.append(b"".join(await outbox.batch()))
+        ended.append(b"".join(await send_queue.batch()))
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
             await trio.testing.wait_all_tasks_blocked()
-            outbox.abandon()
+            send_queue.abandon()
     assert ended == [b""]
     assert not log.followed
-    outbox.follow(log, 1)
+    send_queue.follow(log, 1)
     publish(log, "start")
     assert not log.followed
 
 
 async def test_a_writer_that_is_cancelled_while_it_waits_can_be_followed_by_another():
-    outbox = SendQueue()
+    send_queue = SendQueue()
     with trio.move_on_after(0.01):
-        b"".join(await outbox.batch())
-    outbox.push(b"x\n")
-    assert b"".join(await outbox.batch()) == b"x\n"
+        b"".join(await send_queue.batch())
+    send_queue.push(b"x\n")
+    assert b"".join(await send_queue.batch()) == b"x\n"

@@ -259,7 +259,7 @@ async def test_the_lag_is_what_was_posted_and_is_not_as_durable_as_configured(de
             await first.get()
             await second.get()
         assert journal.lag == 0
-        assert journal.tally.records == {"test.event": 3}
+        assert journal.metrics.records == {"test.event": 3}
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync", "relaxed"])

@@ -78,13 +78,13 @@ async def test_who_waits_at_a_slot_is_woken_and_may_leave():
 
 async def test_alarms_ring_in_the_order_of_their_times(nursery, autojump_clock):
     rung = []
-    alarms = Timers(lambda name: rung.append((name, trio.current_time())))
-    nursery.start_soon(alarms.run)
+    timers = Timers(lambda name: rung.append((name, trio.current_time())))
+    nursery.start_soon(timers.run)
     for name, when in [("late", 30), ("early", 10), ("same", 20), ("too", 20)]:
-        alarms.set(name, when)
+        timers.set(name, when)
     await trio.sleep(15)
     assert rung == [("early", 10)]
-    alarms.set("sooner", 16)
+    timers.set("sooner", 16)
     await trio.sleep(100)
     assert [name for name, _ in rung] == ["early", "sooner", "same", "too", "late"]
     assert [when for _, when in rung] == [10, 16, 20, 20, 30]
@@ -92,10 +92,10 @@ async def test_alarms_ring_in_the_order_of_their_times(nursery, autojump_clock):
 
 async def test_an_alarm_for_a_time_that_has_passed_rings_at_once(nursery, autojump_clock):
     rung = []
-    alarms = Timers(rung.append)
-    nursery.start_soon(alarms.run)
+    timers = Timers(rung.append)
+    nursery.start_soon(timers.run)
     await trio.sleep(50)
-    alarms.set("now", 10)
+    timers.set("now", 10)
     await trio.testing.wait_all_tasks_blocked()
     assert rung == ["now"]
 
@@ -106,10 +106,10 @@ async def test_an_alarm_may_set_another(nursery, autojump_clock):
     def ring(name):
         rung.append(trio.current_time())
         if len(rung) < 3:
-            alarms.set(name, trio.current_time() + 5)
+            timers.set(name, trio.current_time() + 5)
 
-    alarms = Timers(ring)
-    nursery.start_soon(alarms.run)
-    alarms.set("again", 5)
+    timers = Timers(ring)
+    nursery.start_soon(timers.run)
+    timers.set("again", 5)
     await trio.sleep(100)
     assert rung == [5, 10, 15]

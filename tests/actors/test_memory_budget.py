@@ -291,10 +291,10 @@ async def test_subscriptions_are_charged_for_what_they_take(roomy):
 
 async def test_answers_that_wait_are_charged_for_what_they_take(roomy):
     world, _, _ = roomy
-    outbox = SendQueue(world.runtime.memory.for_principal(ALICE.key))
+    send_queue = SendQueue(world.runtime.memory.for_principal(ALICE.key))
     async with weighed(world):
         for number in range(2000):
-            outbox.push(b'{"jsonrpc":"2.0","id":%d,"result":{}}\n' % number)
+            send_queue.push(b'{"jsonrpc":"2.0","id":%d,"result":{}}\n' % number)
 
 
 # --- past the budget ------------------------------------------------------------------------------------------------

@@ -32,13 +32,13 @@ def recomputed(world):
     total, logs = 0, {}
     for carrier in world.carriers:
         connection = carrier.connection
-        if connection.outbox.gone:
+        if connection.send_queue.gone:
             continue
-        outbox = connection.outbox
-        total += memory_budget.CONNECTION_BYTES + connection._protocol.partial_bytes + outbox._sending
-        answers = [item for item in outbox._items if isinstance(item, bytes)]
+        send_queue = connection.send_queue
+        total += memory_budget.CONNECTION_BYTES + connection._protocol.partial_bytes + send_queue._sending
+        answers = [item for item in send_queue._items if isinstance(item, bytes)]
         total += sum(map(len, answers)) + memory_budget.ANSWER_BYTES * len(answers)
-        followed = [*outbox._feeds, *outbox._finished]
+        followed = [*send_queue._feeds, *send_queue._finished]
         total += memory_budget.FEED_BYTES * len(followed)
         logs.update(dict.fromkeys(followed))
     for session in world.runtime._sessions.values():

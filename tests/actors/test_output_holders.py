@@ -251,24 +251,24 @@ class Bench:
     def audit(self, event, **fields):
         self.audited.append((event, fields))
 
-    async def do(self, value, asker, *, line=1, **more):
+    async def do(self, value, requester, *, line=1, **more):
         def do(driver):
             driver.levels[line] = value
             return value
 
-        ticket = self.bus.request(Ticket(Op("do", do=do), asker, limit=60, **more))
+        ticket = self.bus.request(Ticket(Op("do", do=do), requester, limit=60, **more))
         try:
             return await ticket.get()
         finally:
             self.held = ticket.held_by
 
-    async def end(self, asker):
-        ticket = self.bus.make_safe(asker.session_id)
+    async def end(self, requester):
+        ticket = self.bus.make_safe(requester.session_id)
         return None if ticket is None else await ticket.get()
 
-    async def give_back(self, asker, held, value=7, **more):
-        back = GiveBack(1, asker.session_id, held, **more)
-        return await self.do(value, asker, gives_back=back, must_run=True)
+    async def give_back(self, requester, held, value=7, **more):
+        back = GiveBack(1, requester.session_id, held, **more)
+        return await self.do(value, requester, gives_back=back, must_run=True)
 
 
 @pytest.fixture(params=list(Style))
@@ -395,8 +395,8 @@ async def test_a_session_whose_safe_state_crashed_the_driver_counts_as_ended(ben
 
 
 def test_a_ledger_is_written_when_an_output_is_first_held_and_when_it_is_safe(tmp_path):
-    ledger = OutputsFile(tmp_path / "outputs")
-    bus = Bus("bench", BenchDriver("bench", Observer(), style=Style.INLINE), ledger=ledger)
+    outputs_file = OutputsFile(tmp_path / "outputs")
+    bus = Bus("bench", BenchDriver("bench", Observer(), style=Style.INLINE), outputs_file=outputs_file)
     driven = bus._driven
     assert driven.claim(1, A, insist=False) == "a"
     assert driven.borrow(1, B, insist=False) == "a"

@@ -38,9 +38,9 @@ def written(path):
 
 
 def opened(path):
-    ledger = OutputsFile(path)
-    ledger.open(NOON)
-    return ledger
+    outputs_file = OutputsFile(path)
+    outputs_file.open(NOON)
+    return outputs_file
 
 
 def left(path, **outputs):
@@ -54,7 +54,7 @@ async def a_run(path, **more):
     """A world that keeps its driven outputs in a file."""
     prepare = more.pop("prepare", lambda _world: None)
     world = World(**more)
-    world.parts = evolve(world.parts, ledger=opened(path))
+    world.parts = evolve(world.parts, outputs_file=opened(path))
     prepare(world)
     async with running(world):
         yield world
@@ -63,11 +63,11 @@ async def a_run(path, **more):
 class Kept:
     """A supervised bus over a bench driver, with a ledger."""
 
-    def __init__(self, ledger=None, style=Style.ASYNC, **more):
+    def __init__(self, outputs_file=None, style=Style.ASYNC, **more):
         self.observer = Observer()
         self.driver = BenchDriver("a", self.observer, style=style, **more)
         self.audited = []
-        self.bus = Bus("a", self.driver, audit=self.audit, ledger=ledger)
+        self.bus = Bus("a", self.driver, audit=self.audit, outputs_file=outputs_file)
 
     def audit(self, event, **fields):
         self.audited.append({"event": event, **fields})
@@ -81,12 +81,12 @@ class Kept:
         nursery.start_soon(keep_open, self.bus, self.audit, started.set)
         await started.wait()
 
-    async def drive(self, line, value=1, asker=ME, **more):
+    async def drive(self, line, value=1, requester=ME, **more):
         def do(driver):
             driver.levels[line] = value
             return value
 
-        return await self.bus.request(Ticket(Op(f"set {line}", do=do), asker, limit=60, drives=line, **more)).get()
+        return await self.bus.request(Ticket(Op(f"set {line}", do=do), requester, limit=60, drives=line, **more)).get()
 
 
 # --- the file ----------------------------------------------------------------------------------------------------
@@ -127,11 +127,11 @@ async def test_reading_drives_nothing_and_writes_nothing(path):
 async def test_the_file_is_private_and_replaced_whole(path):
     former = os.umask(0)
     try:
-        ledger = opened(path)
-        ledger.add("a", 1, insist=False)
+        outputs_file = opened(path)
+        outputs_file.add("a", 1, insist=False)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with path.open("rb") as reader:
-            ledger.add("a", 2, insist=False)
+            outputs_file.add("a", 2, insist=False)
             assert orjson.loads(reader.read()) == {"version": 1, "outputs": {"a": [1]}}, "what is read stays whole"
         assert written(path) == {"a": [1, 2]}
         assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -149,55 +149,55 @@ def test_a_draft_that_somebody_put_there_is_not_written_through(path, tmp_path):
 
 
 def test_what_is_written_down_already_is_not_written_again(path):
-    ledger = opened(path)
-    ledger.add("a", 1, insist=False)
+    outputs_file = opened(path)
+    outputs_file.add("a", 1, insist=False)
     before = path.stat().st_ino
-    ledger.add("a", 1, insist=False)
-    ledger.strike("a", [2])
-    ledger.strike("b", [1])
+    outputs_file.add("a", 1, insist=False)
+    outputs_file.strike("a", [2])
+    outputs_file.strike("b", [1])
     assert path.stat().st_ino == before
     assert written(path) == {"a": [1]}
 
 
 def test_a_file_that_could_be_written_only_in_part_does_not_count(path):
-    ledger = opened(path)
-    ledger.add("a", 1, insist=False)
+    outputs_file = opened(path)
+    outputs_file.add("a", 1, insist=False)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
     try:
         with pytest.raises(AuditUnavailable) as refused:
-            ledger.add("a", 2, insist=False)
+            outputs_file.add("a", 2, insist=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(path) in refused.value.data["reason"]
     assert written(path) == {"a": [1]}
-    ledger.add("a", 3, insist=False)
+    outputs_file.add("a", 3, insist=False)
     assert written(path) == {"a": [1, 3]}
 
 
 async def test_without_a_path_nothing_is_written_and_nothing_is_found(nursery):
-    ledger = OutputsFile()
-    assert ledger.open(NOON) == []
+    outputs_file = OutputsFile()
+    assert outputs_file.open(NOON) == []
     with trio.fail_after(10):
-        kept = Kept(ledger)
+        kept = Kept(outputs_file)
         await kept.start(nursery)
         assert await kept.drive(1) == 1
-        assert ledger.failure is None
+        assert outputs_file.failure is None
         nursery.cancel_scope.cancel()
 
 
 def test_outputs_come_back_as_what_they_were(path):
     outputs = [17, "rts", ("led", 3), ("bank", ("a", 1))]
-    ledger = opened(path)
+    outputs_file = opened(path)
     for output in outputs:
-        ledger.add("a", output, insist=False)
+        outputs_file.add("a", output, insist=False)
     assert opened(path).found.outputs == {"a": tuple(outputs)}
 
 
 async def test_an_output_that_cannot_be_written_down_is_not_driven(path):
-    ledger = opened(path)
+    outputs_file = opened(path)
     with pytest.raises(AuditUnavailable) as refused:
-        ledger.add("a", object(), insist=False)
+        outputs_file.add("a", object(), insist=False)
     assert refused.value.data["effect"] == "none"
     assert written(path) == {}
 
@@ -319,9 +319,9 @@ async def test_what_an_earlier_run_left_driven_is_made_safe_before_sessions_are_
 
 async def test_a_run_that_is_killed_while_it_pays_leaves_the_debt_to_the_next(path):
     left(path, a=[1])
-    ledger = opened(path)
-    assert ledger.found.outputs == {"a": (1,)}
-    ledger.add("a", 2, insist=False)
+    outputs_file = opened(path)
+    assert outputs_file.found.outputs == {"a": (1,)}
+    outputs_file.add("a", 2, insist=False)
     assert written(path) == {"a": [1, 2]}
 
 
@@ -412,12 +412,12 @@ def test_what_is_no_regular_file_is_moved_aside_too(path, tmp_path, what):
         os.mkfifo(path)
     else:
         os.mknod(path, stat.S_IFSOCK | 0o600)
-    ledger = OutputsFile(path)
-    (note,) = ledger.open(NOON)
+    outputs_file = OutputsFile(path)
+    (note,) = outputs_file.open(NOON)
     assert str(path) in note
     assert "look at the hardware" in note
-    assert os.path.lexists(ledger.found.aside)
-    ledger.add("a", 1, insist=False)
+    assert os.path.lexists(outputs_file.found.aside)
+    outputs_file.add("a", 1, insist=False)
     assert written(path) == {"a": [1]}
     assert not (tmp_path / "elsewhere").exists()
 
@@ -429,12 +429,12 @@ def test_a_file_that_can_neither_be_read_nor_moved_keeps_outputs_from_being_driv
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(type(path), "rename", rename)
-    ledger = OutputsFile(path)
-    (note,) = ledger.open(NOON)
+    outputs_file = OutputsFile(path)
+    (note,) = outputs_file.open(NOON)
     assert "Read-only" in note
-    assert ledger.failure is not None
+    assert outputs_file.failure is not None
     with pytest.raises(AuditUnavailable):
-        ledger.add("a", 1, insist=False)
+        outputs_file.add("a", 1, insist=False)
     assert path.is_dir()
 
 
@@ -668,8 +668,8 @@ async def test_a_bus_that_was_reopened_says_so_and_serves(autojump_clock, nurser
 
 
 async def test_the_pseudo_session_of_an_earlier_run_cannot_be_a_session(path):
-    ledger = left(path, a=[1])
-    bus = Bus("a", BenchDriver("a", Observer()), ledger=ledger)
+    outputs_file = left(path, a=[1])
+    bus = Bus("a", BenchDriver("a", Observer()), outputs_file=outputs_file)
     assert bus.make_safe("session") is None
     assert bus.make_safe(EARLIER_RUN) is not None
     assert " " in EARLIER_RUN, "ids have none"

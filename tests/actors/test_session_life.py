@@ -157,7 +157,7 @@ async def test_waiting_for_a_long_heartbeat_wakes_nobody(world, autojump_clock):
     # Followed, silent for longer than the time to live, and not yet past the heartbeat.
     rung = []
     ring = world.runtime._nudge
-    world.runtime._alarms._ring = lambda name: (rung.append(name), ring(name))
+    world.runtime._timers._ring = lambda name: (rung.append(name), ring(name))
     session = await world.connect().open(heartbeat_ms=3_600_000)
     await session.subscribe()
     await trio.sleep(3_599)

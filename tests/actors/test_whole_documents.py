@@ -109,11 +109,11 @@ async def test_between_documents_that_came_together_others_have_their_turn(monke
 
     async def other():
         while True:
-            seen.append(world.journal.tally.refused_documents)
+            seen.append(world.journal.metrics.refused_documents)
             await trio.lowlevel.checkpoint()
 
     async with running(world), trio.open_nursery() as nursery:
-        nursery.start_soon(Connection(carrier, ALICE, world.runtime, tally=world.journal.tally).run)
+        nursery.start_soon(Connection(carrier, ALICE, world.runtime, metrics=world.journal.metrics).run)
         nursery.start_soon(other)
         carrier.put(b"1\n" * 100)
         await carrier.answers(100)

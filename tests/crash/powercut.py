@@ -16,7 +16,7 @@ particular not the time that passes, a rename, or a sync of another file. A cut 
 Its limits. What was durable stays: no bit rot, no disk that lies about a sync, no sector that is lost because its
 neighbour was being written; bytes that are written again as they were are as durable as before. A directory entry is
 written whole. A sync is taken to be over when the call returned, and to cover what was done before it began. What
-SQLite does to the book of HCP jobs is not on the tape. An order of writes between files that only some file systems
+SQLite does to the HCP job store is not on the tape. An order of writes between files that only some file systems
 keep is not assumed.
 """
 

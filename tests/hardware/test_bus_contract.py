@@ -203,10 +203,10 @@ class Askers:
         self.of: dict[int, object] = {}
         self._bus, self._bench, self._nursery = bus, bench, nursery
 
-    def ask(self, number, *, asker=ME, limit=BOUND) -> trio.CancelScope:
+    def ask(self, number, *, requester=ME, limit=BOUND) -> trio.CancelScope:
         """Ask for transaction `number`; returns the scope that cancels its asker."""
         scope = trio.CancelScope()
-        ticket = Ticket(self._bench.op(number), asker, limit=limit)
+        ticket = Ticket(self._bench.op(number), requester, limit=limit)
 
         async def run():
             with scope:
@@ -232,7 +232,7 @@ async def standing(bus, bench, nursery):
     if bench.slow:
         bench.hold()
         askers = Askers(bus, bench, nursery)
-        askers.ask(0, asker=YOU)
+        askers.ask(0, requester=YOU)
         await bench.reached()
         yield [0]
         bench.let_go()

@@ -382,36 +382,36 @@ class World:
         """Hold what the caller has been told against what it was told before, and against the form of a story."""
         messages = self.life.messages()
         for session in dict.fromkeys(one["session_id"] for one in messages if one["type"] == "task_accepted"):
-            story = [one for one in messages if one["session_id"] == session]
+            message_log = [one for one in messages if one["session_id"] == session]
             former = self.heard.get(session, [])
             # An end that could not be written is told all the same, and the next start tells another.
-            if story[: len(former)] != former[: len(story)] and session not in self.touched:
-                raise Broken(f"session {session} was told as {former}, and is now told as {story}")
-            if len(story) > len(former) or session in self.touched:
-                self.heard[session] = story
-            numbers = [one["payload"]["sequence"] for one in story if one["type"] == "event"]
+            if message_log[: len(former)] != former[: len(message_log)] and session not in self.touched:
+                raise Broken(f"session {session} was told as {former}, and is now told as {message_log}")
+            if len(message_log) > len(former) or session in self.touched:
+                self.heard[session] = message_log
+            numbers = [one["payload"]["sequence"] for one in message_log if one["type"] == "event"]
             if numbers != list(range(1, len(numbers) + 1)):
                 raise Broken(f"session {session}: the events are numbered {numbers}")
-            if any(one["payload"].get("event_type") == "session_closed" for one in story):
-                _check_end(session, story)
+            if any(one["payload"].get("event_type") == "session_closed" for one in message_log):
+                _check_end(session, message_log)
 
     async def _next_document(self, world, session):
         """Hold what is on record against what was seen; what the caller hands in next, None if all is over."""
-        book = (await world.runtime.desk.real()).services.book
-        row = await book.session(session)
-        records = await book.outcomes(session, row.checkpoints)
-        notes = [one["position"] for one in await book.begun(session)]
+        job_store = (await world.runtime.job_server.real()).services.job_store
+        row = await job_store.session(session)
+        records = await job_store.outcomes(session, row.checkpoints)
+        notes = [one["position"] for one in await job_store.begun(session)]
         self._check_records(session, records, notes)
-        story = self.heard[session]
-        state = story[-1]["payload"]["data"]["final_state"]
+        message_log = self.heard[session]
+        state = message_log[-1]["payload"]["data"]["final_state"]
         self.figures[state] += 1
         if state == "COMPLETED" or self.sessions == SESSIONS:
             return None
-        events = [one["payload"] for one in story if one["type"] == "event"]
+        events = [one["payload"] for one in message_log if one["type"] == "event"]
         announced = [one["data"]["checkpoint_id"] for one in events if one["event_type"] == "checkpoint_created"]
         checkpoint = announced[-1] if announced else None
         if state == "FAILED":
-            last = self._last_checkpoint(story[-2]["payload"], notes)
+            last = self._last_checkpoint(message_log[-2]["payload"], notes)
             checkpoint = last if checkpoint is None or self.rng.random() < 0.7 else checkpoint
         if checkpoint is None:
             return None
@@ -475,17 +475,17 @@ def _value(kind, value):
     return [value["approved"], value["by"]] if kind == "ask_person" else value
 
 
-def _check_end(session, story):
+def _check_end(session, message_log):
     """One terminal message, unless it was aborted, and one session_closed."""
-    closed = [one for one in story if one["payload"].get("event_type") == "session_closed"]
-    if closed != story[-1:]:
-        raise Broken(f"session {session} has {len(closed)} session_closed, and ends with {story[-1]}")
+    closed = [one for one in message_log if one["payload"].get("event_type") == "session_closed"]
+    if closed != message_log[-1:]:
+        raise Broken(f"session {session} has {len(closed)} session_closed, and ends with {message_log[-1]}")
     state = closed[0]["payload"]["data"]["final_state"]
-    ends = [one["type"] for one in story if one["type"] in ("task_completed", "task_failed")]
+    ends = [one["type"] for one in message_log if one["type"] in ("task_completed", "task_failed")]
     if ends != {"COMPLETED": ["task_completed"], "FAILED": ["task_failed"], "ABORTED": []}[state]:
         raise Broken(f"session {session} is {state}, and its ends are {ends}")
-    if ends and story[-2]["type"] != ends[0]:
-        raise Broken(f"session {session}: {story[-2]} is between its end and session_closed")
+    if ends and message_log[-2]["type"] != ends[0]:
+        raise Broken(f"session {session}: {message_log[-2]} is between its end and session_closed")
 
 
 # --- a world without threads ------------------------------------------------------------------------------------------

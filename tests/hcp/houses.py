@@ -30,10 +30,10 @@ def gated(**more):
 
 def events(caller, session_id, event_type):
     """The data of a session's events of one type, so far."""
-    payloads = [one["payload"] for one in caller.story(session_id) if one["type"] == "event"]
+    payloads = [one["payload"] for one in caller.message_log(session_id) if one["type"] == "event"]
     return [one["data"] for one in payloads if one["event_type"] == event_type]
 
 
-def sequences(story):
+def sequences(message_log):
     """The numbers of its events."""
-    return [one["payload"]["sequence"] for one in story if one["type"] == "event"]
+    return [one["payload"]["sequence"] for one in message_log if one["type"] == "event"]

@@ -35,7 +35,7 @@ def main() -> None:
     tape = os.open(tape_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     real, writes = JobDatabase.write, 0
 
-    def die(_book: object = None) -> None:
+    def die(_job_store: object = None) -> None:
         say(tape, killed=writes, moment=moment)
         os.kill(os.getpid(), signal.SIGKILL)
         while True:

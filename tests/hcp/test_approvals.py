@@ -93,9 +93,9 @@ async def test_what_was_decided_before_it_was_withdrawn_is_not_done_either(guard
         await alice.send(document)
         (shown,) = await asked(bob)
         # In one turn: the submission has not looked at the decision yet.
-        world.desk.jobs.approvals.decide(shown["approval_id"], approved=True, by=BOB.key, reason=None)
-        assert world.desk.withdraw(ALICE, document["message_id"], None)
-        assert world.desk.withdraw(ALICE, document["message_id"], "once more")
+        world.job_server.jobs.approvals.decide(shown["approval_id"], approved=True, by=BOB.key, reason=None)
+        assert world.job_server.withdraw(ALICE, document["message_id"], None)
+        assert world.job_server.withdraw(ALICE, document["message_id"], "once more")
         told = await alice.until_replied(document)
         assert told["payload"]["reason_code"] == "withdrawn"
         assert world.observer.labels("begin") == []
@@ -227,7 +227,7 @@ async def test_a_job_that_waits_when_the_daemon_ends_may_be_sent_again(guarded):
         alice, bob = world.caller(ALICE), world.caller(BOB)
         await alice.send(document)
         await asked(bob)
-        await world.desk.end(trio.current_time() + 5)
+        await world.job_server.end(trio.current_time() + 5)
         refused = await alice.rejected(document) if not alice.messages else alice.messages[0]["payload"]
         assert refused["reason_code"] == "shutting_down"
     async with guarded() as world:
@@ -242,7 +242,7 @@ async def test_an_approved_job_whose_capability_is_taken_meanwhile_is_refused_an
         document = Caller.submission("heat")
         await alice.send(document)
         (shown,) = await asked(bob)
-        with world.desk.jobs.quota.for_capability(world.parts.capabilities["heat"]):
+        with world.job_server.jobs.quota.for_capability(world.parts.capabilities["heat"]):
             await bob.call("hcp.decide", approval_id=shown["approval_id"], approve=True)
             refused = await alice.rejected(document) if not alice.messages else alice.messages[0]["payload"]
             assert refused["reason_code"] == "resource_unavailable"

@@ -32,30 +32,30 @@ class Gate:
         self._reached.set()
         self._opened.wait(30)
 
-    async def holds(self, book, nursery):
+    async def holds(self, job_store, nursery):
         """Have the book stand at the gate."""
-        nursery.start_soon(book.read, self.stand)
+        nursery.start_soon(job_store.read, self.stand)
         await trio.to_thread.run_sync(self._reached.wait, 30)
 
     def open(self):
         self._opened.set()
 
 
-def waiting(book):
+def waiting(job_store):
     """How many operations wait for their turn."""
-    return book._mailbox._send.statistics().current_buffer_used
+    return job_store._mailbox._send.statistics().current_buffer_used
 
 
 async def test_what_waits_is_committed_together(place):
-    async with running(JobStore(place)) as book, trio.open_nursery() as nursery:
-        await begin(book)
+    async with running(JobStore(place)) as job_store, trio.open_nursery() as nursery:
+        await begin(job_store)
         statements = []
-        book._file._book.set_trace_callback(statements.append)
+        job_store._file._connection.set_trace_callback(statements.append)
         gate = Gate()
-        await gate.holds(book, nursery)
+        await gate.holds(job_store, nursery)
         for sequence in range(1, 21):
-            nursery.start_soon(book.append, ONE, [event(sequence)])
-        await until(lambda: waiting(book) == 20)
+            nursery.start_soon(job_store.append, ONE, [event(sequence)])
+        await until(lambda: waiting(job_store) == 20)
         gate.open()
     assert statements.count("COMMIT") == 1
     assert statements.count("BEGIN IMMEDIATE") == 1
@@ -63,45 +63,45 @@ async def test_what_waits_is_committed_together(place):
 
 async def test_what_is_read_is_what_was_asked_to_be_written_before_it_and_nothing_later(place):
     stories = {}
-    async with running(JobStore(place)) as book, trio.open_nursery() as nursery:
-        await begin(book)
+    async with running(JobStore(place)) as job_store, trio.open_nursery() as nursery:
+        await begin(job_store)
         gate = Gate()
-        await gate.holds(book, nursery)
+        await gate.holds(job_store, nursery)
 
         async def read(after):
-            stories[after] = await book.story(ONE)
+            stories[after] = await job_store.message_log(ONE)
 
-        append = partial(book.append, ONE)
+        append = partial(job_store.append, ONE)
         asks = [(read, 0), (append, [event(1)]), (read, 1), (append, [event(2)]), (read, 2)]
         for number, (ask, what) in enumerate(asks, 1):
             nursery.start_soon(ask, what)
-            await until(lambda number=number: waiting(book) == number)
+            await until(lambda number=number: waiting(job_store) == number)
         gate.open()
     assert stories == {0: [ACCEPTED], 1: [ACCEPTED, event(1)], 2: [ACCEPTED, event(1), event(2)]}
 
 
 async def test_who_is_cancelled_before_his_turn_has_asked_for_nothing(place):
-    async with running(JobStore(place)) as book, trio.open_nursery() as nursery:
-        await begin(book)
+    async with running(JobStore(place)) as job_store, trio.open_nursery() as nursery:
+        await begin(job_store)
         gate = Gate()
-        await gate.holds(book, nursery)
+        await gate.holds(job_store, nursery)
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as asking:
-                asking.start_soon(book.append, ONE, [event(1)])
-                asking.start_soon(book.claim, ANN, "m", "digest")
-                await until(lambda: waiting(book) == 2)
+                asking.start_soon(job_store.append, ONE, [event(1)])
+                asking.start_soon(job_store.claim, ANN, "m", "digest")
+                await until(lambda: waiting(job_store) == 2)
                 scope.cancel()
         gate.open()
         assert scope.cancelled_caught
-        assert await book.story(ONE) == [ACCEPTED]
-        assert await book.claim(ANN, "m", "digest") == Claim("new")
+        assert await job_store.message_log(ONE) == [ACCEPTED]
+        assert await job_store.claim(ANN, "m", "digest") == Claim("new")
 
 
 async def test_who_is_cancelled_in_his_turn_waits_for_what_comes_of_it(place):
     done = []
-    async with running(JobStore(place)) as book, trio.open_nursery() as nursery:
-        await begin(book)
-        await book.claim(ANN, "m", "digest")
+    async with running(JobStore(place)) as job_store, trio.open_nursery() as nursery:
+        await begin(job_store)
+        await job_store.claim(ANN, "m", "digest")
         gate = Gate()
         reached = threading.Event()
 
@@ -113,81 +113,81 @@ async def test_who_is_cancelled_in_his_turn_waits_for_what_comes_of_it(place):
             async with trio.open_nursery() as asking:
 
                 async def answer():
-                    await book.answer(ANN, "m", REJECTED)
+                    await job_store.answer(ANN, "m", REJECTED)
                     done.append("answered")
 
-                await gate.holds(book, nursery)
-                asking.start_soon(book.write, stand)
+                await gate.holds(job_store, nursery)
+                asking.start_soon(job_store.write, stand)
                 asking.start_soon(answer)
-                await until(lambda: waiting(book) == 2)
+                await until(lambda: waiting(job_store) == 2)
                 gate.open()
                 await trio.to_thread.run_sync(reached.wait, 30)
                 scope.cancel()
         assert done == ["answered"]
-        assert await book.claim(ANN, "m", "digest") == Claim("answered", REJECTED)
+        assert await job_store.claim(ANN, "m", "digest") == Claim("answered", REJECTED)
 
 
 async def test_what_is_asked_before_the_book_runs_waits_for_it(place):
-    book = JobStore(place)
-    book.open()
+    job_store = JobStore(place)
+    job_store.open()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(book.claim, ANN, "m", "digest")
-        await until(lambda: waiting(book) == 1)
-        await nursery.start(book.run)
-        assert await book.claim(ANN, "m", "digest") == Claim("pending")
-        await book.aclose()
+        nursery.start_soon(job_store.claim, ANN, "m", "digest")
+        await until(lambda: waiting(job_store) == 1)
+        await nursery.start(job_store.run)
+        assert await job_store.claim(ANN, "m", "digest") == Claim("pending")
+        await job_store.aclose()
 
 
 async def test_what_was_asked_is_done_when_the_book_is_told_to_end_and_nothing_afterwards(place):
-    book = JobStore(place)
-    book.open()
+    job_store = JobStore(place)
+    job_store.open()
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            house = await nursery.start(_house, book)
-            await begin(book)
+            house = await nursery.start(_house, job_store)
+            await begin(job_store)
             gate = Gate()
-            await gate.holds(book, nursery)
-            nursery.start_soon(book.append, ONE, [event(1)])
-            await until(lambda: waiting(book) == 1)
+            await gate.holds(job_store, nursery)
+            nursery.start_soon(job_store.append, ONE, [event(1)])
+            await until(lambda: waiting(job_store) == 1)
             house.cancel()
             gate.open()
-        for ask in (partial(book.append, ONE, [event(2)]), partial(book.claim, ANN, "m", "digest")):
-            with pytest.raises(JobStoreError, match=f"HCP book {place}/book.sqlite3: closed"):
+        for ask in (partial(job_store.append, ONE, [event(2)]), partial(job_store.claim, ANN, "m", "digest")):
+            with pytest.raises(JobStoreError, match=f"HCP job store {place}/jobs.sqlite3: closed"):
                 await ask()
-        await book.aclose()
-        await book.aclose()
-    async with running(JobStore(place)) as book:
-        assert await book.story(ONE) == [ACCEPTED, event(1)]
+        await job_store.aclose()
+        await job_store.aclose()
+    async with running(JobStore(place)) as job_store:
+        assert await job_store.message_log(ONE) == [ACCEPTED, event(1)]
 
 
-async def _house(book, *, task_status):
+async def _house(job_store, *, task_status):
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            await nursery.start(book.run)
+            await nursery.start(job_store.run)
             task_status.started(scope)
 
 
 async def test_a_book_that_never_ran_is_closed_all_the_same(place):
     for _ in range(2):
-        book = JobStore(place)
-        book.open()
-        await book.aclose()
-        book = JobStore(place)
-        book.open()
-        book.close()
-        book.close()
+        job_store = JobStore(place)
+        job_store.open()
+        await job_store.aclose()
+        job_store = JobStore(place)
+        job_store.open()
+        job_store.close()
+        job_store.close()
 
 
 async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_waits_for_ever(place, monkeypatch):
     monkeypatch.setattr(book_module, "FLUSH_LIMIT_S", 0.05)
-    book = JobStore(place)
-    book.open()
+    job_store = JobStore(place)
+    job_store.open()
     gate = Gate()
     reasons = []
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            house = await nursery.start(_house, book)
-            await begin(book)
+            house = await nursery.start(_house, job_store)
+            await begin(job_store)
 
             async def ask(operation, *args):
                 with pytest.raises(JobStoreError) as caught:
@@ -196,40 +196,40 @@ async def test_a_disk_that_does_not_answer_does_not_keep_the_end_and_nobody_wait
 
             # Two that come together, of which the second cannot begin before the first has ended.
             for operation, writes in ((gate.stand, False), (lambda _connection: None, True)):
-                nursery.start_soon(ask, book._post(operation, writes=writes).get)
+                nursery.start_soon(ask, job_store._post(operation, writes=writes).get)
             await trio.to_thread.run_sync(gate._reached.wait, 30)
-            nursery.start_soon(ask, book.append, ONE, [event(1)])
-            nursery.start_soon(ask, book.story, ONE)
-            await until(lambda: waiting(book) == 2)
+            nursery.start_soon(ask, job_store.append, ONE, [event(1)])
+            nursery.start_soon(ask, job_store.message_log, ONE)
+            await until(lambda: waiting(job_store) == 2)
             house.cancel()
-        await book.aclose()
+        await job_store.aclose()
     gate.open()
     assert sorted(reasons) == ["closed"] * 2 + ["it ended before this was safe"] * 2
 
 
 async def test_a_bug_in_an_operation_ends_the_book_and_leaves_nobody_waiting(place):
-    book = JobStore(place)
-    book.open()
+    job_store = JobStore(place)
+    job_store.open()
     refused = []
 
     async def ask(operation):
         with pytest.raises(JobStoreError):
-            await book.write(operation)
+            await job_store.write(operation)
         refused.append(operation)
 
     with trio.fail_after(20), pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
-            await nursery.start(book.run)
+            await nursery.start(job_store.run)
             nursery.start_soon(ask, lambda _connection: 1 / 0)
             nursery.start_soon(ask, lambda _connection: 2)
     assert len(refused) == 2
     with pytest.raises(JobStoreError, match="closed"):
-        await book.story(ONE)
-    await book.aclose()
+        await job_store.message_log(ONE)
+    await job_store.aclose()
 
 
 async def test_an_answer_stands_although_nobody_tidies_up_after_it_any_more(place):
-    async with running(JobStore(place)) as book:
-        await begin(book)
-    book.write_later(lambda _connection: None)
-    assert waiting(book) == 0
+    async with running(JobStore(place)) as job_store:
+        await begin(job_store)
+    job_store.write_later(lambda _connection: None)
+    assert waiting(job_store) == 0

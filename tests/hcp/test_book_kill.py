@@ -59,27 +59,27 @@ def writers(tmp_path, unmeasured):
 
 async def check(place, said, first):
     """What a writer was answered is so; what it was not answered is so or is not, but never by halves."""
-    book = JobStore(place)
-    store = ArtifactStore(place, book, most_each=1 << 20, most_all=1 << 30)
-    async with running(book):
+    job_store = JobStore(place)
+    store = ArtifactStore(place, job_store, most_each=1 << 20, most_all=1 << 30)
+    async with running(job_store):
         assert store.open() == []
-        assert book.aside is None
-        rows = {row.session_id: row for row in await book.sessions(ANN, 10_000)}
+        assert job_store.aside is None
+        rows = {row.session_id: row for row in await job_store.sessions(ANN, 10_000)}
         last = max((of[0] for _, *of in said), default=first) + 8
         for number in range(first, last):
-            claim = await book.claim(ANN, f"message-{number}", "digest")
+            claim = await job_store.claim(ANN, f"message-{number}", "digest")
             row = rows.get(session_id(number))
             assert (claim.kind == "answered") == (row is not None)
             if row is None:
                 continue
             assert claim.answer == line("task_accepted", number)
-            story = await book.story(row.session_id)
-            sequences = [found for told in story if (found := sequence_of(told)) is not None]
+            message_log = await job_store.message_log(row.session_id)
+            sequences = [found for told in message_log if (found := sequence_of(told)) is not None]
             assert sequences == list(range(1, row.sequence + 1))
-            assert len(story) == row.lines
-            told = [json.loads(text)["payload"]["data"].get("step") for text in story if sequence_of(text)]
+            assert len(message_log) == row.lines
+            told = [json.loads(text)["payload"]["data"].get("step") for text in message_log if sequence_of(text)]
             assert [step for step in told if step] == list(range(1, row.checkpoints + 1))
-            assert await book.outcomes(row.session_id, row.checkpoints) == [
+            assert await job_store.outcomes(row.session_id, row.checkpoints) == [
                 {"n": step} for step in range(1, row.checkpoints + 1)
             ]
             assert (row.state == "COMPLETED") == (row.ended_at is not None)
@@ -94,9 +94,13 @@ async def check(place, said, first):
                 assert len(kept.data) == kept.artifact.size_bytes
             elif what == "ended":
                 assert (row.state, row.checkpoints) == ("COMPLETED", STEPS)
-        assert {row.session_id for row in book.unfinished} == {key for key, row in rows.items() if row.ended_at is None}
-        for row in book.unfinished:
-            await book.end(row.session_id, "FAILED", [line("task_failed"), line("event", sequence=row.sequence + 1)])
+        assert {row.session_id for row in job_store.unfinished} == {
+            key for key, row in rows.items() if row.ended_at is None
+        }
+        for row in job_store.unfinished:
+            await job_store.end(
+                row.session_id, "FAILED", [line("task_failed"), line("event", sequence=row.sequence + 1)]
+            )
     assert look(place, "PRAGMA integrity_check") == [("ok",)]
     return last
 

@@ -35,8 +35,8 @@ async def test_a_story_goes_from_the_acceptance_over_the_events_to_the_result_an
     async with look() as world:
         caller = world.caller()
         session_id = await caller.accepted()
-        story = await caller.closed(session_id)
-        types = [one["payload"].get("event_type", one["type"]) for one in story]
+        message_log = await caller.closed(session_id)
+        types = [one["payload"].get("event_type", one["type"]) for one in message_log]
         assert types == [
             "task_accepted",
             "session_created",
@@ -48,7 +48,7 @@ async def test_a_story_goes_from_the_acceptance_over_the_events_to_the_result_an
             "session_closed",
         ]
         assert [event["sequence"] for event in caller.events_in(session_id)] == [1, 2, 3, 4, 5, 6]
-        assert {str(UUID(one["message_id"])) for one in story} == {one["message_id"] for one in story}
+        assert {str(UUID(one["message_id"])) for one in message_log} == {one["message_id"] for one in message_log}
         assert (await caller.outcome(session_id))["outputs"] == {"tag": "x"}
         moves = [one["data"] for one in caller.events_in(session_id, "state_changed")]
         assert [(move["from_state"], move["to_state"]) for move in moves] == [
@@ -56,8 +56,8 @@ async def test_a_story_goes_from_the_acceptance_over_the_events_to_the_result_an
             ("RUNNING", "COMPLETED"),
         ]
         token = caller.events_in(session_id, "session_created")[0]["data"]["session_token"]
-        assert story[0]["payload"]["session_token"] == token
-        assert story[-1]["payload"]["data"] == {"final_state": "COMPLETED", "reason": "completed"}
+        assert message_log[0]["payload"]["session_token"] == token
+        assert message_log[-1]["payload"]["data"] == {"final_state": "COMPLETED", "reason": "completed"}
         assert under_way(world) == 0
 
 
@@ -93,11 +93,11 @@ async def test_a_repeated_submit_never_runs_twice_across_restarts_of_the_daemon(
     async with look() as world:
         caller = world.caller()
         session_id = (await caller.reply(document))["session_id"]
-        story = await caller.closed(session_id)
+        message_log = await caller.closed(session_id)
     async with look() as world:
         caller = world.caller()
         assert (await caller.reply(document))["session_id"] == session_id
-        assert await caller.closed(session_id) == story
+        assert await caller.closed(session_id) == message_log
         assert world.observer.labels("begin") == []
         assert not world.records("hcp.submit", "hcp.accept")
 
@@ -283,7 +283,7 @@ async def test_the_payload_of_a_message_that_no_caller_sends_is_not_read(look, m
 
 async def test_without_a_desk_an_hcp_message_is_no_request(look):
     async with look() as world:
-        world.runtime.desk = None
+        world.runtime.job_server = None
         caller = world.caller()
         await caller.send(Caller.submission())
         await caller.until(lambda: caller.documents)
@@ -305,8 +305,8 @@ async def test_a_job_goes_on_when_its_caller_has_gone(look):
         world.gate("g").open()
         back = world.caller()
         await back.send(document)
-        story = await back.closed(session_id)
-        assert story[0]["type"] == "task_accepted"
+        message_log = await back.closed(session_id)
+        assert message_log[0]["type"] == "task_accepted"
         assert (await back.outcome(session_id))["outputs"] == {"tag": "second"}
         assert world.observer.labels("begin") == ["first", "second"]
 
@@ -318,7 +318,7 @@ async def test_a_daemon_that_ends_takes_no_more_jobs_and_remembers_no_refusal(lo
     document = Caller.submission()
     async with look() as world:
         caller = world.caller()
-        await world.desk.end(trio.current_time() + 5)
+        await world.job_server.end(trio.current_time() + 5)
         refused = await caller.rejected(document)
         assert refused["reason_code"] == "shutting_down"
         answer = await caller.ask("hcp.sessions", {})
@@ -334,7 +334,7 @@ async def test_a_job_under_way_ends_with_the_daemon_as_failed_and_recoverable(lo
         session_id = await caller.accepted()
         await world.gate("g").reached()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.desk.end, trio.current_time() + 5)
+            nursery.start_soon(world.job_server.end, trio.current_time() + 5)
             world.gate("g").open()
         failed = await caller.outcome(session_id)
         assert failed["error_code"] == "internal_error"

@@ -73,10 +73,10 @@ async def test_attach_sends_a_session_from_an_event_on_running_or_ended(world):
     entry = await again.call("hcp.attach", session_id=session_id, from_sequence=2)
     assert entry["state"] == "RUNNING"
     world.gate("g").open()
-    story = await again.closed(session_id)
-    assert story[0]["payload"]["sequence"] == 2
+    message_log = await again.closed(session_id)
+    assert message_log[0]["payload"]["sequence"] == 2
     whole = await alice.closed(session_id)
-    assert story == whole[2:]
+    assert message_log == whole[2:]
     last = whole[-1]["payload"]["sequence"]
     third = world.caller(ALICE)
     await third.call("hcp.attach", session_id=session_id, from_sequence=last)
@@ -148,7 +148,7 @@ async def test_a_book_that_does_not_answer_is_an_internal_error_with_its_reason(
     alice = world.caller(ALICE)
     session_id = await alice.accepted()
     await alice.closed(session_id)
-    await world.desk.services.book.aclose()
+    await world.job_server.services.job_store.aclose()
     assert "closed" in (await refused(alice, "hcp.sessions"))["data"]["reason"]
     answer = await alice.rejected(Caller.submission())
     assert answer["reason_code"] == "resource_unavailable"

@@ -37,14 +37,14 @@ def look(tmp_path):
             yield world
             if killed:
                 # The job store takes nothing more, as if the process had been killed here.
-                await world.desk.services.book.aclose()
+                await world.job_server.services.job_store.aclose()
 
     return make
 
 
 async def last_checkpoint(world, session_id):
     """The newest one of a session that has ended."""
-    row = await world.desk.services.book.session(session_id)
+    row = await world.job_server.services.job_store.session(session_id)
     return f"ckpt-{session_id}-{row.checkpoints:06d}"
 
 
@@ -101,7 +101,7 @@ async def test_any_checkpoint_is_good_to_go_on_from(look):
             outputs = (await caller.outcome(again))["outputs"]["seen"]
             assert outputs[0] == seen[0], "the first random number is on record from the first checkpoint on"
             assert [one[1] for one in outputs[3:6]] == ["n1", "n2", "n3"]
-            row = await world.desk.services.book.session(again)
+            row = await world.job_server.services.job_store.session(again)
             assert row.checkpoints == done
 
 
@@ -231,9 +231,9 @@ async def test_a_step_with_an_effect_that_was_under_way_at_a_crash_is_unknown_an
     async with look(function) as world:
         caller = world.caller()
         await caller.call("hcp.attach", session_id=session_id, from_sequence=0)
-        story = await caller.closed(session_id)
+        message_log = await caller.closed(session_id)
         shown = 'bench.set {"gate":"g","line":1,"value":1}'
-        assert f"unknown is what came of {shown}" in story[-2]["payload"]["error_message"]
+        assert f"unknown is what came of {shown}" in message_log[-2]["payload"]["error_message"]
         (record,) = world.records("hcp.recover")
         assert record["unknown"] == [shown]
         second, failed = await resumed(world, session_id)
@@ -396,8 +396,8 @@ async def test_an_abort_reaches_finally_blocks_and_their_clean_up_steps_are_done
         session_id = await caller.accepted()
         await caller.told(session_id, "checkpoint_created")
         await caller.send(Caller.abortion(session_id))
-        story = await caller.closed(session_id)
-        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        message_log = await caller.closed(session_id)
+        assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
         assert world.observer.labels("end")[:2] == ["high", "clean"]
 
 
@@ -448,8 +448,8 @@ async def test_clean_up_is_bounded_in_time_and_the_job_comes_to_its_end(look):
         session_id = await caller.accepted()
         await caller.told(session_id, "state_changed")
         await caller.send(Caller.abortion(session_id))
-        story = await caller.closed(session_id)
-        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        message_log = await caller.closed(session_id)
+        assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
 
 
 async def test_clean_up_of_a_part_whose_neighbour_failed_is_not_done_again_when_the_job_goes_on(look):
@@ -546,8 +546,8 @@ async def test_a_job_that_waits_for_a_person_can_be_aborted(asking):
         session_id = await caller.accepted()
         await question_for(bob)
         await caller.send(Caller.abortion(session_id))
-        story = await caller.closed(session_id)
-        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        message_log = await caller.closed(session_id)
+        assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
         moves = [event["data"]["to_state"] for event in caller.events_in(session_id, "state_changed")]
         assert moves == ["RUNNING", "PAUSED", "ABORTING", "ABORTED"]
         assert (await bob.call("hcp.pending"))["approvals"] == []
@@ -568,12 +568,12 @@ async def test_a_daemon_that_dies_while_a_person_is_asked_asks_again_when_the_jo
         caller, bob = world.caller(), world.caller(BOB)
         session_id = await caller.accepted()
         await question_for(bob)
-        await world.desk.services.book.aclose()
+        await world.job_server.services.job_store.aclose()
     async with asking() as world:
         caller, bob = world.caller(), world.caller(BOB)
         await caller.call("hcp.attach", session_id=session_id, from_sequence=0)
-        story = await caller.closed(session_id)
-        assert story[-1]["payload"]["data"]["final_state"] == "FAILED"
+        message_log = await caller.closed(session_id)
+        assert message_log[-1]["payload"]["data"]["final_state"] == "FAILED"
 
 
 # --- bounds ----------------------------------------------------------------------------------------------------------

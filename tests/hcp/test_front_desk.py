@@ -32,7 +32,7 @@ async def test_without_a_job_there_is_neither_a_book_nor_a_desk(closed, tmp_path
     async with closed() as world:
         caller = world.caller()
         await caller.open()
-        assert world.runtime.desk._desk is None
+        assert world.runtime.job_server._job_server is None
     assert not (tmp_path / "hcp").exists()
 
 
@@ -53,7 +53,7 @@ async def test_what_comes_first_is_answered_in_its_order_and_once(closed):
 
 async def test_a_book_that_cannot_be_opened_refuses_for_now_and_is_tried_again(closed, monkeypatch):
     def broken(*_args):
-        raise ConfigError("HCP book: the disk is on fire")
+        raise ConfigError("HCP job store: the disk is on fire")
 
     async with closed() as world:
         caller = world.caller()
@@ -75,7 +75,7 @@ async def test_sessions_that_cannot_be_given_their_end_do_not_keep_a_daemon_from
         raise ConfigError("a capability is not one")
 
     async with closed() as world:
-        left_over = SimpleNamespace(book=SimpleNamespace(unfinished=[1]))
+        left_over = SimpleNamespace(job_store=SimpleNamespace(unfinished=[1]))
         books = JobStorage(world.runtime.parts, Path("nowhere"), furniture=left_over)
         opening = Opening(books, world.runtime, None)
         with monkeypatch.context() as patch, trio.fail_after(10):
@@ -89,7 +89,7 @@ async def test_sessions_that_cannot_be_given_their_end_do_not_keep_a_daemon_from
 async def test_a_daemon_that_ends_answers_what_nobody_has_looked_at(closed):
     async with closed() as world:
         caller = world.caller()
-        await world.runtime.desk.end(trio.current_time() + 5)
+        await world.runtime.job_server.end(trio.current_time() + 5)
         refused = await caller.rejected(Caller.submission())
         assert refused["reason_code"] == "shutting_down"
         assert (await caller.ask("hcp.sessions", {}))["error"]["code"] == -32007
@@ -101,9 +101,9 @@ async def test_a_message_that_opens_the_desk_while_the_daemon_ends_is_answered(c
         document = Caller.submission()
         ask = caller.request("hcp.sessions", {}, 7)
         await caller.send(document, ask)
-        while not world.runtime.desk._waiting:
+        while not world.runtime.job_server._waiting:
             await trio.lowlevel.checkpoint()
-        await world.runtime.desk.end(trio.current_time() + 5)
+        await world.runtime.job_server.end(trio.current_time() + 5)
         await caller.until(lambda: caller.replies(document["message_id"]) and caller.answers(7))
         answer = caller.replies(document["message_id"])[0]
         assert answer["payload"].get("reason_code") in (None, "shutting_down")
@@ -117,10 +117,10 @@ async def test_a_message_that_the_desk_was_not_opened_for_in_time_is_refused(clo
         monkeypatch.setattr("hearth.actors.bridges.hcp.service.recover", lambda _services: gate.wait())
         document = Caller.submission()
         await caller.send(document, caller.request("hcp.sessions", {}, 7))
-        while len(world.runtime.desk._waiting) < 2:
+        while len(world.runtime.job_server._waiting) < 2:
             await trio.lowlevel.checkpoint()
-        await world.runtime.desk.end(trio.current_time() + 0.05)
-        world.runtime.desk.close()
+        await world.runtime.job_server.end(trio.current_time() + 0.05)
+        world.runtime.job_server.close()
         await caller.until(lambda: caller.replies(document["message_id"]) and caller.answers(7))
         assert caller.replies(document["message_id"])[0]["payload"]["reason_code"] == "shutting_down"
         assert caller.answers(7)[0]["error"]["code"] == -32007
@@ -132,9 +132,9 @@ async def test_sessions_without_an_end_get_one_before_anybody_asks(closed, tmp_p
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
-        await world.desk.services.book.aclose()
+        await world.job_server.services.job_store.aclose()
     async with closed() as world:
-        assert world.runtime.desk._desk is not None
+        assert world.runtime.job_server._job_server is not None
         (record,) = world.records("hcp.recover")
         assert record["hcp_session"] == session_id
 

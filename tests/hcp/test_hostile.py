@@ -121,8 +121,8 @@ async def still_works(world):
     document = {**submit(), "message_id": "after all that"}
     answer = await caller.reply(document)
     assert answer["type"] == "task_accepted", answer
-    story = await caller.closed(answer["session_id"])
-    completed = next(one["payload"] for one in story if one["type"] == "task_completed")
+    message_log = await caller.closed(answer["session_id"])
+    completed = next(one["payload"] for one in message_log if one["type"] == "task_completed")
     assert completed["outputs"] == example("l4-simple-task-completed")["payload"]["outputs"]
     client = world.connect()
     session = await client.open()
@@ -204,7 +204,7 @@ async def test_of_many_mutated_aborts_those_that_are_the_sessions_own_end_it_onc
             caller = world.caller()
             session_id = await caller.accepted("held")
             await world.gate("g").reached()
-            token = caller.story(session_id)[0]["payload"]["session_token"]
+            token = caller.message_log(session_id)[0]["payload"]["session_token"]
             sent = []
             for _ in range(200):
                 sent.append(mutant(Caller.abortion(session_id, reason="enough", session_token=token), random))
@@ -218,10 +218,12 @@ async def test_of_many_mutated_aborts_those_that_are_the_sessions_own_end_it_onc
 
             due = sum(refused(document) for document in sent)
             assert 50 < due < len(sent)
-            await caller.until(lambda: len(caller.documents) - len(caller.story(session_id)) == due)
+            await caller.until(lambda: len(caller.documents) - len(caller.message_log(session_id)) == due)
             world.gate("g").open()
-            story = await caller.closed(session_id)
-    moves = [one["payload"]["data"]["to_state"] for one in story if one["payload"].get("event_type") == "state_changed"]
+            message_log = await caller.closed(session_id)
+    moves = [
+        one["payload"]["data"]["to_state"] for one in message_log if one["payload"].get("event_type") == "state_changed"
+    ]
     assert moves == ["RUNNING", "ABORTING", "ABORTED"]
 
 
@@ -300,12 +302,12 @@ class Line:
     def closed(self, session_id):
         """Read until a session is over; return its outcome."""
 
-        def story():
+        def message_log():
             return [one for one in self.documents if one.get("session_id") == session_id]
 
-        while not any(one["payload"].get("event_type") == "session_closed" for one in story()):
+        while not any(one["payload"].get("event_type") == "session_closed" for one in message_log()):
             self.documents.append(self.peer.line())
-        return next(one for one in story() if one["type"] in ENDS)
+        return next(one for one in message_log() if one["type"] in ENDS)
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ async def killed(tmp_path, *capabilities, **more):
     """A world whose book stops taking anything at the end of the body, as if the process had been killed there."""
     async with hcp_world(tmp_path / "hcp", *capabilities, **more) as world:
         yield world
-        await world.desk.services.book.aclose()
+        await world.job_server.services.job_store.aclose()
 
 
 # --- abort -----------------------------------------------------------------------------------------------------------
@@ -57,13 +57,13 @@ async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_abort(look):
         assert aborting == {"from_state": "RUNNING", "to_state": "ABORTING", "reason": "changed my mind"}
         assert world.observer.labels("end") == []
         world.gate("g").open()
-        story = await caller.closed(session_id)
+        message_log = await caller.closed(session_id)
         assert world.observer.labels("end") == ["first"]
         world.observer.assert_whole()
         moves = [event["data"]["to_state"] for event in caller.events_in(session_id, "state_changed")]
         assert moves == ["RUNNING", "ABORTING", "ABORTED"]
-        assert {one["type"] for one in story} == {"task_accepted", "event"}
-        closed = story[-1]["payload"]["data"]
+        assert {one["type"] for one in message_log} == {"task_accepted", "event"}
+        closed = message_log[-1]["payload"]["data"]
         assert closed["final_state"] == "ABORTED"
         assert closed["execution_summary"]["steps_executed"] == 1
         assert closed["execution_summary"]["checkpoints_created"] == 1
@@ -91,8 +91,8 @@ async def test_a_job_that_waits_stops_at_once_when_it_is_aborted(look):
         await caller.told(session_id, "state_changed")
         token = caller.events_in(session_id, "session_created")[0]["data"]["session_token"]
         await caller.send(Caller.abortion(session_id, session_token=token))
-        story = await caller.closed(session_id)
-        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        message_log = await caller.closed(session_id)
+        assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
         (record,) = world.records("hcp.abort")
         assert record["hcp_session"] == session_id
 
@@ -106,8 +106,8 @@ async def test_a_stuck_transaction_keeps_an_abort_no_longer_than_abort_timeout(l
         session_id = answer["session_id"]
         await world.gate("g").reached()
         await caller.send(Caller.abortion(session_id))
-        story = await caller.closed(session_id)
-        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        message_log = await caller.closed(session_id)
+        assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
         assert world.observer.labels("end") == []
 
 
@@ -150,12 +150,12 @@ async def test_an_abort_of_a_session_that_has_ended_is_answered_with_how_and_cha
     async with look() as world:
         caller = world.caller()
         session_id = await caller.accepted()
-        story = await caller.closed(session_id)
+        message_log = await caller.closed(session_id)
         for _ in range(2):
             refused = await caller.rejected(Caller.abortion(session_id))
             assert (refused["reason_code"], refused["final_state"]) == ("session_ended", "COMPLETED")
             assert session_id in refused["reason_message"]
-        assert await caller.closed(session_id) == story
+        assert await caller.closed(session_id) == message_log
         bob = await world.caller(BOB).rejected(Caller.abortion(session_id))
         assert (bob["reason_code"], "final_state" in bob) == ("unknown_session", False)
         assert world.carriers[0].connection._in_flight == 0
@@ -213,25 +213,25 @@ async def test_every_accepted_jobs_story_ends_with_exactly_one_session_closed(lo
         session_id = await caller.accepted()
         await world.gate("g").reached()
         if what == "a token that no longer holds":
-            world.desk.jobs.running[session_id].token = "x.y"
+            world.job_server.jobs.running[session_id].token = "x.y"
         elif what == "no audit log":
             world.journal.fail("disk full")
         elif what == "no book":
-            await world.desk.services.book.aclose()
+            await world.job_server.services.job_store.aclose()
         world.gate("g").open()
         if what == "the HACP session ends":
             await caller.told(session_id, "checkpoint_created")
             await world.runtime.end_sessions()
-        story = await caller.closed(session_id)
-        closed = [one for one in story if one["payload"].get("event_type") == "session_closed"]
-        assert closed == story[-1:]
+        message_log = await caller.closed(session_id)
+        closed = [one for one in message_log if one["payload"].get("event_type") == "session_closed"]
+        assert closed == message_log[-1:]
         assert closed[0]["payload"]["data"]["final_state"] == state
-        ends = [one for one in story if one["type"] in ("task_completed", "task_failed")]
-        assert ends == story[-2:-1]
+        ends = [one for one in message_log if one["type"] in ("task_completed", "task_failed")]
+        assert ends == message_log[-2:-1]
         assert ends[0]["payload"].get("error_code") == error_code
         sequences = [event["sequence"] for event in caller.events_in(session_id)]
         assert sequences == sorted(set(sequences))
-        assert session_id not in world.desk.jobs.running
+        assert session_id not in world.job_server.jobs.running
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
@@ -570,8 +570,8 @@ async def test_a_daemon_that_was_killed_says_at_its_next_start_how_its_jobs_ende
         world.gate("g").open()
         caller = world.caller()
         await caller.send(document)
-        story = await caller.closed(session_id)
-        failed = story[-2]["payload"]
+        message_log = await caller.closed(session_id)
+        failed = message_log[-2]["payload"]
         assert failed["error_code"] == "internal_error"
         checkpoint = f"ckpt-{session_id}-000002"
         assert failed["error_details"] == {
@@ -601,5 +601,5 @@ async def test_a_daemon_that_was_killed_while_a_job_was_aborted_says_that_it_was
     async with look(capability(function=TWO)) as world:
         caller = world.caller()
         await caller.call("hcp.attach", session_id=session_id, from_sequence=0)
-        story = await caller.closed(session_id)
-        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        message_log = await caller.closed(session_id)
+        assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"

@@ -49,7 +49,9 @@ async def test_a_jobs_in_flight_transaction_is_never_interrupted_by_max_duration
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
-        while not world.records("task.finish") and world.desk.jobs.running[session_id]._scope.cancel_called is False:
+        while (
+            not world.records("task.finish") and world.job_server.jobs.running[session_id]._scope.cancel_called is False
+        ):
             await trio.lowlevel.checkpoint()
         world.gate("g").open()
         failed = await caller.outcome(session_id)
@@ -65,9 +67,9 @@ async def test_a_daemon_that_ends_waits_for_a_stuck_abort_no_longer_than_for_any
         await world.gate("g").reached()
         await caller.send(Caller.abortion(session_id))
         await caller.told(session_id, "state_changed", 2)
-        await world.desk.end(trio.current_time() + 0.1)
-        story = await caller.closed(session_id)
-        assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+        await world.job_server.end(trio.current_time() + 0.1)
+        message_log = await caller.closed(session_id)
+        assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
 
 
 async def test_a_job_whose_task_somebody_else_cancels_ends_honestly(look):
@@ -127,7 +129,7 @@ async def test_a_plot_that_is_being_drawn_when_the_daemon_ends_is_kept(look, mon
         session_id = await caller.accepted()
         assert await trio.to_thread.run_sync(began.wait, 5)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.desk.end, trio.current_time() + 5)
+            nursery.start_soon(world.job_server.end, trio.current_time() + 5)
             await trio.testing.wait_all_tasks_blocked()
             done.set()
         completed = await caller.outcome(session_id)
@@ -144,7 +146,7 @@ async def test_a_job_that_is_being_accepted_when_the_process_must_end_is_refused
         document = Caller.submission()
         world.journal.hold()
         await caller.send(document)
-        while not world.desk._underway:
+        while not world.job_server._underway:
             await trio.lowlevel.checkpoint()
         await world.opening.end()
         world.journal.release()
@@ -161,8 +163,8 @@ async def test_a_job_that_is_approved_in_the_moment_in_which_the_daemon_ends_is_
         shown = []
         while not shown:
             shown = (await bob.call("hcp.pending"))["approvals"]
-        world.desk.jobs.approvals.decide(shown[0]["approval_id"], approved=True, by=BOB.key, reason=None)
-        await world.desk.end(trio.current_time() + 5)
+        world.job_server.jobs.approvals.decide(shown[0]["approval_id"], approved=True, by=BOB.key, reason=None)
+        await world.job_server.end(trio.current_time() + 5)
         await caller.until(lambda: caller.messages)
         assert caller.messages[0]["payload"]["reason_code"] == "shutting_down"
 
@@ -186,7 +188,7 @@ async def test_a_refusal_that_cannot_be_remembered_says_so_and_can_be_had_again(
         caller = world.caller()
         document = Caller.submission("lok")
         with monkeypatch.context() as patch:
-            patch.setattr(world.desk.services.book, "answer", disk_full)
+            patch.setattr(world.job_server.services.job_store, "answer", disk_full)
             refused = await caller.rejected(document)
             assert refused["reason_code"] == "resource_unavailable"
 
@@ -196,9 +198,9 @@ async def test_a_session_whose_end_cannot_be_written_at_one_start_gets_it_at_the
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
-        await world.desk.services.book.aclose()
+        await world.job_server.services.job_store.aclose()
     with monkeypatch.context() as patch:
-        patch.setattr("hearth.actors.bridges.hcp.store.JobStore.story", disk_full)
+        patch.setattr("hearth.actors.bridges.hcp.store.JobStore.message_log", disk_full)
         async with look() as world:
             listed = (await world.caller().call("hcp.sessions"))["sessions"]
             assert [one["state"] for one in listed] == ["RUNNING"]
@@ -283,9 +285,9 @@ async def test_many_who_watch_an_ended_session_share_its_story(look):
         caller = world.caller()
         session_id = await caller.accepted()
         await caller.closed(session_id)
-        first = await world.desk.jobs.messages_of(session_id, ALICE)
-        assert await world.desk.jobs.messages_of(session_id, ALICE) is first
-        assert await world.desk.jobs.messages_of("6b8f1f0e-0000-4000-8000-000000000000", ALICE) is None
+        first = await world.job_server.jobs.messages_of(session_id, ALICE)
+        assert await world.job_server.jobs.messages_of(session_id, ALICE) is first
+        assert await world.job_server.jobs.messages_of("6b8f1f0e-0000-4000-8000-000000000000", ALICE) is None
 
 
 async def test_a_runtime_that_could_not_start_leaves_its_book_to_the_next(tmp_path, monkeypatch):

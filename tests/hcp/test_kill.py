@@ -168,9 +168,9 @@ def test_a_job_whose_daemon_is_killed_fails_with_its_last_checkpoint_and_goes_on
 
     caller = house.kill()
     caller.submit("the first", house.place)
-    story = caller.until()
-    assert story[: len(heard)] == heard, "a repeated submission is told what was told, from the first answer on"
-    messages = read(story)
+    message_log = caller.until()
+    assert message_log[: len(heard)] == heard, "a repeated submission is told what was told, from the first answer on"
+    messages = read(message_log)
     session = messages[0]["session_id"]
     assert sequences(messages) == list(range(1, len(sequences(messages)) + 1))
     failed = messages[-2]["payload"]
@@ -194,7 +194,7 @@ def test_a_job_whose_daemon_is_killed_fails_with_its_last_checkpoint_and_goes_on
     caller.submit("the second", house.place, context={"last_checkpoint": last})
     failed = read(caller.until())[-2]["payload"]
     caller.submit("the first", house.place)
-    assert caller.until() == story, "what has ended is told to the letter, however often"
+    assert caller.until() == message_log, "what has ended is told to the letter, however often"
     newest = failed["error_details"]["last_checkpoint"]
     assert int(newest[-6:]) >= number + 2
     house.answer("yes")
@@ -231,16 +231,16 @@ def test_a_caller_that_dies_in_the_middle_of_its_job_comes_back_and_finds_the_ou
     house.daemon.until(lambda: len(house.written()) == len(BOTH_HALVES))
     caller = house.caller()
     caller.submit("mine", house.place)
-    story = caller.until()
-    assert story[: len(heard)] == heard
-    messages = read(story)
+    message_log = caller.until()
+    assert message_log[: len(heard)] == heard
+    messages = read(message_log)
     assert sequences(messages) == list(range(1, len(sequences(messages)) + 1))
     assert messages[-2]["type"] == "task_completed"
 
     seen = sequences(messages)[-2]
     caller.start("hcp.attach", {"session_id": messages[0]["session_id"], "from_sequence": seen + 1})
     assert caller.line()["result"]["state"] == "COMPLETED"
-    assert caller.until() == story[-2:], "the outcome is between the last event that it has seen and the next"
+    assert caller.until() == message_log[-2:], "the outcome is between the last event that it has seen and the next"
     caller.submit("mine", house.place / "elsewhere")
     refusal = caller.line()
     assert (refusal["type"], refusal["payload"]["reason_code"]) == ("task_rejected", "message_id_reused")

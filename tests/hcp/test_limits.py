@@ -46,7 +46,7 @@ class Held:
 
 def nothing_is_held(world):
     """Whether no place, no job and no HACP session of a job is left."""
-    jobs = world.desk.jobs
+    jobs = world.job_server.jobs
     return not (jobs.running or jobs.quota._by_principal or jobs.quota._by_capability or world.runtime.sessions)
 
 
@@ -80,8 +80,8 @@ async def test_a_flood_of_submissions_gets_as_many_jobs_as_there_are_places_and_
         for function in held.values():
             function.go.set()
         for one in accepted:
-            story = await flood[one][0].closed(answers[one][0]["session_id"])
-            assert story[-2]["type"] == "task_completed"
+            message_log = await flood[one][0].closed(answers[one][0]["session_id"])
+            assert message_log[-2]["type"] == "task_completed"
         assert held["narrow"].most <= 2
         assert held["narrow"].most + held["wide"].most <= 7
         # The places are free again, and a refusal for lack of one has left no trace: the same messages are taken now.
@@ -137,8 +137,8 @@ async def test_who_has_read_session_closed_finds_the_place_free_however_the_job_
             session_id = await caller.accepted()
             if state == "ABORTED":
                 await caller.send(Caller.abortion(session_id))
-            story = await caller.closed(session_id)
-            assert story[-1]["payload"]["data"]["final_state"] == state
+            message_log = await caller.closed(session_id)
+            assert message_log[-1]["payload"]["data"]["final_state"] == state
             assert nothing_is_held(world)
 
 

@@ -50,15 +50,15 @@ async def test_every_message_of_a_job_has_the_whole_envelope_and_ids_of_its_own(
     async with house(place) as world:
         caller = world.caller()
         session_id = await caller.accepted()
-        story = await caller.closed(session_id)
+        message_log = await caller.closed(session_id)
     assert UUID(session_id).version == 4
-    for one in story:
+    for one in message_log:
         assert set(one) == {"hcp_version", "message_id", "timestamp", "session_id", "type", "payload"}
         assert one["session_id"] == session_id
         assert UUID(one["message_id"]).version == 4
         assert read_instant(one["timestamp"]).timestamp() >= NOON
         read_message(one)
-    assert len({one["message_id"] for one in story}) == len(story)
+    assert len({one["message_id"] for one in message_log}) == len(message_log)
 
 
 @pytest.mark.spec("hcp L1 Message Types")
@@ -75,9 +75,9 @@ async def test_a_job_is_accepted_or_rejected_told_of_and_completed_failed_or_abo
         world.gate("g").open()
         aborted = await caller.closed(held)
         await caller.rejected(caller.submission("nothing"))
-    for story, *rest in ((done, "task_completed"), (failed, "task_failed"), (aborted,)):
-        assert [one["type"] for one in story if one["type"] != "event"] == ["task_accepted", *rest]
-        assert (story[0]["type"], story[-1]["type"]) == ("task_accepted", "event")
+    for message_log, *rest in ((done, "task_completed"), (failed, "task_failed"), (aborted,)):
+        assert [one["type"] for one in message_log if one["type"] != "event"] == ["task_accepted", *rest]
+        assert (message_log[0]["type"], message_log[-1]["type"]) == ("task_accepted", "event")
 
 
 @pytest.mark.spec(ENCODING, "MUST", "All message bodies MUST be encoded as UTF-8 JSON.")
@@ -138,7 +138,7 @@ async def test_a_caller_that_goes_and_comes_back_reads_on_where_it_was(place) ->
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
-        read = list(caller.story(session_id))
+        read = list(caller.message_log(session_id))
         await caller.close()
         world.gate("g").open()
         watcher = world.caller()
@@ -178,10 +178,10 @@ async def test_events_are_numbered_from_one_in_each_session_by_itself(place) -> 
         caller = world.caller()
         one, other = await caller.accepted(), await caller.accepted()
         for session_id in (one, other):
-            story = await caller.closed(session_id)
-            assert sequences(story) == list(range(1, len(sequences(story)) + 1))
-            assert story[1]["payload"]["event_type"] == "session_created"
-            assert story[-1]["payload"]["event_type"] == "session_closed"
+            message_log = await caller.closed(session_id)
+            assert sequences(message_log) == list(range(1, len(sequences(message_log)) + 1))
+            assert message_log[1]["payload"]["event_type"] == "session_created"
+            assert message_log[-1]["payload"]["event_type"] == "session_closed"
 
 
 @pytest.mark.spec(DELIVERY, "is", "Since all commands to a callee go to a single queue, ordering is preserved.")
@@ -237,7 +237,7 @@ async def test_a_session_has_the_properties_of_the_page(place) -> None:
         world.gate("g").open()
         await caller.closed(session_id)
         (ended,) = (await caller.call("hcp.sessions"))["sessions"]
-        token = caller.story(session_id)[0]["payload"]["session_token"]
+        token = caller.message_log(session_id)[0]["payload"]["session_token"]
     assert UUID(session_id).version == 4
     assert running["session_id"] == session_id
     assert (running["state"], ended["state"]) == ("RUNNING", "COMPLETED")
@@ -259,13 +259,13 @@ async def test_the_states_a_session_goes_through_are_told(place) -> None:
         caller = world.caller()
         for name, end in (("look", "COMPLETED"), ("broken", "FAILED")):
             session_id = await caller.accepted(name)
-            story = [one["payload"] for one in await caller.closed(session_id) if one["type"] == "event"]
-            moves = [one["data"] for one in story if one["event_type"] == "state_changed"]
+            message_log = [one["payload"] for one in await caller.closed(session_id) if one["type"] == "event"]
+            moves = [one["data"] for one in message_log if one["event_type"] == "state_changed"]
             assert [(move["from_state"], move["to_state"]) for move in moves] == [
                 ("PENDING", "RUNNING"),
                 ("RUNNING", end),
             ]
-            assert story[-1]["data"]["final_state"] == end
+            assert message_log[-1]["data"]["final_state"] == end
         refusal = await caller.rejected(caller.submission("nothing"))
     assert refusal["reason_code"] == "unknown_capability"
 
@@ -360,12 +360,12 @@ async def test_an_abort_is_told_then_awaited_and_nothing_further_is_done(place) 
         assert aborting == {"from_state": "RUNNING", "to_state": "ABORTING", "reason": "enough"}
         assert not events(caller, session_id, "session_closed")
         world.gate("g").open()
-        story = await caller.closed(session_id)
+        message_log = await caller.closed(session_id)
         (ended,) = (await caller.call("hcp.sessions"))["sessions"]
     assert events(caller, session_id, "state_changed")[-1]["to_state"] == "ABORTED"
-    assert story[-1]["payload"]["data"]["final_state"] == "ABORTED"
+    assert message_log[-1]["payload"]["data"]["final_state"] == "ABORTED"
     assert ended["state"] == "ABORTED"
-    assert not [one for one in story if one["type"] in ("task_completed", "task_failed")]
+    assert not [one for one in message_log if one["type"] in ("task_completed", "task_failed")]
 
 
 @pytest.mark.spec(ABORT, "SHOULD", "Cleanup SHOULD be bounded by a callee-defined abort timeout.")
@@ -376,5 +376,5 @@ async def test_an_abort_waits_for_a_step_no_longer_than_it_said(place) -> None:
         await world.gate("g").reached()
         await caller.send(caller.abortion(session_id))
         assert (await caller.closed(session_id))[-1]["payload"]["data"]["final_state"] == "ABORTED"
-        accepted = caller.story(session_id)[0]["payload"]
+        accepted = caller.message_log(session_id)[0]["payload"]
     assert accepted["constraints"]["abort_timeout"] == "PT0.05S"

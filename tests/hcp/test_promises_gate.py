@@ -143,8 +143,8 @@ async def test_what_was_assessed_is_in_the_acceptance_and_in_its_token(place) ->
         assert (payload["risk_level"], payload["data_classification"]) == ("R3", "T2")
         assert set(payload["constraints"]) == {"max_duration", "abort_timeout"}
         assert "safety_envelope" in payload
-        book = world.desk.services.book
-        claims = verify(book.key, payload["session_token"], NOON, session_id=session_id)
+        job_store = world.job_server.services.job_store
+        claims = verify(job_store.key, payload["session_token"], NOON, session_id=session_id)
         assert claims.approved_risk_level == "R3"
         assert claims.approved_data_classification == "T2"
         assert timedelta(seconds=claims.expires_at - claims.issued_at) == timedelta(minutes=1)
@@ -282,8 +282,8 @@ async def test_a_result_below_the_threshold_is_no_completion(place) -> None:
     async with house(place, capability(function=function, output_schema=schema)) as world:
         caller = world.caller()
         for threshold, end in ((0.9, "task_completed"), (0.95, "task_failed")):
-            story = await caller.closed(await caller.accepted(constraints={"confidence_threshold": threshold}))
-            assert [one["type"] for one in story if one["type"].startswith("task_")][1:] == [end]
+            message_log = await caller.closed(await caller.accepted(constraints={"confidence_threshold": threshold}))
+            assert [one["type"] for one in message_log if one["type"].startswith("task_")][1:] == [end]
 
 
 @pytest.mark.spec("hcp L3 Capability Declaration")

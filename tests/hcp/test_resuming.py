@@ -23,7 +23,7 @@ async def killed(tmp_path, *capabilities, **more):
     """A world whose job store takes nothing any more from the end of the body on, as if the process had ended there."""
     async with hcp_world(tmp_path / "hcp", *capabilities, **more) as world:
         yield world
-        await world.desk.services.book.aclose()
+        await world.job_server.services.job_store.aclose()
 
 
 async def one_set(job):
@@ -104,7 +104,7 @@ async def test_the_events_of_a_session_are_numbered_without_gap_although_the_job
         caller = world.caller()
         session_id = await caller.accepted()
         await world.gate("g").reached()
-        file = world.desk.services.book._file
+        file = world.job_server.services.job_store._file
         monkeypatch.setattr(
             file, "write", lambda operations: [outcome.Error(JobStoreError("full")) for _ in operations]
         )

@@ -29,13 +29,13 @@ def place(tmp_path):
 @asynccontextmanager
 async def stored(place, *, most_each=1 << 20, most_all=4 << 20, durability="os", sessions=(1,)):
     """A book and its store at work, with sessions that run."""
-    book = JobStore(place, durability=durability)
-    async with running(book):
-        store = ArtifactStore(place, book, most_each=most_each, most_all=most_all, durability=durability)
+    job_store = JobStore(place, durability=durability)
+    async with running(job_store):
+        store = ArtifactStore(place, job_store, most_each=most_each, most_all=most_all, durability=durability)
         store.open()
         for number in sessions:
-            await begin(book, number)
-        yield book, store
+            await begin(job_store, number)
+        yield job_store, store
 
 
 def files(place):
@@ -49,7 +49,7 @@ def files(place):
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 async def test_an_artifact_is_kept_with_its_name_type_size_checksum_and_uri(place, durability):
     content = b"at_s,celsius\n0.0,21.5\n" * 100_000
-    async with stored(place, durability=durability, most_each=4 << 20) as (book, store):
+    async with stored(place, durability=durability, most_each=4 << 20) as (job_store, store):
         artifact = await store.keep(ONE, "samples", "samples.csv", CSV, content)
         assert artifact == Artifact(
             name="samples",
@@ -58,7 +58,7 @@ async def test_an_artifact_is_kept_with_its_name_type_size_checksum_and_uri(plac
             size_bytes=len(content),
             checksum="sha256:" + hashlib.sha256(content).hexdigest(),
         )
-        assert await book.artifacts(ONE) == [artifact]
+        assert await job_store.artifacts(ONE) == [artifact]
         read = await store.read(artifact.uri, 0, len(content) + 1)
         assert (read.artifact, read.offset, read.data) == (artifact, 0, content)
     file = place / "artifacts" / ONE / "samples.csv"
@@ -83,11 +83,11 @@ async def test_an_artifact_may_be_empty(place):
 
 
 async def test_it_is_read_after_a_restart_and_when_its_session_has_ended(place):
-    async with stored(place) as (book, store):
+    async with stored(place) as (job_store, store):
         kept = [await store.keep(ONE, name, f"{name}.csv", CSV, name.encode()) for name in ("b", "a")]
-        await book.end(ONE, "COMPLETED", [event(1)])
-    async with stored(place, sessions=()) as (book, store):
-        assert await book.artifacts(ONE) == kept
+        await job_store.end(ONE, "COMPLETED", [event(1)])
+    async with stored(place, sessions=()) as (job_store, store):
+        assert await job_store.artifacts(ONE) == kept
         assert [(await store.read(artifact.uri, 0, 9)).data for artifact in kept] == [b"b", b"a"]
 
 
@@ -102,11 +102,11 @@ async def test_a_file_is_kept_once(place):
 
 
 async def test_once_begun_keeping_is_finished_whatever_is_cancelled(place):
-    async with stored(place) as (book, store):
+    async with stored(place) as (job_store, store):
         with trio.CancelScope() as scope:
             scope.cancel()
             await store.keep(ONE, "n", "n.csv", CSV, b"content")
-        there = [artifact.uri for artifact in await book.artifacts(ONE)]
+        there = [artifact.uri for artifact in await job_store.artifacts(ONE)]
         assert there == [f"hcp://{name.replace('/', '/artifacts/')}" for name in files(place) if "/" in name]
 
 
@@ -217,54 +217,54 @@ async def test_one_that_is_too_large_is_not_kept(place):
         await store.keep(ONE, "n", "n.csv", CSV, b"x" * 10)
 
 
-async def ended(book, store, number, principal=ANN, size=40):
-    await begin(book, number, principal)
+async def ended(job_store, store, number, principal=ANN, size=40):
+    await begin(job_store, number, principal)
     await store.keep(session_id(number), "n", "n.csv", CSV, b"x" * size)
-    await book.end(session_id(number), "COMPLETED", [event(1, number)])
+    await job_store.end(session_id(number), "COMPLETED", [event(1, number)])
 
 
 async def test_where_there_is_no_room_the_oldest_of_whoever_has_most_give_way(place):
-    async with stored(place, most_all=200, sessions=()) as (book, store):
-        await ended(book, store, 1, BEN)
+    async with stored(place, most_all=200, sessions=()) as (job_store, store):
+        await ended(job_store, store, 1, BEN)
         for number in (2, 3, 4):
-            await ended(book, store, number)
-        await ended(book, store, 5, BEN)
+            await ended(job_store, store, number)
+        await ended(job_store, store, 5, BEN)
         assert files(place) == sorted(name for n in range(1, 6) for name in (session_id(n), f"{session_id(n)}/n.csv"))
-        await ended(book, store, 6, size=80)
-        left = [number for number in range(1, 7) if await book.artifacts(session_id(number))]
+        await ended(job_store, store, 6, size=80)
+        left = [number for number in range(1, 7) if await job_store.artifacts(session_id(number))]
         assert left == [1, 4, 5, 6]
         with pytest.raises(NoSuchArtifact, match="not kept any more"):
             await store.read(f"hcp://{session_id(2)}/artifacts/n.csv", 0, 1)
-        assert await book.session(session_id(2)) is not None, "only its artifacts are gone"
+        assert await job_store.session(session_id(2)) is not None, "only its artifacts are gone"
     assert files(place) == sorted(name for n in left for name in (session_id(n), f"{session_id(n)}/n.csv"))
 
 
 async def test_what_a_running_session_has_kept_does_not_give_way(place):
-    async with stored(place, most_all=100, sessions=(1, 2)) as (book, store):
+    async with stored(place, most_all=100, sessions=(1, 2)) as (job_store, store):
         await store.keep(ONE, "n", "n.csv", CSV, b"x" * 60)
         with pytest.raises(StoreError, match=r"artifact m\.csv cannot be kept: artifacts may have 100 bytes together"):
             await store.keep(TWO, "m", "m.csv", CSV, b"x" * 41)
         await store.keep(TWO, "m", "m.csv", CSV, b"x" * 40)
-        assert len(await book.artifacts(ONE)) == 1
+        assert len(await job_store.artifacts(ONE)) == 1
     assert files(place) == [ONE, f"{ONE}/n.csv", TWO, f"{TWO}/m.csv"]
 
 
 async def test_one_for_which_everything_would_not_make_room_removes_nothing(place):
-    async with stored(place, most_all=100, sessions=()) as (book, store):
-        await ended(book, store, 1)
-        await begin(book, 2)
+    async with stored(place, most_all=100, sessions=()) as (job_store, store):
+        await ended(job_store, store, 1)
+        await begin(job_store, 2)
         with pytest.raises(StoreError, match="cannot be kept"):
             await store.keep(TWO, "n", "n.csv", CSV, b"x" * 101)
-        assert len(await book.artifacts(ONE)) == 1
+        assert len(await job_store.artifacts(ONE)) == 1
     assert files(place) == [ONE, f"{ONE}/n.csv"]
 
 
 async def test_what_the_book_has_forgotten_is_removed(place):
-    async with stored(place) as (book, store):
+    async with stored(place) as (job_store, store):
         await store.keep(ONE, "n", "n.csv", CSV, b"x")
         await store.keep(ONE, "m", "m.csv", CSV, b"x")
-        await book.end(ONE, "COMPLETED", [event(1)])
-        for gone in await book.expire(1e12, 0.0):
+        await job_store.end(ONE, "COMPLETED", [event(1)])
+        for gone in await job_store.expire(1e12, 0.0):
             await store.forget(gone)
             await store.forget(gone)
         assert files(place) == []
@@ -276,7 +276,7 @@ async def test_what_the_book_has_forgotten_is_removed(place):
 
 
 async def test_what_a_kill_leaves_half_done_is_gone_after_the_next_start(place):
-    async with stored(place, sessions=(1, 2)) as (book, store):
+    async with stored(place, sessions=(1, 2)) as (job_store, store):
         kept = await store.keep(ONE, "n", "n.csv", CSV, b"x")
         await store.keep(ONE, "lost", "lost.csv", CSV, b"x")
     artifacts = place / "artifacts"
@@ -289,8 +289,8 @@ async def test_what_a_kill_leaves_half_done_is_gone_after_the_next_start(place):
     (artifacts / "notes").mkdir()
     (artifacts / ONE / "mine").mkdir()
     (artifacts / session_id(4)).symlink_to(artifacts / ONE)
-    async with stored(place, sessions=()) as (book, store):
-        assert await book.artifacts(ONE) == [kept]
+    async with stored(place, sessions=()) as (job_store, store):
+        assert await job_store.artifacts(ONE) == [kept]
         assert (await store.read(kept.uri, 0, 1)).data == b"x"
     assert files(place) == sorted([ONE, f"{ONE}/mine", f"{ONE}/n.csv", session_id(4), "notes"]), "others' stay"
     assert look(place, "SELECT file FROM artifacts") == [("n.csv",)]
@@ -299,23 +299,23 @@ async def test_what_a_kill_leaves_half_done_is_gone_after_the_next_start(place):
 async def test_artifacts_follow_a_book_that_is_moved_aside(place):
     async with stored(place) as (_, store):
         await store.keep(ONE, "n", "n.csv", CSV, b"x")
-    (place / "book.sqlite3").write_bytes(b"rubbish" * 1000)
-    book = JobStore(place)
-    book.open()
-    store = ArtifactStore(place, book, most_each=10, most_all=10)
+    (place / "jobs.sqlite3").write_bytes(b"rubbish" * 1000)
+    job_store = JobStore(place)
+    job_store.open()
+    store = ArtifactStore(place, job_store, most_each=10, most_all=10)
     (note,) = store.open()
-    assert f"are now artifacts{book.aside}" in note
-    assert (place / f"artifacts{book.aside}" / ONE / "n.csv").read_bytes() == b"x"
+    assert f"are now artifacts{job_store.aside}" in note
+    assert (place / f"artifacts{job_store.aside}" / ONE / "n.csv").read_bytes() == b"x"
     assert files(place) == []
-    await book.aclose()
+    await job_store.aclose()
 
 
 async def test_a_store_without_its_book_is_not_opened(place, tmp_path):
-    async with running(JobStore(place)) as book:
-        await begin(book)
-        (place / "book.sqlite3").rename(tmp_path / "elsewhere")
+    async with running(JobStore(place)) as job_store:
+        await begin(job_store)
+        (place / "jobs.sqlite3").rename(tmp_path / "elsewhere")
         with pytest.raises(ConfigError, match="somebody removed or replaced it"):
-            ArtifactStore(place, book, most_each=1, most_all=1).open()
+            ArtifactStore(place, job_store, most_each=1, most_all=1).open()
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "open", pytest.param("given away", marks=as_root)])
@@ -333,13 +333,13 @@ async def test_a_directory_that_is_not_ours_alone_is_refused(place, tmp_path, ki
             artifacts.touch()
         else:
             artifacts.symlink_to(tmp_path)
-    async with running(JobStore(place)) as book:
+    async with running(JobStore(place)) as job_store:
         with pytest.raises(ConfigError, match=f"HCP artifacts {artifacts}: "):
-            ArtifactStore(place, book, most_each=1, most_all=1).open()
+            ArtifactStore(place, job_store, most_each=1, most_all=1).open()
 
 
 async def test_a_full_disk_leaves_nothing_of_an_artifact(place):
-    async with stored(place) as (book, store):
+    async with stored(place) as (job_store, store):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
         try:
@@ -349,13 +349,13 @@ async def test_a_full_disk_leaves_nothing_of_an_artifact(place):
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert files(place) == [ONE]
         artifact = await store.keep(ONE, "n", "n.csv", CSV, b"x" * 60_000)
-        assert await book.artifacts(ONE) == [artifact]
+        assert await job_store.artifacts(ONE) == [artifact]
 
 
 async def test_a_book_that_fails_is_an_error_of_the_store_and_leaves_no_file(place, tmp_path):
     async with stored(place) as (_, store):
         uri = (await store.keep(ONE, "n", "n.csv", CSV, b"x")).uri
-        (place / "book.sqlite3").rename(tmp_path / "elsewhere")
+        (place / "jobs.sqlite3").rename(tmp_path / "elsewhere")
         with pytest.raises(StoreError, match="somebody removed or replaced it"):
             await store.read(uri, 0, 1)
         with pytest.raises(StoreError, match=r"artifact m\.csv cannot be kept: .* somebody removed or replaced it"):

@@ -17,68 +17,70 @@ class Listener:
         self.gone = False
         self.pokes = 0
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         self.pokes += 1
 
 
 def test_lines_are_numbered_from_one_and_read_in_slices():
-    story = MessageLog([ACCEPTED])
-    story.append(event(1), event(2))
-    assert story.last_seq == 3
-    assert story.lines(1, 2) == ([ACCEPTED, event(1)], 3)
-    assert story.lines(3, 2) == ([event(2)], 4)
-    assert story.lines(4, 2) == ([], 4)
-    assert story.lines(0, 1) == ([ACCEPTED], 2)
+    message_log = MessageLog([ACCEPTED])
+    message_log.append(event(1), event(2))
+    assert message_log.last_seq == 3
+    assert message_log.lines(1, 2) == ([ACCEPTED, event(1)], 3)
+    assert message_log.lines(3, 2) == ([event(2)], 4)
+    assert message_log.lines(4, 2) == ([], 4)
+    assert message_log.lines(0, 1) == ([ACCEPTED], 2)
 
 
 def test_a_reader_is_poked_for_what_is_there_for_what_comes_and_for_the_end():
-    story, listener = MessageLog([ACCEPTED]), Listener()
-    story.attach(listener)
+    message_log, listener = MessageLog([ACCEPTED]), Listener()
+    message_log.attach(listener)
     assert listener.pokes == 1
-    story.append(event(1))
+    message_log.append(event(1))
     assert listener.pokes == 2
-    story.end()
+    message_log.end()
     assert listener.pokes == 3
-    assert story.ended
-    story.end()
+    assert message_log.ended
+    message_log.end()
     assert listener.pokes == 3, "a story ends once"
 
 
 def test_a_reader_of_an_empty_story_is_poked_when_there_is_something():
-    story, listener = MessageLog(), Listener()
-    story.attach(listener)
+    message_log, listener = MessageLog(), Listener()
+    message_log.attach(listener)
     assert listener.pokes == 0
-    story.append(ACCEPTED)
+    message_log.append(ACCEPTED)
     assert listener.pokes == 1
 
 
 def test_a_reader_that_is_gone_or_detached_is_left_alone():
-    story, gone, detached = MessageLog(), Listener(), Listener()
+    message_log, gone, detached = MessageLog(), Listener(), Listener()
     for listener in (gone, detached):
-        story.attach(listener)
+        message_log.attach(listener)
     gone.gone = True
-    story.detach(detached)
-    story.detach(detached)
-    story.append(ACCEPTED)
+    message_log.detach(detached)
+    message_log.detach(detached)
+    message_log.append(ACCEPTED)
     assert (gone.pokes, detached.pokes) == (0, 0)
 
 
 def test_nothing_comes_after_the_end():
-    story = MessageLog([ACCEPTED], ended=True)
+    message_log = MessageLog([ACCEPTED], ended=True)
     with pytest.raises(RuntimeError, match="ended"):
-        story.append(event(1))
-    assert story.last_seq == 1
+        message_log.append(event(1))
+    assert message_log.last_seq == 1
 
 
 def test_who_wants_the_events_from_one_on_is_sent_the_line_after_the_event_before_it():
-    story = MessageLog([ACCEPTED, event(1), event(2), event(3), COMPLETED, event(4)])
-    assert [story.index_of(sequence) for sequence in range(6)] == [1, 1, 3, 4, 5, 7]
-    assert story.lines(story.index_of(4), 9)[0] == [COMPLETED, event(4)], "the outcome is not missed between two events"
+    message_log = MessageLog([ACCEPTED, event(1), event(2), event(3), COMPLETED, event(4)])
+    assert [message_log.index_of(sequence) for sequence in range(6)] == [1, 1, 3, 4, 5, 7]
+    assert message_log.lines(message_log.index_of(4), 9)[0] == [COMPLETED, event(4)], (
+        "the outcome is not missed between two events"
+    )
 
 
 def test_sequences_with_gaps_are_found_by_the_next_event_there_is():
-    story = MessageLog([ACCEPTED, event(1), event(5), FAILED, event(9)])
-    assert [story.index_of(sequence) for sequence in (1, 2, 5, 6, 9, 10, 99)] == [1, 3, 3, 4, 4, 6, 6]
+    message_log = MessageLog([ACCEPTED, event(1), event(5), FAILED, event(9)])
+    assert [message_log.index_of(sequence) for sequence in (1, 2, 5, 6, 9, 10, 99)] == [1, 3, 3, 4, 4, 6, 6]
 
 
 def test_a_story_without_events_is_read_from_its_first_line():
@@ -97,24 +99,24 @@ def drained(outbox: SendQueue) -> list[bytes]:
 
 
 def test_connections_follow_a_story_each_from_its_own_place_until_it_ends():
-    tally = Metrics()
-    story = MessageLog([ACCEPTED, event(1)], tally=tally)
+    metrics = Metrics()
+    message_log = MessageLog([ACCEPTED, event(1)], metrics=metrics)
     early, late = SendQueue(), SendQueue()
-    early.follow(story, 1)
+    early.follow(message_log, 1)
     assert drained(early) == [ACCEPTED, event(1)]
-    story.append(event(2))
-    late.follow(story, story.index_of(2))
+    message_log.append(event(2))
+    late.follow(message_log, message_log.index_of(2))
     assert drained(late) == [event(2)]
-    story.append(COMPLETED, event(3))
-    story.end()
+    message_log.append(COMPLETED, event(3))
+    message_log.end()
     assert drained(early) == [event(2), COMPLETED, event(3)]
     assert drained(late) == [COMPLETED, event(3)]
-    assert (tally.sent, tally.skipped) == (8, 0)
+    assert (metrics.sent, metrics.skipped) == (8, 0)
     assert (early._feeds, late._feeds) == ({}, {}), "who has read it to its end follows it no longer"
 
 
 def test_a_story_that_has_ended_is_sent_whole_to_who_comes_afterwards():
-    story, outbox = MessageLog([ACCEPTED, event(1), FAILED, event(2)], ended=True), SendQueue()
-    outbox.follow(story, 1)
+    message_log, outbox = MessageLog([ACCEPTED, event(1), FAILED, event(2)], ended=True), SendQueue()
+    outbox.follow(message_log, 1)
     assert drained(outbox) == [ACCEPTED, event(1), FAILED, event(2)]
     assert outbox._feeds == {}

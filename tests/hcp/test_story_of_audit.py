@@ -34,9 +34,9 @@ async def test_the_audit_log_of_a_delegated_job_reads_as_one_story(tmp_path):
     session_id, hcp_session = accept["session_id"], accept["hcp_session"]
     assert hcp_session == job.session_id
     of_this_job = {"session_id": session_id, "hcp_session": hcp_session, "message_id": "m-1"}
-    story = [one for one in log if any(one.get(name) == value for name, value in of_this_job.items())]
+    message_log = [one for one in log if any(one.get(name) == value for name, value in of_this_job.items())]
     step = ["task.submit", "task.step.start", "task.step.finish", "task.finish"]
-    assert [one["event"] for one in story] == [
+    assert [one["event"] for one in message_log] == [
         "hcp.submit",
         "session.open",
         "hcp.accept",
@@ -47,9 +47,10 @@ async def test_the_audit_log_of_a_delegated_job_reads_as_one_story(tmp_path):
         "hcp.finish",
         "hcp.artifact.read",
     ]
-    assert {one["principal"] for one in story} == {"embedded"}
+    assert {one["principal"] for one in message_log} == {"embedded"}
     submit, artifact, finish = (
-        next(one for one in story if one["event"] == event) for event in ("hcp.submit", "hcp.artifact", "hcp.finish")
+        next(one for one in message_log if one["event"] == event)
+        for event in ("hcp.submit", "hcp.artifact", "hcp.finish")
     )
     assert (submit["capability"], submit["caller_id"]) == ("look-twice", "harness-1")
     assert submit["payload_hash"].startswith("sha256:")
@@ -75,7 +76,7 @@ async def test_a_refused_job_is_in_the_log_with_its_reason(tmp_path):
     async with open_runtime(config=config) as runtime:
         with pytest.raises(JobRejected):
             await runtime.delegate("look-twice", "look", {"samples": 1000}, message_id="m-2")
-    story = [one for one in records(config) if one.get("message_id") == "m-2"]
-    assert [one["event"] for one in story] == ["hcp.submit", "hcp.reject"]
-    assert story[1]["reason_code"] == "invalid_input"
-    assert "hcp_session" not in story[1]
+    message_log = [one for one in records(config) if one.get("message_id") == "m-2"]
+    assert [one["event"] for one in message_log] == ["hcp.submit", "hcp.reject"]
+    assert message_log[1]["reason_code"] == "invalid_input"
+    assert "hcp_session" not in message_log[1]

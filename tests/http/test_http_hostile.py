@@ -194,8 +194,8 @@ async def test_after_some_hundred_visits_everything_is_as_before(house) -> None:
         await passes(lambda: house.strangers < 4)
     await gone(house)
     assert descriptors() == before
-    assert not house.doorway._held
-    assert not house.doorway._strangers
+    assert not house.limiter._held
+    assert not house.limiter._strangers
 
 
 # --- greedy and gone ------------------------------------------------------------------------------------------------

@@ -65,11 +65,11 @@ async def opened(folder, **audit):
     runtime, path = Runtime(parts), folder / "hearth.sock"
     listener = unix.UnixListener(unix.bind(path), path, send_timeout=10)
     runtime.listeners = [listener.address]
-    tally = parts.journal.tally
+    metrics = parts.journal.metrics
 
     async def welcome(carrier, principal):
-        with tally.connection("unix"):
-            await Connection(carrier, principal, runtime, tally=tally).run()
+        with metrics.connection("unix"):
+            await Connection(carrier, principal, runtime, metrics=metrics).run()
 
     async with runtime.serve(), trio.open_nursery() as nursery:
         nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(16), welcome)
@@ -198,7 +198,7 @@ async def test_connections_are_told_by_carrier_while_they_are_there_and_ever_aft
             await other.call("session.open", {})
             assert named(await house.scrape(), "hearth_connections") == {"unix": 2}
     with trio.fail_after(10):
-        while house.runtime.parts.journal.tally.connected["unix"]:
+        while house.runtime.parts.journal.metrics.connected["unix"]:
             await trio.lowlevel.checkpoint()
     assert named(await house.scrape(), "hearth_connections") == {}
     assert named(await house.scrape(), "hearth_connections_opened_total") == {"unix": 2}
@@ -428,7 +428,7 @@ async def test_the_listener_tells_it_to_whom_the_policy_lets_in_and_to_nobody_el
 def test_the_page_about_metrics_names_each_of_them_and_no_other(tmp_path):
     parts = build_parts(Config(audit=AuditConfig(path=tmp_path / "audit.log")), default_policy=())
     parts.open_records()
-    parts.journal.tally.latencies["gpio.set"] = Latencies()
+    parts.journal.metrics.latencies["gpio.set"] = Latencies()
     families = list(metrics.RuntimeCollector(Runtime(parts)).collect())
     told = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     told = {f"{name}_info" if name == "hearth_build" else name for name in told}

@@ -58,7 +58,7 @@ class Door:
     def __init__(self, host="127.0.0.1", most=100):
         self.greeter = Gatekeeper()
         self.papers = Papers()
-        self.doorway = ConnectionLimiter(most)
+        self.limiter = ConnectionLimiter(most)
         self.refused = []
         self.served = []
         self.listener = tcp.TcpListener(
@@ -78,7 +78,7 @@ class Door:
 
     async def run(self):
         async with trio.open_nursery() as connections:
-            await self.listener.accept_all(connections, self.doorway, self.welcome)
+            await self.listener.accept_all(connections, self.limiter, self.welcome)
 
     def connect(self, source=None):
         return socket.create_connection(self.address, 10, source_address=(source, 0) if source else None)
@@ -137,7 +137,7 @@ async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_
     strangers[0].close()
     strangers[1].sendall(b"carol")
     assert await line(strangers[1]) == b"welcome\n"
-    await until(lambda: not door.doorway.crowded("uid:2"))
+    await until(lambda: not door.limiter.crowded("uid:2"))
     with door.connect("127.0.0.2") as next_one:
         next_one.sendall(b"dave")
         assert await line(next_one) == b"welcome\n"
@@ -146,13 +146,13 @@ async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_
 
 
 def test_few_strangers_wait_at_the_door_in_all() -> None:
-    doorway = ConnectionLimiter(10)
-    waiting = [doorway.arrived(str(n // STRANGERS_EACH)) for n in range(STRANGERS)]
-    assert doorway.crowded("somebody else")
+    limiter = ConnectionLimiter(10)
+    waiting = [limiter.arrived(str(n // STRANGERS_EACH)) for n in range(STRANGERS)]
+    assert limiter.crowded("somebody else")
     waiting[0]()
-    assert not doorway.crowded("somebody else")
+    assert not limiter.crowded("somebody else")
     waiting[0]()
-    assert doorway._strangers.total() == STRANGERS - 1
+    assert limiter._strangers.total() == STRANGERS - 1
 
 
 async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is_not(make_door) -> None:
@@ -169,9 +169,9 @@ async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is
     assert refusal["error"]["data"] == {"max_connections": 2}
     for client in clients:
         client.close()
-    await until(lambda: not door.doorway._inside)
-    assert not door.doorway._held
-    assert not door.doorway._strangers
+    await until(lambda: not door.limiter._inside)
+    assert not door.limiter._held
+    assert not door.limiter._strangers
 
 
 async def test_a_connection_that_is_reset_before_it_is_looked_at_is_passed_over(make_door, monkeypatch) -> None:

@@ -127,23 +127,23 @@ class MemoryListener:
             return False
         return True
 
-    async def accept_all(self, nursery, doorway, welcome):
+    async def accept_all(self, nursery, limiter, welcome):
         """See Listener; what the Unix socket's does, without a socket."""
 
         async def serve(carrier, principal):
             try:
                 await welcome(carrier, principal)
             finally:
-                doorway.leave(principal)
+                limiter.leave(principal)
 
         async for principal, to_daemon, to_client in self._receive:
-            refusal = doorway.refusal(SimpleNamespace(fileno=int), principal)
+            refusal = limiter.refusal(SimpleNamespace(fileno=int), principal)
             if refusal is not None:
                 to_client.data += dump_error(None, refusal)
                 to_client.end()
                 to_daemon.end()
                 continue
-            doorway.enter(principal)
+            limiter.enter(principal)
             nursery.start_soon(serve, MemoryCarrier(to_daemon, to_client, self._send_timeout), principal)
 
     def reload(self):

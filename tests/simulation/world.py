@@ -148,7 +148,7 @@ class World:
             registry=ToolRegistry([*tools, *(marking(tool, self.bugs) for tool in own_tools())]),
             journal=journal,
             audit_head=lambda: journal.head,
-            ledger=OutputsFile(machine.PLACE / OUTPUTS),
+            outputs_file=OutputsFile(machine.PLACE / OUTPUTS),
             # It describes the machine it is made on, and takes longer than a world.
             agent_card=lambda _listeners, _serves_mcp: None,
             open_card=lambda _now: [],

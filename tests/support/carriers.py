@@ -122,7 +122,7 @@ class Exposed:
         self._directory = directory
         self._nursery = nursery
         self._config = Config(limits=limits)
-        self._doorway = ConnectionLimiter(limits.max_connections)
+        self._limiter = ConnectionLimiter(limits.max_connections)
 
     # --- serving ------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Exposed:
     async def _accept(self, listener):
         try:
             async with trio.open_nursery() as connections:
-                await listener.accept_all(connections, self._doorway, self._serve)
+                await listener.accept_all(connections, self._limiter, self._serve)
         finally:
             listener.close()
 

@@ -232,7 +232,7 @@ class MemoryJournal:
         self.failure = None
         self.failures = 0
         self.warning = None
-        self.tally = Metrics()
+        self.metrics = Metrics()
         self.records = []
         self.lost = []
         self.ended = False
@@ -264,7 +264,7 @@ class MemoryJournal:
     def post(self, *records, minor=False):
         receipt = MemoryReceipt()
         for record in records:
-            self.tally.record(record)
+            self.metrics.record(record)
         if self.ended:
             receipt.settle(AuditUnavailable("the log is closed"))
         elif self.settings.durability == "relaxed":

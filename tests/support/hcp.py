@@ -165,7 +165,7 @@ class HcpWorld(World):
             hcp=HcpConfig(**(settings or {})),
             hcp_directory=directory,
         )
-        self.desk = None
+        self.job_server = None
         self.opening = None
 
     def caller(self, principal=ALICE, **more):
@@ -190,9 +190,9 @@ async def hcp_world(directory, *capabilities, opened=True, **more):
     async with running(world):
         world.opening = Opening(books, world.runtime, job_sessions(world.runtime))
         world.nursery.start_soon(world.opening.run)
-        world.runtime.desk = await world.opening.ready()
+        world.runtime.job_server = await world.opening.ready()
         if opened:
-            world.desk = await world.runtime.desk.real()
+            world.job_server = await world.runtime.job_server.real()
         try:
             yield world
         finally:

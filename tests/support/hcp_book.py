@@ -81,5 +81,5 @@ async def begin(book: JobStore, number: int = 1, principal: str = ANN, **members
 
 def look(directory: Path, question: str) -> list[Any]:
     """Ask the file of a book that is closed."""
-    with closing(sqlite3.connect(directory / "book.sqlite3")) as connection:
+    with closing(sqlite3.connect(directory / "jobs.sqlite3")) as connection:
         return connection.execute(question).fetchall()

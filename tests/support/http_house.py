@@ -225,10 +225,10 @@ def modern(method, name=None, **more):
 class Served:
     """A listener that is open."""
 
-    def __init__(self, runtime, listener, doorway, config):
+    def __init__(self, runtime, listener, limiter, config):
         self.runtime = runtime
         self.listener = listener
-        self.doorway = doorway
+        self.limiter = limiter
         self.config = config
         self.url = listener.address
         self.port = int(listener.address.rpartition(":")[2])
@@ -246,12 +246,12 @@ class Served:
     @property
     def strangers(self):
         """How many wait at the door."""
-        return self.doorway._strangers.total()
+        return self.limiter._strangers.total()
 
     @property
     def inside(self):
         """How many connections have been let in."""
-        return self.doorway._inside
+        return self.limiter._inside
 
     @property
     def visits(self):
@@ -285,14 +285,14 @@ async def served(folder, http=None, *, policy=POLICY, **limits):
     path = folder / "hearth.sock"
     runtime = Runtime(parts)
     listeners = open_listeners(config, parts.policy, unix.bind(path), path, runtime.refused, lambda: runtime)
-    doorway = ConnectionLimiter(config.limits.max_connections)
+    limiter = ConnectionLimiter(config.limits.max_connections)
     runtime.listeners = [each.address for each in listeners]
-    here = Served(runtime, listeners[-1], doorway, config)
+    here = Served(runtime, listeners[-1], limiter, config)
     async with runtime.serve(), trio.open_nursery() as connections:
         try:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    accepting.start_soon(listener.accept_all, connections, doorway, _no_welcome)
+                    accepting.start_soon(listener.accept_all, connections, limiter, _no_welcome)
                 yield here
                 accepting.cancel_scope.cancel()
             await runtime.end_sessions()

@@ -259,7 +259,7 @@ class World:
             max_document_bytes=limits.max_document_bytes,
             max_batch=limits.max_batch,
             max_values=limits.max_values,
-            tally=self.journal.tally,
+            metrics=self.journal.metrics,
             account=self.runtime.memory.for_principal(principal.key),
         )
         carrier.connection = connection

@@ -1,9 +1,9 @@
 """The artifacts of HCP's jobs: kept whole or not at all, read in slices, within bounds.
 
-Owns the order of things: a file is written before the book knows it, and the book forgets it before it is removed. So
-what the book tells of is there, and what a kill leaves between the two is removed at the next start. The files are
-`ArtifactFiles`'. What an artifact is called and is, its size and checksum, and which ones give way when there is no
-room, is the book's; who may read one is decided by whoever asks for it.
+Owns the order of things: a file is written before the job store knows it, and the job store forgets it before it is
+removed. So what the job store tells of is there, and what a kill leaves between the two is removed at the next start.
+The files are `ArtifactFiles`'. What an artifact is called and is, its size and checksum, and which ones give way when
+there is no room, is the job store's; who may read one is decided by whoever asks for it.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ class Slice:
 
 
 class ArtifactStore:
-    """The artifacts of one book. `open` it once the book is open; keep and read while the book runs.
+    """The artifacts of one book. `open` it once the job store is open; keep and read while the job store runs.
 
-    One artifact has at most `most_each` bytes, all together have `most_all`; past that the book decides which give way.
+    One artifact has at most `most_each` bytes, all together have `most_all`; past that the job store decides which give
+    way.
     """
 
     def __init__(
-        self, directory: Path, book: JobStore, *, most_each: int, most_all: int, durability: Durability = "os"
+        self, directory: Path, job_store: JobStore, *, most_each: int, most_all: int, durability: Durability = "os"
     ) -> None:
         self._files = ArtifactFiles(directory / DIRECTORY, sync=durability == "fsync")
-        self._book = book
+        self._job_store = job_store
         self._most_each = most_each
         self._most_all = most_all
         self._limiter = trio.CapacityLimiter(1)
@@ -68,13 +69,13 @@ class ArtifactStore:
     def open(self) -> list[str]:
         """Make the directory, and remove what a run that was killed left in it; notes for a person, one line each.
 
-        Blocking. Where the book had to begin anew, what belongs to the former one is moved aside like that. Raises
+        Blocking. Where the job store had to begin anew, what belongs to the former one is moved aside like that. Raises
         ConfigError.
         """
         try:
-            note = self._files.open(self._book.aside)
+            note = self._files.open(self._job_store.aside)
             there = self._files.everything()
-            self._files.remove(there - self._book.settle_artifacts(there))
+            self._files.remove(there - self._job_store.settle_artifacts(there))
         except OSError as error:
             raise ConfigError(f"HCP artifacts {self._files.path}: {error.strerror}; see [audit] path") from error
         except JobStoreError as error:
@@ -82,7 +83,7 @@ class ArtifactStore:
         return [] if note is None else [note]
 
     async def keep(self, session_id: str, name: str, file: str, type_: str, content: bytes) -> Artifact:
-        """Write an artifact of a session that the book has. Once begun it is done, whatever is cancelled.
+        """Write an artifact of a session that the job store has. Once begun it is done, whatever is cancelled.
 
         With durability "fsync" it is on the disk when this returns. Raises StoreError, and then there is nothing of it.
         """
@@ -97,7 +98,7 @@ class ArtifactStore:
         artifact = Artifact(name=name, type=type_, uri=uri, size_bytes=len(content), checksum=checksum)
         with trio.CancelScope(shield=True):
             try:
-                gone = await self._book.admit(session_id, file, artifact, self._most_all)
+                gone = await self._job_store.admit(session_id, file, artifact, self._most_all)
             except JobStoreError as error:
                 await self._in_thread(self._files.remove, {(session_id, file)})
                 raise StoreError(f"artifact {file} cannot be kept: {error}") from error
@@ -113,7 +114,7 @@ class ArtifactStore:
         """
         try:
             names = parse_uri(uri)
-            artifact = await self._book.artifact(names.session_id, names.file)
+            artifact = await self._job_store.artifact(names.session_id, names.file)
         except (ValueError, JobStoreError) as error:
             raise StoreError(str(error)) from error
         if artifact is None:
@@ -121,7 +122,7 @@ class ArtifactStore:
         return Slice(artifact, offset, await self._in_thread(self._files.read, names, artifact, offset, length))
 
     async def forget(self, session_id: str) -> None:
-        """Remove the files of a session that the book has forgotten. Raises StoreError."""
+        """Remove the files of a session that the job store has forgotten. Raises StoreError."""
         await self._in_thread(self._files.remove_session, session_id)
 
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
@@ -234,7 +235,7 @@ class ArtifactFiles:
             os.close(fd)
 
     def read(self, names: ArtifactUri, artifact: Artifact, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset` on, of a file that is found to be what the book says.
+        """Up to `length` bytes from `offset` on, of a file that is found to be what the job store says.
 
         Raises NoSuchArtifact, StoreError, OSError.
         """

@@ -30,13 +30,13 @@ log = logging.getLogger("hearth.hcp")
 
 
 class EventWriter:
-    """One session's; `story` has its first line already."""
+    """One session's; `message_log` has its first line already."""
 
     def __init__(
         self,
         session_id: str,
-        book: JobStore,
-        story: MessageLog,
+        job_store: JobStore,
+        message_log: MessageLog,
         clock: Callable[[], float],
         *,
         state: State = "PENDING",
@@ -44,11 +44,11 @@ class EventWriter:
         phase: str = "",
     ) -> None:
         self.session_id = session_id
-        self.story = story
+        self.message_log = message_log
         self.state: State = state
         self.phase = phase
-        """Where the job is, by its plan's own names: goes into the book with the next entry."""
-        self._book = book
+        """Where the job is, by its plan's own names: goes into the job store with the next entry."""
+        self._job_store = job_store
         self._clock = clock
         self._sequence = sequence
         self._turn = trio.StrictFIFOLock()
@@ -57,8 +57,8 @@ class EventWriter:
         """Say these things. Raises JobStoreError, and they are not told."""
         async with self._uninterrupted():
             lines = self._lines(said)
-            await self._book.append(self.session_id, lines, phase=self.phase, state=self.state)
-            self.story.append(*lines)
+            await self._job_store.append(self.session_id, lines, phase=self.phase, state=self.state)
+            self.message_log.append(*lines)
 
     async def open(self, created: Mapping[str, Any], reason: str) -> None:
         """The session is there and its work begins. Raises JobStoreError."""
@@ -73,8 +73,8 @@ class EventWriter:
         """Write down what an operation came to, with what is said of it. Raises JobStoreError."""
         async with self._uninterrupted():
             lines = self._lines(said)
-            await self._book.record(self.session_id, number, outcome, lines, phase=self.phase)
-            self.story.append(*lines)
+            await self._job_store.record(self.session_id, number, outcome, lines, phase=self.phase)
+            self.message_log.append(*lines)
 
     async def close(self, to: State, reason: str, *said: Said, closing: Mapping[str, Any] | None = None) -> None:
         """The end: the state, what is said of it, and session_closed as the last line of all.
@@ -87,11 +87,11 @@ class EventWriter:
             closed = {"final_state": to, "reason": reason, **(closing or {})}
             lines = self._lines([*moved, *said, ("session_closed", closed)])
             try:
-                await self._book.end(self.session_id, to, lines)
+                await self._job_store.end(self.session_id, to, lines)
             except JobStoreError as error:
                 log.error("the end of HCP session %s is not on record: %s", self.session_id, error)
-            self.story.append(*lines)
-            self.story.end()
+            self.message_log.append(*lines)
+            self.message_log.end()
 
     def _changed(self, to: State, reason: str | None) -> Said:
         data = {"from_state": self.state, "to_state": to}

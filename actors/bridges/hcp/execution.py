@@ -354,13 +354,13 @@ class Execution:
         if harmless or not operation.position:
             return False
         with trio.CancelScope(shield=True):
-            await self.services.book.begin(self.session_id, operation.position, asdict(operation))
+            await self.services.job_store.begin(self.session_id, operation.position, asdict(operation))
         self.begun.add(operation.position)
         return True
 
     async def _withdraw(self, operation: Operation) -> None:
         with trio.CancelScope(shield=True):
-            await self.services.book.withdraw(self.session_id, operation.position)
+            await self.services.job_store.withdraw(self.session_id, operation.position)
         self.begun.discard(operation.position)
 
     # --- what is no step ------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class JobFinisher:
                 await contain(f"{name}: its partial outputs", partial(self._so_far, execution), self._crashed)
             await contain(f"{name}: its files", partial(self._files, execution), self._crashed)
         await contain(f"{name}: its end", self._say, self._crashed)
-        if not job.account.story.ended:
+        if not job.account.message_log.ended:
             # What could not be said: the outputs. That it failed can be.
             self._partial = {}
             await self._say()

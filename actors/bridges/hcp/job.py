@@ -141,7 +141,7 @@ class RunningJob:
         By the time that has passed, not by the clock on the wall: that may be set while a job runs.
         """
         now = self.row.created_at + (trio.current_time() - self._began)
-        verify(self.services.book.key, token, now, session_id=self.row.session_id)
+        verify(self.services.job_store.key, token, now, session_id=self.row.session_id)
 
     @property
     def begun(self) -> int:

@@ -108,13 +108,13 @@ class JobTable:
         """
         job = self.running.get(session_id)
         if job is not None:
-            return job.account.story
-        if (story := self._ended.get(session_id)) is not None:
-            return story
-        lines = await self.services.book.story(session_id)
+            return job.account.message_log
+        if (message_log := self._ended.get(session_id)) is not None:
+            return message_log
+        lines = await self.services.job_store.message_log(session_id)
         if not lines:
             return None
         # One copy, however many follow it.
         account = self.services.memory.for_principal(owner.key)
-        story = MessageLog(lines, ended=True, tally=self.services.journal.tally, account=account)
-        return self._ended.setdefault(session_id, story)
+        message_log = MessageLog(lines, ended=True, metrics=self.services.journal.metrics, account=account)
+        return self._ended.setdefault(session_id, message_log)

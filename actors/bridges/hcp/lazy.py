@@ -1,9 +1,9 @@
 """The front desk: takes whatever is handed in, and has the desk behind it opened when the first of it comes.
 
 Most runtimes never see a whole job, and what a desk is made of takes longer to import than all the rest of a small
-daemon. So `open_books` looks at what the last run left, beside the audit log, and `open_desk` lasts as long as the
-runtime serves; the house itself is made by the first message, in a thread, or at once where sessions have no end yet.
-What comes meanwhile waits in its order, and is answered once, as ever.
+daemon. So `open_books` looks at what the last run left, beside the audit log, and `open_job_server` lasts as long as
+the runtime serves; the house itself is made by the first message, in a thread, or at once where sessions have no end
+yet. What comes meanwhile waits in its order, and is answered once, as ever.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.policy.principal import Principal
 
-HOUSE: Final = "hearth.actors.bridges.hcp.service"
+SERVICE: Final = "hearth.actors.bridges.hcp.service"
 
 log = logging.getLogger("hearth.hcp")
 
@@ -53,20 +53,20 @@ class JobStorage:
     @property
     def unfinished(self) -> bool:
         """Whether sessions of the last run have no end yet."""
-        return self.furniture is not None and bool(self.furniture.book.unfinished)
+        return self.furniture is not None and bool(self.furniture.job_store.unfinished)
 
     def open(self) -> OpenStorage:
         """Open them, if they are not. Blocking: briefly, where there are none yet. Raises ConfigError."""
         furniture = self.furniture
         if furniture is None:
-            house: Any = import_module(HOUSE)
-            furniture = self.furniture = house.furnish(self.parts, self.directory)
+            service: Any = import_module(SERVICE)
+            furniture = self.furniture = service.furnish(self.parts, self.directory)
         return furniture
 
     def close(self) -> None:
         """Let go of them, if there never was a desk. Blocking; idempotent."""
         if self.furniture is not None and not self.used:
-            self.furniture.book.close()
+            self.furniture.job_store.close()
 
 
 def open_job_storage(parts: RuntimeParts) -> JobStorage | None:
@@ -84,14 +84,14 @@ class LazyJobServer:
 
     def __init__(self) -> None:
         self.closing = False
-        self._desk: HcpJobServer | None = None
+        self._job_server: HcpJobServer | None = None
         self._waiting: list[_Waiting] = []
         self._wanted = trio.Event()
         self._tried = trio.Event()
 
-    def receive(self, principal: Principal, letter: HcpRequest) -> None:
+    def receive(self, principal: Principal, request: HcpRequest) -> None:
         """See messages.JobServer."""
-        self._hand_on(_Waiting(principal, letter=letter))
+        self._hand_on(_Waiting(principal, request=request))
 
     def call(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
         """See messages.JobServer."""
@@ -100,8 +100,8 @@ class LazyJobServer:
         self._hand_on(_Waiting(principal, ask=ask, reader=reader))
 
     def _hand_on(self, waiting: _Waiting) -> None:
-        if self._desk is not None:
-            waiting.deliver(self._desk)
+        if self._job_server is not None:
+            waiting.deliver(self._job_server)
         elif self.closing:
             waiting.refuse("shutting_down", "the daemon is ending")
         else:
@@ -110,10 +110,10 @@ class LazyJobServer:
 
     async def real(self) -> HcpJobServer:
         """The desk behind this one, opened if it is not."""
-        while self._desk is None:
+        while self._job_server is None:
             self._wanted.set()
             await self._tried.wait()
-        return self._desk
+        return self._job_server
 
     async def end(self, until: float) -> None:
         """Take no more jobs, stop those that run, and wait for their ends until this time of Trio's clock."""
@@ -121,8 +121,8 @@ class LazyJobServer:
         if self._waiting:
             with trio.move_on_at(until):
                 await self._tried.wait()
-        if self._desk is not None:
-            await self._desk.end(until)
+        if self._job_server is not None:
+            await self._job_server.end(until)
 
     # --- for who opens it ---------------------------------------------------------------------------------------
 
@@ -130,12 +130,12 @@ class LazyJobServer:
         """Wait until there is something to do, or nothing will be."""
         await self._wanted.wait()
 
-    def opened(self, desk: HcpJobServer) -> None:
+    def opened(self, job_server: HcpJobServer) -> None:
         """Hand on what has waited, and from now on everything."""
-        self._desk = desk
+        self._job_server = job_server
         self._tried.set()
         for waiting in self._take():
-            waiting.deliver(desk)
+            waiting.deliver(job_server)
 
     def refuse(self, reason: str) -> None:
         """The desk cannot be opened: refuse what has waited; what comes next will try again."""
@@ -162,17 +162,17 @@ class _Waiting:
     """A message, or a method's call, on its way to the desk."""
 
     principal: Principal
-    letter: HcpRequest | None = None
+    request: HcpRequest | None = None
     ask: Request | None = None
     reader: MessageSink | None = None
 
-    def deliver(self, desk: HcpJobServer) -> None:
+    def deliver(self, job_server: HcpJobServer) -> None:
         """Hand it on."""
-        if self.letter is not None:
-            desk.receive(self.principal, self.letter)
+        if self.request is not None:
+            job_server.receive(self.principal, self.request)
         elif self.ask is not None and self.reader is not None:
             try:
-                desk.call(self.principal, self.ask, self.reader)
+                job_server.call(self.principal, self.ask, self.reader)
             except RpcError as error:
                 self.ask.error(error)
 
@@ -181,10 +181,10 @@ class _Waiting:
         if self.ask is not None:
             shutting_down = reason_code == "shutting_down"
             self.ask.error(ShuttingDown() if shutting_down else InternalError(data={"reason": reason}))
-        elif self.letter is not None:
+        elif self.request is not None:
             from hearth.actors.bridges.hcp.rejections import unread
 
-            self.letter.answer(unread(self.letter.document, reason_code, reason, time.time()))
+            self.request.answer(unread(self.request.document, reason_code, reason, time.time()))
 
 
 class Opening:
@@ -195,19 +195,19 @@ class Opening:
         self._runtime = runtime
         self._open_session = open_session
         self._over, self._is_ready = trio.Event(), trio.Event()
-        self._desk = LazyJobServer()
+        self._job_server = LazyJobServer()
 
     async def ready(self) -> LazyJobServer:
         """Wait until jobs can be taken: what has no end yet gets one before anybody can ask."""
         await self._is_ready.wait()
-        return self._desk
+        return self._job_server
 
     async def run(self) -> None:
         """Keep the desk until it is over: what cancels whoever serves does not reach its jobs."""
-        desk, books = self._desk, self._books
+        job_server, books = self._job_server, self._books
 
         def opened(real: HcpJobServer) -> None:
-            desk.opened(real)
+            job_server.opened(real)
             self._is_ready.set()
 
         if not (urgent := books.unfinished):
@@ -215,36 +215,36 @@ class Opening:
         with trio.CancelScope(shield=True):
             while not self._over.is_set():
                 if not urgent:
-                    await desk.wanted()
+                    await job_server.wanted()
                     if self._over.is_set():
                         return
                 try:
                     # In a thread: it takes most of a second on a small board, and others are served meanwhile.
-                    house = await trio.to_thread.run_sync(_load, self._runtime.parts)
+                    service = await trio.to_thread.run_sync(_load, self._runtime.parts)
                     furniture = books.open()
                 except ConfigError as error:
                     log.error("whole jobs cannot be taken: %s", error)
-                    desk.refuse(str(error))
+                    job_server.refuse(str(error))
                     # The rest of the daemon serves nonetheless, and the next message tries again.
                     urgent = False
                     self._is_ready.set()
                     continue
                 books.used = True
-                await house.keep_house(furniture, self._runtime, self._open_session, opened, self._over)
+                await service.keep_house(furniture, self._runtime, self._open_session, opened, self._over)
 
     async def end(self) -> None:
         """End every job, then the desk itself. Half of the grace is for the sessions that end afterwards."""
         with trio.CancelScope(shield=True):
-            await self._desk.end(trio.current_time() + self._runtime.parts.limits.shutdown_grace_s / 2)
+            await self._job_server.end(trio.current_time() + self._runtime.parts.limits.shutdown_grace_s / 2)
         self._over.set()
-        self._desk.close()
+        self._job_server.close()
 
 
 def _load(parts: RuntimeParts) -> Any:
     """What jobs need that a runtime without any does without: modules, and the capabilities that come with hearth."""
-    house = import_module(HOUSE)
+    service = import_module(SERVICE)
     parts.capabilities.loaded()
-    return house
+    return service
 
 
 @asynccontextmanager
@@ -260,7 +260,7 @@ async def open_job_server(
         # Not by `nursery.start`: whoever is cancelled there would wait for a task that only `end` lets go.
         nursery.start_soon(opening.run)
         try:
-            desk = runtime.desk = await opening.ready()
-            yield desk
+            job_server = runtime.job_server = await opening.ready()
+            yield job_server
         finally:
             await opening.end()

@@ -36,18 +36,18 @@ def sequence_of(line: bytes) -> int | None:
 class MessageLog(Retained):
     """A session's messages, each a whole line. Implements `events.History`.
 
-    While the session runs whoever runs it appends; one that has ended is made of what the book has of it. It is charged
-    to `account`: while its job runs, and for as long as somebody who follows it has yet to be sent of it.
+    While the session runs whoever runs it appends; one that has ended is made of what the job store has of it. It is
+    charged to `account`: while its job runs, and for as long as somebody who follows it has yet to be sent of it.
     """
 
-    __slots__ = ("__weakref__", "_lines", "_readers", "ended", "tally")
+    __slots__ = ("__weakref__", "_lines", "_readers", "ended", "metrics")
 
     def __init__(
         self,
         lines: Iterable[bytes] = (),
         *,
         ended: bool = False,
-        tally: Metrics | None = None,
+        metrics: Metrics | None = None,
         account: Account | None = None,
     ) -> None:
         super().__init__(account)
@@ -58,7 +58,7 @@ class MessageLog(Retained):
             self.let_go()
         self._readers: dict[Reader, None] = {}
         self.ended = ended
-        self.tally = tally
+        self.metrics = metrics
         """See History."""
 
     @property
@@ -67,7 +67,7 @@ class MessageLog(Retained):
         return len(self._lines)
 
     def append(self, *lines: bytes) -> None:
-        """Add messages, which are in the book by now, and tell the readers. Raises RuntimeError after the end."""
+        """Add messages, which are in the job store by now, and tell the readers. Raises RuntimeError after the end."""
         if self.ended:
             raise RuntimeError("this story has ended")
         self._lines += lines
@@ -86,14 +86,14 @@ class MessageLog(Retained):
     def _poke(self) -> None:
         for reader in self._readers:
             if not reader.gone:
-                reader.poke()
+                reader.notify()
 
     def attach(self, reader: Reader) -> None:
         """See History."""
         if not self.ended:
             self._readers[reader] = None
         if self._lines:
-            reader.poke()
+            reader.notify()
 
     def detach(self, reader: Reader) -> None:
         """See History."""

@@ -93,18 +93,18 @@ class Methods:
     # --- sessions -----------------------------------------------------------------------------------------------
 
     async def _sessions(self, principal: Principal) -> dict[str, Any]:
-        rows = await self._jobs.services.book.sessions(principal.key, MOST_SESSIONS)
+        rows = await self._jobs.services.job_store.sessions(principal.key, MOST_SESSIONS)
         waiting = self._jobs.approvals.waiting(principal.key)
         return {"sessions": [*waiting, *(entry_of(row) for row in rows)]}
 
     async def _attach(self, principal: Principal, ask: Request, params: HcpAttach, reader: MessageSink) -> None:
-        row = await self._jobs.services.book.session(params.session_id)
+        row = await self._jobs.services.job_store.session(params.session_id)
         owned = row is not None and row.principal == principal.key
-        story = await self._jobs.messages_of(params.session_id, principal) if owned else None
-        if row is None or story is None:
+        message_log = await self._jobs.messages_of(params.session_id, principal) if owned else None
+        if row is None or message_log is None:
             raise SessionInvalid(data={"reason": "there is no such session of yours"})
         ask.result(entry_of(row))
-        reader.follow(story, story.index_of(params.from_sequence) if params.from_sequence else 1)
+        reader.follow(message_log, message_log.index_of(params.from_sequence) if params.from_sequence else 1)
 
     # --- artifacts ----------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Methods:
         services = self._jobs.services
         try:
             session_id = parse_uri(params.uri).session_id
-            row = await services.book.session(session_id)
+            row = await services.job_store.session(session_id)
             if row is None or not self._may_read(principal, allowed, row):
                 raise _no_artifact()
             on_record = row.data_classification != "T1"

@@ -37,7 +37,7 @@ log = logging.getLogger("hearth.hcp")
 
 async def recover(services: Services) -> None:
     """Bring every session that has none to its end; one that cannot be written to now is left to the next start."""
-    for row in services.book.unfinished:
+    for row in services.job_store.unfinished:
         try:
             await _end(services, row)
         except JobStoreError as error:
@@ -45,9 +45,9 @@ async def recover(services: Services) -> None:
 
 
 async def _end(services: Services, row: SessionRow) -> None:
-    lines = await services.book.story(row.session_id)
+    lines = await services.job_store.message_log(row.session_id)
     duration_s, made, warnings = _measured(row, lines)
-    unknown = [str(unknown_of(operation).operation) for operation in await services.book.begun(row.session_id)]
+    unknown = [str(unknown_of(operation).operation) for operation in await services.job_store.begun(row.session_id)]
     message = f"{MESSAGE}; unknown is what came of {', '.join(unknown)}" if unknown else MESSAGE
     last = checkpoint_id(row.session_id, row.checkpoints) if row.checkpoints or unknown else None
     aborting = row.state == "ABORTING"
@@ -79,14 +79,14 @@ async def _end(services: Services, row: SessionRow) -> None:
             recoverable=row.resumable,
             reason="daemon_ended",
         ),
-        artifacts=tuple(await services.book.artifacts(row.session_id)),
+        artifacts=tuple(await services.job_store.artifacts(row.session_id)),
         execution_summary=summary(
             duration_s=duration_s, steps=made, checkpoints=made, risk_events=(), warnings=warnings
         ),
     )
     account = EventWriter(
         row.session_id,
-        services.book,
+        services.job_store,
         MessageLog(lines),
         services.clock,
         state=row.state,

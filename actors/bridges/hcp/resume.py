@@ -37,11 +37,11 @@ class Resumption:
     row: SessionRow
     steps: tuple[Recorded, ...]
     recorded: tuple[dict[str, Any], ...]
-    """The same as the book has them."""
+    """The same as the job store has them."""
 
 
 async def resumption(
-    book: JobStore, principal: str, submit: TaskSubmit, approval: Approval, live: Container[str]
+    job_store: JobStore, principal: str, submit: TaskSubmit, approval: Approval, live: Container[str]
 ) -> Resumption | None:
     """What a submission goes on from, if it names a checkpoint. Raises Rejection (invalid_input), and JobStoreError."""
     named = next(((name, given) for name in MEMBERS if (given := submit.context.get(name)) is not None), None)
@@ -49,16 +49,16 @@ async def resumption(
         return None
     at, checkpoint = named
     found = _CHECKPOINT.fullmatch(checkpoint) if isinstance(checkpoint, str) else None
-    row = None if found is None else await book.session(found[1])
+    row = None if found is None else await job_store.session(found[1])
     if found is None or row is None or row.principal != principal:
         raise _no(at, "this is no checkpoint of a session of yours that is still kept", "leave it out to start anew")
     number = int(found[2])
-    recorded = await book.outcomes(row.session_id, row.checkpoints)
+    recorded = await job_store.outcomes(row.session_id, row.checkpoints)
     while 0 < number < row.checkpoints and recorded[number]["kind"] not in ANNOUNCED:
         # No checkpoint was told of what is no step: it goes with the step before it.
         number += 1
     # Of what was under way when the daemon died the outcome will never be known, and from now on that is on record.
-    begun = await book.begun(row.session_id) if number == row.checkpoints else []
+    begun = await job_store.begun(row.session_id) if number == row.checkpoints else []
     if number > row.checkpoints or not (number or begun):
         cure = f"name {checkpoint_id(row.session_id, row.checkpoints)}" if row.checkpoints else "leave it out"
         raise _no(at, f"session {row.session_id} has {row.checkpoints} checkpoints", cure)

@@ -2,7 +2,7 @@
 
 It reads each message, finds out whose business it is, and answers every one of them exactly once. A task_submit gets an
 actor of its own (`submission`), which lives on as the job: nobody waits here for anybody, and a caller that goes takes
-nothing with it. The desk owns which jobs there are; what is remembered is the book's.
+nothing with it. The desk owns which jobs there are; what is remembered is the job store's.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 class OpenStorage:
     """What jobs are remembered in, opened."""
 
-    book: JobStore
+    job_store: JobStore
     store: ArtifactStore
     notes: tuple[str, ...]
     """For a person, one line each."""
@@ -81,15 +81,15 @@ class OpenStorage:
 def open_storage(parts: RuntimeParts, directory: Path) -> OpenStorage:
     """Lock and repair what the last run's jobs left, or begin anew. Blocking. Raises ConfigError."""
     durability = parts.journal.settings.durability
-    book = JobStore(directory, durability=durability, clock=parts.clock)
+    job_store = JobStore(directory, durability=durability, clock=parts.clock)
     store = ArtifactStore(
         directory,
-        book,
+        job_store,
         most_each=parts.hcp.max_artifact_bytes,
         most_all=parts.hcp.max_artifacts_bytes,
         durability=durability,
     )
-    return OpenStorage(book, store, (*book.open(), *store.open()))
+    return OpenStorage(job_store, store, (*job_store.open(), *store.open()))
 
 
 async def serve_jobs(
@@ -100,14 +100,14 @@ async def serve_jobs(
     over: trio.Event,
 ) -> None:
     """Keep a desk until it is over; `opened` is told of it once what the last run left without an end has one."""
-    parts, book = runtime.parts, furniture.book
+    parts, job_store = runtime.parts, furniture.job_store
     services = Services(
         capabilities=parts.capabilities,
         settings=parts.hcp,
         policy=parts.policy,
         registry=parts.registry,
         journal=parts.journal,
-        book=book,
+        job_store=job_store,
         store=furniture.store,
         open_session=open_session,
         line_name=parts.board.line_name,
@@ -120,18 +120,18 @@ async def serve_jobs(
     )
     try:
         async with trio.open_nursery() as outer:
-            await outer.start(book.run)
+            await outer.start(job_store.run)
             await recover(services)
             async with trio.open_nursery() as jobs:
-                desk = HcpJobServer(services, jobs)
-                jobs.start_soon(desk.expire)
-                opened(desk)
+                job_server = HcpJobServer(services, jobs)
+                jobs.start_soon(job_server.expire)
+                opened(job_server)
                 await over.wait()
                 jobs.cancel_scope.cancel()
                 # Before the last of them has gone: a disk that hangs would keep it.
-                await book.aclose()
+                await job_store.aclose()
     finally:
-        await book.aclose()
+        await job_store.aclose()
 
 
 NOT_FOR_CALLERS: Final = frozenset(TYPES) - {"task_submit", "abort"}
@@ -157,43 +157,43 @@ class HcpJobServer:
 
     # --- messages -----------------------------------------------------------------------------------------------
 
-    def receive(self, principal: Principal, letter: HcpRequest) -> None:
-        """See messages.JobServer. The policy first: what comes from a principal that no entry matches is not looked at."""
-        document = letter.document
+    def receive(self, principal: Principal, request: HcpRequest) -> None:
+        """See messages.JobServer. The policy comes first: without a matching entry the document is not read."""
+        document = request.document
         allowed = allowance(self.services.policy, principal, self.services.registry)
         if allowed is None:
-            # Not remembered either: who may do nothing here shall not fill the book.
-            self._refuse(principal, letter, no_policy(), message_id_of(document))
+            # Not remembered either: who may do nothing here shall not fill the job store.
+            self._refuse(principal, request, no_policy(), message_id_of(document))
             return
         kind = document.get("type")
         if type(kind) is str and kind in NOT_FOR_CALLERS:
-            self._refuse(principal, letter, not_for_callers(kind), message_id_of(document))
+            self._refuse(principal, request, not_for_callers(kind), message_id_of(document))
             return
         try:
             message = read_message(document)
         except MessageError as error:
             reason = f"{error.pointer}: {error.reason}" if error.pointer else error.reason
             rejection = Rejection(cast("ReasonCode", error.code), reason, suggestion=error.suggestion)
-            self._refuse(principal, letter, rejection, error.message_id)
+            self._refuse(principal, request, rejection, error.message_id)
             return
         if isinstance(message.payload, TaskSubmit):
-            self._submit(principal, allowed, letter, message, message.payload)
+            self._submit(principal, allowed, request, message, message.payload)
         else:
             assert isinstance(message.payload, Abort)
             self._start(
                 f"HCP abort of {principal.key}",
-                partial(self._abort, principal, letter, message, message.payload),
-                lambda error: self._refuse(principal, letter, crashed(error), message.message_id),
+                partial(self._abort, principal, request, message, message.payload),
+                lambda error: self._refuse(principal, request, crashed(error), message.message_id),
             )
 
     def _submit(
-        self, principal: Principal, allowed: Allowance, letter: HcpRequest, message: Message, submit: TaskSubmit
+        self, principal: Principal, allowed: Allowance, request: HcpRequest, message: Message, submit: TaskSubmit
     ) -> None:
         if self.jobs.closing:
-            self._refuse(principal, letter, shutting_down(), message.message_id)
+            self._refuse(principal, request, shutting_down(), message.message_id)
             return
         # The bytes, and not their canonical form: that takes longer than one turn of the loop may.
-        payload = orjson.dumps(letter.document["payload"], option=orjson.OPT_SORT_KEYS)
+        payload = orjson.dumps(request.document["payload"], option=orjson.OPT_SORT_KEYS)
         digest = digest_of(payload)
         key = principal.key, message.message_id
         submission = self._underway.get(key)
@@ -201,20 +201,20 @@ class HcpJobServer:
             account = self.services.memory.for_principal(principal.key)
             weight = JOB_BYTES + parsed_bytes(payload)
             if not account.fits(weight):
-                self._refuse(principal, letter, no_memory(account.refusal(weight)), message.message_id)
+                self._refuse(principal, request, no_memory(account.refusal(weight)), message.message_id)
                 return
             account.add(weight)
             submission = Submission(
-                self.jobs, principal, allowed, message.message_id, submit, digest, account, weight, [letter]
+                self.jobs, principal, allowed, message.message_id, submit, digest, account, weight, [request]
             )
             self._underway[key] = submission
             self._nursery.start_soon(self._attend, submission)
         elif submission.digest != digest:
-            self._refuse(principal, letter, reused(message.message_id), message.message_id)
+            self._refuse(principal, request, reused(message.message_id), message.message_id)
         elif submission.session_id is not None and (job := self.jobs.running.get(submission.session_id)) is not None:
-            letter.follow(job.account.story, 1)
+            request.follow(job.account.message_log, 1)
         else:
-            submission.letters.append(letter)
+            submission.requests.append(request)
 
     async def _attend(self, submission: Submission) -> None:
         try:
@@ -224,7 +224,7 @@ class HcpJobServer:
             submission.memory.release(submission.weight)
             self._one_over.set()
 
-    async def _abort(self, principal: Principal, letter: HcpRequest, message: Message, abort: Abort) -> None:
+    async def _abort(self, principal: Principal, request: HcpRequest, message: Message, abort: Abort) -> None:
         session_id = message.session_id or ""
         job = self.jobs.running.get(session_id)
         try:
@@ -236,13 +236,13 @@ class HcpJobServer:
             if abort.session_token is not None:
                 job.check(abort.session_token)
         except TokenError as error:
-            self._refuse(principal, letter, wrong_token(str(error)), message.message_id)
+            self._refuse(principal, request, wrong_token(str(error)), message.message_id)
             return
         except Rejection as rejection:
-            self._refuse(principal, letter, rejection, message.message_id)
+            self._refuse(principal, request, rejection, message.message_id)
             return
         # The story tells the rest.
-        letter.done()
+        request.done()
         if self.services.refusals.admit("hcp.abort", principal.key, None):
             reason = (abort.reason or "")[:256] or None
             self.services.audit("hcp.abort", hcp_session=session_id, principal=principal.key, reason=reason)
@@ -251,11 +251,11 @@ class HcpJobServer:
 
     async def _row(self, session_id: str) -> SessionRow | None:
         try:
-            return await self.services.book.session(session_id)
+            return await self.services.job_store.session(session_id)
         except JobStoreError as error:
             raise Rejection("resource_unavailable", str(error), suggestion="try again later") from None
 
-    def _refuse(self, principal: Principal, letter: HcpRequest, rejection: Rejection, message_id: str | None) -> None:
+    def _refuse(self, principal: Principal, request: HcpRequest, rejection: Rejection, message_id: str | None) -> None:
         """Answer what is no task_submit that has got as far as the gate."""
         if self.services.refusals.admit("hcp.reject", principal.key, rejection.reason_code):
             self.services.audit(
@@ -266,7 +266,7 @@ class HcpJobServer:
                 reason=rejection.message[:256],
             )
         payload = rejection.payload(message_id)
-        letter.answer(dump(message_of(payload, session_id=None, now=self.services.clock())))
+        request.answer(dump(message_of(payload, session_id=None, now=self.services.clock())))
 
     # --- methods ------------------------------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class HcpJobServer:
             # Not at once: a start has more urgent things to do.
             await trio.sleep(EXPIRY_S)
             try:
-                for session_id in await self.services.book.expire(
+                for session_id in await self.services.job_store.expire(
                     self.services.clock(), self.services.settings.retention_s
                 ):
                     await self.services.store.forget(session_id)

@@ -50,7 +50,7 @@ class Services:
     policy: Sequence[PolicyEntry]
     registry: ToolRegistry
     journal: Journal
-    book: JobStore
+    job_store: JobStore
     store: ArtifactStore
     open_session: OpenSession
     line_name: LineName

@@ -64,7 +64,7 @@ class Submission:
     """What is kept for the principal."""
     weight: int
     """Bytes that are charged for it and its job, for as long as they last."""
-    letters: list[HcpRequest] = field(factory=list)
+    requests: list[HcpRequest] = field(factory=list)
     """Not answered yet."""
     session_id: str | None = None
     """Once there is one."""
@@ -83,7 +83,7 @@ class Submission:
         try:
             await contain(f"HCP task_submit of {self.principal.key}", self._run, self._crashed)
         finally:
-            if self.letters:
+            if self.requests:
                 self._answer(self._refusal(shutting_down()))
 
     def withdraw(self, why: str | None) -> bool:
@@ -111,7 +111,7 @@ class Submission:
                 line_name=services.line_name,
                 port_name=services.port_name,
             )
-            goes_on = await resumption(services.book, self.principal.key, self.submit, approval, self.jobs.running)
+            goes_on = await resumption(services.job_store, self.principal.key, self.submit, approval, self.jobs.running)
             await self._admit(approval, goes_on)
         except Rejection as rejection:
             await self._reject(rejection)
@@ -120,18 +120,20 @@ class Submission:
 
     async def _is_new(self) -> bool:
         """Claim the message; if it has been answered before, answer it the same."""
-        book = self.jobs.services.book
-        claim = await book.claim(self.principal.key, self.message_id, self.digest)
+        job_store = self.jobs.services.job_store
+        claim = await job_store.claim(self.principal.key, self.message_id, self.digest)
         if claim.kind == "conflict":
             raise reused(self.message_id)
         self._claimed = claim.kind == "new"
         if claim.answer is None:
             return True
-        story = None if claim.session_id is None else await self.jobs.messages_of(claim.session_id, self.principal)
-        if story is None:
+        message_log = (
+            None if claim.session_id is None else await self.jobs.messages_of(claim.session_id, self.principal)
+        )
+        if message_log is None:
             self._answer(claim.answer)
         else:
-            self._follow(story)
+            self._follow(message_log)
         return False
 
     async def _admit(self, approval: Approval, goes_on: Resumption | None) -> None:
@@ -212,7 +214,7 @@ class Submission:
             resumed_from=None if goes_on is None else goes_on.checkpoint,
         )
         token = issue(
-            services.book.key,
+            services.job_store.key,
             session_id=row.session_id,
             now=now,
             max_duration=approval.max_duration,
@@ -236,14 +238,14 @@ class Submission:
         line = dump(message(accepted, session_id=row.session_id, now=now))
         self.session_id = row.session_id
         recorded = () if goes_on is None else goes_on.recorded
-        await services.book.answer(self.principal.key, self.message_id, line, row, outcomes=recorded)
+        await services.job_store.answer(self.principal.key, self.message_id, line, row, outcomes=recorded)
         self._claimed = False
-        story = MessageLog((line,), tally=services.journal.tally, account=self.memory)
-        account = EventWriter(row.session_id, services.book, story, services.clock)
+        message_log = MessageLog((line,), metrics=services.journal.metrics, account=self.memory)
+        account = EventWriter(row.session_id, services.job_store, message_log, services.clock)
         replayed = () if goes_on is None else goes_on.steps
         job = RunningJob(services, self.jobs.approvals, approval, submit, row, token, account, replayed)
         self.jobs.running[row.session_id] = job
-        self._follow(story)
+        self._follow(message_log)
         return job
 
     def _accepted(self, row: SessionRow, session: Session) -> dict[str, Any]:
@@ -272,14 +274,14 @@ class Submission:
         if self._on_record:
             self._audit("hcp.reject", reason_code=rejection.reason_code, reason=rejection.message[:256])
         line = self._refusal(rejection)
-        book = services.book
+        job_store = services.job_store
         if self._claimed:
             self._claimed = False
             try:
                 if rejection.reason_code in PASSING:
-                    await book.release(self.principal.key, self.message_id)
+                    await job_store.release(self.principal.key, self.message_id)
                 else:
-                    await book.answer(self.principal.key, self.message_id, line, None)
+                    await job_store.answer(self.principal.key, self.message_id, line, None)
             except JobStoreError as error:
                 line = self._refusal(Rejection("resource_unavailable", str(error), suggestion="try again later"))
         self._answer(line)
@@ -289,14 +291,14 @@ class Submission:
         return dump(message(payload, session_id=None, now=self.jobs.services.clock()))
 
     def _answer(self, line: bytes) -> None:
-        letters, self.letters = self.letters, []
-        for letter in letters:
-            letter.answer(line)
+        requests, self.requests = self.requests, []
+        for request in requests:
+            request.answer(line)
 
-    def _follow(self, story: MessageLog) -> None:
-        letters, self.letters = self.letters, []
-        for letter in letters:
-            letter.follow(story, 1)
+    def _follow(self, message_log: MessageLog) -> None:
+        requests, self.requests = self.requests, []
+        for request in requests:
+            request.follow(message_log, 1)
 
     def _audit(self, event: str, **members: Any) -> None:
         self.jobs.services.audit(

@@ -162,7 +162,7 @@ def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[R
         # A client that is forgotten keeps no task: so none is promised for longer than a client is known.
         all_offers(
             state,
-            principal=mcp.asker,
+            principal=mcp.requester,
             own_card=runtime.agent_card,
             lease=min(LEASE, limits.idle_ttl_s),
             account=runtime.memory.for_principal,
@@ -245,7 +245,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.begun = True
             more = list(self.extra)
-            if self._visit.stranger:
+            if self._visit.unknown_peer:
                 # One answer: who is nobody in particular must not keep a place at the door.
                 more.append((b"connection", b"close"))
             kept = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"connection"]

@@ -49,7 +49,7 @@ LAST_WORDS = 0.5
 class HttpListener(Listening):
     """One TCP address that speaks HTTP. Implements `accepting.Listener`; times in seconds.
 
-    `house` opens the application: what it runs in the background ends when the context is left. `count` is entered,
+    `open_app` opens the application: what it runs in the background ends when the context is left. `count` is entered,
     with the carrier's name, for each connection.
     """
 
@@ -57,7 +57,7 @@ class HttpListener(Listening):
         self,
         listening: socket.socket,
         certificates: Certificates | None,
-        house: Callable[[], AbstractAsyncContextManager[ASGIApp]],
+        open_app: Callable[[], AbstractAsyncContextManager[ASGIApp]],
         *,
         handshake_timeout: float,
         send_timeout: float,
@@ -66,7 +66,7 @@ class HttpListener(Listening):
     ) -> None:
         self._scheme = "http" if certificates is None else "https"
         super().__init__(self._scheme, listening, certificates)
-        self._house = house
+        self._open_app = open_app
         self._handshake_timeout = handshake_timeout
         self._send_timeout = send_timeout
         self._report = report
@@ -77,20 +77,20 @@ class HttpListener(Listening):
         self._left = trio.Event()
         """Set when a visit has ended."""
 
-    async def accept_all(self, nursery: trio.Nursery, doorway: ConnectionLimiter, welcome: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
         """See Listener. What is let in is served here, not by `welcome`."""
         del welcome
-        app = await nursery.start(self._keep_house)
+        app = await nursery.start(self._serve_app)
 
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
-            visit = Visit(connected, peer, settled, doorway, patience=self._handshake_timeout)
+            visit = Visit(connected, peer, settled, limiter, patience=self._handshake_timeout)
             nursery.start_soon(self._serve, app, visit)
 
-        await limit_unknown_peers(self._listening, doorway, self._send_timeout, begin)
+        await limit_unknown_peers(self._listening, limiter, self._send_timeout, begin)
 
-    async def _keep_house(self, *, task_status: trio.TaskStatus[ASGIApp]) -> None:
+    async def _serve_app(self, *, task_status: trio.TaskStatus[ASGIApp]) -> None:
         try:
-            async with self._house() as app:
+            async with self._open_app() as app:
                 task_status.started(app)
                 await self._over.wait()
                 for visit in list(self._visits):
@@ -127,8 +127,8 @@ class HttpListener(Listening):
         else:
             try:
                 secure = await handshake(connected, self._certificates, self._handshake_timeout, self._send_timeout)
-            except AuthenticationFailed as stranger:
-                self._report(self._scheme, visit.peer, str(stranger))
+            except AuthenticationFailed as unknown_peer:
+                self._report(self._scheme, visit.peer, str(unknown_peer))
                 return
             # Looked at once, as on the other carriers: whoever is inside stays when its certificate expires.
             visit.certificate = cache(partial(certificate_of, secure))

@@ -78,36 +78,36 @@ class RuntimeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
-        tally = self._runtime.parts.journal.tally
+        metrics = self._runtime.parts.journal.metrics
         yield InfoMetricFamily(
             "hearth_build", "What runs here", {"version": __version__, "board": self._runtime.parts.board.name}
         )
-        yield from self._work(tally)
+        yield from self._work(metrics)
         yield from self._buses()
-        yield from _events(tally)
-        yield from self._audit(tally)
-        yield from self._clients(tally)
+        yield from _events(metrics)
+        yield from self._audit(metrics)
+        yield from self._clients(metrics)
 
-    def _work(self, tally: Metrics) -> Iterator[Metric]:
+    def _work(self, metrics: Metrics) -> Iterator[Metric]:
         tasks = CounterMetricFamily("hearth_tasks", "Tasks that have ended, by status", labels=["status"])
         for status in ENDS:
-            tasks.add_metric([status], tally.tasks.get(status, 0))
+            tasks.add_metric([status], metrics.tasks.get(status, 0))
         yield tasks
-        live = tally.records.get("task.submit", 0) - tally.records.get("task.finish", 0)
+        live = metrics.records.get("task.submit", 0) - metrics.records.get("task.finish", 0)
         yield GaugeMetricFamily("hearth_tasks_live", "Tasks that were accepted and have not ended", live)
         steps = CounterMetricFamily(
             "hearth_steps", "Steps that have ended, by tool and status", labels=["tool", "status"]
         )
         for tool in self._runtime.parts.registry:
             for status in ENDS:
-                steps.add_metric([tool, status], tally.steps.get((tool, status), 0))
+                steps.add_metric([tool, status], metrics.steps.get((tool, status), 0))
         yield steps
         latency = HistogramMetricFamily(
             "hearth_step_latency_seconds",
             "How long steps took, from the end of what came before to their own",
             labels=["tool"],
         )
-        for tool, latencies in tally.latencies.items():
+        for tool, latencies in metrics.latencies.items():
             latency.add_metric([tool], _cumulative(latencies.classes), latencies.seconds)
         yield latency
 
@@ -131,12 +131,12 @@ class RuntimeCollector(Collector):
                 state.add_metric([bus_id, name], bus.state == name)
         yield from (transactions, wait, busy, queued, state)
 
-    def _audit(self, tally: Metrics) -> Iterator[Metric]:
+    def _audit(self, metrics: Metrics) -> Iterator[Metric]:
         journal = self._runtime.parts.journal
         records = CounterMetricFamily(
             "hearth_audit_records", "Audit records that were reported, by event", labels=["event"]
         )
-        for event, count in tally.records.items():
+        for event, count in metrics.records.items():
             records.add_metric([event], count)
         yield records
         yield GaugeMetricFamily(
@@ -150,20 +150,20 @@ class RuntimeCollector(Collector):
         if head is not None:
             yield GaugeMetricFamily("hearth_audit_seq", "The number of the newest audit record written", head()[0])
 
-    def _clients(self, tally: Metrics) -> Iterator[Metric]:
+    def _clients(self, metrics: Metrics) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "hearth_requests",
             "HACP requests that were answered on a connection, by method and outcome: ok, or an error's symbol",
             labels=["method", "outcome"],
         )
         for method in METHODS:
-            requests.add_metric([method, "ok"], tally.requests.get((method, "ok"), 0))
-        for (method, outcome), count in tally.requests.items():
+            requests.add_metric([method, "ok"], metrics.requests.get((method, "ok"), 0))
+        for (method, outcome), count in metrics.requests.items():
             if outcome != "ok":
                 requests.add_metric([method, outcome], count)
         yield requests
         yield CounterMetricFamily(
-            "hearth_documents_refused", "Documents that were no HACP request", tally.refused_documents
+            "hearth_documents_refused", "Documents that were no HACP request", metrics.refused_documents
         )
         yield GaugeMetricFamily("hearth_sessions", "Sessions that are open", self._runtime.sessions)
         memory = self._runtime.memory
@@ -179,22 +179,24 @@ class RuntimeCollector(Collector):
         connected = GaugeMetricFamily("hearth_connections", "Connections that are there", labels=["carrier"])
         opened = CounterMetricFamily("hearth_connections_opened", "Connections that were let in", labels=["carrier"])
         configured = (address.partition(":")[0] for address in self._runtime.listeners)
-        for carrier in dict.fromkeys([*configured, *tally.connections]):
-            connected.add_metric([carrier], tally.connected.get(carrier, 0))
-            opened.add_metric([carrier], tally.connections.get(carrier, 0))
+        for carrier in dict.fromkeys([*configured, *metrics.connections]):
+            connected.add_metric([carrier], metrics.connected.get(carrier, 0))
+            opened.add_metric([carrier], metrics.connections.get(carrier, 0))
         yield from (connected, opened)
 
 
-def _events(tally: Metrics) -> Iterator[Metric]:
+def _events(metrics: Metrics) -> Iterator[Metric]:
     published = CounterMetricFamily(
         "hearth_events_published", "Task events by phase, each once however many follow", labels=["phase"]
     )
     for phase in PHASES:
-        published.add_metric([phase], tally.events.get(phase, 0))
+        published.add_metric([phase], metrics.events.get(phase, 0))
     yield published
-    yield CounterMetricFamily("hearth_events_sent", "Task events that were sent, once for each who follows", tally.sent)
     yield CounterMetricFamily(
-        "hearth_events_coalesced", "Progress events that gave way before a slow follower's turn came", tally.skipped
+        "hearth_events_sent", "Task events that were sent, once for each who follows", metrics.sent
+    )
+    yield CounterMetricFamily(
+        "hearth_events_coalesced", "Progress events that gave way before a slow follower's turn came", metrics.skipped
     )
 
 

@@ -41,7 +41,7 @@ class Visit:
         connected: socket.socket,
         peer: str,
         settled: Callable[[], None],
-        doorway: ConnectionLimiter,
+        limiter: ConnectionLimiter,
         *,
         patience: float,
     ) -> None:
@@ -54,14 +54,14 @@ class Visit:
         self.sending: trio.CancelScope | None = None
         """A send that is under way, which nothing but `cut` cuts short."""
         self._settled = settled
-        self._doorway = doorway
+        self._limiter = limiter
         self._patience = patience
         self._inside: Principal | None = None
         self._local: Principal | None = None
         self._finishing = False
 
     @property
-    def stranger(self) -> bool:
+    def unknown_peer(self) -> bool:
         """Whether nobody known has called on it yet."""
         return self._inside is None
 
@@ -78,10 +78,10 @@ class Visit:
         """
         if self._inside is not None:
             return None
-        refusal = self._doorway.refusal(self.connected, principal)
+        refusal = self._limiter.refusal(self.connected, principal)
         if refusal is None:
             self._settled()
-            self._doorway.enter(principal)
+            self._limiter.enter(principal)
             self._inside = principal
             self.scope.deadline = math.inf
         return refusal
@@ -96,7 +96,7 @@ class Visit:
     def begun(self) -> None:
         """A request's headers are here."""
         self.idle = False
-        if not self.stranger:
+        if not self.unknown_peer:
             self.scope.deadline = math.inf
 
     def answered(self) -> None:
@@ -128,4 +128,4 @@ class Visit:
         """It has ended."""
         self._settled()
         if self._inside is not None:
-            self._doorway.leave(self._inside)
+            self._limiter.leave(self._inside)

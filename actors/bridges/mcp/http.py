@@ -70,7 +70,7 @@ class HttpClients:
 
     def __init__(
         self,
-        houses: Houses,
+        session_factories: Houses,
         nursery: trio.Nursery,
         accounts: Accounts,
         *,
@@ -79,7 +79,7 @@ class HttpClients:
         most: int,
     ) -> None:
         self._accounts = accounts
-        self._houses = houses
+        self._session_factories = session_factories
         self._nursery = nursery
         self._alive = alive
         self._idle_ttl = idle_ttl
@@ -137,8 +137,10 @@ class HttpClients:
 
     def _client(self, principal: Principal, name: str | None, version: str | None, keep_alive: float | None) -> Client:
         """A client. Raises QueueFull."""
-        house, account = self._houses(principal), self._accounts(principal)
-        return Client(house, self._nursery, name=name, version=version, keep_alive=keep_alive, account=account)
+        session_factory, account = self._session_factories(principal), self._accounts(principal)
+        return Client(
+            session_factory, self._nursery, name=name, version=version, keep_alive=keep_alive, account=account
+        )
 
     def _make_room(self, principal: Principal, named: dict[str, _Known]) -> None:
         """Forget a client that has no session, before there is one more than may have one. Raises MCPError."""
@@ -256,7 +258,7 @@ class _Again:
 
 @asynccontextmanager
 async def opened(
-    houses: Houses,
+    session_factories: Houses,
     providers: Sequence[Provider],
     *,
     alive: Callable[[Principal, Session], bool],
@@ -269,16 +271,18 @@ async def opened(
 ) -> AsyncIterator[list[Route]]:
     """The routes of MCP while the context lasts; then all its sessions end.
 
-    `houses` gives each principal the house in which its sessions are opened, `accounts` that to which what is kept for
-    it is charged. `idle_ttl` is in seconds; `most_each` and
-    `most` bound how many MCP clients one principal, and all, may have. Raises ConfigError.
+    `session_factories` gives each principal the house in which its sessions are opened, `accounts` that to which what
+    is kept for it is charged. `idle_ttl` is in seconds; `most_each` and `most` bound how many MCP clients one
+    principal, and all, may have. Raises ConfigError.
     """
     there: list[HttpClients] = []
 
     @asynccontextmanager
     async def clients() -> AsyncIterator[Clients]:
         async with trio.open_nursery() as nursery:
-            everybody = HttpClients(houses, nursery, accounts, alive=alive, idle_ttl=idle_ttl, most=most_each)
+            everybody = HttpClients(
+                session_factories, nursery, accounts, alive=alive, idle_ttl=idle_ttl, most=most_each
+            )
             everybody.sessions = sessions.open
             there.append(everybody)
             try:
@@ -315,6 +319,6 @@ def caller(ctx: Context) -> Principal:
     return principal
 
 
-def asker(ask: McpRequest) -> str:
+def requester(ask: McpRequest) -> str:
     """Whose a request is: the key of its principal."""
     return caller(ask.ctx).key

@@ -115,7 +115,7 @@ class Client:
 
     def __init__(
         self,
-        house: SessionFactory,
+        session_factory: SessionFactory,
         nursery: trio.Nursery,
         *,
         name: str | None = None,
@@ -129,7 +129,7 @@ class Client:
         self.nursery = nursery
         """Where what outlives a request may run; it ends with the server."""
         self.questions = Questions()
-        self._house = house
+        self._session_factory = session_factory
         self._name = name
         self._version = version
         self._keep_alive = keep_alive
@@ -230,7 +230,7 @@ class Client:
     async def _hold(self, held: _Held) -> None:
         name, version = (None if text is None else text[:MOST_NAME] for text in (self._name, self._version))
         try:
-            async with self._house.open_session(client_name=name, client_version=version) as session:
+            async with self._session_factory.open_session(client_name=name, client_version=version) as session:
                 held.session = session
                 if self._lost is not None:
                     # Only now: a daemon that answers has brought the lines of the session before into their safe state.

@@ -128,8 +128,8 @@ class Changes:
         key = self._canonical(uri)
         if key is None:
             return False
-        book = self._book(ask.client)
-        if uri in book.plain:
+        subscribed = self._subscribed_of(ask.client)
+        if uri in subscribed.plain:
             return True
         session = ask.ctx.session
 
@@ -147,13 +147,13 @@ class Changes:
             await watch.ready.wait()
             if watch.error is not None:
                 raise watch.error
-            if book.plain.setdefault(uri, token) is not token:  # another request for the same was faster
-                _drop(book, key, token)
+            if subscribed.plain.setdefault(uri, token) is not token:  # another request for the same was faster
+                _drop(subscribed, key, token)
         except InvalidParams:
-            _drop(book, key, token)
+            _drop(subscribed, key, token)
             return False
         except BaseException:
-            _drop(book, key, token)
+            _drop(subscribed, key, token)
             raise
         return True
 
@@ -162,9 +162,9 @@ class Changes:
         key = self._canonical(uri)
         if key is None:
             return False
-        book = self._book(ask.client)
-        if uri in book.plain:
-            _drop(book, key, book.plain.pop(uri))
+        subscribed = self._subscribed_of(ask.client)
+        if uri in subscribed.plain:
+            _drop(subscribed, key, subscribed.plain.pop(uri))
         return True
 
     async def listen(
@@ -178,15 +178,15 @@ class Changes:
         """
         request_id = ask.ctx.request_id
         assert request_id is not None, "what is answered has an id"
-        book = self._book(ask.client)
-        if book.streams >= MOST_STREAMS:
+        subscribed = self._subscribed_of(ask.client)
+        if subscribed.streams >= MOST_STREAMS:
             raise MCPError(
                 types.INVALID_REQUEST,
                 f"this client has {MOST_STREAMS} streams open already; end one, or list all resources on one stream",
             )
         stream = _Stream(ask, request_id)
         entered: list[tuple[str, object]] = []
-        book.streams += 1
+        subscribed.streams += 1
         try:
             watches: list[tuple[str, _Watch]] = []
             for uri in dict.fromkeys(params.notifications.resource_subscriptions or ()):
@@ -199,14 +199,14 @@ class Changes:
             await stream.acknowledge([uri for uri, watch in watches if await _worked(watch)])
             await stream.run(ask.client.gone)
         finally:
-            book.streams -= 1
+            subscribed.streams -= 1
             for key, token in entered:
-                _drop(book, key, token)
+                _drop(subscribed, key, token)
         return types.SubscriptionsListenResult(_meta=stream.meta)
 
     # --- one poller for each resource ---------------------------------------------------------------------------
 
-    def _book(self, client: Client) -> _ClientSubscriptions:
+    def _subscribed_of(self, client: Client) -> _ClientSubscriptions:
         return self._books.setdefault(client, _ClientSubscriptions())
 
     def _enter(self, client: Client, key: str, uri: str, token: object, tell: Tell) -> _Watch | None:
@@ -214,7 +214,7 @@ class Changes:
 
         None beyond the bound. Raises QueueFull.
         """
-        watches = self._book(client).watches
+        watches = self._subscribed_of(client).watches
         watch = watches.get(key)
         if watch is None and len(watches) >= MOST_WATCHED:
             return None
@@ -228,7 +228,7 @@ class Changes:
         return watch
 
     async def _poll(self, client: Client, key: str, watch: _Watch) -> None:
-        book = self._book(client)
+        subscribed = self._subscribed_of(client)
         try:
             with watch.scope:
                 pause = await self._glance(client, key, watch)
@@ -239,8 +239,8 @@ class Changes:
                         break
                     pause = await self._glance(client, key, watch)
         finally:
-            if book.watches.get(key) is watch:
-                del book.watches[key]
+            if subscribed.watches.get(key) is watch:
+                del subscribed.watches[key]
             for token in list(watch.tellers):
                 watch.drop(token)
             if not watch.ready.is_set():
@@ -324,11 +324,11 @@ async def _worked(watch: _Watch) -> bool:
     return watch.error is None
 
 
-def _drop(book: _ClientSubscriptions, key: str, token: object) -> None:
+def _drop(subscribed: _ClientSubscriptions, key: str, token: object) -> None:
     """Whoever has this token is told no more; the last one ends the poller."""
-    watch = book.watches.get(key)
+    watch = subscribed.watches.get(key)
     if watch is not None and watch.drop(token) and not watch.tellers:
-        del book.watches[key]
+        del subscribed.watches[key]
         watch.scope.cancel()
 
 

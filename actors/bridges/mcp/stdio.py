@@ -63,10 +63,12 @@ class OnlyClient:
 
 
 @asynccontextmanager
-async def one_client(house: SessionFactory, *, keep_alive: float | None = KEEP_ALIVE) -> AsyncIterator[OnlyClient]:
+async def one_client(
+    session_factory: SessionFactory, *, keep_alive: float | None = KEEP_ALIVE
+) -> AsyncIterator[OnlyClient]:
     """The client that lives as long as the pipes do."""
     async with trio.open_nursery() as nursery:
-        client = Client(house, nursery, name="mcp", keep_alive=keep_alive)
+        client = Client(session_factory, nursery, name="mcp", keep_alive=keep_alive)
         try:
             yield OnlyClient(client)
         finally:
@@ -120,7 +122,7 @@ class DaemonConnection:
 
 
 async def serve(
-    house: SessionFactory,
+    session_factory: SessionFactory,
     stdin: trio.abc.ReceiveStream,
     stdout: trio.abc.SendStream,
     offers: Sequence[Provider],
@@ -131,7 +133,7 @@ async def serve(
 
     Raises BrokenPipeError when nobody reads `stdout` any more.
     """
-    server = make_server(offers, one_client(house, keep_alive=keep_alive))
+    server = make_server(offers, one_client(session_factory, keep_alive=keep_alive))
     async with trio.open_nursery() as nursery:
         outgoing = Outgoing(stdout, nursery.cancel_scope)
         nursery.start_soon(outgoing.run)

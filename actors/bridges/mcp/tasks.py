@@ -85,8 +85,8 @@ class UpdateParams(TaskParams):
 class Tasks(Provider):
     """See the module.
 
-    `listen` serves what else subscriptions/listen has; it must use the McpRequest that it is given. `lease`: seconds that
-    a task is kept after it was last asked for; where clients are forgotten after a time, no longer than that.
+    `listen` serves what else subscriptions/listen has, with the McpRequest that it is given. `lease`: seconds that a
+    task is kept after it was last asked for; where clients are forgotten after a time, no longer than that.
     """
 
     def __init__(self, terms: TermsOf = patience, *, listen: Listen | None = None, lease: float = LEASE) -> None:
@@ -116,21 +116,21 @@ class Tasks(Provider):
             if terms.required:
                 raise _undeclared()
             return await call_next(ask, params)
-        book = self._book(ask)
-        if terms.required and book.full:
+        client_tasks = self._book(ask)
+        if terms.required and client_tasks.full:
             raise MCPError(
                 code=types.INVALID_REQUEST,
                 message=f"This client has {MOST_TASKS} tasks; wait until the ttlMs of one is over",
             )
-        call = LongCall(ask, book.changed, lease=self._lease)
+        call = LongCall(ask, client_tasks.changed, lease=self._lease)
         call.charge()
-        ask.client.nursery.start_soon(_run, ask.client, book, call, call_next, params)
-        if terms.after <= 0 and not book.full:
-            return _handle(book, call)
+        ask.client.nursery.start_soon(_run, ask.client, client_tasks, call, call_next, params)
+        if terms.after <= 0 and not client_tasks.full:
+            return _handle(client_tasks, call)
         try:
             with trio.move_on_after(terms.after):
                 return await call.outcome()
-            return await call.outcome() if call.settled or book.full else _handle(book, call)
+            return await call.outcome() if call.settled or client_tasks.full else _handle(client_tasks, call)
         except BaseException:
             # Whoever gives up now has no handle, and would never hear of it.
             call.cancel()
@@ -168,13 +168,13 @@ class Tasks(Provider):
         return self._books.setdefault(ask.client, ClientTasks())
 
 
-def _handle(book: ClientTasks, call: LongCall) -> dict[str, Any]:
-    book.enter(call)
+def _handle(client_tasks: ClientTasks, call: LongCall) -> dict[str, Any]:
+    client_tasks.enter(call)
     return call.hand_over()
 
 
 async def _run(
-    client: Client, book: ClientTasks, call: LongCall, call_next: CallNext, params: types.CallToolRequestParams
+    client: Client, client_tasks: ClientTasks, call: LongCall, call_next: CallNext, params: types.CallToolRequestParams
 ) -> None:
     """Run a call in its client's nursery, which other clients may share: until all is over, or the client has gone."""
     try:
@@ -183,7 +183,7 @@ async def _run(
             await call.run(call_next, params)
             nursery.cancel_scope.cancel()
     finally:
-        book.strike(call)
+        client_tasks.strike(call)
         call.release()
 
 
@@ -321,7 +321,7 @@ _IDS: Final = TypeAdapter(list[str])
 
 
 async def listen_to(
-    book: ClientTasks,
+    client_tasks: ClientTasks,
     wanted: Any,
     ask: McpRequest,
     params: types.SubscriptionsListenRequestParams,
@@ -338,7 +338,7 @@ async def listen_to(
         task_ids = _IDS.validate_python(wanted, strict=True)
     except ValidationError:
         raise MCPError(code=types.INVALID_PARAMS, message="notifications.taskIds must be a list of task ids") from None
-    with book.watch(task_ids) as watch:
+    with client_tasks.watch(task_ids) as watch:
         async with trio.open_nursery() as nursery:
             stream = _Stream(ask, watch)
             nursery.start_soon(stream.run)

@@ -1,4 +1,4 @@
-"""The book: what HCP's jobs must not forget when the daemon dies, in one SQLite file.
+"""The job store: what HCP's jobs must not forget when the daemon dies, in one SQLite file.
 
 Owns who holds which message: each is answered once, however often it is sent; and the order of the operations and their
 commits. The operations are `book_rows`'s, the file is `book_file`'s.
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from hearth.audit.settings import Durability
     from hearth.hcp.messages import Artifact, State
 
-# --- Who does what is asked of the book, in order, in one thread at a time: the actor behind `book`
+# --- Who does what is asked of the job store, in order, in one thread at a time: the actor behind `job_store`
 #
 # It takes operations in the order in which they were asked. Those that write, and are there together, are one commit;
 # an asker goes on once its commit is as durable as configured. One that is cancelled before its operation has begun
-# takes it back; afterwards it waits for what came of it, as with a transaction on a bus. So the book never says what
-# nobody did, nor the other way round. What the operations are it does not know.
+# takes it back; afterwards it waits for what came of it, as with a transaction on a bus. So the job store never says
+# what nobody did, nor the other way round. What the operations are it does not know.
 
 FLUSH_LIMIT_S: Final = 5.0
-"""How long the last commits may take once the book is told to end; a disk that hangs must not keep the process."""
+"""How long the last commits may take once the job store is told to end; a disk that hangs must not keep the process."""
 
 T = TypeVar("T")
 
@@ -87,22 +87,22 @@ class DatabaseActor:
 
     async def write(self, operation: Callable[..., T], *args: Any, **named: Any) -> T:
         """Have an operation done in a transaction, and return what it returns. Raises JobStoreError."""
-        written: T = await self._post(lambda book: operation(book, *args, **named), writes=True).get()
+        written: T = await self._post(lambda job_store: operation(job_store, *args, **named), writes=True).get()
         return written
 
     async def read(self, operation: Callable[..., T], *args: Any) -> T:
         """Have an operation done that writes nothing, or wants no transaction around it. Raises JobStoreError."""
-        read: T = await self._post(lambda book: operation(book, *args), writes=False).get()
+        read: T = await self._post(lambda job_store: operation(job_store, *args), writes=False).get()
         return read
 
     def write_later(self, operation: Callable[..., Any], *args: Any) -> None:
         """Have an operation done in a transaction; nobody waits for it, and nobody is told that it failed."""
         if not self._closed:
-            self._post(lambda book: operation(book, *args), writes=True)
+            self._post(lambda job_store: operation(job_store, *args), writes=True)
 
     def _post(self, operation: Callable[[sqlite3.Connection], Any], *, writes: bool) -> _Asked:
         if self._closed:
-            raise JobStoreError(f"HCP book {self._file.path}: closed")
+            raise JobStoreError(f"HCP job store {self._file.path}: closed")
         asked = _Asked(operation, writes=writes)
         self._mailbox.post(asked)
         return asked
@@ -152,7 +152,7 @@ class DatabaseActor:
     def _fail(self, batch: Sequence[_Asked], reason: str) -> None:
         for asked in batch:
             if asked.operation is not None and not asked.withdrawn and not asked.filled:
-                asked.fail(JobStoreError(f"HCP book {self._file.path}: {reason}"))
+                asked.fail(JobStoreError(f"HCP job store {self._file.path}: {reason}"))
 
     async def _serve(self, outer: trio.CancelScope) -> None:
         """The loop, out of reach of cancellation from outside; its guard ends it if the last commits take too long."""
@@ -197,7 +197,7 @@ class DatabaseActor:
                 asked.fail(result.error)  # type: ignore[attr-defined]
 
 
-# --- The book itself
+# --- The job store itself
 
 _PRUNE_EVERY: Final = 256
 """After how many rejections the oldest are looked for: they cost a caller nothing."""
@@ -211,14 +211,14 @@ class _Held:
     def __init__(self, digest: str) -> None:
         self.digest = digest
         self.looked: trio.Event | None = None
-        """Set when the book has been asked whether it was answered before; None from then on."""
+        """Set when the job store has been asked whether it was answered before; None from then on."""
 
 
 class JobStore(DatabaseActor):
-    """One book. `open` it, then `run` it in a nursery; ask while it runs.
+    """One job store. `open` it, then `run` it in a nursery; ask while it runs.
 
     All of its coroutines raise JobStoreError, one line that says why: then what was asked has had no effect, unless the
-    disk failed while it synced, when nobody can tell. The book stays usable: each operation tries anew. Who is
+    disk failed while it synced, when nobody can tell. The job store stays usable: each operation tries anew. Who is
     cancelled takes back what has not begun, and waits for what has. The clock gives epoch seconds.
     """
 
@@ -242,7 +242,7 @@ class JobStore(DatabaseActor):
     # --- its life
 
     def open(self) -> list[str]:
-        """Lock, repair and read the book; notes for a person, one line each. A new one is made when it is first asked.
+        """Lock, repair and read the job store; return notes for a person. A new one is made when it is first used.
 
         Blocking; call it before `run`. What is damaged is moved aside, and a note says so. Raises ConfigError if
         another process uses it, if it is somebody else's or a newer release's, or if it cannot be read.
@@ -250,22 +250,22 @@ class JobStore(DatabaseActor):
         return self._file.open(self._clock())
 
     def close(self) -> None:
-        """Close a book that was opened and will not run. Blocking; idempotent."""
+        """Close a job store that was opened and will not run. Blocking; idempotent."""
         self._file.close()
 
     @property
     def key(self) -> bytes:
-        """The secret that session tokens are made with: as old as the book."""
+        """The secret that session tokens are made with: as old as the job store."""
         return self._file.key
 
     @property
     def aside(self) -> str | None:
-        """What the names of a damaged book's files end in, if that was moved aside when this one was opened."""
+        """What the names of a damaged store's files end in, if that was moved aside when this one was opened."""
         return self._file.aside
 
     @property
     def unfinished(self) -> tuple[SessionRow, ...]:
-        """The sessions that had not ended when the book was opened, in the order in which they began."""
+        """The sessions that had not ended when the job store was opened, in the order in which they began."""
         return self._file.unfinished
 
     # --- messages: each is answered once
@@ -382,7 +382,7 @@ class JobStore(DatabaseActor):
         """A principal's sessions, the newest first."""
         return await self.read(queries.newest_sessions, principal, most)
 
-    async def story(self, session_id: str) -> list[bytes]:
+    async def message_log(self, session_id: str) -> list[bytes]:
         """A session's messages, each a whole line; none if there is no such session."""
         return await self.read(queries.read_messages, session_id)
 
@@ -432,5 +432,5 @@ class JobStore(DatabaseActor):
         return set(self._file.write([functools.partial(queries.settle_artifacts, there=there)])[0].unwrap())
 
 
-def _read_outcomes(book: sqlite3.Connection, session_id: str, upto: int) -> list[dict[str, Any]]:
-    return [orjson.loads(text) for text in queries.read_outcomes(book, session_id, upto)]
+def _read_outcomes(job_store: sqlite3.Connection, session_id: str, upto: int) -> list[dict[str, Any]]:
+    return [orjson.loads(text) for text in queries.read_outcomes(job_store, session_id, upto)]

@@ -1,6 +1,6 @@
-"""The book's file: its directory, the lock on it, and transactions that are done whole or leave nothing behind.
+"""The job store's file: its directory, the lock on it, and transactions that are done whole or leave nothing behind.
 
-Owns `book.sqlite3` from `open` to `close`, and decides what becomes of a file that cannot be used: what is another's,
+Owns `jobs.sqlite3` from `open` to `close`, and decides what becomes of a file that cannot be used: what is another's,
 or a newer release's, is refused; what is damaged is moved aside and said to be. Blocking, used by one thread at a
 time. It turns every sqlite3.Error into a JobStoreError, opens the file anew after an error that a connection may not
 survive, and does not know what the operations mean.
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
     from hearth.audit.settings import Durability
 
-FILE: Final = "book.sqlite3"
+FILE: Final = "jobs.sqlite3"
+FORMER_FILE: Final = "book.sqlite3"
+"""Its name up to release 0.1: such a file is taken over when it is opened."""
+_SIDE_FILES: Final = ("-wal", "-journal")
 _LOST: Final = (
     "what earlier HCP jobs left behind (answers to repeated messages, stories, checkpoints, artifacts) is not known "
     "any more, and a message that is sent again counts as new"
@@ -54,28 +57,28 @@ _PLAIN: Final = {
 
 
 class JobDatabase:
-    """One book, from `open` to `close`."""
+    """One job store, from `open` to `close`."""
 
     def __init__(self, directory: Path, durability: Durability) -> None:
         self.path = directory / FILE
         self.key = secrets.token_bytes(KEY_BYTES)
-        """The secret that session tokens are made with: the book's own, once it is open."""
+        """The secret that session tokens are made with: the store's own, once it is open."""
         self.fresh = False
-        """There is no book yet: the first operation begins it."""
+        """There is no job store yet: the first operation begins it."""
         self.unfinished: tuple[SessionRow, ...] = ()
         """The sessions that had not ended when it was opened."""
         self.aside: str | None = None
-        """What the names of a damaged book's files end in, if it had to give way: ".found-…"."""
+        """What the names of a damaged store's files end in, if it had to give way: ".found-…"."""
         self._directory = directory
         self._durability: Durability = durability
         self._lock = -1
-        self._book: sqlite3.Connection | None = None
+        self._connection: sqlite3.Connection | None = None
         self._there: tuple[int, int] | None = None
 
     # --- opening and closing
 
     def open(self, now: float) -> list[str]:
-        """Lock the directory and open the book that is there; notes for a person, one line each.
+        """Lock the directory and open the job store that is there; notes for a person, one line each.
 
         Where there is none, one is begun by the first operation. Raises ConfigError, and then nothing is open.
         """
@@ -83,9 +86,9 @@ class JobDatabase:
             self._lock_directory()
             return self._open_what_is_there(now)
         except OSError as error:
-            raise ConfigError(f"HCP book {self.path}: {error.strerror}; see [audit] path") from error
+            raise ConfigError(f"HCP job store {self.path}: {error.strerror}; see [audit] path") from error
         finally:
-            if self._book is None and not self.fresh:
+            if self._connection is None and not self.fresh:
                 self.close()
 
     def close(self) -> None:
@@ -103,78 +106,88 @@ class JobDatabase:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"HCP book {self.path}: another process is using it; stop the other hearthd, or give this one another "
-                "file in [audit] path"
+                f"HCP job store {self.path}: another process is using it; stop the other hearthd, or give this "
+                "one another file in [audit] path"
             ) from None
 
     def _open_what_is_there(self, now: float) -> list[str]:
-        """Open the book, if there is one; a damaged one gives way to a new one."""
+        """Open the job store, if there is one; a damaged one gives way to a new one."""
+        self._take_over_former_file()
         try:
             status = self.path.lstat()
         except FileNotFoundError:
             self.fresh = True
             return []
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"HCP book {self.path}: not a regular file; move it away")
+            raise ConfigError(f"HCP job store {self.path}: not a regular file; move it away")
         _must_be_ours(status, self.path, "600")
         try:
-            self._book = self._connect()
-            prepare(self._book, self.key)
-            self.key = read_key(self._book)
-            self.unfinished = unfinished_sessions(self._book)
+            self._connection = self._connect()
+            prepare(self._connection, self.key)
+            self.key = read_key(self._connection)
+            self.unfinished = unfinished_sessions(self._connection)
         except SchemaError as error:
-            raise ConfigError(f"HCP book {self.path}: {error}; move it away, or see [audit] path") from error
+            raise ConfigError(f"HCP job store {self.path}: {error}; move it away, or see [audit] path") from error
         except sqlite3.Error as error:
             self._drop()
             if _code(error) not in _DAMAGED:
-                raise ConfigError(f"HCP book {self.path}: {_why(error)}; see [audit] path") from error
+                raise ConfigError(f"HCP job store {self.path}: {_why(error)}; see [audit] path") from error
             note = self._moved_aside(_why(error), now)
             self.fresh = True
             return [note]
         return []
 
+    def _take_over_former_file(self) -> None:
+        """Rename what an older release has left, the main file last: a start that is cut short here goes on there."""
+        former = self.path.with_name(FORMER_FILE)
+        if not os.path.lexists(former) or os.path.lexists(self.path):
+            return
+        for suffix in (*_SIDE_FILES, ""):
+            with suppress(FileNotFoundError):
+                former.with_name(FORMER_FILE + suffix).rename(self.path.with_name(FILE + suffix))
+
     def _begin(self) -> sqlite3.Connection:
-        """Make the book that is not there yet. Raises JobStoreError, sqlite3.Error, and then there is none."""
+        """Make the job store that is not there yet. Raises JobStoreError, sqlite3.Error, and then there is none."""
         try:
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             if self._durability == "fsync":
                 os.fsync(self._lock)
         except OSError as error:
-            raise JobStoreError(f"HCP book {self.path}: cannot be made: {error.strerror}") from error
+            raise JobStoreError(f"HCP job store {self.path}: cannot be made: {error.strerror}") from error
         try:
-            self._book = self._connect()
-            prepare(self._book, self.key)
+            self._connection = self._connect()
+            prepare(self._connection, self.key)
         except BaseException:
             self._drop()
-            for suffix in ("", "-wal", "-journal"):
+            for suffix in ("", *_SIDE_FILES):
                 self.path.with_name(FILE + suffix).unlink(missing_ok=True)
             raise
         self.fresh = False
-        return self._book
+        return self._connection
 
     def _moved_aside(self, why: str, now: float) -> str:
         stamp = timestamp(now).replace("-", "").replace(":", "")
         self.aside = f".found-{stamp}"
         aside = self.path.with_name(FILE + self.aside)
         self.path.rename(aside)
-        for suffix in ("-wal", "-journal"):
+        for suffix in _SIDE_FILES:
             with suppress(FileNotFoundError):
                 self.path.with_name(FILE + suffix).rename(aside.with_name(aside.name + suffix))
-        return f"HCP book {self.path}: {why}; it is now {aside}: {_LOST}"
+        return f"HCP job store {self.path}: {why}; it is now {aside}: {_LOST}"
 
     def _connect(self) -> sqlite3.Connection:
         """Open the file that is there. Raises SchemaError, sqlite3.Error."""
-        book = connect(self.path, self._durability)
+        job_store = connect(self.path, self._durability)
         status = self.path.stat()
         self._there = status.st_dev, status.st_ino
-        return book
+        return job_store
 
     def _drop(self) -> None:
         """Close a connection that may be broken, if there is one."""
-        book, self._book = self._book, None
-        if book is not None:
+        job_store, self._connection = self._connection, None
+        if job_store is not None:
             with suppress(sqlite3.Error):
-                book.close()
+                job_store.close()
 
     # --- transactions
 
@@ -184,10 +197,10 @@ class JobDatabase:
         One that raises JobStoreError leaves nothing behind and the others alone. What fails the commit fails them all.
         """
         try:
-            book = self._ready()
-            book.execute("BEGIN IMMEDIATE")
-            results = [_one(book, operation) for operation in operations]
-            book.execute("COMMIT")
+            job_store = self._ready()
+            job_store.execute("BEGIN IMMEDIATE")
+            results = [_one(job_store, operation) for operation in operations]
+            job_store.execute("COMMIT")
         except (sqlite3.Error, JobStoreError) as error:
             reason = self._failed(error)
             return [outcome.Error(JobStoreError(reason)) for _ in operations]
@@ -203,63 +216,63 @@ class JobDatabase:
         except (sqlite3.Error, JobStoreError) as error:
             return outcome.Error(JobStoreError(self._failed(error)))
         except _UNHOLDABLE as error:
-            return outcome.Error(JobStoreError(f"the HCP book cannot hold that: {error}"))
+            return outcome.Error(JobStoreError(f"the HCP job store cannot hold that: {error}"))
 
     def _ready(self) -> sqlite3.Connection:
-        """The open book, whose file is still the one that was opened. Raises JobStoreError, sqlite3.Error."""
+        """The open job store, whose file is still the one that was opened. Raises JobStoreError, sqlite3.Error."""
         if self.fresh:
             return self._begin()
         try:
             status = self.path.stat()
         except OSError as error:
             why = _GONE if error.errno == errno.ENOENT else error.strerror
-            raise JobStoreError(f"HCP book {self.path}: {why}") from error
+            raise JobStoreError(f"HCP job store {self.path}: {why}") from error
         if self._there != (status.st_dev, status.st_ino):
-            raise JobStoreError(f"HCP book {self.path}: {_GONE}")
-        if self._book is None:
+            raise JobStoreError(f"HCP job store {self.path}: {_GONE}")
+        if self._connection is None:
             try:
-                self._book = self._connect()
+                self._connection = self._connect()
             except SchemaError as error:
-                raise JobStoreError(f"HCP book {self.path}: {error}") from error
-        return self._book
+                raise JobStoreError(f"HCP job store {self.path}: {error}") from error
+        return self._connection
 
     def _failed(self, error: sqlite3.Error | JobStoreError) -> str:
         """After an error: leave no transaction open, nor a connection that may be broken. Returns what to say."""
-        if self._book is not None:
+        if self._connection is not None:
             with suppress(sqlite3.Error):
-                if self._book.in_transaction:
-                    self._book.execute("ROLLBACK")
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
         if isinstance(error, JobStoreError):
             return str(error)
         if _code(error) not in _SURVIVED:
             self._drop()
-        return f"HCP book {self.path}: {_why(error)}"
+        return f"HCP job store {self.path}: {_why(error)}"
 
 
-def _one(book: sqlite3.Connection, operation: Callable[[sqlite3.Connection], Any]) -> outcome.Outcome[Any]:
+def _one(job_store: sqlite3.Connection, operation: Callable[[sqlite3.Connection], Any]) -> outcome.Outcome[Any]:
     """One of several operations, undone by itself if it is refused. Raises sqlite3.Error."""
-    book.execute("SAVEPOINT one")
+    job_store.execute("SAVEPOINT one")
     result: outcome.Outcome[Any]
     try:
-        result = outcome.Value(operation(book))
+        result = outcome.Value(operation(job_store))
     except JobStoreError as error:
-        book.execute("ROLLBACK TO one")
+        job_store.execute("ROLLBACK TO one")
         result = outcome.Error(error)
     except sqlite3.IntegrityError as error:
-        book.execute("ROLLBACK TO one")
-        result = outcome.Error(JobStoreError(f"the HCP book has that already: {error}"))
+        job_store.execute("ROLLBACK TO one")
+        result = outcome.Error(JobStoreError(f"the HCP job store has that already: {error}"))
     except _UNHOLDABLE as error:
-        book.execute("ROLLBACK TO one")
-        result = outcome.Error(JobStoreError(f"the HCP book cannot hold that: {error}"))
-    book.execute("RELEASE one")
+        job_store.execute("ROLLBACK TO one")
+        result = outcome.Error(JobStoreError(f"the HCP job store cannot hold that: {error}"))
+    job_store.execute("RELEASE one")
     return result
 
 
 def _must_be_ours(status: os.stat_result, path: Path, mode: str) -> None:
     if status.st_uid != os.geteuid():
-        raise ConfigError(f"HCP book {path}: belongs to uid {status.st_uid}; chown it to uid {os.geteuid()}")
+        raise ConfigError(f"HCP job store {path}: belongs to uid {status.st_uid}; chown it to uid {os.geteuid()}")
     if status.st_mode & 0o077:
-        raise ConfigError(f"HCP book {path}: others can read or write it; chmod {mode} it")
+        raise ConfigError(f"HCP job store {path}: others can read or write it; chmod {mode} it")
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -272,10 +285,11 @@ def _why(error: sqlite3.Error) -> str:
     return _PLAIN.get(_code(error), str(error))
 
 
-# --- The book's tables, what SQLite is told when it opens them, and the way from an older release's tables to these
+# --- The job store's tables, what SQLite is told when it opens them, and the way from an older release's tables to
+# these
 #
 # Owns the SQL of the schema and nothing that is written into it. Blocking; raises sqlite3.Error, and SchemaError for a
-# database that is not a book of this release.
+# database that is not a job store of this release.
 
 APPLICATION_ID: Final = 0x48435042
 """SQLite's mark of whose file it is: "HCPB"."""
@@ -364,15 +378,15 @@ _RELEASES: Final[tuple[str, ...]] = (
     UPDATE sessions SET checkpoints = 0, outcome_bytes = 0, resumable = 0;
     """,
 )
-"""What each release of the schema adds to the one before; `user_version` counts how many of them a book has."""
+"""What each release of the schema adds to the one before; `user_version` counts how many of them a job store has."""
 
 
 class SchemaError(HearthError):
-    """A database that is whole, and no book that this release may write in; the message says which."""
+    """A database that is whole, and no job store that this release may write in; the message says which."""
 
 
 class Damaged(sqlite3.DatabaseError):
-    """A book that SQLite can open and that is not whole."""
+    """A job store that SQLite can open and that is not whole."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
@@ -384,14 +398,14 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
     keeps the index of its log in memory and maps no file, so that one which is cut off under us is an error, no SIGBUS.
     """
     place = f"{path.absolute().as_uri()}?mode=rw"
-    book = sqlite3.connect(place, BUSY_S, uri=True, isolation_level=None, check_same_thread=False)
+    job_store = sqlite3.connect(place, BUSY_S, uri=True, isolation_level=None, check_same_thread=False)
     try:
-        book.execute("PRAGMA locking_mode = EXCLUSIVE")
-        if _is_new(book):
-            book.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        job_store.execute("PRAGMA locking_mode = EXCLUSIVE")
+        if _is_new(job_store):
+            job_store.execute("PRAGMA auto_vacuum = INCREMENTAL")
             if durability != "fsync":
-                # A power cut at this moment leaves a book to be begun anew, in which there was nothing.
-                book.execute("PRAGMA synchronous = OFF")
+                # A power cut at this moment leaves a job store to be begun anew, in which there was nothing.
+                job_store.execute("PRAGMA synchronous = OFF")
         for pragma in (
             "journal_mode = WAL",
             f"synchronous = {'FULL' if durability == 'fsync' else 'NORMAL'}",
@@ -400,55 +414,55 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
             "secure_delete = ON",
             "trusted_schema = OFF",
         ):
-            book.execute(f"PRAGMA {pragma}")
+            job_store.execute(f"PRAGMA {pragma}")
     except BaseException:
-        book.close()
+        job_store.close()
         raise
-    return book
+    return job_store
 
 
-def _is_new(book: sqlite3.Connection) -> bool:
-    """Whether nothing is in it yet. Raises SchemaError for what is no book, or none of ours."""
-    mark, release = _pragma(book, "application_id"), _pragma(book, "user_version")
+def _is_new(job_store: sqlite3.Connection) -> bool:
+    """Whether nothing is in it yet. Raises SchemaError for what is no job store, or none of ours."""
+    mark, release = _pragma(job_store, "application_id"), _pragma(job_store, "user_version")
     if mark == APPLICATION_ID:
         if release > len(_RELEASES):
             raise SchemaError(f"a newer hearth wrote it: its schema is {release}, this one knows {len(_RELEASES)}")
         return False
-    if mark or release or book.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    if mark or release or job_store.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise SchemaError("it is another program's database")
     return True
 
 
-def prepare(book: sqlite3.Connection, key: bytes) -> None:
+def prepare(job_store: sqlite3.Connection, key: bytes) -> None:
     """Look whether the file is whole, and make the tables or bring an older release's up to this one.
 
-    A new book gets this key. Raises sqlite3.Error, also for a file that is damaged.
+    A new job store gets this key. Raises sqlite3.Error, also for a file that is damaged.
     """
-    damage = book.execute("PRAGMA quick_check(1)").fetchone()[0]
+    damage = job_store.execute("PRAGMA quick_check(1)").fetchone()[0]
     if damage != "ok":
         raise Damaged(damage)
-    release = _pragma(book, "user_version")
+    release = _pragma(job_store, "user_version")
     if release == len(_RELEASES):
         return
-    book.execute("BEGIN IMMEDIATE")
+    job_store.execute("BEGIN IMMEDIATE")
     for number in range(release, len(_RELEASES)):
         for statement in _RELEASES[number].split(";"):
-            book.execute(statement)
+            job_store.execute(statement)
     if not release:
-        book.execute("INSERT INTO facts VALUES ('key', ?)", (key,))
-    book.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    book.execute(f"PRAGMA user_version = {len(_RELEASES)}")
-    book.execute("COMMIT")
+        job_store.execute("INSERT INTO facts VALUES ('key', ?)", (key,))
+    job_store.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    job_store.execute(f"PRAGMA user_version = {len(_RELEASES)}")
+    job_store.execute("COMMIT")
 
 
-def read_key(book: sqlite3.Connection) -> bytes:
+def read_key(job_store: sqlite3.Connection) -> bytes:
     """The secret that session tokens are made with. Raises sqlite3.Error, also where there is none."""
-    row = book.execute("SELECT value FROM facts WHERE name = 'key'").fetchone()
+    row = job_store.execute("SELECT value FROM facts WHERE name = 'key'").fetchone()
     if row is None or not isinstance(row[0], bytes) or len(row[0]) != KEY_BYTES:
         raise Damaged("it has lost its key")
     return row[0]
 
 
-def _pragma(book: sqlite3.Connection, name: str) -> int:
-    value: int = book.execute(f"PRAGMA {name}").fetchone()[0]
+def _pragma(job_store: sqlite3.Connection, name: str) -> int:
+    value: int = job_store.execute(f"PRAGMA {name}").fetchone()[0]
     return value

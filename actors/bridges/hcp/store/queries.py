@@ -1,8 +1,8 @@
-"""What the book says, and the SQL that says it: each function is one operation, inside somebody else's transaction.
+"""The rows of the job store, and the SQL for them: each function is one operation, inside its caller's transaction.
 
 Blocking. Raises JobStoreError for what is not so (no such session), and sqlite3.Error for a disk or a file that fails,
-which the caller that runs the transaction turns into a JobStoreError. Nothing here keeps a connection, a time or a thread. What is
-forgotten, and the artifacts' rows, come last.
+which the caller that runs the transaction turns into a JobStoreError. Nothing here keeps a connection, a time or a
+thread. Retention and the artifacts' rows come last.
 
 How an artifact is called: `hcp://SESSION/artifacts/FILE`, and which names SESSION and FILE may be.
 
@@ -66,7 +66,7 @@ def parse_uri(uri: str) -> ArtifactUri:
 
 
 class JobStoreError(HearthError):
-    """The book cannot do what it is asked; one line that says why. What it did not do has no effect."""
+    """The job store cannot do what it is asked; one line that says why. What it did not do has no effect."""
 
 
 class MessageLogFull(JobStoreError):
@@ -75,10 +75,10 @@ class MessageLogFull(JobStoreError):
 
 @frozen
 class Claim:
-    """What the book knows of a message.
+    """What the job store knows of a message.
 
     "new": it is the asker's now, to answer or to release. "pending": somebody has it already and has not answered yet.
-    "answered": `answer` is the line that was said, `session_id` the session it began, if any; the book may have
+    "answered": `answer` is the line that was said, `session_id` the session it began, if any; the job store may have
     forgotten that session by now. "conflict": another message has this id.
     """
 
@@ -89,9 +89,9 @@ class Claim:
 
 @frozen(kw_only=True)
 class SessionRow:
-    """An HCP session, as the book keeps it. Instants are epoch seconds.
+    """An HCP session, as the job store keeps it. Instants are epoch seconds.
 
-    The members from `state` on are the book's own: what a new row says there counts for nothing.
+    The members from `state` on are the store's own: what a new row says there counts for nothing.
     """
 
     session_id: str
@@ -129,7 +129,7 @@ class SessionRow:
 
 @frozen(kw_only=True)
 class Limits:
-    """How much the book keeps of what is young enough to be kept."""
+    """How much the job store keeps of what is young enough to be kept."""
 
     story_bytes: int = 16 << 20
     """Of one session's messages, but for its last ones."""
@@ -156,9 +156,9 @@ _SELECT = f"SELECT {_COLUMNS} FROM sessions"
 # --- messages and their answers
 
 
-def find_answer(book: sqlite3.Connection, principal: str, message_id: str, digest: str) -> Claim | None:
+def find_answer(job_store: sqlite3.Connection, principal: str, message_id: str, digest: str) -> Claim | None:
     """What was answered to a message; None where it is not known."""
-    row = book.execute(
+    row = job_store.execute(
         "SELECT digest, answer, session_id FROM answers WHERE principal = ? AND message_id = ?", (principal, message_id)
     ).fetchone()
     if row is None:
@@ -167,7 +167,7 @@ def find_answer(book: sqlite3.Connection, principal: str, message_id: str, diges
 
 
 def put_answer(
-    book: sqlite3.Connection,
+    job_store: sqlite3.Connection,
     message: tuple[str, str, str],
     line: bytes,
     session: SessionRow | None,
@@ -182,12 +182,12 @@ def put_answer(
         begun = evolve(
             session, state="RUNNING", updated_at=now, ended_at=None, phase="", checkpoints=0, lines=0, sequence=0
         )
-        cursor = book.execute(_INSERT, [getattr(begun, name) for name in _STORED])
+        cursor = job_store.execute(_INSERT, [getattr(begun, name) for name in _STORED])
         no = cursor.lastrowid
         assert no is not None, "an INSERT that succeeded has a row"
-        _add_outcomes(book, no, 0, outcomes)
-        _add_lines(book, no, 0, [line])
-    book.execute(
+        _add_outcomes(job_store, no, 0, outcomes)
+        _add_lines(job_store, no, 0, [line])
+    job_store.execute(
         "INSERT INTO answers (principal, message_id, digest, answer, session_id, answered_at)"
         " VALUES (?, ?, ?, ?, ?, ?)",
         (*message, line, None if session is None else session.session_id, now),
@@ -197,21 +197,21 @@ def put_answer(
 # --- sessions
 
 
-def find_session(book: sqlite3.Connection, session_id: str) -> SessionRow | None:
+def find_session(job_store: sqlite3.Connection, session_id: str) -> SessionRow | None:
     """The session; None where it is not known."""
-    row = book.execute(f"{_SELECT} WHERE session_id = ?", (session_id,)).fetchone()
+    row = job_store.execute(f"{_SELECT} WHERE session_id = ?", (session_id,)).fetchone()
     return None if row is None else _session(row)
 
 
-def newest_sessions(book: sqlite3.Connection, principal: str, most: int) -> list[SessionRow]:
+def newest_sessions(job_store: sqlite3.Connection, principal: str, most: int) -> list[SessionRow]:
     """A principal's sessions, the newest first."""
-    rows = book.execute(f"{_SELECT} WHERE principal = ? ORDER BY no DESC LIMIT ?", (principal, most))
+    rows = job_store.execute(f"{_SELECT} WHERE principal = ? ORDER BY no DESC LIMIT ?", (principal, most))
     return [_session(row) for row in rows]
 
 
-def unfinished_sessions(book: sqlite3.Connection) -> tuple[SessionRow, ...]:
+def unfinished_sessions(job_store: sqlite3.Connection) -> tuple[SessionRow, ...]:
     """The sessions that have not ended, in the order in which they began."""
-    return tuple(_session(row) for row in book.execute(f"{_SELECT} WHERE ended_at IS NULL ORDER BY no"))
+    return tuple(_session(row) for row in job_store.execute(f"{_SELECT} WHERE ended_at IS NULL ORDER BY no"))
 
 
 def _session(row: tuple[object, ...]) -> SessionRow:
@@ -224,7 +224,7 @@ def _session(row: tuple[object, ...]) -> SessionRow:
 
 
 def add_lines(
-    book: sqlite3.Connection,
+    job_store: sqlite3.Connection,
     session_id: str,
     lines: Sequence[bytes],
     limits: Limits,
@@ -234,18 +234,18 @@ def add_lines(
     now: float,
 ) -> None:
     """Go on with a story. Raises MessageLogFull."""
-    no, have, story_bytes, _, _ = _running(book, session_id)
+    no, have, story_bytes, _, _ = _running(job_store, session_id)
     if story_bytes + sum(map(len, lines)) > limits.story_bytes:
         raise MessageLogFull(f"the story of HCP session {session_id} has reached its {limits.story_bytes} bytes")
-    _add_lines(book, no, have, lines)
+    _add_lines(job_store, no, have, lines)
     if phase is not None:
-        book.execute("UPDATE sessions SET phase = ? WHERE no = ?", (phase, no))
+        job_store.execute("UPDATE sessions SET phase = ? WHERE no = ?", (phase, no))
     if state is not None:
-        book.execute("UPDATE sessions SET state = ?, updated_at = ? WHERE no = ?", (state, now, no))
+        job_store.execute("UPDATE sessions SET state = ?, updated_at = ? WHERE no = ?", (state, now, no))
 
 
 def add_checkpoint(
-    book: sqlite3.Connection,
+    job_store: sqlite3.Connection,
     session_id: str,
     number: int,
     position: str,
@@ -258,104 +258,108 @@ def add_checkpoint(
     now: float,
 ) -> None:
     """Write down what came of the operation at a position, and the messages that tell of it. Raises MessageLogFull."""
-    no, _, _, outcome_bytes, checkpoints = _running(book, session_id)
+    no, _, _, outcome_bytes, checkpoints = _running(job_store, session_id)
     if number != checkpoints + 1:
         raise JobStoreError(f"checkpoint {number} of HCP session {session_id} cannot follow number {checkpoints}")
     if outcome_bytes + len(outcome) > limits.outcome_bytes:
         raise MessageLogFull(
             f"the outcomes of HCP session {session_id} have reached their {limits.outcome_bytes} bytes"
         )
-    _add_outcomes(book, no, checkpoints, [outcome])
-    book.execute("DELETE FROM begun WHERE session = ? AND position = ?", (no, position))
-    add_lines(book, session_id, lines, limits, phase=phase, state=state, now=now)
+    _add_outcomes(job_store, no, checkpoints, [outcome])
+    job_store.execute("DELETE FROM begun WHERE session = ? AND position = ?", (no, position))
+    add_lines(job_store, session_id, lines, limits, phase=phase, state=state, now=now)
 
 
-def begin_operation(book: sqlite3.Connection, session_id: str, position: str, operation: bytes) -> None:
+def begin_operation(job_store: sqlite3.Connection, session_id: str, position: str, operation: bytes) -> None:
     """Write down that an operation which may have an effect begins."""
-    no = _running(book, session_id)[0]
-    book.execute("INSERT INTO begun (session, position, operation) VALUES (?, ?, ?)", (no, position, operation))
+    no = _running(job_store, session_id)[0]
+    job_store.execute("INSERT INTO begun (session, position, operation) VALUES (?, ?, ?)", (no, position, operation))
 
 
-def withdraw_operation(book: sqlite3.Connection, session_id: str, position: str) -> None:
+def withdraw_operation(job_store: sqlite3.Connection, session_id: str, position: str) -> None:
     """Forget that an operation began: it had no effect."""
-    book.execute("DELETE FROM begun WHERE session = ? AND position = ?", (_running(book, session_id)[0], position))
+    job_store.execute(
+        "DELETE FROM begun WHERE session = ? AND position = ?", (_running(job_store, session_id)[0], position)
+    )
 
 
-def begun_operations(book: sqlite3.Connection, session_id: str) -> list[bytes]:
+def begun_operations(job_store: sqlite3.Connection, session_id: str) -> list[bytes]:
     """The operations that began and of which nothing more is known, as JSON, in the order in which they began."""
-    found = book.execute(
+    found = job_store.execute(
         "SELECT operation FROM begun WHERE session = (SELECT no FROM sessions WHERE session_id = ?) ORDER BY rowid",
         (session_id,),
     )
     return [operation for (operation,) in found]
 
 
-def end_session(book: sqlite3.Connection, session_id: str, state: State, lines: Sequence[bytes], now: float) -> None:
+def end_session(
+    job_store: sqlite3.Connection, session_id: str, state: State, lines: Sequence[bytes], now: float
+) -> None:
     """Write a session's last messages and its final state, whatever the length of its story."""
-    no, have, _, _, _ = _running(book, session_id)
-    _add_lines(book, no, have, lines)
-    book.execute("UPDATE sessions SET state = ?, updated_at = ?, ended_at = ? WHERE no = ?", (state, now, now, no))
+    no, have, _, _, _ = _running(job_store, session_id)
+    _add_lines(job_store, no, have, lines)
+    job_store.execute("UPDATE sessions SET state = ?, updated_at = ?, ended_at = ? WHERE no = ?", (state, now, now, no))
 
 
-def read_messages(book: sqlite3.Connection, session_id: str) -> list[bytes]:
+def read_messages(job_store: sqlite3.Connection, session_id: str) -> list[bytes]:
     """A session's messages; none where it is not known."""
-    found = book.execute(
+    found = job_store.execute(
         "SELECT line FROM lines WHERE session = (SELECT no FROM sessions WHERE session_id = ?) ORDER BY n",
         (session_id,),
     )
     return [line for (line,) in found]
 
 
-def read_outcomes(book: sqlite3.Connection, session_id: str, upto: int) -> list[bytes]:
+def read_outcomes(job_store: sqlite3.Connection, session_id: str, upto: int) -> list[bytes]:
     """The outcomes 1 to `upto`, as JSON. Raises JobStoreError where not all of them are there."""
-    found = book.execute(
+    found = job_store.execute(
         "SELECT outcome FROM outcomes WHERE session = (SELECT no FROM sessions WHERE session_id = ?)"
         " AND n <= ? ORDER BY n",
         (session_id, upto),
     ).fetchall()
     if len(found) != upto:
-        raise JobStoreError(f"the HCP book has no checkpoint {upto} of session {session_id}")
+        raise JobStoreError(f"the HCP job store has no checkpoint {upto} of session {session_id}")
     return [outcome for (outcome,) in found]
 
 
-def _running(book: sqlite3.Connection, session_id: str) -> tuple[int, int, int, int, int]:
+def _running(job_store: sqlite3.Connection, session_id: str) -> tuple[int, int, int, int, int]:
     """A running session's number, lines, bytes of story and of outcomes, and checkpoints."""
-    row = book.execute(
+    row = job_store.execute(
         "SELECT no, lines, story_bytes, outcome_bytes, checkpoints, ended_at FROM sessions WHERE session_id = ?",
         (session_id,),
     ).fetchone()
     if row is None:
-        raise JobStoreError(f"the HCP book has no session {session_id}")
+        raise JobStoreError(f"the HCP job store has no session {session_id}")
     if row[5] is not None:
         raise JobStoreError(f"HCP session {session_id} has ended")
     return row[0], row[1], row[2], row[3], row[4]
 
 
-def _add_lines(book: sqlite3.Connection, no: int, have: int, lines: Sequence[bytes]) -> None:
-    book.executemany(
+def _add_lines(job_store: sqlite3.Connection, no: int, have: int, lines: Sequence[bytes]) -> None:
+    job_store.executemany(
         "INSERT INTO lines (session, n, line) VALUES (?, ?, ?)",
         [(no, have + offset, line) for offset, line in enumerate(lines, 1)],
     )
     newest = next((found for line in reversed(lines) if (found := sequence_of(line)) is not None), None)
-    book.execute(
+    job_store.execute(
         "UPDATE sessions SET lines = lines + ?, story_bytes = story_bytes + ?, sequence = coalesce(?, sequence)"
         " WHERE no = ?",
         (len(lines), sum(map(len, lines)), newest, no),
     )
 
 
-def _add_outcomes(book: sqlite3.Connection, no: int, have: int, outcomes: Sequence[bytes]) -> None:
-    book.executemany(
+def _add_outcomes(job_store: sqlite3.Connection, no: int, have: int, outcomes: Sequence[bytes]) -> None:
+    job_store.executemany(
         "INSERT INTO outcomes (session, n, outcome) VALUES (?, ?, ?)",
         [(no, have + offset, outcome) for offset, outcome in enumerate(outcomes, 1)],
     )
-    book.execute(
+    job_store.execute(
         "UPDATE sessions SET checkpoints = checkpoints + ?, outcome_bytes = outcome_bytes + ? WHERE no = ?",
         (len(outcomes), sum(map(len, outcomes)), no),
     )
 
 
-# --- What the book lets go of, and the artifacts it knows: bounds by age, by number and by size, and who gives way
+# --- What the job store lets go of, and the artifacts it knows: bounds by age, by number and by size, and who gives way
 #
 # Operations as those of `book_rows`. Fairness is decided here: where a bound holds for all principals together, whoever
 # takes up most of it gives way first, by his own oldest ended session. A session that runs never gives way.
@@ -373,55 +377,55 @@ class NoRoom(JobStoreError):
 # --- retention
 
 
-def forget_old(book: sqlite3.Connection, before: float, spared: Collection[str], limits: Limits) -> list[str]:
+def forget_old(job_store: sqlite3.Connection, before: float, spared: Collection[str], limits: Limits) -> list[str]:
     """Forget sessions that ended before then and are not `spared`, and those past the bounds; the ids of all of them.
 
     The answer that began a session is kept on for its own age, so that a repeated message never runs anew because its
     principal was busy.
     """
-    old = book.execute("SELECT no, session_id FROM sessions WHERE ended_at < ?", (before,)).fetchall()
+    old = job_store.execute("SELECT no, session_id FROM sessions WHERE ended_at < ?", (before,)).fetchall()
     gone = [(no, session_id) for no, session_id in old if session_id not in spared]
-    book.executemany("DELETE FROM sessions WHERE no = ?", [(no,) for no, _ in gone])
-    too_many = book.execute(
+    job_store.executemany("DELETE FROM sessions WHERE no = ?", [(no,) for no, _ in gone])
+    too_many = job_store.execute(
         "SELECT no, session_id FROM (SELECT no, session_id, row_number() OVER"
         " (PARTITION BY principal ORDER BY ended_at DESC, no DESC) AS place"
         " FROM sessions WHERE ended_at IS NOT NULL) WHERE place > ?",
         (limits.sessions,),
     ).fetchall()
     gone += too_many
-    book.executemany("DELETE FROM sessions WHERE no = ?", [(no,) for no, _ in too_many])
-    sizes = book.execute(
+    job_store.executemany("DELETE FROM sessions WHERE no = ?", [(no,) for no, _ in too_many])
+    sizes = job_store.execute(
         "SELECT principal, no, session_id, story_bytes + outcome_bytes, ended_at IS NOT NULL FROM sessions"
         " ORDER BY ended_at, no"
     ).fetchall()
     for no, session_id in _giving_way(sizes, limits.all_bytes):
-        book.execute("DELETE FROM sessions WHERE no = ?", (no,))
+        job_store.execute("DELETE FROM sessions WHERE no = ?", (no,))
         gone.append((no, session_id))
-    book.execute(
+    job_store.execute(
         "DELETE FROM answers WHERE answered_at < ? AND (session_id IS NULL"
         " OR session_id NOT IN (SELECT session_id FROM sessions))",
         (before,),
     )
-    forget_refusals(book, limits)
+    forget_refusals(job_store, limits)
     _forget_oldest(
-        book,
+        job_store,
         "session_id IS NOT NULL AND session_id NOT IN (SELECT session_id FROM sessions)",
         limits.answers,
     )
     return [session_id for _, session_id in gone]
 
 
-def forget_refusals(book: sqlite3.Connection, limits: Limits) -> None:
+def forget_refusals(job_store: sqlite3.Connection, limits: Limits) -> None:
     """Keep the newest rejections of each principal, and of all; those who have most give way first.
 
     Acceptances are counted apart: no flood of rejections makes a job run twice.
     """
-    _forget_oldest(book, "session_id IS NULL", limits.refusals, limits.all_refusals)
+    _forget_oldest(job_store, "session_id IS NULL", limits.refusals, limits.all_refusals)
 
 
-def _forget_oldest(book: sqlite3.Connection, which: str, most: int, most_in_all: int = -1) -> None:
+def _forget_oldest(job_store: sqlite3.Connection, which: str, most: int, most_in_all: int = -1) -> None:
     """Keep of those answers the newest of each principal; of all, those nearest to their principal's newest."""
-    book.execute(
+    job_store.execute(
         "WITH placed AS (SELECT rowid AS no, answered_at, row_number() OVER"
         f" (PARTITION BY principal ORDER BY answered_at DESC, rowid DESC) AS place FROM answers WHERE {which})"
         " DELETE FROM answers WHERE rowid IN (SELECT no FROM placed WHERE place > :most"
@@ -431,10 +435,10 @@ def _forget_oldest(book: sqlite3.Connection, which: str, most: int, most_in_all:
     )
 
 
-def give_back(book: sqlite3.Connection) -> None:
+def give_back(job_store: sqlite3.Connection) -> None:
     """Make the file shorter by what has become free; outside of a transaction."""
     # Not by execute: this pragma frees a page at each step, and of a statement without columns that takes only one.
-    book.executescript("PRAGMA incremental_vacuum")
+    job_store.executescript("PRAGMA incremental_vacuum")
 
 
 def _giving_way(rows: list[tuple[str, int, str, int, int]], most: int) -> Iterator[tuple[int, str]]:
@@ -464,15 +468,15 @@ def _giving_way(rows: list[tuple[str, int, str, int, int]], most: int) -> Iterat
 # --- artifacts
 
 
-def list_artifacts(book: sqlite3.Connection, session_id: str) -> list[Artifact]:
+def list_artifacts(job_store: sqlite3.Connection, session_id: str) -> list[Artifact]:
     """A session's artifacts, in the order in which they were kept."""
-    rows = book.execute(f"{_ARTIFACTS} ORDER BY artifacts.rowid", (session_id,))
+    rows = job_store.execute(f"{_ARTIFACTS} ORDER BY artifacts.rowid", (session_id,))
     return [_artifact(session_id, *row) for row in rows]
 
 
-def find_artifact(book: sqlite3.Connection, session_id: str, file: str) -> Artifact | None:
+def find_artifact(job_store: sqlite3.Connection, session_id: str, file: str) -> Artifact | None:
     """One of them."""
-    row = book.execute(f"{_ARTIFACTS} AND file = ?", (session_id, file)).fetchone()
+    row = job_store.execute(f"{_ARTIFACTS} AND file = ?", (session_id, file)).fetchone()
     return None if row is None else _artifact(session_id, *row)
 
 
@@ -482,43 +486,43 @@ def _artifact(session_id: str, file: str, name: str, type_: str, size: int, chec
 
 
 def admit_artifact(
-    book: sqlite3.Connection, session_id: str, file: str, artifact: Artifact, most: int
+    job_store: sqlite3.Connection, session_id: str, file: str, artifact: Artifact, most: int
 ) -> list[tuple[str, str]]:
     """Note an artifact, whose file is there; returns those (session_id, file) that had to give way to it.
 
     All artifacts together have at most `most` bytes. Raises NoRoom, JobStoreError.
     """
-    row = book.execute("SELECT no, principal FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
+    row = job_store.execute("SELECT no, principal FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
     if row is None:
-        raise JobStoreError(f"the HCP book has no session {session_id}")
+        raise JobStoreError(f"the HCP job store has no session {session_id}")
     no, principal = row
     assert artifact.size_bytes is not None, "what is kept has been measured"
-    sizes = book.execute(
+    sizes = job_store.execute(
         "SELECT principal, no, session_id, sum(size), ended_at IS NOT NULL FROM artifacts"
         " JOIN sessions ON no = session GROUP BY no ORDER BY ended_at, no"
     ).fetchall()
     left = sum(size for _, _, _, size, _ in sizes) + artifact.size_bytes
     gone: list[tuple[str, str]] = []
     for victim, victim_id in _giving_way([*sizes, (principal, no, session_id, artifact.size_bytes, 0)], most):
-        for name, size in book.execute("SELECT file, size FROM artifacts WHERE session = ?", (victim,)):
+        for name, size in job_store.execute("SELECT file, size FROM artifacts WHERE session = ?", (victim,)):
             gone.append((victim_id, name))
             left -= size
-        book.execute("DELETE FROM artifacts WHERE session = ?", (victim,))
+        job_store.execute("DELETE FROM artifacts WHERE session = ?", (victim,))
     if left > most:
         raise NoRoom(f"artifacts may have {most} bytes together, and those of jobs that run have them already")
-    book.execute(
+    job_store.execute(
         "INSERT INTO artifacts (session, file, name, type, size, checksum) VALUES (?, ?, ?, ?, ?, ?)",
         (no, file, artifact.name, artifact.type, artifact.size_bytes, artifact.checksum),
     )
     return gone
 
 
-def settle_artifacts(book: sqlite3.Connection, there: set[tuple[str, str]]) -> set[tuple[str, str]]:
+def settle_artifacts(job_store: sqlite3.Connection, there: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """Forget the artifacts whose files are not `there`; returns the others, as (session_id, file)."""
     known: set[tuple[str, str]] = set(
-        book.execute("SELECT session_id, file FROM artifacts JOIN sessions ON no = session")
+        job_store.execute("SELECT session_id, file FROM artifacts JOIN sessions ON no = session")
     )
-    book.executemany(
+    job_store.executemany(
         "DELETE FROM artifacts WHERE session = (SELECT no FROM sessions WHERE session_id = ?) AND file = ?",
         known - there,
     )
