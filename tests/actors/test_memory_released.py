@@ -43,11 +43,11 @@ def recomputed(world):
         logs.update(dict.fromkeys(followed))
     for session in world.runtime._sessions.values():
         total += memory_budget.SESSION_BYTES
-        book = session._book
-        logs.update(dict.fromkeys(book.logs()))
-        total += sum(task.charged for task in book.all_live())
-        total += sum(memory_budget.ENDED_BYTES + len(each.snapshot) for each in book._history.values())
-        total += sum(memory_budget.KEY_BYTES + memory_budget.text_bytes(key) for key in book._keys)
+        registry = session._task_registry
+        logs.update(dict.fromkeys(registry.logs()))
+        total += sum(task.charged for task in registry.all_live())
+        total += sum(memory_budget.ENDED_BYTES + len(each.snapshot) for each in registry._history.values())
+        total += sum(memory_budget.KEY_BYTES + memory_budget.text_bytes(key) for key in registry._keys)
     for log in logs:
         total += _size(log) if log.ended else log._charged
     return total

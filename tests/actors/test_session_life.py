@@ -156,7 +156,7 @@ async def test_a_heartbeat_longer_than_the_time_to_live_does_not_lengthen_it(wor
 async def test_waiting_for_a_long_heartbeat_wakes_nobody(world, autojump_clock):
     # Followed, silent for longer than the time to live, and not yet past the heartbeat.
     rung = []
-    ring = world.runtime._nudge
+    ring = world.runtime._notify_timer
     world.runtime._timers._ring = lambda name: (rung.append(name), ring(name))
     session = await world.connect().open(heartbeat_ms=3_600_000)
     await session.subscribe()
@@ -221,7 +221,7 @@ async def test_connections_that_followed_and_went_are_forgotten(world):
             await session.subscribe()
             await session.client.close()
             await trio.testing.wait_all_tasks_blocked()
-        assert len(actor._audience._followers) <= 1
+        assert len(actor._subscribers._followers) <= 1
 
 
 # --- closing -----------------------------------------------------------------------------------------------------

@@ -777,6 +777,6 @@ async def test_a_client_that_hands_nothing_over_imports_nothing_for_it():
 
 
 async def test_the_names_of_a_caller_are_public():
-    for name in ("ArtifactDamaged", "Delegation", "JobEvent", "JobFailed", "JobRejected", "JobResult"):
+    for name in ("ArtifactDamaged", "JobHandle", "JobEvent", "JobFailed", "JobRejected", "JobResult"):
         assert name in hearth.__all__
         assert getattr(hearth, name).__name__ == name

@@ -141,7 +141,7 @@ async def test_sessions_without_an_end_get_one_before_anybody_asks(closed, tmp_p
 
 @pytest.mark.slow
 def test_what_a_desk_is_made_of_is_not_imported_with_the_daemon():
-    modules = "actors.bridges.hcp.house", "actors.bridges.hcp.book", "hcp.gate", "hcp.declaration"
+    modules = "actors.bridges.hcp.service", "actors.bridges.hcp.store", "hcp.safety", "hcp.declaration"
     names = [f"hearth.{module}" for module in modules]
     code = f"import sys, hearth.actors.daemon; print([name for name in {names!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

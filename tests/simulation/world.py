@@ -237,7 +237,7 @@ class World:
                 "daemon.running": runtime._running,
                 "daemon.queued": sum(bus.health()["queued"] for bus in runtime.buses.values()),
                 "daemon.leased": sum("leased" in bus.health() for bus in runtime.buses.values()),
-                "daemon.alarms": len(runtime._alarms._names),
+                "daemon.alarms": len(runtime._timers._names),
                 "daemon.audit_lag": runtime.parts.journal.lag,
             }
         return counts

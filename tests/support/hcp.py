@@ -267,13 +267,13 @@ class Caller(RawClient):
         assert answer["session_id"] is None
         return answer["payload"]
 
-    def story(self, session_id):
+    def message_log(self, session_id):
         """What has come of a session."""
         return [one for one in self.messages if one["session_id"] == session_id]
 
     def events_in(self, session_id, *types):
         """The payloads of its events, of these types."""
-        payloads = [one["payload"] for one in self.story(session_id) if one["type"] == "event"]
+        payloads = [one["payload"] for one in self.message_log(session_id) if one["type"] == "event"]
         return [one for one in payloads if not types or one["event_type"] in types]
 
     async def told(self, session_id, event_type, count=1):
@@ -282,9 +282,9 @@ class Caller(RawClient):
         return self.events_in(session_id, event_type)[count - 1]["data"]
 
     async def closed(self, session_id):
-        """Wait for session_closed; return the session's whole story."""
+        """Wait for session_closed; return the session's messages."""
         await self.until(lambda: self.events_in(session_id, "session_closed"))
-        return self.story(session_id)
+        return self.message_log(session_id)
 
     async def outcome(self, session_id):
         """Wait for the end; return the payload of task_completed or task_failed."""

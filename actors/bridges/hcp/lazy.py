@@ -60,7 +60,7 @@ class JobStorage:
         furniture = self.furniture
         if furniture is None:
             service: Any = import_module(SERVICE)
-            furniture = self.furniture = service.furnish(self.parts, self.directory)
+            furniture = self.furniture = service.open_storage(self.parts, self.directory)
         return furniture
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class Opening:
                     self._is_ready.set()
                     continue
                 books.used = True
-                await service.keep_house(furniture, self._runtime, self._open_session, opened, self._over)
+                await service.serve_jobs(furniture, self._runtime, self._open_session, opened, self._over)
 
     async def end(self) -> None:
         """End every job, then the desk itself. Half of the grace is for the sessions that end afterwards."""

@@ -116,7 +116,7 @@ class Tasks(Provider):
             if terms.required:
                 raise _undeclared()
             return await call_next(ask, params)
-        client_tasks = self._book(ask)
+        client_tasks = self._client_tasks(ask)
         if terms.required and client_tasks.full:
             raise MCPError(
                 code=types.INVALID_REQUEST,
@@ -143,7 +143,7 @@ class Tasks(Provider):
         wanted = (params.notifications.model_extra or {}).get("taskIds")
         if wanted is not None and not _declared(ask):
             raise _undeclared()
-        return await listen_to(self._book(ask), wanted, ask, params, self._listen)
+        return await listen_to(self._client_tasks(ask), wanted, ask, params, self._listen)
 
     async def _get(self, ask: McpRequest, params: TaskParams) -> dict[str, Any]:
         return self._find(ask, params).describe()
@@ -162,9 +162,9 @@ class Tasks(Provider):
         headers = getattr(ask.ctx.request, "headers", None)
         if headers is not None and decode_header_value(headers.get(MCP_NAME_HEADER)) != params.task_id:
             raise MCPError(code=types.HEADER_MISMATCH, message="the mcp-name header does not match params.taskId")
-        return self._book(ask).find(params.task_id)
+        return self._client_tasks(ask).find(params.task_id)
 
-    def _book(self, ask: McpRequest) -> ClientTasks:
+    def _client_tasks(self, ask: McpRequest) -> ClientTasks:
         return self._books.setdefault(ask.client, ClientTasks())
 
 
