@@ -1,4 +1,4 @@
-"""Other protocols' servers over the same runtime (design §2): MCP, and HTTP for what is read with a browser or a probe.
+"""Servers of other protocols over the same runtime: MCP, HTTP (agent card, health, metrics) and HCP.
 
-A bridge knows the runtime's face, the Session interface, and never its inside.
+A bridge uses the runtime's public interface and the Session interface, and never the runtime's internals.
 """

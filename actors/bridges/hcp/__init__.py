@@ -1,1 +1,1 @@
-"""HCP's life: the desk that takes whole jobs from any carrier, the jobs, and what is remembered of them."""
+"""The HCP bridge: the job server that accepts whole jobs over any carrier, the jobs, and the store that keeps them."""

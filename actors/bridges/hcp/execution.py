@@ -479,17 +479,17 @@ class Execution:
             self.fatal = error
             raise
 
-    def leave(self, keepsake: ArtifactFile) -> None:
+    def leave(self, artifact: ArtifactFile) -> None:
         """Note a file that the job leaves behind. Raises CapabilityFailed, ValueError."""
-        if not _FILE_NAME.fullmatch(keepsake.file):
-            raise ValueError(f"{keepsake.file!r}: an artifact's file name takes letters, digits, '.', '_' and '-'")
-        if keepsake.file not in self.files and len(self.files) >= MOST_FILES:
-            raise CapabilityFailed(f"{keepsake.file} is one artifact too many: a job may leave {MOST_FILES}")
+        if not _FILE_NAME.fullmatch(artifact.file):
+            raise ValueError(f"{artifact.file!r}: an artifact's file name takes letters, digits, '.', '_' and '-'")
+        if artifact.file not in self.files and len(self.files) >= MOST_FILES:
+            raise CapabilityFailed(f"{artifact.file} is one artifact too many: a job may leave {MOST_FILES}")
         most = self.services.settings.max_artifacts_bytes
-        others = (one for name, one in self.files.items() if name != keepsake.file)
-        if sum(len(one.content or b"") for one in (keepsake, *others)) > most:
-            raise CapabilityFailed(f"with {keepsake.file} the artifacts would have more than {most} bytes")
-        self.files[keepsake.file] = keepsake
+        others = (one for name, one in self.files.items() if name != artifact.file)
+        if sum(len(one.content or b"") for one in (artifact, *others)) > most:
+            raise CapabilityFailed(f"with {artifact.file} the artifacts would have more than {most} bytes")
+        self.files[artifact.file] = artifact
 
 
 def checkpoint_id(session_id: str, number: int) -> str:

@@ -55,13 +55,13 @@ class JobFinisher:
         name = f"HCP job {job.row.session_id}"
         if (execution := job.execution) is not None:
             if job.end is not None and job.end.state != "COMPLETED":
-                await contain(f"{name}: its partial outputs", partial(self._so_far, execution), self._crashed)
-            await contain(f"{name}: its files", partial(self._files, execution), self._crashed)
-        await contain(f"{name}: its end", self._say, self._crashed)
+                await contain(f"{name}: its partial outputs", partial(self._collect_partial, execution), self._crashed)
+            await contain(f"{name}: its files", partial(self._keep_files, execution), self._crashed)
+        await contain(f"{name}: its end", self._write_end, self._crashed)
         if not job.account.message_log.ended:
             # What could not be said: the outputs. That it failed can be.
             self._partial = {}
-            await self._say()
+            await self._write_end()
 
     def _crashed(self, error: BaseException) -> None:
         assert self._job.end is not None
@@ -70,27 +70,27 @@ class JobFinisher:
 
     # --- files --------------------------------------------------------------------------------------------------
 
-    async def _so_far(self, execution: Execution) -> None:
+    async def _collect_partial(self, execution: Execution) -> None:
         self._partial = _within(self._job.approval.capability.unstructure(execution.partial))
 
-    async def _files(self, execution: Execution) -> None:
+    async def _keep_files(self, execution: Execution) -> None:
         job = self._job
         assert job.end is not None
-        for keepsake in execution.files.values():
+        for artifact_file in execution.files.values():
             try:
-                content = keepsake.content
-                if keepsake.plot is not None:
+                content = artifact_file.content
+                if artifact_file.plot is not None:
                     # Abandoned when cancelled: it has nothing but a picture to lose.
-                    work = partial(draw, keepsake.plot)
+                    work = partial(draw, artifact_file.plot)
                     content = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=DRAWING)
-                await self._keep(keepsake, content or b"")
+                await self._keep(artifact_file, content or b"")
             except PlotError as error:
-                await self._warn("plot_not_drawn", f"{keepsake.file}: the plot was not drawn: {error}")
+                await self._warn("plot_not_drawn", f"{artifact_file.file}: the plot was not drawn: {error}")
             except StoreError as error:
-                await self._warn("artifact_not_kept", f"{keepsake.file} could not be kept: {error}")
+                await self._warn("artifact_not_kept", f"{artifact_file.file} could not be kept: {error}")
                 if job.end.state == "COMPLETED":
                     self._partial = _within(job.end.outputs)
-                    message = f"the artifact {keepsake.name} could not be kept: {error}"
+                    message = f"the artifact {artifact_file.name} could not be kept: {error}"
                     job.end = JobOutcome.failed(
                         "resource_unavailable", message, reason="artifact_lost", recoverable=True
                     )
@@ -100,10 +100,12 @@ class JobFinisher:
         with suppress(JobStoreError):
             await self._job.warn(code, message)
 
-    async def _keep(self, keepsake: ArtifactFile, content: bytes) -> None:
+    async def _keep(self, artifact_file: ArtifactFile, content: bytes) -> None:
         job = self._job
         session_id = job.row.session_id
-        artifact = await job.services.store.keep(session_id, keepsake.name, keepsake.file, keepsake.type, content)
+        artifact = await job.services.store.keep(
+            session_id, artifact_file.name, artifact_file.file, artifact_file.type, content
+        )
         self._artifacts.append(artifact)
         job.services.audit(
             "hcp.artifact",
@@ -117,10 +119,10 @@ class JobFinisher:
 
     # --- what is said -------------------------------------------------------------------------------------------
 
-    async def _say(self) -> None:
+    async def _write_end(self) -> None:
         job = self._job
         assert job.end is not None
-        end = self._held_against_promises(job.end)
+        end = self._check_outputs(job.end)
         if job.account.state == "ABORTING":
             # Whatever else happened while it was being stopped: L2 has no other way from there.
             end = evolve(end, state="ABORTED")
@@ -171,7 +173,7 @@ class JobFinisher:
             left = {name: said[name] for name in AFTER_ABORT if said.get(name)}
             await job.account.close("ABORTED", end.message or "aborted", closing=left)
 
-    def _held_against_promises(self, end: JobOutcome) -> JobOutcome:
+    def _check_outputs(self, end: JobOutcome) -> JobOutcome:
         if end.state != "COMPLETED":
             return end
         job = self._job

@@ -120,20 +120,20 @@ class RunningJob:
     steps: Steps | None = None
     _began: float = field(factory=trio.current_time)
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
-    _cut: StopRequest | None = None
-    _pace: ProgressThrottle = field(factory=ProgressThrottle)
+    _stop_request: StopRequest | None = None
+    _throttle: ProgressThrottle = field(factory=ProgressThrottle)
     _held_s: list[float] = field(factory=list)
     """Seconds for which the function held the event loop, as far as that has not been told."""
 
     # --- what others may do -------------------------------------------------------------------------------------
 
-    def stop(self, cut: StopRequest) -> None:
+    def stop(self, request: StopRequest) -> None:
         """Stop at the next chance, for this reason; the first reason counts, and the earliest time."""
-        if self._cut is None and self.end is None:
-            self._cut = cut
+        if self._stop_request is None and self.end is None:
+            self._stop_request = request
             self._scope.cancel()
-        if self.steps is not None and self._cut is not None:
-            self.steps.hurry(cut.until)
+        if self.steps is not None and self._stop_request is not None:
+            self.steps.hurry(request.until)
 
     def check(self, token: str) -> None:
         """Raises TokenError for a token that is not this session's, or not any more.
@@ -183,18 +183,18 @@ class RunningJob:
             with self._scope:
                 self.end = await self._work(session)
             if self.end is None:
-                await self._say_aborting()
+                await self._announce_aborting()
             if self.account.state == "PAUSED":
                 # L2 has no way from there to the end.
                 await self.account.move("RUNNING", "asks a person no longer")
         except FATAL as error:
-            if not (isinstance(error, StepsEnded) and self._cut is not None):
+            if not (isinstance(error, StepsEnded) and self._stop_request is not None):
                 self.end = _of_fatal(error)
         if self.end is None:
-            self.end = self._cut_short()
+            self.end = self._stopped_outcome()
 
     async def _work(self, session: Session) -> JobOutcome | None:
-        await self._say_created()
+        await self._announce_created()
         approval, capability = self.approval, self.approval.capability
         self.steps = Steps(
             session,
@@ -207,7 +207,7 @@ class RunningJob:
             stopping=self._stopping,
             throttled=self._throttled,
         )
-        watch = LimitWatch(f"capability {capability.name} ({capability.place})", self._held_for)
+        watch = LimitWatch(f"capability {capability.name} ({capability.place})", self._note_held)
         execution = self.execution = Execution(
             services=self.services,
             approvals=self.approvals,
@@ -238,7 +238,7 @@ class RunningJob:
                 end = await self._call(execution, job)
             nursery.cancel_scope.cancel()
         if self._held_s:
-            await self.warn("event_loop_held", self._held())
+            await self.warn("event_loop_held", self._held_message())
         if execution.fatal is not None:
             raise execution.fatal
         return end
@@ -285,7 +285,7 @@ class RunningJob:
 
     # --- what is said -------------------------------------------------------------------------------------------
 
-    async def _say_created(self) -> None:
+    async def _announce_created(self) -> None:
         row = self.row
         created = {"state": "PENDING", "risk_level": row.risk_level, "session_token": self.token}
         await self.account.open(created, "recovered_from_checkpoint" if self.recorded else "approved")
@@ -300,43 +300,43 @@ class RunningJob:
     async def _throttled(self, name: str) -> None:
         await self.warn("rate_limited", f"{name}: the policy's rate limit makes this job wait")
 
-    def _held(self) -> str:
+    def _held_message(self) -> str:
         capability = self.approval.capability
         return (
             f"{capability.name} ({capability.place}) held the daemon's event loop {len(self._held_s)} times, for up to "
             f"{max(self._held_s):.1f} s: have long computations done in a thread"
         )
 
-    def _held_for(self, seconds: float) -> None:
+    def _note_held(self, seconds: float) -> None:
         self._held_s.append(seconds)
         if len(self._held_s) == 1:
             # Now, and not only at the job's end, which may be far.
-            log.warning("%s", self._held())
+            log.warning("%s", self._held_message())
 
     def _progress(self, done: float | None, message: str) -> dict[str, Any] | None:
-        return self._pace.due(self.account.phase, message, done, self._elapsed(), trio.current_time())
+        return self._throttle.due(self.account.phase, message, done, self._elapsed(), trio.current_time())
 
     async def _stopping(self) -> float:
         """A step is about to be stopped: say so if that is the job's end, and return for how long it is waited for."""
         if self._scope.cancel_called:
-            await self._say_aborting()
+            await self._announce_aborting()
         return self._patience()
 
     def _patience(self) -> float:
-        if self._cut is not None:
-            return self._cut.until
+        if self._stop_request is not None:
+            return self._stop_request.until
         return trio.current_time() + self.services.settings.abort_timeout_s
 
-    async def _say_aborting(self) -> None:
-        if self._cut is not None and self._cut.aborts and self.account.state in ("RUNNING", "PAUSED"):
-            await self.account.move("ABORTING", self._cut.message)
+    async def _announce_aborting(self) -> None:
+        if self._stop_request is not None and self._stop_request.aborts and self.account.state in ("RUNNING", "PAUSED"):
+            await self.account.move("ABORTING", self._stop_request.message)
 
-    def _cut_short(self) -> JobOutcome:
-        if self._cut is None:
+    def _stopped_outcome(self) -> JobOutcome:
+        if self._stop_request is None:
             limit = self.approval.max_duration.total_seconds()
             message = f"the job was not done within max_duration, {limit:.15g} s"
             return JobOutcome.failed("timeout", message, reason="timeout", recoverable=True)
-        return self._cut.end()
+        return self._stop_request.end()
 
     def _elapsed(self) -> float:
         """Seconds since the job began; for one that goes on from a checkpoint, since the first of its line did."""

@@ -1,7 +1,7 @@
-"""The jobs that are under way, how many there may be at once, and the messages of each (L3, concurrent_limit).
+"""The table of running jobs, their quota, and the messages of each session (L3, concurrent_limit).
 
-Submissions and the hcp.* methods share one `JobTable`. A submission that finds no room is rejected at once and may be
-sent again: nothing queues here.
+Submissions and the hcp.* methods share one `JobTable`. A submission over the quota is rejected at once, and may be sent
+again: no submission queues here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CURE = "submit it again, with the same message_id, when one of them has ended"
 
 
 class JobQuota:
-    """How many jobs each principal and each capability has under way."""
+    """The number of running jobs per principal and per capability, and the limits on them."""
 
     def __init__(self, max_jobs: int, max_per_principal: int, rate: Rate) -> None:
         self._max_jobs = max_jobs
@@ -47,26 +47,26 @@ class JobQuota:
 
     @contextmanager
     def for_principal(self, principal: str) -> Iterator[None]:
-        """One of the daemon's places, for a job that runs or waits for a person. Raises Rejection."""
+        """Hold one slot for a job that runs or waits for an approval. Raises Rejection if no slot is free."""
         if (count := self._by_principal[principal]) >= self._max_per_principal:
             raise _full(f"{count} jobs of this principal are under way, and more are not taken")
         if (count := self._by_principal.total()) >= self._max_jobs:
             raise _full(f"{count} jobs are under way, and more are not taken")
         if wait := self._begun.take(principal, trio.current_time()):
-            # Each is on record from here on, however soon it ends.
+            # Each job is audited from here on, however soon it ends: hence a rate limit.
             raise _full(too_often("jobs", self._rate, wait).message)
         with _counted(self._by_principal, principal):
             yield
 
     def check(self, capability: Capability) -> None:
-        """Raises Rejection where the capability could not be used now."""
+        """Raise Rejection if `concurrent_limit` jobs of the capability run already."""
         if self._by_capability[capability.name] >= capability.concurrent_limit:
             most = f"{capability.concurrent_limit} at a time"
             raise _full(f"{capability.name} is in use: its concurrent_limit is {most}")
 
     @contextmanager
     def for_capability(self, capability: Capability) -> Iterator[None]:
-        """Use a capability. Raises Rejection."""
+        """Hold one slot of a capability's `concurrent_limit`. Raises Rejection if none is free."""
         self.check(capability)
         with _counted(self._by_capability, capability.name):
             yield
@@ -88,7 +88,7 @@ def _full(reason: str) -> Rejection:
 
 
 class JobTable:
-    """The jobs of one daemon that are under way. `services` is what all of them use."""
+    """The running jobs of one daemon. `services` is what all of them use."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -96,15 +96,15 @@ class JobTable:
         self.approvals = Approvals(settings.approval_timeout_s)
         self.quota = JobQuota(settings.max_jobs, settings.max_jobs_per_principal, services.rate)
         self.running: dict[str, RunningJob] = {}
-        """The jobs that are running, or coming to their end, by session."""
+        """The jobs that run or are being ended, by session id."""
         self.closing = False
-        """True once no more jobs are taken."""
+        """True once no more jobs are accepted."""
         self._ended: WeakValueDictionary[str, MessageLog] = WeakValueDictionary()
 
     async def messages_of(self, session_id: str, owner: Principal) -> MessageLog | None:
-        """Return a session's messages, running or ended; None where they are kept no longer.
+        """Return a session's messages, running or ended; None if they are no longer kept.
 
-        What is read from the job store is charged to `owner`, whose session it is. Raises JobStoreError.
+        The bytes read from the job store are charged to `owner`, the session's principal. Raises JobStoreError.
         """
         job = self.running.get(session_id)
         if job is not None:
@@ -114,7 +114,7 @@ class JobTable:
         lines = await self.services.job_store.message_log(session_id)
         if not lines:
             return None
-        # One copy, however many follow it.
+        # One copy in memory, however many connections follow it.
         account = self.services.memory.for_principal(owner.key)
         message_log = MessageLog(lines, ended=True, metrics=self.services.journal.metrics, account=account)
         return self._ended.setdefault(session_id, message_log)

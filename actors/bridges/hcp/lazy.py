@@ -1,9 +1,9 @@
-"""The front desk: takes whatever is handed in, and has the desk behind it opened when the first of it comes.
+"""The lazy job server: accepts every job request, and opens the real job server when the first one arrives.
 
-Most runtimes never see a whole job, and what a desk is made of takes longer to import than all the rest of a small
-daemon. So `open_books` looks at what the last run left, beside the audit log, and `open_job_server` lasts as long as
-the runtime serves; the house itself is made by the first message, in a thread, or at once where sessions have no end
-yet. What comes meanwhile waits in its order, and is answered once, as ever.
+Most runtimes never get a whole job, and the job server's modules take longer to import than all the rest of a small
+daemon. `open_job_storage` therefore opens only what the last run left beside the audit log. The first request opens the
+job server, in a thread; sessions of the last run that have not ended open it at start. Requests that arrive while it
+opens wait in their order, and each is answered once.
 """
 
 from __future__ import annotations
@@ -37,46 +37,49 @@ log = logging.getLogger("hearth.hcp")
 
 @define(eq=False)
 class JobStorage:
-    """What jobs are remembered in: opened, where the last run left some, else to be opened when there is a job."""
+    """The files that keep jobs: opened at start if the last run left some, otherwise by the first job."""
 
     parts: RuntimeParts
     directory: Path
-    furniture: OpenStorage | None = None
+    opened: OpenStorage | None = None
     used: bool = False
-    """Whether there has been a desk over them, which closes them itself."""
+    """True once a job server has used them; that server then closes them itself."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """For a person, one line each."""
-        return () if self.furniture is None else self.furniture.notes
+        """Notes for the operator, one line each."""
+        return () if self.opened is None else self.opened.notes
 
     @property
     def unfinished(self) -> bool:
-        """Whether sessions of the last run have no end yet."""
-        return self.furniture is not None and bool(self.furniture.job_store.unfinished)
+        """True if sessions of the last run have not ended."""
+        return self.opened is not None and bool(self.opened.job_store.unfinished)
 
     def open(self) -> OpenStorage:
-        """Open them, if they are not. Blocking: briefly, where there are none yet. Raises ConfigError."""
-        furniture = self.furniture
-        if furniture is None:
+        """Open the files, if they are not open. Blocking (briefly, if there are none yet). Raises ConfigError."""
+        opened = self.opened
+        if opened is None:
             service: Any = import_module(SERVICE)
-            furniture = self.furniture = service.open_storage(self.parts, self.directory)
-        return furniture
+            opened = self.opened = service.open_storage(self.parts, self.directory)
+        return opened
 
     def close(self) -> None:
-        """Let go of them, if there never was a desk. Blocking; idempotent."""
-        if self.furniture is not None and not self.used:
-            self.furniture.job_store.close()
+        """Close the files, unless a job server has used them. Blocking; idempotent."""
+        if self.opened is not None and not self.used:
+            self.opened.job_store.close()
 
 
 def open_job_storage(parts: RuntimeParts) -> JobStorage | None:
-    """Lock and repair what the last run's jobs left; None where no jobs are taken. Blocking. Raises ConfigError."""
+    """Lock and repair the last run's job files; return None if this daemon accepts no jobs.
+
+    Blocking. Raises ConfigError.
+    """
     if not parts.hcp.serve or parts.hcp_directory is None:
         return None
-    books = JobStorage(parts, parts.hcp_directory)
+    storage = JobStorage(parts, parts.hcp_directory)
     if parts.hcp_directory.exists():
-        books.open()
-    return books
+        storage.open()
+    return storage
 
 
 class LazyJobServer:
@@ -109,14 +112,14 @@ class LazyJobServer:
             self._wanted.set()
 
     async def real(self) -> HcpJobServer:
-        """The desk behind this one, opened if it is not."""
+        """Return the real job server; open it first if it is not open."""
         while self._job_server is None:
             self._wanted.set()
             await self._tried.wait()
         return self._job_server
 
     async def end(self, until: float) -> None:
-        """Take no more jobs, stop those that run, and wait for their ends until this time of Trio's clock."""
+        """Accept no more jobs, stop the running ones, and wait for their ends until this time (Trio's clock)."""
         self.closing = True
         if self._waiting:
             with trio.move_on_at(until):
@@ -124,21 +127,21 @@ class LazyJobServer:
         if self._job_server is not None:
             await self._job_server.end(until)
 
-    # --- for who opens it ---------------------------------------------------------------------------------------
+    # --- for _Lifecycle, which opens the real server -----------------------------------------------------------------
 
     async def wanted(self) -> None:
-        """Wait until there is something to do, or nothing will be."""
+        """Wait until a request needs the real server, or `close` was called."""
         await self._wanted.wait()
 
     def opened(self, job_server: HcpJobServer) -> None:
-        """Hand on what has waited, and from now on everything."""
+        """Deliver the waiting requests to the real server, and every later one at once."""
         self._job_server = job_server
         self._tried.set()
         for waiting in self._take():
             waiting.deliver(job_server)
 
     def refuse(self, reason: str) -> None:
-        """The desk cannot be opened: refuse what has waited; what comes next will try again."""
+        """Refuse the waiting requests, because the real server cannot be opened; the next request tries again."""
         self._wanted = trio.Event()
         tried, self._tried = self._tried, trio.Event()
         tried.set()
@@ -146,7 +149,7 @@ class LazyJobServer:
             waiting.refuse("resource_unavailable", reason)
 
     def close(self) -> None:
-        """Nothing more will be done here."""
+        """Refuse the waiting requests and all later ones: the daemon is ending."""
         self.closing = True
         self._wanted.set()
         for waiting in self._take():
@@ -159,7 +162,7 @@ class LazyJobServer:
 
 @define(eq=False)
 class _Waiting:
-    """A message, or a method's call, on its way to the desk."""
+    """An HCP message (`request`), or a method call (`ask` and `reader`), that waits for the real job server."""
 
     principal: Principal
     request: HcpRequest | None = None
@@ -167,7 +170,7 @@ class _Waiting:
     reader: MessageSink | None = None
 
     def deliver(self, job_server: HcpJobServer) -> None:
-        """Hand it on."""
+        """Pass it to the job server."""
         if self.request is not None:
             job_server.receive(self.principal, self.request)
         elif self.ask is not None and self.reader is not None:
@@ -177,7 +180,7 @@ class _Waiting:
                 self.ask.error(error)
 
     def refuse(self, reason_code: Any, reason: str) -> None:
-        """Answer it that it cannot be served now."""
+        """Answer that it cannot be served now."""
         if self.ask is not None:
             shutting_down = reason_code == "shutting_down"
             self.ask.error(ShuttingDown() if shutting_down else InternalError(data={"reason": reason}))
@@ -187,31 +190,34 @@ class _Waiting:
             self.request.answer(unread(self.request.document, reason_code, reason, time.time()))
 
 
-class Opening:
-    """A front desk's life, and that of the house behind it."""
+class _Lifecycle:
+    """The lifetime of one lazy job server and of the real one behind it."""
 
-    def __init__(self, books: JobStorage, runtime: Runtime, open_session: OpenSession) -> None:
-        self._books = books
+    def __init__(self, storage: JobStorage, runtime: Runtime, open_session: OpenSession) -> None:
+        self._storage = storage
         self._runtime = runtime
         self._open_session = open_session
-        self._over, self._is_ready = trio.Event(), trio.Event()
+        self._over, self._ready = trio.Event(), trio.Event()
         self._job_server = LazyJobServer()
 
     async def ready(self) -> LazyJobServer:
-        """Wait until jobs can be taken: what has no end yet gets one before anybody can ask."""
-        await self._is_ready.wait()
+        """Wait until jobs can be accepted.
+
+        Sessions of the last run are ended first, so that no caller sees one without an end.
+        """
+        await self._ready.wait()
         return self._job_server
 
     async def run(self) -> None:
-        """Keep the desk until it is over: what cancels whoever serves does not reach its jobs."""
-        job_server, books = self._job_server, self._books
+        """Open and run the real job server until `end`. Cancelling the caller does not reach its jobs."""
+        job_server, storage = self._job_server, self._storage
 
         def opened(real: HcpJobServer) -> None:
             job_server.opened(real)
-            self._is_ready.set()
+            self._ready.set()
 
-        if not (urgent := books.unfinished):
-            self._is_ready.set()
+        if not (urgent := storage.unfinished):
+            self._ready.set()
         with trio.CancelScope(shield=True):
             while not self._over.is_set():
                 if not urgent:
@@ -219,21 +225,24 @@ class Opening:
                     if self._over.is_set():
                         return
                 try:
-                    # In a thread: it takes most of a second on a small board, and others are served meanwhile.
+                    # In a thread: the imports take most of a second on a small board, and the daemon goes on serving.
                     service = await trio.to_thread.run_sync(_load, self._runtime.parts)
-                    furniture = books.open()
+                    opened_storage = storage.open()
                 except ConfigError as error:
                     log.error("whole jobs cannot be taken: %s", error)
                     job_server.refuse(str(error))
-                    # The rest of the daemon serves nonetheless, and the next message tries again.
+                    # The rest of the daemon keeps serving, and the next message tries again.
                     urgent = False
-                    self._is_ready.set()
+                    self._ready.set()
                     continue
-                books.used = True
-                await service.serve_jobs(furniture, self._runtime, self._open_session, opened, self._over)
+                storage.used = True
+                await service.serve_jobs(opened_storage, self._runtime, self._open_session, opened, self._over)
 
     async def end(self) -> None:
-        """End every job, then the desk itself. Half of the grace is for the sessions that end afterwards."""
+        """End every job, then the job server.
+
+        Half of the shutdown grace is left for the sessions that end afterwards.
+        """
         with trio.CancelScope(shield=True):
             await self._job_server.end(trio.current_time() + self._runtime.parts.limits.shutdown_grace_s / 2)
         self._over.set()
@@ -241,7 +250,7 @@ class Opening:
 
 
 def _load(parts: RuntimeParts) -> Any:
-    """What jobs need that a runtime without any does without: modules, and the capabilities that come with hearth."""
+    """Import the job server's modules and the capabilities that come with hearth; blocking."""
     service = import_module(SERVICE)
     parts.capabilities.loaded()
     return service
@@ -249,18 +258,18 @@ def _load(parts: RuntimeParts) -> Any:
 
 @asynccontextmanager
 async def open_job_server(
-    books: JobStorage | None, runtime: Runtime, open_session: OpenSession
+    storage: JobStorage | None, runtime: Runtime, open_session: OpenSession
 ) -> AsyncIterator[LazyJobServer | None]:
-    """Take jobs while this lasts; on the way out every job comes to its end. An exception comes out as it is."""
-    if books is None:
+    """Accept jobs until the block ends, then end every job. An exception of the block comes out as it is."""
+    if storage is None:
         yield None
         return
-    opening = Opening(books, runtime, open_session)
+    lifecycle = _Lifecycle(storage, runtime, open_session)
     async with unwrapped() as body, trio.open_nursery() as nursery, body.watched():
-        # Not by `nursery.start`: whoever is cancelled there would wait for a task that only `end` lets go.
-        nursery.start_soon(opening.run)
+        # Not by `nursery.start`: a caller that is cancelled there would wait for a task that only `end` lets return.
+        nursery.start_soon(lifecycle.run)
         try:
-            job_server = runtime.job_server = await opening.ready()
+            job_server = runtime.job_server = await lifecycle.ready()
             yield job_server
         finally:
-            await opening.end()
+            await lifecycle.end()

@@ -1,8 +1,9 @@
-"""The desk: where whole jobs are handed in, over any carrier, and asked about afterwards (HCP; decision 0076).
+"""The job server: accepts whole jobs over any carrier, and answers questions about them (HCP; decision 0076).
 
-It reads each message, finds out whose business it is, and answers every one of them exactly once. A task_submit gets an
-actor of its own (`submission`), which lives on as the job: nobody waits here for anybody, and a caller that goes takes
-nothing with it. The desk owns which jobs there are; what is remembered is the job store's.
+It reads each message, finds its principal and policy, and answers every message exactly once. A task_submit gets an
+actor of its own (`submission`), which lives on as the job. So no message waits for another, and a job outlives the
+connection that submitted it. The server owns the table of running jobs; the job store owns everything that survives a
+restart.
 """
 
 from __future__ import annotations
@@ -64,22 +65,22 @@ if TYPE_CHECKING:
     from hearth.hcp.safety import Allowance
     from hearth.policy.principal import Principal
 
-# --- Made of a runtime's parts, and kept while they last: the job store, the artifact store and the desk
+# --- What serves jobs: the job store, the artifact store and the job server -----------------------------------------
 #
-# What is slow to import is imported by this module, which nobody imports before there is something to do.
+# This module's imports are slow. `lazy` imports it only when there is a job.
 
 @frozen(eq=False)
 class OpenStorage:
-    """What jobs are remembered in, opened."""
+    """The open files that keep jobs."""
 
     job_store: JobStore
     store: ArtifactStore
     notes: tuple[str, ...]
-    """For a person, one line each."""
+    """Notes for the operator, one line each."""
 
 
 def open_storage(parts: RuntimeParts, directory: Path) -> OpenStorage:
-    """Lock and repair what the last run's jobs left, or begin anew. Blocking. Raises ConfigError."""
+    """Lock and repair the last run's job files, or start empty ones. Blocking. Raises ConfigError."""
     durability = parts.journal.settings.durability
     job_store = JobStore(directory, durability=durability, clock=parts.clock)
     store = ArtifactStore(
@@ -93,14 +94,14 @@ def open_storage(parts: RuntimeParts, directory: Path) -> OpenStorage:
 
 
 async def serve_jobs(
-    furniture: OpenStorage,
+    storage: OpenStorage,
     runtime: Runtime,
     open_session: OpenSession,
     opened: Callable[[HcpJobServer], None],
     over: trio.Event,
 ) -> None:
-    """Keep a desk until it is over; `opened` is told of it once what the last run left without an end has one."""
-    parts, job_store = runtime.parts, furniture.job_store
+    """Run a job server until `over` is set; call `opened` with it once every session of the last run has an end."""
+    parts, job_store = runtime.parts, storage.job_store
     services = Services(
         capabilities=parts.capabilities,
         settings=parts.hcp,
@@ -108,7 +109,7 @@ async def serve_jobs(
         registry=parts.registry,
         journal=parts.journal,
         job_store=job_store,
-        store=furniture.store,
+        store=storage.store,
         open_session=open_session,
         line_name=parts.board.line_name,
         port_name=parts.board.port_name,
@@ -128,24 +129,24 @@ async def serve_jobs(
                 opened(job_server)
                 await over.wait()
                 jobs.cancel_scope.cancel()
-                # Before the last of them has gone: a disk that hangs would keep it.
+                # Not after the last job has ended: on a disk that hangs, a job could wait for the store without end.
                 await job_store.aclose()
     finally:
         await job_store.aclose()
 
 
 NOT_FOR_CALLERS: Final = frozenset(TYPES) - {"task_submit", "abort"}
-"""Messages that only a callee sends; their payloads are not read here."""
+"""Types that only a callee sends; the server refuses them without reading their payloads."""
 LAST_WORDS: Final = 2.0
-"""Seconds that jobs may still take to say how they ended, once their HACP sessions have been ended for them."""
+"""Seconds that jobs get to write their end, once their HACP sessions have been closed."""
 EXPIRY_S: Final = 60.0
-"""Seconds between two looks for what has been kept for long enough."""
+"""Seconds between two retention runs."""
 
 log = logging.getLogger("hearth.hcp")
 
 
 class HcpJobServer:
-    """Implements `hearth.actors.messages.JobServer`. `nursery` is where its jobs live."""
+    """Implements `hearth.actors.messages.JobServer`. Its jobs run in `nursery`."""
 
     def __init__(self, services: Services, nursery: trio.Nursery) -> None:
         self.services = services
@@ -162,7 +163,8 @@ class HcpJobServer:
         document = request.document
         allowed = allowance(self.services.policy, principal, self.services.registry)
         if allowed is None:
-            # Not remembered either: who may do nothing here shall not fill the job store.
+            # The refusal is not stored either: a principal without a policy entry must not be able to fill the job
+            # store.
             self._refuse(principal, request, no_policy(), message_id_of(document))
             return
         kind = document.get("type")
@@ -192,7 +194,7 @@ class HcpJobServer:
         if self.jobs.closing:
             self._refuse(principal, request, shutting_down(), message.message_id)
             return
-        # The bytes, and not their canonical form: that takes longer than one turn of the loop may.
+        # A digest of sorted bytes, not of the canonical form: that would hold the event loop for too long.
         payload = orjson.dumps(request.document["payload"], option=orjson.OPT_SORT_KEYS)
         digest = digest_of(payload)
         key = principal.key, message.message_id
@@ -241,7 +243,7 @@ class HcpJobServer:
         except Rejection as rejection:
             self._refuse(principal, request, rejection, message.message_id)
             return
-        # The story tells the rest.
+        # The session's messages report the rest.
         request.done()
         if self.services.refusals.admit("hcp.abort", principal.key, None):
             reason = (abort.reason or "")[:256] or None
@@ -256,7 +258,7 @@ class HcpJobServer:
             raise Rejection("resource_unavailable", str(error), suggestion="try again later") from None
 
     def _refuse(self, principal: Principal, request: HcpRequest, rejection: Rejection, message_id: str | None) -> None:
-        """Answer what is no task_submit that has got as far as the gate."""
+        """Refuse a message that is not a task_submit, or one that does not reach the safety gate."""
         if self.services.refusals.admit("hcp.reject", principal.key, rejection.reason_code):
             self.services.audit(
                 "hcp.reject",
@@ -281,7 +283,7 @@ class HcpJobServer:
         )
 
     def withdraw(self, principal: Principal, message_id: str, reason: str | None) -> bool:
-        """Take back a task_submit of this principal's that has not been accepted; False where none is under way."""
+        """Withdraw a principal's task_submit that has not been accepted; False if none is under way."""
         submission = self._underway.get((principal.key, message_id))
         return submission is not None and submission.withdraw(reason)
 
@@ -293,9 +295,9 @@ class HcpJobServer:
         self._nursery.start_soon(contain, name, actor, on_crash)
 
     async def end(self, until: float) -> None:
-        """Take no more jobs, stop those that run, and wait for their ends until this time of Trio's clock.
+        """Accept no more jobs, stop the running ones, and wait for their ends until this time (Trio's clock).
 
-        Called again, it waits for what is left, and briefly: by then no step is waited for any more.
+        A second call waits `LAST_WORDS` seconds at most: by then no job waits for a step any more.
         """
         if self.jobs.closing:
             until = min(until, trio.current_time() + LAST_WORDS)
@@ -311,9 +313,9 @@ class HcpJobServer:
             log.warning("%d HCP jobs have not come to their end; the next start will end them", len(self.jobs.running))
 
     async def expire(self) -> None:
-        """Forget, from time to time, what has been kept for long enough."""
+        """Delete, once every `EXPIRY_S` seconds, sessions and artifacts past their retention."""
         while True:
-            # Not at once: a start has more urgent things to do.
+            # Not at once: a start has more urgent work.
             await trio.sleep(EXPIRY_S)
             try:
                 for session_id in await self.services.job_store.expire(

@@ -1,8 +1,8 @@
-"""One task_submit under way: from the message to an accepted job, or to the answer why not (L3, Approval Flow).
+"""One task_submit: from the message to an accepted job, or to the rejection with its reason (L3, Approval Flow).
 
-In order: has this message been answered before, the gate, a checkpoint to go on from, room, a person's approval, the
-job's HACP session, the record, the answer. Whoever sends the same message meanwhile gets the same answer. A refusal is
-remembered, unless another time may have another answer.
+The steps, in order: look up an earlier answer to this message; the safety gate; the checkpoint to resume from; the job
+quota; a person's approval; the job's HACP session; the audit record; the answer. The same message, sent again in that
+time, gets the same answer. A rejection is stored, unless its reason may not hold later (`PASSING`).
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from hearth.policy.principal import Principal
 
 PASSING: Final = frozenset(("resource_unavailable", "shutting_down", "internal_error"))
-"""Reasons that may not hold at another time: such a refusal is not remembered, so the message can be sent again."""
+"""Reasons that may not hold later: such a rejection is not stored, so that the message can be sent again."""
 
 
 MOST_INTENT: Final = 1000
-"""Characters of an intent that are remembered, for lists of jobs; the plan has all of it."""
+"""Characters of an intent that are stored, for lists of jobs."""
 
 
 @define(eq=False)
 class Submission:
-    """A task_submit and everybody who has sent it."""
+    """A task_submit, and every request that has sent it."""
 
     jobs: JobTable
     principal: Principal
@@ -59,27 +59,30 @@ class Submission:
     message_id: str
     submit: TaskSubmit
     digest: str
-    """Of its payload."""
+    """The digest of its payload."""
     memory: Account
-    """What is kept for the principal."""
+    """The memory account of the principal."""
     weight: int
-    """Bytes that are charged for it and its job, for as long as they last."""
+    """Bytes charged for it and its job until the job has ended."""
     requests: list[HcpRequest] = field(factory=list)
-    """Not answered yet."""
+    """The requests that have no answer yet."""
     session_id: str | None = None
-    """Once there is one."""
+    """The HCP session's id, once the job is accepted."""
     _waiting: trio.CancelScope = field(factory=trio.CancelScope)
-    """In which a person is waited for."""
+    """Cancelled by `withdraw` while the submission waits for an approval."""
     _taken_back: bool = False
     _why: str | None = None
     _starting: bool = False
-    """True once it can no longer be withdrawn: what comes next is its acceptance, or a refusal."""
+    """True once it can no longer be withdrawn: an acceptance or a refusal follows."""
     _claimed: bool = False
     _on_record: bool = False
-    """Whether the audit log has it: what goes no further than the gate is there only as often as refusals are."""
+    """True once the audit log has its hcp.submit record.
+
+    A submission refused at the gate gets one only as often as the `refusals` limit admits.
+    """
 
     async def run(self) -> None:
-        """Answer it, and see the job to its end if it becomes one. A bug here ends nothing else."""
+        """Answer the submission; if it is accepted, run the job to its end. A bug here ends no other job."""
         try:
             await contain(f"HCP task_submit of {self.principal.key}", self._run, self._crashed)
         finally:
@@ -87,7 +90,7 @@ class Submission:
                 self._answer(self._refusal(shutting_down()))
 
     def withdraw(self, why: str | None) -> bool:
-        """Its caller takes it back, unless it is being accepted already; returns whether it does."""
+        """Withdraw the submission for its caller; False if it is being accepted already."""
         if self._starting:
             return False
         if not self._taken_back:
@@ -119,7 +122,7 @@ class Submission:
             await self._reject(Rejection("resource_unavailable", str(error), suggestion="try again later"))
 
     async def _is_new(self) -> bool:
-        """Claim the message; if it has been answered before, answer it the same."""
+        """Claim the message; False if it has been answered before: then that answer is sent again."""
         job_store = self.jobs.services.job_store
         claim = await job_store.claim(self.principal.key, self.message_id, self.digest)
         if claim.kind == "conflict":
@@ -137,7 +140,7 @@ class Submission:
         return False
 
     async def _admit(self, approval: Approval, goes_on: Resumption | None) -> None:
-        """The rest of the way, holding one of the places there are."""
+        """Admit the submission under the job quota, have it approved if needed, and start the job."""
         quota = self.jobs.quota
         with quota.for_principal(self.principal.key):
             quota.check(approval.capability)
@@ -167,7 +170,10 @@ class Submission:
             raise Rejection("approval_denied", f"a person has not approved it{why}", risk=approval.risk)
 
     async def _start(self, approval: Approval, goes_on: Resumption | None) -> None:
-        """Open the job's HACP session, accept, and work; the end is said when that session has closed."""
+        """Open the job's HACP session, accept, and run the job.
+
+        The job's end is written when that session has closed.
+        """
         services = self.jobs.services
         if self.jobs.closing:
             raise shutting_down()
@@ -179,7 +185,7 @@ class Submission:
                 job = await self._accept(approval, goes_on, session)
                 await job.run(session)
         except RpcError as error:
-            # Only its opening can say such a thing.
+            # Only opening the HACP session raises RpcError here: `job.run` contains its own errors.
             raise no_hacp_session(error) from None
         finally:
             if job is not None:
@@ -187,14 +193,14 @@ class Submission:
 
     async def _finish(self, job: RunningJob) -> None:
         try:
-            # Without an end it was torn down, because the process must end: the next start will say so.
+            # A job without an outcome was torn down because the process must end. The next start writes its end.
             if job.end is not None:
                 await JobFinisher(job).run()
         finally:
             del self.jobs.running[job.row.session_id]
 
     async def _accept(self, approval: Approval, goes_on: Resumption | None, session: Session) -> RunningJob:
-        """Put it on record, write it down, and say so. Raises Rejection, and JobStoreError."""
+        """Audit the acceptance, store the session and answer task_accepted. Raises Rejection, JobStoreError."""
         services, submit, capability = self.jobs.services, self.submit, approval.capability
         now = services.clock()
         row = SessionRow(
@@ -312,7 +318,7 @@ class Submission:
 
 
 def _approved(approval: Approval) -> dict[str, Any]:
-    """What a token says of the constraints (L3): the duration, and which envelope; the envelope itself may be long."""
+    """Return a token's constraints (L3): the duration, and a hash of the safety envelope, which itself may be long."""
     return {
         "max_duration": write_duration(approval.max_duration),
         "safety_envelope": args_hash(approval.safety_envelope),

@@ -1,1 +1,1 @@
-"""What hearth serves over HTTP: /mcp, the agent card, health and metrics. Needs the extra `hearth[http]`."""
+"""The HTTP server: /mcp, the agent card, health and metrics. Needs the extra `hearth[http]`."""
