@@ -11,7 +11,7 @@ import pytest
 import trio
 from support.hcp import Caller, capability, hcp_world, reading, step
 
-from hearth.actors.bridges.hcp.lazy import JobStorage, Opening
+from hearth.actors.bridges.hcp.lazy import JobServerLifetime, JobStorage
 from hearth.errors import ConfigError
 
 GATED = reading(step("read", tag="first", gate="g"))
@@ -76,14 +76,14 @@ async def test_sessions_that_cannot_be_given_their_end_do_not_keep_a_daemon_from
 
     async with closed() as world:
         left_over = SimpleNamespace(job_store=SimpleNamespace(unfinished=[1]))
-        books = JobStorage(world.runtime.parts, Path("nowhere"), furniture=left_over)
-        opening = Opening(books, world.runtime, None)
+        storage = JobStorage(world.runtime.parts, Path("nowhere"), opened=left_over)
+        lifetime = JobServerLifetime(storage, world.runtime, None)
         with monkeypatch.context() as patch, trio.fail_after(10):
             patch.setattr("hearth.actors.bridges.hcp.lazy._load", broken)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(opening.run)
-                await opening.ready()
-                await opening.end()
+                nursery.start_soon(lifetime.run)
+                await lifetime.ready()
+                await lifetime.end()
 
 
 async def test_a_daemon_that_ends_answers_what_nobody_has_looked_at(closed):

@@ -148,7 +148,7 @@ async def test_a_job_that_is_being_accepted_when_the_process_must_end_is_refused
         await caller.send(document)
         while not world.job_server._underway:
             await trio.lowlevel.checkpoint()
-        await world.opening.end()
+        await world.lifetime.end()
         world.journal.release()
         await caller.until(lambda: caller.messages)
         assert caller.messages[0]["payload"]["reason_code"] == "shutting_down"
@@ -297,5 +297,5 @@ async def test_a_runtime_that_could_not_start_leaves_its_book_to_the_next(tmp_pa
         with pytest.raises(ZeroDivisionError):
             async with open_runtime(config=config):
                 pass
-    books = open_job_storage(build_parts(config, default_policy=()))
-    books.close()
+    storage = open_job_storage(build_parts(config, default_policy=()))
+    storage.close()

@@ -13,7 +13,7 @@ from uuid import uuid4
 from attrs import evolve
 from support.world import ALICE, RawClient, World, running
 
-from hearth.actors.bridges.hcp.lazy import Opening, open_job_storage
+from hearth.actors.bridges.hcp.lazy import JobServerLifetime, open_job_storage
 from hearth.actors.embedded import job_sessions
 from hearth.config.model import Config, HcpConfig
 from hearth.hcp.capability import Capability, CapabilitySet, Safety, SafetyEnvelope
@@ -166,7 +166,7 @@ class HcpWorld(World):
             hcp_directory=directory,
         )
         self.job_server = None
-        self.opening = None
+        self.lifetime = None
 
     def caller(self, principal=ALICE, **more):
         """A caller on a connection of its own."""
@@ -186,18 +186,18 @@ async def hcp_world(directory, *capabilities, opened=True, **more):
     Not `opened`, it has its front desk only.
     """
     world = HcpWorld(directory, capabilities or [capability()], **more)
-    books = open_job_storage(world.parts)
+    storage = open_job_storage(world.parts)
     async with running(world):
-        world.opening = Opening(books, world.runtime, job_sessions(world.runtime))
-        world.nursery.start_soon(world.opening.run)
-        world.runtime.job_server = await world.opening.ready()
+        world.lifetime = JobServerLifetime(storage, world.runtime, job_sessions(world.runtime))
+        world.nursery.start_soon(world.lifetime.run)
+        world.runtime.job_server = await world.lifetime.ready()
         if opened:
             world.job_server = await world.runtime.job_server.real()
         try:
             yield world
         finally:
             world.open_everything()
-            await world.opening.end()
+            await world.lifetime.end()
 
 
 class Caller(RawClient):

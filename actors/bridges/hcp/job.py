@@ -367,6 +367,7 @@ def _place_of(error: BaseException, place: str) -> str:
 
 # --- What may come of a job, and why one is to stop: values, which the job decides on and `ending` makes known
 
+
 @frozen(kw_only=True)
 class JobOutcome:
     """What came of a job."""

@@ -127,7 +127,7 @@ class LazyJobServer:
         if self._job_server is not None:
             await self._job_server.end(until)
 
-    # --- for _Lifecycle, which opens the real server -----------------------------------------------------------------
+    # --- for JobServerLifetime, which opens the real server ---------------------------------------------------------
 
     async def wanted(self) -> None:
         """Wait until a request needs the real server, or `close` was called."""
@@ -190,7 +190,7 @@ class _Waiting:
             self.request.answer(unread(self.request.document, reason_code, reason, time.time()))
 
 
-class _Lifecycle:
+class JobServerLifetime:
     """The lifetime of one lazy job server and of the real one behind it."""
 
     def __init__(self, storage: JobStorage, runtime: Runtime, open_session: OpenSession) -> None:
@@ -264,12 +264,12 @@ async def open_job_server(
     if storage is None:
         yield None
         return
-    lifecycle = _Lifecycle(storage, runtime, open_session)
+    lifetime = JobServerLifetime(storage, runtime, open_session)
     async with unwrapped() as body, trio.open_nursery() as nursery, body.watched():
         # Not by `nursery.start`: a caller that is cancelled there would wait for a task that only `end` lets return.
-        nursery.start_soon(lifecycle.run)
+        nursery.start_soon(lifetime.run)
         try:
-            job_server = runtime.job_server = await lifecycle.ready()
+            job_server = runtime.job_server = await lifetime.ready()
             yield job_server
         finally:
-            await lifecycle.end()
+            await lifetime.end()

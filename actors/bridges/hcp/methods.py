@@ -163,9 +163,7 @@ class Methods:
 
     def _decide(self, principal: Principal, allowed: Allowance, params: HcpDecide) -> dict[str, Any]:
         _check_approver(allowed)
-        self._jobs.approvals.decide(
-            params.approval_id, approved=params.approve, by=principal.key, reason=params.reason
-        )
+        self._jobs.approvals.decide(params.approval_id, approved=params.approve, by=principal.key, reason=params.reason)
         return {"approval_id": params.approval_id, "approved": params.approve}
 
 

@@ -25,14 +25,12 @@ from hearth.hcp.messages import ErrorDetails, TaskFailed
 from hearth.hcp.report import summary
 
 if TYPE_CHECKING:
-
     from hearth.actors.bridges.hcp.services import Services
     from hearth.actors.bridges.hcp.store.queries import SessionRow
 
 MESSAGE: Final = "the daemon ended while the job was under way"
 
 log = logging.getLogger("hearth.hcp")
-
 
 
 async def recover(services: Services) -> None:

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 #
 # This module's imports are slow. `lazy` imports it only when there is a job.
 
+
 @frozen(eq=False)
 class OpenStorage:
     """The open files that keep jobs."""

@@ -31,7 +31,6 @@ from hearth.hcp.safety import assess
 from hearth.hcp.token import issue
 
 if TYPE_CHECKING:
-
     from hearth.actors.bridges.hcp.approvals import Decision
     from hearth.actors.bridges.hcp.job_table import JobTable
     from hearth.actors.messages import HcpRequest
