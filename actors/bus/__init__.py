@@ -1,1 +1,1 @@
-"""One hardware bus: the actor that owns its driver, the queue before it, its workers, and the outputs it has driven."""
+"""One hardware bus: the actor that owns its driver, its ticket queue, its workers, and its record of driven outputs."""

@@ -1,10 +1,24 @@
-"""The bus actor: sole caller of one driver, and the place where transactions are indivisible.
+"""The bus actor: the only caller of one driver. It runs each transaction whole.
 
-A transaction runs in the bus's own task (or thread), never in the asker's, so that cancelling an asker cannot reach
-it. The bus takes one ticket at a time (a pool: `width` at a time), runs it whole, and answers it. It keeps time over
-each transaction: one that is past its limit marks the bus wedged, and since nothing may kill it, the bus waits for it
-and turns new requests away with the reason. It brings the outputs that a session drove to their safe state when that
-session has ended, and if the device is not there then, as soon as it is. What a transaction means, it does not know.
+A transaction runs in the bus's own task or thread, never in the requester's, so that cancelling a requester cannot
+reach it. (An INLINE transaction may run in place in the requester's turn, where no checkpoint lets a cancellation in.)
+The bus takes one ticket at a time (a pool: `width` at a time), runs it whole, and answers it. It does not know what a
+transaction means. See `queue` for the contract of tickets.
+
+States of a bus:
+
+    opening -> ready <-> wedged      wedged: a transaction is past its limit on every lane; ready again when one returns
+       |         |          |
+       +---------+----------+---> down       the driver failed; the supervisor opens it again: down -> ready
+       +---------+----------+---> closed     for good: the runtime has ended
+
+- Nothing may stop a transaction that has begun. One that is past its limit marks the bus wedged; the bus waits for it
+  and rejects new requests with the reason. `abandon` alone ends that wait, when the process must end.
+- Only a ready bus begins ordinary transactions. An opening, down or wedged bus still queues tickets that must run.
+- When a session has ended, its bus brings the outputs that the session drove to their safe state. If the device is not
+  there, it does so as soon as the bus is open again.
+- Whatever way `run` ends, no ticket is left without an answer, except the `must_run` ones of a bus that will be opened
+  again.
 """
 
 from __future__ import annotations
@@ -48,8 +62,8 @@ SAFE_STATE_LIMIT = 5.0
 class Bus:
     """One hardware bus, or a pool of them.
 
-    `audit(event, **fields)` records what operators must know (bus.wedged, bus.reopened, outputs.safe). `outputs_file`
-    knows which outputs an earlier run left driven: they are made safe as soon as the bus is open, before anything else.
+    `audit(event, **fields)` records bus.wedged, bus.reopened and outputs.safe. `outputs_file` lists the outputs that an
+    earlier run left driven: they are made safe as soon as the bus is open, before anything else.
     """
 
     def __init__(
@@ -75,25 +89,22 @@ class Bus:
         self._crash: Exception | None = None
         self._driven = DrivenOutputs(bus_id, outputs_file or OutputsFile(), audit)
         self.transactions = 0
-        """How many have begun."""
+        """The number of transactions that have begun."""
         self.waited = 0.0
-        """Seconds that tickets, leases too, waited for their turn, all together."""
+        """Seconds that tickets and leases waited for their turn, in total."""
         self.worked = 0.0
-        """Seconds that transactions took, all together."""
+        """Seconds that transactions took, in total."""
         self._overdue = 0
         self._waits: set[trio.CancelScope] = set()
         self._workers: list[Worker] = []
         self._abandoned = False
 
-    # --- What askers meet, at once and in their own turn
-    #
-    # Admission (a ticket is queued, refused with the reason, or, for an INLINE driver whose bus is free, run here and
-    # now), leases, safe states, health: everything that is synchronous and needs no turn of the bus's own.
+    # --- called by requesters, synchronous: admission, leases, safe states, health
 
     def request(self, ticket: Ticket, *, no_wait: bool = False) -> Ticket:
-        """Queue a ticket; its asker then awaits `ticket.get()`.
+        """Queue a ticket; its requester then awaits `ticket.get()`.
 
-        With `no_wait` the ticket is refused unless it can begin at once. Raises ResourceBusy (queue full, wedged, or
+        With `no_wait` the bus rejects a ticket that cannot begin at once. Raises ResourceBusy (queue full, wedged, or
         with `no_wait` leased or in use) and DeviceError (the device is not there).
         """
         if self.state != "ready" and (self.state == "closed" or not ticket.must_run):
@@ -103,7 +114,7 @@ class Bus:
             if busy is not None:
                 raise busy
         if self._inline and self._queue.would_begin(ticket) and self.state == "ready" and self._crash is None:
-            # It begins now and ends now: there is no moment at which anything could interrupt it or overlap with it.
+            # It begins and ends within this call, so nothing can interrupt it or overlap with it.
             self._run_in_place(ticket)
             return ticket
         ticket.asked_at = trio.current_time()
@@ -116,11 +127,11 @@ class Bus:
 
     @trio.lowlevel.enable_ki_protection
     def _run_in_place(self, ticket: Ticket) -> None:
-        """Run a transaction of an INLINE driver here and now, in the turn of whoever asked.
+        """Run a transaction of an INLINE driver at once, in the requester's turn, which saves two turns of the loop.
 
-        The guarantee is the same as in the bus's own turn, by construction: a plain call has no checkpoint, so no
-        cancellation can reach it and no other task runs meanwhile (docs/decisions/0002); nor can a Ctrl-C, which an
-        embedding program would otherwise meet in the middle of it. What it saves is two turns.
+        The guarantee is the same as in the bus's own turn: a plain call has no checkpoint, so no cancellation can reach
+        it and no other task runs during it (docs/decisions/0002). Nor can a Ctrl-C interrupt it in an embedding
+        program.
         """
         op = ticket.op
         if op is None:
@@ -136,7 +147,7 @@ class Bus:
                 value = self._went_safe(ticket, value)
         except RpcError as error:
             self._finish(ticket, error=error)
-        except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its asker
+        except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its requester
             self._finish(ticket, error=self._crash_error(error))
             self._crash = error
             self._wake()
@@ -147,17 +158,17 @@ class Bus:
             self.worked += time.perf_counter() - begun
 
     def busy(self, requester: Requester) -> ResourceBusy | None:
-        """Why a ticket of `requester` could not begin at once, or None."""
+        """Return the reason why a ticket of `requester` could not begin at once, or None."""
         lease = self._queue.lease
         if lease is not None and lease.requester is not requester:
             return self._explain("is leased", "leased", requester)
-        # Who holds the bus goes before all who wait for the end of the lease.
+        # The holder of the lease goes before all tickets that wait for its end.
         if len(self._current) >= self.driver.width or (lease is None and self._queue.depth):
             return self._explain("is in use", "in use", requester)
         return None
 
     def known_busy(self, requester: Requester) -> RpcError | None:
-        """What is known at submit to keep a task that does not want to wait from running: leased, wedged, full."""
+        """Return the reason, known at submission, why a task that does not wait cannot run: leased, wedged, full."""
         if self.state != "ready":
             return self.unavailable(requester)
         lease = self._queue.lease
@@ -166,7 +177,7 @@ class Bus:
         return self._explain("has a full queue", "queue full", requester) if self._queue.full else None
 
     def unavailable(self, requester: Requester) -> RpcError:
-        """Why the bus serves nobody at the moment."""
+        """Return the error for a request to a bus that is not ready."""
         if self.state == "wedged":
             return self._explain(f"is wedged: {self.reason}", "wedged", requester)
         text = f"bus {self.bus_id} is {self.state}: {self.reason or 'not open yet'}"
@@ -187,7 +198,7 @@ class Bus:
         return ResourceBusy(f"bus {self.bus_id} {what}", data=data)
 
     def release(self, lease: Ticket) -> None:
-        """End a lease, whether or not it was granted."""
+        """End a lease, granted or not."""
         if lease.state is State.QUEUED:
             lease.abort()
         self._queue.release(lease)
@@ -198,15 +209,14 @@ class Bus:
 
         Outputs that another session has set since are left to that session, unless the one that ended has a deadman and
         does not end in good order (`hands_over`).
-        Outputs are forgotten only when they are safe: until then they are asked for again whenever the bus is opened,
-        and by the next run. Who stops waiting for the ticket says so by `alone`; the bus then tells of the outcome
-        itself.
+        Outputs are forgotten only when they are safe: until then each opening of the bus, and the next run, tries
+        again. A requester that does not wait for the ticket sets `alone`; the bus then records the outcome itself.
         """
         if not self._driven.leave(session_id, hands_over=hands_over):
             return None
         waiting = self._queue.standing(session_id)
         if waiting is not None:
-            # It takes all outputs that are the session's when its turn comes.
+            # When its turn comes it takes all outputs that the session holds then, these included.
             waiting.alone = alone
             return waiting
         requester = Requester(session_id, "", "")
@@ -220,13 +230,13 @@ class Bus:
         return ticket
 
     async def settle(self) -> None:
-        """Wait until everything that must run has run; at once where nothing of the kind waits or is under way."""
+        """Wait until every queued `must_run` ticket has run; return at once if none waits and no transaction runs."""
         if self.state != "closed" and (self._current or self._queue.must_wait):
             last = Ticket(lambda _driver: None, Requester("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
             await self.request(last).wait()
 
     def health(self) -> Mapping[str, Any]:
-        """What an operator wants to know, as JSON."""
+        """Return state, queue length and number of transactions, as a JSON object for operators."""
         health: dict[str, Any] = {"state": self.state, "queued": self._queue.depth, "transactions": self.transactions}
         if self.reason is not None:
             health["reason"] = self.reason
@@ -234,11 +244,11 @@ class Bus:
             health["leased"] = True
         return health
 
-    # --- what the actor uses too --------------------------------------------------------------------------------------
+    # --- used by requesters and by the lanes --------------------------------------------------------------------------
 
     @property
     def queued(self) -> int:
-        """How many tickets wait, those that must run not counted."""
+        """The number of tickets that wait, without the `must_run` ones."""
         return self._queue.depth
 
     def _grant(self, ticket: Ticket) -> None:
@@ -253,9 +263,9 @@ class Bus:
             trio.lowlevel.reschedule(self._idle.pop())
 
     def _enter_output(self, ticket: Ticket, op: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Enter who holds the output that a transaction is about to drive; returns the operation to run.
+        """Enter the session that holds the output which a transaction is about to drive; return the operation to run.
 
-        Before the effect: an output whose driving fails half-way must still go to its safe state.
+        Called before the effect: an output whose driving fails half-way must still go to its safe state.
         """
         back = ticket.gives_back
         if back is not None:
@@ -274,14 +284,14 @@ class Bus:
         if self._driven.may_give_back(output, back):
             self._driven.give_back(output, back)
         else:
-            # Its own until it is safe: should that fail, the end of its session asks again.
+            # The output is this session's until it is safe: if that fails now, the end of the session tries again.
             self._driven.claim(output, ticket.requester, insist=True)
             op = partial(make_safe_instead, op, back.instead, output)
         ticket.drives = output
         return op
 
     def _went_safe(self, ticket: Ticket, outcome: WentSafe) -> Any:
-        """Put on record that an output went to its safe state instead of back. Raises DeviceError if it did not."""
+        """Record that an output went to its safe state, not to its former level. Raises DeviceError if it did not."""
         output = ticket.drives
         if has_error(outcome.reports):
             text = f"bus {self.bus_id}: output {output} is not safe: {outcome.reports}"
@@ -302,7 +312,7 @@ class Bus:
             data = error.data = dict(error.data or {})
             effect = data.setdefault("effect", effect_of(error))
             if ticket.gives_back is not None and ticket.drives is not None and effect != "done":
-                # The level that was to be taken back may still be there, and is this session's.
+                # The level that was to be taken back may still be there: this session holds it.
                 self._driven.claim(ticket.drives, ticket.requester, insist=True)
         if type(ticket) is SafeStateTicket:
             self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, tell=ticket.alone)
@@ -311,7 +321,7 @@ class Bus:
         else:
             ticket.fail(error)
 
-    # --- The bus's own turn: how transactions run and how a bus lives
+    # --- the actor: lanes, transactions, opening and closing
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Open the driver and serve until cancelled; a transaction in flight then finishes first.
@@ -330,11 +340,11 @@ class Bus:
                         if worker is not None:
                             workers.append(worker)
                         nursery.start_soon(self._serve, worker)
-                    self._pay_debts()
+                    self._retry_safe_states()
                     self.state, self.reason = "ready", None
                     task_status.started()
             except BaseException as error:
-                # Before the driver is closed: that may take its time, and nobody has to wait for it.
+                # Before the driver is closed: closing may take long, and no requester has to wait for it.
                 self._down(error)
                 raise
             finally:
@@ -344,8 +354,8 @@ class Bus:
             raise
         self.state = "closed"
 
-    def _pay_debts(self) -> None:
-        """Ask once more for the outputs of sessions that ended while the device was not there, or of an earlier run."""
+    def _retry_safe_states(self) -> None:
+        """Queue the safe states of sessions that ended while the device was not there, and of an earlier run."""
         for session_id in sorted(self._driven.pending):
             if self._queue.standing(session_id) is None:
                 self.make_safe(session_id, alone=True)
@@ -367,11 +377,11 @@ class Bus:
             self._finish(ticket, error=self.unavailable(ticket.requester))
 
     def abandon(self) -> None:
-        """The process must end now: stop waiting for transactions that have not returned; their effect is unknown.
+        """Stop waiting for transactions that have not returned, because the process must end; their effect is unknown.
 
-        Nothing begins on this bus any more, because what has not returned may still be moving the hardware, or because
-        the device is not there, and what must run would wait for it for ever. A bus that serves and on which nothing is
-        under way is left alone: it still has outputs to bring to their safe state.
+        Nothing begins on this bus any more: a transaction that has not returned may still be moving the hardware, or
+        the device is not there and `must_run` tickets would wait for ever. A ready bus without a running transaction is
+        left as it is: it may still have to bring outputs to their safe state.
         """
         if self._current:
             self.reason = "the runtime ended before its last transaction returned"
@@ -397,7 +407,7 @@ class Bus:
                     error, self._crash = self._crash, None
                     raise error
                 if worker is not None:
-                    # Waiting for a transaction is shielded, so this is where the end of a busy bus arrives.
+                    # The wait for a transaction is shielded, so a busy bus notices its own cancellation only here.
                     await trio.lowlevel.checkpoint_if_cancelled()
                 ticket = take()
                 if ticket is None:
@@ -443,7 +453,7 @@ class Bus:
         except RpcError as error:
             self._finish(ticket, error=error)
         except BaseException as error:
-            # A bug in a driver or tool, which the supervisor will contain: its asker must not wait for ever.
+            # A bug in a driver or tool, which the supervisor will contain. The requester must not wait for ever.
             self._finish(ticket, error=self._crash_error(error))
             raise
         else:
@@ -453,7 +463,10 @@ class Bus:
             self.worked += trio.current_time() - ticket.begun_at
 
     async def _watched(self, worker: Worker, ticket: Ticket, op: Callable[[Any], Any]) -> Any:
-        """The outcome of a transaction that takes time. Nothing interrupts it, not even the end of this actor."""
+        """Return the outcome of a transaction that takes time. Nothing interrupts it, not even this actor's end.
+
+        Raises TimedOut, with effect "done" and the result, for a transaction that returned after its limit.
+        """
         outcome: Slot[Any] = worker.submit(partial(op, self.driver))
         if await self._returned(outcome, deadline=ticket.begun_at + ticket.limit):
             return await outcome.get()
@@ -474,7 +487,7 @@ class Bus:
                 self.state, self.reason = "ready", None
                 self._audit("bus.reopened", bus=self.bus_id, reason="the overdue transaction returned")
         if type(ticket) is SafeStateTicket:
-            return value  # what is safe late is safe, and who waits must learn which outputs are
+            return value  # outputs that are safe late are safe, and the requester must learn which ones they are
         took = round((trio.current_time() - ticket.begun_at) * 1000, 3)
         raise TimedOut(
             f"the transaction on {self.bus_id} took {took:.0f} ms, its limit is {ticket.limit * 1000:.0f} ms",
@@ -508,10 +521,10 @@ class Bus:
 
 
 async def make_safe(buses: Iterable[Bus], session_id: str, until: float, *, alone: bool, hands_over: bool) -> list[Any]:
-    """Bring the outputs that a session drove, on all buses, to their safe state; returns what was done, for the record.
+    """Bring the outputs that a session drove, on all buses, to their safe state; return the reports, for the audit log.
 
-    Waits no longer than `until` for a bus that does not come free, or whose device is not there: its turn then comes
-    when it does, and the bus tells of it. With `alone` the buses tell in any case.
+    Waits no longer than `until` (Trio time) for a bus that is busy, or whose device is not there: the ticket then stays
+    queued, and the bus records its outcome. With `alone` the buses record the outcome in any case.
     """
     done: list[Any] = []
     asked = (bus.make_safe(session_id, alone=alone, hands_over=hands_over) for bus in buses)
@@ -531,5 +544,5 @@ async def make_safe(buses: Iterable[Bus], session_id: str, until: float, *, alon
 
 
 def _json(value: Any) -> Any:
-    """The result of an overdue transaction as far as it is JSON: a plain object or nothing."""
+    """Return the result of an overdue transaction if it is a JSON object, else None."""
     return dict(value) if isinstance(value, Mapping) else None

@@ -1,9 +1,14 @@
-"""Which outputs of a bus have been driven and not yet brought to their safe state, by which sessions, and what is owed.
+"""The driven outputs of a bus that are not yet in their safe state, the sessions that hold them, and the outputs file.
 
-The one owner of that fact, for one bus and in memory; `OutputsFile` holds the part of it that must outlive the process.
-It remembers who is owed a safe state until that has succeeded, whoever asked for it and how often, and tells of the
-outcome where nobody waits for it any more. What an output is, and what is safe for it, only drivers know; when a bus
-pays its debts is the bus's business.
+`DrivenOutputs` owns that fact for one bus, in memory. It remembers each session whose outputs must still be made safe
+until that has succeeded, and it records the outcome when no task waits for it. Only drivers know what an output is and
+which level is safe; the bus decides when to make outputs safe.
+
+`OutputsFile` owns the file `<audit log>.outputs`, which a run that is killed leaves to the next one. It lists the
+outputs of all buses that have been driven and are not yet safe; each is written down before it is first driven. The
+file does not say which session drove them or which level is safe. It is replaced whole and never synced: it must
+outlive the process, and a power cut resets the pins anyway. It is written when the set of driven outputs changes, and
+not while the same outputs are driven again. The process that holds the audit log's lock owns it.
 
 Theory of operation. Each driven output has a list of holders: the live sessions that set it, in the order of their last
 set. The last one set the level that is there now.
@@ -12,21 +17,12 @@ set. The last one set the level that is there now.
 - A *borrow* (a pulse) leaves the list alone where the output has a holder; an output that has none is claimed.
 - What was set or borrowed is *given back* to the session that held it before (`may_give_back`, `give_back`), if that
   session is still in the list. If it has left the list, the level to restore belongs to no live session, and the output
-  goes to its safe state instead. If another session has set the output since, its set has the say: nothing is done.
+  goes to its safe state instead. If another session has set the output since, that level stays: nothing is done.
 - When a session ends, the outputs that it set last go to their safe state, and with a deadman also those that other
   sessions have set since: a controller that dies leaves a robot that stops. A safe output has no holders. A session
   may end in good order and hand those others over.
 
 So no ended session is the last holder of a level, except of one that the device refused to make safe: `_ended` has it.
-
-The file of driven outputs, which a run that is killed leaves to the next one.
-
-Owns `<audit log>.outputs`: the outputs of all buses that have been driven and are not yet safe, each written down
-before it is first driven. It refuses to know whose they are and what is safe for them.
-
-The file is replaced whole, never synced: it must outlive the process, and a power cut resets the pins anyway. It is
-written when the set of driven outputs changes, and not while the same outputs are driven again and again. Whoever holds
-the audit log's lock owns it.
 """
 
 from __future__ import annotations
@@ -54,13 +50,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("hearth.outputs")
 
 EARLIER_RUN: Final = "an earlier run"
-"""Stands where the id of the session would: whose outputs they were is on record in the audit log."""
+"""Used in place of a session id for outputs that an earlier run drove; the audit log names the sessions."""
 
 
 class DrivenOutputs:
-    """The driven outputs of one bus: who holds each one, and who must be asked for again when the bus is back.
+    """The driven outputs of one bus: the holders of each, and the sessions whose safe state is still pending.
 
-    `audit(event, **fields)` records what became of them where nobody else will.
+    `audit(event, **fields)` records an outcome for which no task waits.
     """
 
     __slots__ = ("_audit", "_bus", "_ended", "_holders", "_outputs_file", "pending")
@@ -74,16 +70,17 @@ class DrivenOutputs:
             output: [earlier] for output in outputs_file.found.outputs.get(bus, ())
         }
         self.pending: set[str] = {EARLIER_RUN} if self._holders else set()
-        """Sessions that have ended, and whose outputs are to be made safe when the bus can do it."""
+        """Ids of sessions that have ended, and whose outputs are to be made safe when the bus can do it."""
         self._ended: set[str] = {*self.pending}
-        """Sessions that have ended, as far as this bus knows, and still hold an output: pending, or given up."""
+        """Ids of sessions that have ended and still hold an output: pending, or given up after a driver's bug."""
 
     # --- driving --------------------------------------------------------------------------------------------------
 
     def claim(self, output: Hashable, requester: Requester, *, insist: bool) -> str:
-        """Enter a session as the one that sets an output; returns the session that an undo gives it back to.
+        """Enter a session as the one that sets an output; return the session that an undo gives the output back to.
 
-        That is the session that set it before, or this one itself where none did. Raises AuditUnavailable.
+        That is the session that set it before, or this session if none did. Raises AuditUnavailable, with effect
+        "none", if the outputs file cannot be written; with `insist` it does not.
         """
         holders = self._holders.get(output)
         if holders is None:
@@ -97,7 +94,7 @@ class DrivenOutputs:
         return former
 
     def borrow(self, output: Hashable, requester: Requester, *, insist: bool) -> str:
-        """Note that a session drives an output for a while; returns the session to give it back to."""
+        """Note that a session drives an output for a while; return the session to give it back to."""
         holders = self._living(output)
         if holders:
             return holders[-1].session_id
@@ -105,9 +102,9 @@ class DrivenOutputs:
         return requester.session_id
 
     def may_give_back(self, output: Hashable, back: GiveBack) -> bool:
-        """Tell whether an output may have its former level back; if not, it must go to its safe state.
+        """Return True if an output may have its former level back; False if it must go to its safe state.
 
-        Raises ResourceBusy, with effect "none", if another session has set it since.
+        Raises ResourceBusy, with effect "none", if another session has set the output since.
         """
         holders = self._living(output)
         if holders and holders[-1].session_id != back.taken_by(output):
@@ -116,10 +113,10 @@ class DrivenOutputs:
         return _holds(back.held_by(output), holders)
 
     def give_back(self, output: Hashable, back: GiveBack) -> None:
-        """Let the session that had set an output go: its former level is about to be restored.
+        """Remove the session that had set an output from its holders: its former level is about to be restored.
 
-        Before and not after: should the former holder end while the transaction runs, the output is its own to make
-        safe. A transaction that fails claims the output again.
+        Called before the transaction: should the former holder end while it runs, that end makes the output safe. A
+        transaction that fails claims the output again.
         """
         if (taken_by := back.taken_by(output)) != back.held_by(output):
             holders = self._holders[output]
@@ -131,29 +128,30 @@ class DrivenOutputs:
     # --- safe states ----------------------------------------------------------------------------------------------
 
     def leave(self, session_id: str, *, hands_over: bool = False) -> bool:
-        """Note that a session has ended; True if it owes a safe state. Other outputs are left to who set them since.
+        """Note that a session has ended; return True if outputs of it must be made safe.
 
-        One that `hands_over` has ended in good order, and its deadman with it.
+        Outputs that another session has set since are left to that session. A session that `hands_over` has ended in
+        good order, and its deadman does not apply.
         """
-        owes = False
+        due = False
         for holders in self._holders.values():
             if holders[-1].session_id == session_id or (not hands_over and _answers_for(session_id, holders)):
-                owes = True
+                due = True
             else:
                 holders[:] = [holder for holder in holders if holder.session_id != session_id]
-        if owes:
+        if due:
             self.pending.add(session_id)
             self._ended.add(session_id)
         else:
-            self._paid(session_id)
-        return owes
+            self._clear(session_id)
+        return due
 
-    def _paid(self, session_id: str) -> None:
+    def _clear(self, session_id: str) -> None:
         self.pending.discard(session_id)
         self._ended.discard(session_id)
 
     def of(self, session_id: str) -> list[Hashable]:
-        """The outputs that go to their safe state when a session ends."""
+        """Return the outputs that go to their safe state when a session ends."""
         return [output for output, holders in self._holders.items() if _answers_for(session_id, holders)]
 
     def is_safe(self, outputs: list[Hashable]) -> None:
@@ -164,21 +162,21 @@ class DrivenOutputs:
     def settle(
         self, session_id: str, outputs: list[Hashable], reports: Any, error: RpcError | None, *, tell: bool
     ) -> None:
-        """What became of a session's outputs that were to be made safe: the driver's `reports`, or `error`.
+        """Note the outcome of making a session's outputs safe: the driver's `reports`, or `error`.
 
-        Forgets those that are safe, or kept by the profile. With `tell` nobody waits for the outcome: it is put on
-        record, and in the operator's log, here.
+        Forgets the outputs that are safe, or kept by the profile. With `tell` no task waits for the outcome: it is
+        written to the audit log and to the operator's log here.
         """
         if error is None and not has_error(reports):
             self.is_safe([output for output in outputs if _holds(session_id, self._holders.get(output, ()))])
-            self._paid(session_id)
+            self._clear(session_id)
         elif isinstance(error, InternalError):
-            # A bug in the driver: asked again at each opening it would crash the bus for ever. The next run asks again.
+            # A bug in the driver: a retry at each opening would crash the bus for ever. The next run tries again.
             self.pending.discard(session_id)
         if tell:
-            self._tell(session_id, outputs or self.of(session_id), reports, error)
+            self._report(session_id, outputs or self.of(session_id), reports, error)
 
-    def _tell(self, session_id: str, outputs: list[Hashable], reports: Any, error: RpcError | None) -> None:
+    def _report(self, session_id: str, outputs: list[Hashable], reports: Any, error: RpcError | None) -> None:
         if not outputs:
             return
         whose = {} if session_id == EARLIER_RUN else {"session_id": session_id}
@@ -198,13 +196,13 @@ def _holds(session_id: str, holders: Iterable[Requester]) -> bool:
 
 
 def _answers_for(session_id: str, holders: list[Requester]) -> bool:
-    """True if the end of a session brings an output with these holders to its safe state."""
+    """Return True if the end of a session brings an output with these holders to its safe state."""
     last = holders[-1]
     return last.session_id == session_id or any(h.deadman and h.session_id == session_id for h in holders)
 
 
 def has_error(reports: Any) -> bool:
-    """True if `make_safe` reports an output that is not safe."""
+    """Return True if `make_safe` reports an output that is not safe."""
     return any(isinstance(report, Mapping) and "error" in report for report in reports or ())
 
 
@@ -214,14 +212,14 @@ _MOST_BYTES = 1 << 20
 
 @frozen
 class FoundOutputs:
-    """What an earlier run left: `outputs` by bus id; or why its file could not be read, and where it is now."""
+    """The outputs file of an earlier run: `outputs` by bus id; or the `trouble` of reading it, and its new path."""
 
     outputs: Mapping[str, tuple[Hashable, ...]] = field(factory=dict)
     trouble: str | None = None
     aside: Path | None = None
 
     def notes(self) -> list[str]:
-        """For a person, one line each."""
+        """Return the findings for a person, one line each."""
         if self.trouble is not None:
             kept = f"; it is now {self.aside}" if self.aside else ""
             return [f"{self.trouble}{kept}: which outputs the last run left driven is not known, look at the hardware"]
@@ -232,19 +230,19 @@ class FoundOutputs:
 
 
 class OutputsFile:
-    """The file. Without a path it remembers nothing beyond the process: for tests, and for who wants no file."""
+    """The file of driven outputs. Without a path it keeps nothing beyond the process."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.found = FoundOutputs()
         self.failure: str | None = None
-        """Why the file does not say what is so, or None."""
+        """The reason why the file is out of date, or None."""
         self._driven: dict[str, dict[Hashable, None]] = {}
 
     def open(self, now: float) -> list[str]:
-        """Read what an earlier run left into `found`; notes for a person. Call it with the audit log locked.
+        """Read the file of an earlier run into `found`; return notes for a person. The audit log must be locked.
 
-        Blocking, and never raises: a file that cannot be read is moved aside, and said to be. `now` in epoch seconds.
+        Blocking. Never raises: a file that cannot be read is moved aside, and a note says so. `now` in epoch seconds.
         """
         if self.path is not None:
             self.found = self._read(self.path, now)
@@ -281,8 +279,8 @@ class OutputsFile:
     def add(self, bus: str, output: Hashable, *, insist: bool) -> None:
         """Write down that an output is about to be driven.
 
-        Raises AuditUnavailable, with effect "none", if it cannot be written; unless it is driven all the same
-        (`insist`), because that takes back what was done before.
+        Raises AuditUnavailable, with effect "none", if it cannot be written. With `insist` it does not: the output is
+        driven in any case, because that takes back an earlier effect.
         """
         outputs = self._driven.setdefault(bus, {})
         if output in outputs:
@@ -297,7 +295,7 @@ class OutputsFile:
         )
 
     def strike(self, bus: str, outputs: Iterable[Hashable]) -> None:
-        """Write down that outputs are safe, or nobody's: kept as they are by the profile. Never raises."""
+        """Remove outputs that are safe, or that the profile keeps as they are. Never raises."""
         driven = self._driven.get(bus, {})
         known = [output for output in outputs if output in driven]
         for output in known:
@@ -306,14 +304,15 @@ class OutputsFile:
             self._write()
 
     def flush(self) -> None:
-        """Try once more to write what could not be written; for the end."""
+        """Write the file once more if the last write failed; for the end of the runtime."""
         if self.failure is not None:
             self._write()
 
     def _write(self) -> bool:
-        """Replace the file by what is so now; False, with `failure` set, if that cannot be done.
+        """Replace the file by the present list; return False, with `failure` set, if that fails.
 
-        A few hundred bytes to the page cache: microseconds, and in the event loop, since what follows depends on it.
+        A few hundred bytes to the page cache take microseconds. It runs in the event loop, because the output must not
+        be driven before it is written down.
         """
         if self.path is None:
             return True
@@ -332,7 +331,7 @@ class OutputsFile:
 
 
 def _replace(path: Path, outputs: Mapping[str, list[Hashable]]) -> None:
-    """Put a new file in the place of the old one, or none where there is nothing to say."""
+    """Replace the file, or remove it if no output is driven."""
     if not outputs:
         path.unlink(missing_ok=True)
     else:
@@ -340,7 +339,7 @@ def _replace(path: Path, outputs: Mapping[str, list[Hashable]]) -> None:
 
 
 def _parse(content: bytes) -> dict[str, tuple[Hashable, ...]]:
-    """The outputs in a file's content. Raises ValueError."""
+    """Parse a file's content into outputs by bus id. Raises ValueError."""
     document: Any = orjson.loads(content)
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         raise ValueError("not a list of driven outputs that this release knows")

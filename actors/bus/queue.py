@@ -1,8 +1,38 @@
-"""Who may use a bus next: tickets, and the bounded queue with priorities and leases that holds them.
+"""Tickets, and the bounded queue with priorities and leases that decides which ticket a bus begins next.
 
-It decides order and admission, and nothing else: it runs no driver, keeps no time and never waits. A ticket is a slot
-whose `abort` is the bus contract in one method: cancelled while it queues, it leaves and never begins; begun, it
-cannot be withdrawn, and whoever asked stays until the outcome is there.
+This module decides order and admission only. It runs no driver, keeps no time and never waits; `actor.Bus` does that.
+
+Theory of operation. A ticket is one transaction that a task asks of a bus, or one lease on the bus. It is also a
+`Slot`: the requester waits in `ticket.get()`, and the bus fills the slot. Its states, which only move forward:
+
+    QUEUED ----> BEGUN ----> DONE        begun by the bus, answered by the bus
+       |
+       +-------> WITHDRAWN               by `Ticket.abort`, when the requester is cancelled
+       +-------> DONE                    refused by the bus, which is wedged, down or closed: it never begins
+
+A lease is a ticket without an operation: it is answered when it begins and stays BEGUN; `release` ends it.
+
+
+The bus contract is `Ticket.abort`, which Trio calls when the task that waits in `get()` is cancelled:
+
+- QUEUED: the ticket is withdrawn and never begins. The requester's wait ends at once. The hardware is untouched.
+- BEGUN: the ticket cannot be withdrawn. `abort` returns False, so the cancelled task keeps waiting until the bus has
+  filled the slot. It then has the true outcome, and no transaction is ever torn: a requester never ends while its
+  operation still moves the hardware. `on_cancel` may ask a long operation to end early.
+- A `SafeStateTicket` lets its requester go and stays in the queue: the outputs must reach their safe state anyway.
+
+Who calls what. Everything here runs in the Trio thread, and no method has a checkpoint, so each call is atomic for
+other tasks. Requesters create tickets and pass them to `Bus.request`. Only the bus calls `put`, `take`, `grant`,
+`release` and `refuse_all`, and only the bus sets BEGUN and DONE. Only `abort` sets WITHDRAWN.
+
+What is guaranteed:
+
+- Every ticket that was put is filled or failed exactly once, or withdrawn. The bus answers even when it crashes.
+- Order: tickets that must run; then, under a lease, those of its holder; else by priority, then first come, first
+  served.
+- A withdrawn ticket frees its place (`depth`) at once. Its entry stays in the heap until `take` passes over it, or
+  until `put` sweeps a heap that has grown to twice the bound.
+- Neither the bound nor a lease holds up a `must_run` ticket: it takes back an effect that has started.
 """
 
 from __future__ import annotations
@@ -27,10 +57,10 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class Requester:
-    """On whose behalf a bus is used: what a colleague who finds it busy may be told, and who owns driven outputs.
+    """The session and task that use a bus: named in the refusal of another task, and as holder of driven outputs.
 
-    With a `deadman` (a heartbeat, or `on_disconnect: "close"`) the session goes on holding an output that another one
-    sets: the end of either brings it to its safe state.
+    With a `deadman` (a heartbeat, or `on_disconnect: "close"`) the session goes on holding an output that another
+    session sets: the end of either session brings the output to its safe state.
     """
 
     session_id: str
@@ -41,12 +71,12 @@ class Requester:
 
 @frozen(eq=False)
 class GiveBack:
-    """What a transaction that takes an effect back says of the output.
+    """The output that a transaction gives back when it takes an effect back, and the session that gets it.
 
-    `output` may be a callable, asked when the turn has come; None then: another transaction takes the effect back.
-    `held` has the sessions that held the outputs of this step before it. With `borrowed` the step has not set the
-    output. Where the former holder has ended, the bus calls `instead` in place of the transaction's own operation, and
-    brings the output to its safe state.
+    `output` may be a callable, which the bus calls when the transaction begins; if it returns None, another transaction
+    takes the effect back. `held` maps each output of this step to the session that held it before the step. With
+    `borrowed` the step has not set the output. If the former holder has ended, the bus brings the output to its safe
+    state and calls `instead`, in place of the transaction's own operation.
     """
 
     output: Hashable | Callable[[], Hashable | None]
@@ -60,12 +90,12 @@ class GiveBack:
         return self.held.get(output, self.session_id)
 
     def taken_by(self, output: Hashable) -> str:
-        """Return the session that must still be the last to have set an output: a later set has the say."""
+        """Return the session that must still be the last to have set an output: a later set by another one wins."""
         return self.held_by(output) if self.borrowed else self.session_id
 
 
 class State(enum.Enum):
-    """Where a ticket is in its life; it only moves down this list."""
+    """The states of a ticket; see the module's theory of operation."""
 
     QUEUED = 0
     BEGUN = 1
@@ -119,11 +149,11 @@ class Ticket(Slot[Any]):
         """The session to which the output that this drives goes back, if its effect is taken back."""
         self.must_run = must_run
         self.on_cancel = on_cancel
-        """Asks a transaction that has begun to end early; it returns what became of it all the same."""
+        """Asks a transaction that has begun to end early. The transaction still returns its outcome."""
         self.state = State.QUEUED
         self.order = 0
         self.asked_at = 0.0
-        """When it was asked for; not set for a transaction that ran there and then."""
+        """The Trio time of the request; not set for a transaction that ran in place."""
         self.begun_at = 0.0
         self.queue: TicketQueue | None = None
 
@@ -133,8 +163,12 @@ class Ticket(Slot[Any]):
         return self.order < other.order
 
     def abort(self) -> bool:
-        """The asker is cancelled: a ticket that queues is withdrawn, one that has begun keeps its asker."""
+        """Withdraw a ticket that is queued; return False for one that has begun, so that its requester keeps waiting.
+
+        Called when the requester is cancelled.
+        """
         if self.state is not State.QUEUED:
+            # It may be moving the hardware now. Ending the wait here would leave the requester without its outcome.
             if self.on_cancel is not None:
                 self.on_cancel()
             return False
@@ -145,24 +179,24 @@ class Ticket(Slot[Any]):
 
 
 class SafeStateTicket(Ticket):
-    """A ticket that keeps its place though nobody waits for it any more: outputs must reach their safe state."""
+    """A ticket that keeps its place after its requester has stopped waiting: outputs must reach their safe state."""
 
     __slots__ = ("alone", "outputs")
 
     def __init__(self, requester: Requester, *, limit: float, alone: bool) -> None:
         super().__init__(partial(_make_safe, []), requester, limit=limit, must_run=True)
         self.alone = alone
-        """True when nobody waits for the outcome, so that the bus itself must tell of it."""
+        """True when no task waits for the outcome, so that the bus itself must record it."""
         self.outputs: list[Hashable] = []
 
     def begin(self, outputs: list[Hashable]) -> Callable[[Driver], Any]:
-        """The ticket's turn has come, and these are the outputs; returns the operation."""
+        """Note the outputs that are due now that the ticket begins; return the operation."""
         self.outputs = outputs
         self.op = partial(_make_safe, outputs)
         return self.op
 
     def abort(self) -> bool:
-        """Let the asker go; the ticket stays."""
+        """Let the requester go; the ticket stays in the queue."""
         return True
 
 
@@ -172,7 +206,7 @@ def _make_safe(outputs: list[Hashable], driver: Driver) -> Any:
 
 @frozen(eq=False)
 class WentSafe:
-    """The outcome of `make_safe_instead`: what the driver reports; nothing for an output that the profile keeps."""
+    """The outcome of `make_safe_instead`: the driver's reports; none for an output that the profile keeps."""
 
     reports: Any
     value: Any = None
@@ -181,9 +215,9 @@ class WentSafe:
 def make_safe_instead(
     op: Callable[[Any], Any], instead: Callable[[], None] | None, output: Hashable, driver: Driver
 ) -> Any:
-    """Bring an output to its safe state in place of taking an effect back by `op`; a transaction.
+    """Bring an output to its safe state instead of taking an effect back by `op`; the operation of a transaction.
 
-    An output with `hold = "keep"` has no safe state: its level outlives the session that set it, and is restored.
+    An output with `hold = "keep"` has no safe state: its level outlives the session that set it, so `op` restores it.
     """
     reports = driver.make_safe([output])
     if iscoroutine(reports):
@@ -210,9 +244,9 @@ async def _make_safe_instead(
 class TicketQueue:
     """The tickets that wait for one bus.
 
-    Order: `must_run` tickets first (they take a started effect back, so neither bound nor lease holds them up); then,
-    while the bus is leased, only its holder's, which the bound does not hold up either: those who wait for the end of
-    the lease must not keep its holder out; else by priority, then first come.
+    Order: `must_run` tickets first, which neither bound nor lease holds up, because they take a started effect back.
+    Then, while the bus is leased, only those of the lease's holder. The bound does not hold these up either: tickets
+    that wait for the end of the lease must not keep its holder out. Else by priority, then first come, first served.
     """
 
     __slots__ = ("_bound", "_heap", "_holders", "_must", "_order", "depth", "lease")
@@ -225,15 +259,15 @@ class TicketQueue:
         self._order = 0
         self.depth = 0
         self.lease: Ticket | None = None
-        """The ticket whose asker holds the bus exclusively."""
+        """The ticket whose requester holds the bus exclusively."""
 
     @property
     def full(self) -> bool:
-        """True when another ticket would be one too many."""
+        """True when the bound leaves no room for another ticket."""
         return self.depth >= self._bound
 
     def put(self, ticket: Ticket) -> None:
-        """Let a ticket wait. Raises ResourceBusy at once when the queue is full."""
+        """Add a ticket. Raises ResourceBusy at once when the queue is full."""
         if ticket.must_run:
             self._must.append(ticket)
         else:
@@ -246,7 +280,7 @@ class TicketQueue:
                 self._holders.append(ticket)
             else:
                 if len(self._heap) > 2 * self._bound:
-                    # Withdrawn tickets are passed over when their turn comes, which behind a long lease is never.
+                    # `take` passes over withdrawn tickets, but behind a long lease it never reaches the heap.
                     self._heap = [waiting for waiting in self._heap if waiting.state is State.QUEUED]
                     heapify(self._heap)
                 heappush(self._heap, ticket)
@@ -255,29 +289,29 @@ class TicketQueue:
 
     @property
     def must_wait(self) -> bool:
-        """True while a ticket waits that must run."""
+        """True while a `must_run` ticket waits."""
         return bool(self._must)
 
     def standing(self, session_id: str) -> SafeStateTicket | None:
-        """The ticket that waits for the safe state of a session's outputs, if there is one."""
+        """Return the queued ticket that brings a session's outputs to their safe state, or None."""
         for ticket in self._must:
             if type(ticket) is SafeStateTicket and ticket.requester.session_id == session_id:
                 return ticket
         return None
 
     def would_begin(self, ticket: Ticket) -> bool:
-        """True when nothing is in the way of a ticket: nobody waits, and the bus is not somebody else's."""
+        """Return True if no ticket waits, and no other requester has leased the bus."""
         if self._heap or self._must or self._holders:
             return False
         return self.lease is None or ticket.must_run or self.lease.requester is ticket.requester
 
     def withdrawn(self, ticket: Ticket) -> None:
-        """A ticket's asker has gone; its place is free at once."""
+        """Free the place of a ticket that was withdrawn."""
         if not ticket.must_run:
             self.depth -= 1
 
     def take(self) -> Ticket | None:
-        """The next ticket to begin, or None. A lease that is taken is granted by the caller through `grant`."""
+        """Remove and return the next ticket to begin, or None. The caller passes a lease (`op` None) to `grant`."""
         while self._must:
             ticket = self._must.popleft()
             if ticket.state is State.QUEUED:
@@ -297,7 +331,7 @@ class TicketQueue:
         return None
 
     def grant(self, ticket: Ticket) -> None:
-        """The bus is `ticket.requester`'s alone until `release`."""
+        """Give the bus to `ticket.requester` alone, until `release`."""
         self.lease = ticket
 
     def release(self, ticket: Ticket) -> None:
@@ -306,7 +340,7 @@ class TicketQueue:
             self.lease = None
 
     def refuse_all(self, *, for_good: bool = False) -> list[Ticket]:
-        """Take out every ticket, in order, for a bus that cannot serve it; those that must run only `for_good`."""
+        """Remove and return every ticket, in order, for a bus that cannot serve it; `must_run` ones only `for_good`."""
         refused = sorted(t for t in (*self._holders, *self._heap) if t.state is State.QUEUED)
         self._holders.clear()
         self._heap.clear()

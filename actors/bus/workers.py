@@ -1,9 +1,9 @@
-"""Where a bus's transactions run: in its task, in its own thread, or in a shielded child task (see `Style`).
+"""Workers, which run a bus's transactions: in the bus's task, in its own thread, or in a shielded child task.
 
-A worker takes one callable at a time and answers through a slot. It keeps no time and decides nothing. A thread belongs
-to one bus lane for the bus's whole life, so that a driver is always called from the same thread and a blocked one holds
-up nobody else. Opening and closing a driver that may block are here too: in threads of their own, and never under a
-call.
+The driver's `Style` chooses. A worker takes one callable at a time and answers through a slot. It keeps no time and
+decides no order. A thread belongs to one bus lane for the bus's whole life: a driver is always called from the same
+thread, and a blocked driver holds up no other bus. This module also opens and closes drivers that may block: in threads
+of their own, and never while a call is inside the driver.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ CLOSE_LIMIT = 2.0
 
 
 class Worker(Protocol):
-    """One lane's way to run a transaction."""
+    """The part of one lane that runs its transactions."""
 
     def submit(self, call: Callable[[], Any]) -> Slot[Any]:
-        """Begin; the slot carries the value or the exception."""
+        """Begin a call; the slot carries its value or its exception."""
         ...
 
     def close(self) -> None:
-        """Take no more; does not wait for what is running."""
+        """Take no more calls; does not wait for the one that is running."""
 
     def abandon(self) -> None:
-        """The process is ending and cannot wait: give up what is still running."""
+        """Give up the call that is still running, because the process is ending and cannot wait."""
 
     def join(self) -> None:
-        """Wait, in another thread and after `close`, until nothing of this lane uses the driver any more."""
+        """Wait until this lane no longer uses the driver; called in another thread, after `close`."""
 
 
 def open_worker(driver: Driver, nursery: trio.Nursery) -> Worker | None:
-    """The worker that the driver's style asks for; None: operations are bounded to microseconds, call them in place."""
+    """Return a worker of the driver's style; None if operations are bounded to microseconds and are called in place."""
     if driver.style is Style.INLINE:
         return None
     if driver.style is Style.ASYNC:
@@ -63,7 +63,7 @@ _turns: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 
 
 def _turns_on(device: str) -> threading.Lock:
-    """The lock of a device that several buses share."""
+    """Return the lock of a device that several buses share."""
     turns = _turns.get(device)
     if turns is None:
         turns = _turns[device] = threading.Lock()
@@ -71,7 +71,7 @@ def _turns_on(device: str) -> threading.Lock:
 
 
 class TaskWorker:
-    """Operations are coroutines: each runs in a child task that no cancellation reaches."""
+    """A worker for operations that are coroutines: each runs in a child task that no cancellation reaches."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -92,49 +92,49 @@ class TaskWorker:
         with scope:
             result = await outcome.acapture(whole)
             if not scope.cancel_called:
-                # What was abandoned is not answered: nobody waits for it any more.
+                # Nothing waits for a call that was abandoned.
                 _answer(slot, result)
 
     def close(self) -> None:
-        """The nursery outlives the lane's last transaction."""
+        """Do nothing: the nursery outlives the lane's last transaction."""
 
     def abandon(self) -> None:
-        """Break off the coroutine: its process is ending."""
+        """Cancel the coroutine, because the process is ending."""
         self._scope.cancel()
 
     def join(self) -> None:
-        """Nothing to wait for: the nursery has ended."""
+        """Return at once: the nursery has ended."""
 
 
 class ThreadWorker:
-    """Operations block: they run in a thread of this lane's own.
+    """A worker for operations that block: they run in a thread of this lane's own.
 
-    The thread is a daemon thread: one that is stuck in the kernel for ever must not keep the process from ending.
+    It is a daemon thread: one that is stuck in the kernel for ever must not keep the process from ending.
     """
 
     def __init__(self, turns: threading.Lock | None = None) -> None:
         self._turns = turns
-        """Held while a call runs: the device is another bus's, too."""
+        """Held while a call runs, if another bus uses the same device."""
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Slot[Any]] | None] = SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.Thread(target=self._loop, name="hearth-bus", daemon=True)
         self._thread.start()
 
     def submit(self, call: Callable[[], Any]) -> Slot[Any]:
-        """Hand the call to the thread."""
+        """Pass the call to the thread."""
         slot: Slot[Any] = Slot()
         self._jobs.put((call, slot))
         return slot
 
     def close(self) -> None:
-        """The thread ends after what it is running."""
+        """Let the thread end after the call that it is running."""
         self._jobs.put(None)
 
     def abandon(self) -> None:
-        """The thread cannot be stopped; it ends with the process."""
+        """Do nothing: the thread cannot be stopped, and ends with the process."""
 
     def join(self) -> None:
-        """Wait for the thread, which may be inside a call that was given up."""
+        """Wait for the thread to end; it may be inside a call that was given up."""
         self._thread.join()
 
     def _loop(self) -> None:
@@ -161,7 +161,7 @@ def _answer(slot: Slot[Any], result: outcome.Outcome[Any]) -> None:
 
 
 async def open_driver(driver: Driver) -> None:
-    """Open a driver. Raises what its `open` raises."""
+    """Open a driver, in a thread if it may block. Raises what its `open` raises."""
     if driver.style is not Style.THREAD and not driver.opens_in_thread:
         driver.open()
         return
@@ -169,8 +169,8 @@ async def open_driver(driver: Driver) -> None:
     try:
         await opening.wait()
     except trio.Cancelled:
-        # A device that hangs while it is opened must not keep the process from ending; where that is not the end of the
-        # process, it must not be left open either.
+        # A device that hangs while it is opened must not keep the process from ending. If the process goes on, the
+        # device must not be left open either.
         Background(partial(_close_once_open, opening, driver), "hearth-close")
         raise
 
@@ -178,7 +178,8 @@ async def open_driver(driver: Driver) -> None:
 async def close_driver(bus_id: str, driver: Driver, workers: Sequence[Worker], *, wait: bool) -> None:
     """Close a driver whose lanes have ended. Raises what its `close` raises.
 
-    Before it is closed it cannot be opened again; the end of the runtime waits for `CLOSE_LIMIT`, or does not `wait`.
+    The bus waits for the close, because the driver cannot be opened again before it. When the runtime ends, the wait is
+    at most `CLOSE_LIMIT` seconds; without `wait` there is none.
     """
     if driver.style is not Style.THREAD and not driver.opens_in_thread:
         driver.close()
@@ -197,13 +198,13 @@ async def close_driver(bus_id: str, driver: Driver, workers: Sequence[Worker], *
 
 
 def _close_once_open(opening: Background[None], driver: Driver) -> None:
-    """Close a driver whose opening was given up, as soon as it has been opened after all."""
+    """Close a driver whose opening was given up, as soon as `open` returns."""
     if opening.join():
         driver.close()
 
 
 def _close_after(workers: Sequence[Worker], driver: Driver) -> None:
-    """Close a driver once no thread is inside a call to it: one that was given up may still return."""
+    """Close a driver once no thread is inside a call to it; a call that was given up may still return."""
     for worker in workers:
         worker.join()
     driver.close()
