@@ -1,6 +1,6 @@
 """All tests that need the guest, in as many boots as they need: `make test-hardware`.
 
-    python tests/hardware/suite.py [--coverage] [PYTEST ARGUMENTS...]
+    python tests/hardware/suite.py [--coverage | --proof] [PYTEST ARGUMENTS...]
 
 The boots run side by side, since most of their time is waiting; what each printed is shown whole when it has ended.
 They are this folder's tests and the drivers' contract suites, whose benches stand on the kernel's devices there, in
@@ -9,7 +9,8 @@ about amounts and would only be slowed down by a measurement of coverage. The ex
 failed. Where no guest can run, one line says why and what to do about it, and the exit status is 0.
 
 With --coverage, what the guests measured is left beside what the host did, for `coverage combine`; `.guest/ran` says
-that all of it is there.
+that all of it is there. Only the boots that are measured are made then: the others, with days of virtual time and the
+amounts, are those of --proof. `make test` makes the first kind, and `make proof` the second.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _DAEMONS = ("bench", "boards", "bus_contract_wire", "contention", "daemon", "lif
 
 @frozen
 class Part:
-    """One boot: its name, the words for the kernel, the tests, and whether their coverage is measured."""
+    """One boot: its name, the words for the kernel, the tests, and whether `make test` makes it and measures it."""
 
     name: str
     append: Sequence[str]
@@ -71,7 +72,7 @@ def parts() -> list[Part]:
     return [
         Part("daemons", [], [*ordinary, *names(daemons)]),
         Part("drivers", [], [*ordinary, *names(others)]),
-        Part("virtual-time", ["time-travel=inf-cpu"], ["-v", "-m", "virtual_time", "tests/hardware"]),
+        Part("virtual-time", ["time-travel=inf-cpu"], ["-v", "-m", "virtual_time", "tests/hardware"], measured=False),
         Part("unmeasured", [], ["-v", "-m", "unmeasured", "tests/hardware"], measured=False),
     ]
 
@@ -79,7 +80,7 @@ def parts() -> list[Part]:
 def boot(part: Part, extra: Sequence[str], *, coverage: bool) -> int:
     """Run one part, show what it printed, and return its exit status."""
     python = [sys.executable]
-    if coverage and part.measured:
+    if coverage:
         python += ["-m", "coverage", "run", f"--data-file={OUT}/.coverage.{part.name}"]
     pytest = ["-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={OUT}/{part.name}.xml"]
     command = [*python, *pytest, "-o", f"faulthandler_timeout={_STUCK}", *part.tests, *extra]
@@ -103,7 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="suite.py", description=__doc__, formatter_class=form)
-    parser.add_argument("--coverage", action="store_true", help="measure it")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--coverage", action="store_true", help="only the boots that are measured, and measure them")
+    which.add_argument("--proof", action="store_true", help="only the boots that are not measured")
     parsed, extra = parser.parse_known_args(arguments)
     shutil.rmtree(OUT, ignore_errors=True)
     try:
@@ -113,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     OUT.mkdir()
     print(f"hardware tests: each boot is shown when it has ended; meanwhile: tail -f {OUT}/*.log", flush=True)
-    boots = parts()
+    boots = [part for part in parts() if part.measured or not parsed.coverage]
+    boots = [part for part in boots if not (part.measured and parsed.proof)]
     with ThreadPoolExecutor(len(boots)) as side_by_side:
         codes = list(side_by_side.map(lambda part: boot(part, extra, coverage=parsed.coverage), boots))
     failed = {part.name: code for part, code in zip(boots, codes, strict=True) if code != 0}

@@ -1,6 +1,6 @@
 """Raw I2C on the kernel's adapters: one exchange stays one, however many messages it has, and addresses of ten bits."""
 
-from contextlib import closing
+from functools import partial
 
 import pytest
 import trio
@@ -123,35 +123,34 @@ def test_a_long_message_crosses_the_wire_whole_and_in_order(size):
 
 
 def test_a_read_from_a_register_is_one_exchange_that_another_user_of_the_adapter_cannot_come_into():
-    # Each of them moves the pointer: an exchange that came in between would make the other read the wrong cell. The
-    # other user is a program that takes no lock: a second hearthd would be refused the adapter.
+    # Each of them moves the pointer: whoever came in between would make the other read the wrong cell.
     memory = Memory()
     memory.cells[0x10], memory.cells[0x20] = 1, 2
     with Mcp2221({MEMORY: memory}) as adapter:
 
-        driver = LinuxI2c(adapter.bus)
+        def with_hearth(driver):
+            (cell,) = driver.transfer(MEMORY, [Write(b"\x10"), Read(1)])
+            return cell
 
-        def by_hearth(register):
-            return driver.transfer(MEMORY, [Write(bytes([register])), Read(1)])
+        def without(bus):
+            read = i2c_msg.read(MEMORY, 1)
+            bus.i2c_rdwr(i2c_msg.write(MEMORY, [0x20]), read)
+            return next(iter(read))
 
-        def by_another(register):
-            answer = i2c_msg.read(MEMORY, 1)
-            bus.i2c_rdwr(i2c_msg.write(MEMORY, [register]), answer)
-            return bytes(answer)
-
-        async def reader(read, register, value):
+        async def reader(read, value):
             for _ in range(40):
-                assert await trio.to_thread.run_sync(read, register) == bytes([value])
+                assert await trio.to_thread.run_sync(read) == value
 
         async def both():
-            with trio.fail_after(60):
+            driver = LinuxI2c(adapter.bus)
+            driver.open()
+            with SMBus(adapter.bus) as bus, trio.fail_after(60):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(reader, by_hearth, 0x10, 1)
-                    nursery.start_soon(reader, by_another, 0x20, 2)
+                    nursery.start_soon(reader, partial(with_hearth, driver), 1)
+                    nursery.start_soon(reader, partial(without, bus), 2)
+            driver.close()
 
-        driver.open()
-        with closing(driver), SMBus(adapter.bus) as bus:
-            trio.run(both)
+        trio.run(both)
         assert all(exchange.whole and len(exchange.messages) == 2 for exchange in adapter.chip.log)
         assert len(adapter.chip.log) == 80
 
