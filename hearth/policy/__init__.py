@@ -1,6 +1,6 @@
-"""Who may do what: principals, rules, rates and the path guard (draft §12; design §6).
+"""Authorization: principals, policy rules, rate limits, memory quotas and the path guard (draft §12).
 
-Policy is pure: it decides, takes the time as an argument, and keeps no state but the token buckets of
-sessions and principals. It knows no carrier, no session and no actor. `paths`, `loopback` and `principal`
-alone ask the machine: only the kernel can say where a path leads, and who calls.
+The rules are pure: they decide, take the time as an argument, and keep no state but the token buckets of sessions and
+principals. They know no carrier, no session and no actor. Only `paths`, `loopback` and `principal` make system calls,
+because only the kernel can say where a path leads and who the peer is.
 """

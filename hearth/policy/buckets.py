@@ -1,6 +1,6 @@
-"""One rate for each of many names: token buckets that are made when a name is first seen and forgotten when full.
+"""Token buckets of one rate for many names: made when a name is first used, deleted when full again.
 
-Names come from outside (principals, addresses), so their number is bounded. Reads no clock.
+Names come from outside (principals, addresses), so their number is bounded. This module reads no clock.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from hearth.errors import RateLimited
 from hearth.policy.rules import Rate, TokenBucket
 
 MOST_NAMES: Final = 1000
-"""Names that have a bucket of their own; past that, the others share one."""
+"""Names that have a bucket of their own. Further names share one bucket."""
 
 
 def too_often(what: str, rate: Rate, wait_s: float) -> RateLimited:
-    """The error for a principal that has to wait so long."""
+    """Return the error for a principal that has to wait `wait_s` seconds."""
     milliseconds = math.ceil(wait_s * 1000)
     reason = f"{what} of one principal are limited to {rate}: try again in {milliseconds} ms"
     return RateLimited(reason, data={"rate": str(rate), "reason": reason, "retry_after_ms": milliseconds})
@@ -36,7 +36,7 @@ class Buckets:
         return len(self._buckets)
 
     def take(self, name: str, now: float) -> float:
-        """Take a token of this name's and return 0.0; or take none and return the seconds until there is one."""
+        """Take a token of this name and return 0.0; or take none and return the seconds until one is there."""
         bucket = self._buckets.get(name)
         if bucket is None:
             if len(self._buckets) >= MOST_NAMES:
@@ -47,5 +47,5 @@ class Buckets:
         return bucket.take(now)
 
     def forget(self, now: float) -> None:
-        """Forget the names whose buckets are full again: a new bucket is as good."""
+        """Delete the buckets that are full again: a new bucket is equal to them."""
         self._buckets = {name: bucket for name, bucket in self._buckets.items() if bucket.peek(now, bucket.burst)}

@@ -1,7 +1,7 @@
-"""Who owns the other end of a TCP connection on this machine, as the kernel knows it (NETLINK_SOCK_DIAG).
+"""The owner of the other end of a TCP connection on this machine, as the kernel reports it (NETLINK_SOCK_DIAG).
 
-This module owns that one question. It refuses to know what a principal is or may do, and to guess: whatever is not
-exactly the socket that was asked about, alive and owned, is a refusal.
+This module answers that one question. It knows no principals and no rights, and it does not guess: unless the kernel
+reports exactly the socket in question, alive and owned, the result is a refusal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hearth.errors import PermissionDenied
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _End: TypeAlias = tuple[_Address, int]
-"""Address and port of one end, an IPv4 address never in its IPv6 clothes."""
+"""Address and port of one end. An IPv4-mapped IPv6 address is written as IPv4."""
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -41,33 +41,33 @@ _ANSWER_SIZE = _HEADER.size + _STATE.size + _ID_SIZE + _COUNTS.size
 
 
 class Connected(Protocol):
-    """What is needed of a connected TCP socket."""
+    """The methods of a connected TCP socket that this module uses."""
 
     def getpeername(self) -> Any:
-        """Address and port of the other end, and more where it is IPv6."""
+        """Return address and port of the other end, and more for IPv6."""
 
     def getsockname(self) -> Any:
-        """The same of our end."""
+        """Return the same of our end."""
 
     def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes:
-        """A socket option's bytes."""
+        """Return a socket option's bytes."""
         ...
 
 
 def peer_uid(connected: Connected) -> int:
-    """The uid that owns the peer's socket of a TCP connection over a loopback address.
+    """Return the uid that owns the peer's socket of a TCP connection over a loopback address.
 
-    Why this is proof: the kernel is asked about exactly the socket that has our two addresses and ports the other way
-    round. While our end is open no other socket can complete a connection with these four numbers, and that our end
-    was still ESTABLISHED, with no FIN or RST received, is looked at after the answer. So the answer is about the
-    socket that our bytes come from. Its owner is whoever made it, as with a file; only root can change that.
+    Why this is proof: the request names exactly the socket that has our two addresses and ports the other way round.
+    While our end is open, no other socket can complete a connection with these four numbers. After the kernel's answer
+    this function checks that our end is still ESTABLISHED, with no FIN or RST received. So the answer is about the
+    socket that our bytes come from. A socket belongs to the user that created it, and only root can change that.
 
-    What it is not: it says who holds the socket, not who speaks through it. A proxy, an SSH tunnel or a web service
-    that can be talked into fetching an address calls as its own user; who listens behind one wants tokens.
+    Limits of the proof: it identifies the owner of the socket, not the origin of the bytes. A proxy, an SSH tunnel or a
+    web service that fetches addresses on request connects as its own user. Use tokens where one is in front.
 
-    It asks once, without waiting, which takes a fraction of a millisecond. Raises PermissionDenied with the reason: not
-    a loopback address, the peer has closed (the kernel then names uid 0 and inode 0, which must never pass for root),
-    or the kernel does not answer.
+    The function asks once, without waiting, which takes a fraction of a millisecond. Raises PermissionDenied with the
+    reason: not a loopback address, the peer has closed (the kernel then reports uid 0 and inode 0, which must never
+    pass for root), or the kernel does not answer.
     """
     try:
         ours, peer = _end(connected.getsockname()), _end(connected.getpeername())
@@ -83,7 +83,7 @@ def peer_uid(connected: Connected) -> int:
 
 
 def question(source: _End, destination: _End) -> bytes:
-    """The netlink message that asks about the TCP socket with this source and destination; nothing is listed."""
+    """Return the netlink message that asks about the TCP socket with this source and destination only."""
     family = socket.AF_INET if source[0].version == 4 else socket.AF_INET6
     body = b"".join(
         (
@@ -98,7 +98,7 @@ def question(source: _End, destination: _End) -> bytes:
 
 
 def uid_in(answer: bytes, source: _End, destination: _End) -> int:
-    """The owner in the kernel's answer to `question(source, destination)`. Raises PermissionDenied."""
+    """Return the owner in the kernel's answer to `question(source, destination)`. Raises PermissionDenied."""
     if len(answer) < _HEADER.size:
         raise _refused("the kernel's answer about the peer is too short")
     length, kind, _flags, seq, _port = _HEADER.unpack_from(answer)
@@ -120,8 +120,8 @@ def uid_in(answer: bytes, source: _End, destination: _End) -> int:
 
 
 def _ask(message: bytes) -> bytes:
-    # The kernel puts its answer into our queue before `send` returns, so nothing here ever waits. What has no address
-    # goes to the kernel; a confined daemon sends to none.
+    # The kernel puts its answer into our queue before `send` returns, so nothing here ever waits. A netlink message
+    # without an address goes to the kernel. A confined daemon may send to no address.
     try:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as netlink:
@@ -135,7 +135,7 @@ def _ask(message: bytes) -> bytes:
 
 
 def _end(name: Any) -> _End:
-    """An end from what a socket says of it; a link-local address comes with a zone, which no loopback has."""
+    """Return an end from the address that a socket reports; a loopback address has no zone."""
     host, port = name[0], name[1]
     return _plain(ipaddress.ip_address(host.partition("%")[0]).packed), port
 

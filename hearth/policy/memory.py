@@ -1,22 +1,22 @@
-"""How much memory may be kept for each principal, and for all of them ([limits] max_retained_bytes and …_total_bytes).
+"""Memory quotas for each principal and for all principals ([limits] max_retained_bytes and …_total_bytes).
 
-Theory of operation. Whoever keeps something for a client past the turn in which it came (a session, a live task and its
-arguments, an ended task's snapshot, an event history, an idempotency key, a subscription, an unsent answer, a request
-that is not answered yet) charges its principal's `Account` and releases exactly the same when it lets go. All accounts
-are used from the one thread of the event loop, so there are no locks.
+Theory of operation. A component that keeps something for a client beyond the current request (a session, a live task
+and its arguments, an ended task's snapshot, an event history, an idempotency key, a subscription, an unsent answer, an
+unanswered request) charges its principal's `Account`, and releases exactly the same amount when it deletes it. All
+accounts are used from the one thread of the event loop, so there are no locks.
 
-- `charge` is asked before any work is done, and raises QueueFull where the budget would be exceeded.
-- `add` never refuses. It is for what follows from something that was accepted and has room reserved (events of a
-  running task) or is small and bounded (the answer that says QUEUE_FULL). It may exceed the budget; then `charge`
+- `charge` is called before any work is done, and raises QueueFull if the quota would be exceeded.
+- `add` never refuses. It is for what follows from something that was accepted and has memory reserved (events of a
+  running task), or is small and bounded (the answer that says QUEUE_FULL). It may exceed the quota; then `charge`
   refuses.
-- Ended tasks give way first. Each registers itself as `Droppable`; where room is needed the oldest of the principal
-  goes, and where the total is exceeded, the oldest of the principal that keeps most. What runs is never ended for its
-  memory.
+- Ended tasks are dropped first. Each registers itself as `Droppable`. If a principal needs memory, its oldest ended
+  task is dropped; if the total is exceeded, the oldest of the principal that keeps most. Memory pressure never ends
+  running work.
 
-An account exists as long as somebody refers to it, so a principal that keeps nothing costs nothing.
+An account exists as long as something refers to it, so a principal that keeps nothing costs nothing.
 
 Sizes are those of the Python objects and not of the bytes on the wire: 29 MiB of small requests once grew the daemon by
-715 MiB. tests/actors/test_memory_budget.py holds the constants against tracemalloc.
+715 MiB. tests/actors/test_memory_budget.py checks the constants against tracemalloc.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ SESSION_BYTES: Final = 12 << 10
 CONNECTION_BYTES: Final = 14 << 10
 """A connection: two Trio tasks, a carrier, a framer. WebSocket's take twice that, and so does TLS, in OpenSSL."""
 TASK_BYTES: Final = 8 << 10
-"""A live task without its steps: its Trio task with frames and scopes, and what waits in the journal and on a bus."""
+"""A live task without its steps: its Trio task with frames and scopes, its journal entries and its bus ticket."""
 STEP_BYTES: Final = 1024
 """A step of a live task: its state, its hashes, its records, and its place in the snapshot."""
 EVENT_BYTES: Final = 640
 """An event with a small result, and its place in a history."""
 SMALL_RESULT: Final = 256
-"""Bytes of a result for which STEP_BYTES and EVENT_BYTES have room: it is kept whatever the budget says."""
+"""Bytes of a result that STEP_BYTES and EVENT_BYTES include: such a result is kept even over quota."""
 ENDED_BYTES: Final = 1024
 """An ended task beside its snapshot and its events."""
 KEY_BYTES: Final = 512
 """An idempotency key beside its text."""
 FEED_BYTES: Final = 400
-"""A subscription to one task: a cursor, and its places in the history and in the outbox."""
+"""A subscription to one task: a cursor, and its entries in the history and in the send queue."""
 JOB_BYTES: Final = 32 << 10
 """A whole job (HCP) beside its payload, its messages and its session: its plan's state, a Trio task, its account."""
 MCP_CLIENT_BYTES: Final = 232 << 10
@@ -58,31 +58,31 @@ MCP_CLIENT_BYTES: Final = 232 << 10
 MCP_CALL_BYTES: Final = 16 << 10
 """A call that may become an MCP task, beside its request: two Trio tasks, its channel, a result of SMALL_OUTCOME."""
 SMALL_OUTCOME: Final = 4096
-"""Bytes of an MCP task's result for which MCP_CALL_BYTES has room: it is kept whatever the budget says."""
+"""Bytes of an MCP task's result that MCP_CALL_BYTES includes: such a result is kept even over quota."""
 MCP_WATCH_BYTES: Final = 12 << 10
-"""A subscription to a resource, beside its URI: a poller with its look, and who is told."""
+"""A subscription to a resource, beside its URI: a poller with its last content, and its subscribers."""
 HTTP_REQUEST_BYTES: Final = 40 << 10
 """An HTTP request of MCP that is being served, beside its body: its connection, Trio tasks, headers, a stream."""
 ANSWER_BYTES: Final = 96
-"""An answer that waits, beside its text."""
+"""A queued answer, beside its text."""
 SMALL: Final = 16 << 10
-"""Bytes of a request, or an answer, that a principal without room may still have: it must be able to make some."""
+"""Bytes of a request or an answer that a principal over quota may still have: it needs them to free memory."""
 
 
 def text_bytes(*texts: str | None) -> int:
-    """How many bytes texts take, with the UTF-8 form that Python keeps beside one, and a copy in a snapshot."""
+    """Return the bytes that texts take, with the UTF-8 form that Python keeps beside one, and a copy in a snapshot."""
     return sum(3 * sys.getsizeof(text) for text in texts if text is not None)
 
 
 class Droppable(Protocol):
-    """Something that is kept for convenience and gives way."""
+    """A kept object that may be dropped when memory is needed."""
 
     def drop(self) -> None:
-        """Let go of it: release what it was charged for, and withdraw it from the account."""
+        """Drop the object: release its charge and withdraw it from the account."""
 
 
 class Account:
-    """What is kept for one principal. Made by `MemoryBudget.for_principal`."""
+    """The memory kept for one principal. Made by `MemoryBudget.for_principal`."""
 
     __slots__ = ("__weakref__", "_budget", "_droppable", "used")
 
@@ -93,17 +93,17 @@ class Account:
         """Bytes."""
 
     def charge(self, size: int) -> None:
-        """Keep so many bytes more. Raises QueueFull, and then nothing is charged."""
+        """Charge `size` more bytes. Raises QueueFull, and then nothing is charged."""
         self.require(size)
         self.add(size)
 
     def require(self, size: int) -> None:
-        """Raise QueueFull if there is no room for so many bytes more."""
+        """Raise QueueFull if `size` more bytes do not fit."""
         if not self.fits(size):
             raise self.refusal(size)
 
     def add(self, size: int) -> None:
-        """Keep so many bytes more, whatever the budget says."""
+        """Charge `size` more bytes, even over quota."""
         self.used += size
         budget = self._budget
         budget.used += size
@@ -111,13 +111,13 @@ class Account:
             self.fits(0)
 
     def release(self, size: int) -> None:
-        """Keep so many bytes fewer."""
+        """Release `size` bytes."""
         self.used -= size
         self._budget.used -= size
         assert self.used >= 0, "more was released than was charged"
 
     def fits(self, size: int) -> bool:
-        """Whether there is room for so many bytes more, once ended tasks have given way."""
+        """Return True if `size` more bytes fit, after dropping ended tasks where needed."""
         budget = self._budget
         if size > budget.each or size > budget.total:
             return False
@@ -131,11 +131,11 @@ class Account:
 
     @property
     def full(self) -> bool:
-        """True while there is no room for anything but what makes room."""
+        """True while only requests that free memory may be accepted."""
         return not self.fits(SMALL)
 
     def refusal(self, size: int) -> QueueFull:
-        """Say which budget has no room for so many bytes, and what to do; counted."""
+        """Return the error that names the exceeded quota and its cure, and count the refusal."""
         budget = self._budget
         budget.refusals += 1
         if self.used + size > budget.each:
@@ -158,18 +158,18 @@ class Account:
             },
         )
 
-    # --- what gives way -----------------------------------------------------------------------------------------
+    # --- droppable objects ------------------------------------------------------------------------------------------
 
     def offer(self, droppable: Droppable) -> None:
-        """Register what may be dropped; what was registered first goes first."""
+        """Register an object that may be dropped. The one registered first is dropped first."""
         self._droppable[droppable] = None
 
     def withdraw(self, droppable: Droppable) -> None:
-        """It is kept no more."""
+        """Withdraw an object from the droppable ones."""
         self._droppable.pop(droppable, None)
 
     def drop_oldest(self) -> bool:
-        """Have the oldest give way; False if there is none."""
+        """Drop the oldest droppable object; return False if there is none."""
         droppable = next(iter(self._droppable), None)
         if droppable is None:
             return False
@@ -193,7 +193,7 @@ class MemoryBudget:
         self.used = 0
         """Bytes kept for all principals."""
         self.refusals = 0
-        """How often there was no room."""
+        """Count of refusals."""
         self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
     def for_principal(self, key: str) -> Account:
@@ -204,22 +204,22 @@ class MemoryBudget:
         return account
 
     def accounts(self) -> Iterable[Account]:
-        """All accounts that somebody refers to."""
+        """Return all accounts that are referred to."""
         return list(self._accounts.values())
 
     def drop_oldest(self) -> bool:
-        """Have the oldest ended task of the principal give way that keeps most; False if there is none."""
+        """Drop the oldest ended task of the principal that keeps most; return False if there is none."""
         droppable = [account for account in self._accounts.values() if account.gives_way]
         return bool(droppable) and max(droppable, key=lambda account: account.used).drop_oldest()
 
 
 def unlimited() -> Account:
-    """Return an account without a bound, for what belongs to no principal."""
+    """Return an account without a bound, for memory that belongs to no principal."""
     return MemoryBudget(float("inf"), float("inf")).for_principal("")
 
 
 class Retained:
-    """Memory that several may hold: it stays charged until the last of them has let go.
+    """Memory with several holders: it stays charged until the last of them calls `let_go`.
 
     It begins with one holder. `reserved` bytes are charged for it already, and are used up first.
     """
@@ -233,7 +233,7 @@ class Retained:
         self._holders = 1
 
     def grow(self, size: int) -> None:
-        """It has become so many bytes larger, or smaller."""
+        """Record that the memory has grown by `size` bytes, or shrunk if negative."""
         self._grown += size
         if self._grown > self._charged:
             more, self._charged = self._grown - self._charged, self._grown
@@ -241,19 +241,19 @@ class Retained:
                 self._account.add(more)
 
     def settle(self) -> None:
-        """It grows no more: release what was reserved and not used."""
+        """Release what was reserved and not used: the memory grows no more."""
         spare, self._charged = self._charged - self._grown, self._grown
         if self._holders:
             self._account.release(spare)
 
     def hold(self) -> None:
-        """One more keeps it."""
+        """Add a holder."""
         self._holders += 1
         if self._holders == 1:
             self._account.add(self._charged)
 
     def let_go(self) -> None:
-        """One of those who kept it does so no more."""
+        """Remove a holder."""
         self._holders -= 1
         if not self._holders:
             self._account.release(self._charged)

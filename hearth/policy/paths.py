@@ -1,8 +1,25 @@
-"""The path guard: which files a session may touch (draft §12.2; design §6).
+"""The path guard: it opens the files that a session may touch, and refuses all others (draft §12.2).
 
-It owns the allowed roots, as descriptors opened once at start, and turns a path from the wire into a
-descriptor beneath one of them, or into PermissionDenied. It trusts no path that it has looked at before: the
-check at submit is a courtesy, the open at use is the law. It reads, writes, lists and deletes nothing itself.
+Theory of operation. The attacker is an authenticated client with file tools, and any local process that may create,
+rename or link files beneath an allowed directory while a path is being opened. Guaranteed: the guard returns only
+descriptors of files that were, when they were opened, beneath a directory that `[files] read` (or `write`) allows for
+that access. A refusal is the same whether or not the file exists, so paths outside cannot be probed.
+
+- Roots are opened once, at start, as O_PATH descriptors. Renaming or replacing a root later does not move the guard.
+- A path is text until it is opened: it must be absolute, at most PATH_MAX bytes, without NUL, and must begin with a
+  spelling of a root (as configured, or its real path). The rest is opened relative to the root's descriptor.
+- The opening itself enforces the bound. `by_openat2` has the kernel do it (RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS);
+  `by_walk` opens one component at a time with O_NOFOLLOW from its parent's descriptor. Neither checks a name first and
+  opens it later, so a swap of a directory for a link between two steps (TOCTOU) changes nothing. A ".." or link that
+  leaves the root fails with EXDEV, a magic link of /proc or a link loop with ELOOP; both become PermissionDenied.
+- Only regular files and directories are opened. `open` first opens a path with O_PATH and looks at its type, because
+  merely opening a device can start it. It then opens the path for use and checks the type of that descriptor again.
+- Files are created with O_EXCL | O_NOFOLLOW in the parent's descriptor, so a link planted at the name is not followed.
+- `check` and `check_nowait` at submit only give early errors. The verdict that counts is made by the open at use.
+
+Not guarded: what an operator mounts beneath a root, and hard links, which are files beneath the root like any other.
+Read and write roots are separate; a write root gives no right to read. The guard reads, writes, lists and deletes
+nothing itself.
 """
 
 from __future__ import annotations
@@ -25,12 +42,9 @@ if TYPE_CHECKING:
 
 # --- opening beneath a directory ------------------------------------------------------------------------------------
 #
-# Opening a path that must stay beneath a directory: two mechanisms, one verdict.
-#
-# `by_openat2` lets the kernel decide (Linux 5.6 and later); `by_walk` does the same by hand, one component at a
-# time, for kernels and sandboxes that have no openat2. Both follow symbolic links that stay beneath the
-# directory, and fail with EXDEV for a path that leads out of it (a `..` too many, an absolute link) and with
-# ELOOP for a magic link of /proc or too many links. They know descriptors and nothing of roots, principals or access.
+# Two mechanisms with one result: `by_openat2` (Linux 5.6 and later) and `by_walk`, for kernels and sandboxes that have
+# no openat2. Both follow symbolic links that stay beneath the directory. They know descriptors, but no roots,
+# principals or kinds of access.
 
 _SYS_OPENAT2 = 437
 """The same number on every architecture, like all system calls since 5.1."""
@@ -40,29 +54,29 @@ _RESOLVE_CACHED = 0x20
 _MAX_LINKS = 40
 """The kernel's own limit (path_resolution(7))."""
 _ATTEMPTS = 128
-"""A `..` that races with a rename anywhere on the machine makes openat2 ask to be called again."""
+"""Attempts: openat2 fails with EAGAIN when a `..` races with a rename anywhere on the machine."""
 
 Beneath: TypeAlias = "Callable[[int, bytes, int], int]"
 """Opens `path` (relative, without NUL) beneath the directory `root`; the new descriptor is close-on-exec.
 
-Called with (root, path, flags); `flags` are those of open(2), without O_CREAT. Raises OSError: EXDEV and ELOOP as
-above, or what open(2) says.
+Called with (root, path, flags); `flags` are those of open(2), without O_CREAT. Raises OSError: EXDEV for a path that
+leaves the root, ELOOP for a magic link or too many links, or the errno of open(2).
 """
 
 
 def by_openat2(root: int, path: bytes, flags: int, /) -> int:
-    """`Beneath`, decided by the kernel in one system call."""
+    """Open as `Beneath`, checked by the kernel in one system call."""
     return _openat2(root, path, flags, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
 
 
 def from_cache(root: int, path: bytes, flags: int, /) -> int:
-    """`by_openat2` that never waits for a disk or a server: EAGAIN where it would have to (Linux 5.12)."""
+    """Open as `by_openat2`, but never wait for a disk or a server: EAGAIN where it would have to (Linux 5.12)."""
     return _openat2(root, path, flags, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | _RESOLVE_CACHED)
 
 
 @functools.cache
 def works(mechanism: Beneath) -> bool:
-    """Whether this process can use a mechanism: a kernel may be too old for it, or a sandbox forbid it."""
+    """Return True if this process can use a mechanism: a kernel may be too old for it, or a sandbox forbid it."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY)
     try:
         os.close(mechanism(root, b".", os.O_PATH))
@@ -74,11 +88,11 @@ def works(mechanism: Beneath) -> bool:
 
 
 def by_walk(root: int, path: bytes, flags: int, /) -> int:
-    """`Beneath`, by hand: every component is opened with O_NOFOLLOW from its directory's descriptor.
+    """Open as `Beneath`, without openat2: each component with O_NOFOLLOW from its directory's descriptor.
 
-    A link's text is walked like the path's own components, so nobody can swap a directory for a link between
-    the look and the step: what is entered is the descriptor that was looked at. A `..` goes back to the
-    directory the walk came from, and out of the root never.
+    A link's text is walked like the path's own components. No process can swap a directory for a link between a check
+    and its use, because the walk enters the very descriptor that it checked. A `..` goes back to the directory that the
+    walk came from, and never out of the root.
     """
     todo = _components(path)
     must_be_directory = _names_directory(path)
@@ -171,7 +185,7 @@ _SHOWN = 256
 _ESCAPES = (errno.EXDEV, errno.ELOOP)
 _WRITING = os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-"""What is neither a regular file nor a directory; a link is never what an open ends at."""
+"""Names of the file types that are refused. An open never ends at a link."""
 
 
 @frozen
@@ -198,15 +212,13 @@ class _Place:
 class PathGuard:
     """`hearth.tools.PathGuard` over the directories of `[files] read` and `write`.
 
-    A path may name a root as the operator spelt it or by its real path. Links and mounts beneath a root are
-    followed as long as they stay beneath it (a mount always does: mounting is the operator's right). What is
-    beneath a write root cannot be read through it. `use_openat2` forces a mechanism; None takes the best
-    there is.
+    A path may name a root as the operator spelt it or by its real path. Links and mounts beneath a root are followed as
+    long as they stay beneath it (a mount always does: mounting is the operator's right). A file beneath a write root
+    cannot be read through it. `use_openat2` forces a mechanism; None takes the best available.
 
-    Methods raise PermissionDenied with `data` = {path, reason} for a path that is not, or does not stay,
-    beneath a root: the same answer whether or not anything is there. For one that does they raise OSError as
-    the kernel says it. They may be called from several threads at once. Raises ConfigError for a root that
-    cannot be opened.
+    Methods raise PermissionDenied with `data` = {path, reason} for a path that is not, or does not stay, beneath a
+    root: the same answer whether or not the file exists. For a path beneath a root they raise the kernel's OSError.
+    They may be called from several threads at once. Raises ConfigError for a root that cannot be opened.
     """
 
     def __init__(
@@ -230,7 +242,7 @@ class PathGuard:
             raise
 
     def close(self) -> None:
-        """Forget all roots: from now on every path is refused. Idempotent. For after the file bus."""
+        """Close all roots: from now on every path is refused. Idempotent. Called after the file bus has ended."""
         for roots in self._roots.values():
             while roots:
                 os.close(roots.pop().descriptor)
@@ -238,8 +250,7 @@ class PathGuard:
     def check(self, path: str, access: Access) -> None:
         """Refuse a path that is not beneath an allowed root; one that does not exist (yet) passes.
 
-        It looks into directories, which takes its time on a sleeping disk or a dead server: see
-        `check_nowait`.
+        It looks into directories, which may block on a sleeping disk or a dead server: see `check_nowait`.
         """
         try:
             os.close(self._resolve(path, os.O_PATH, access, self._open))
@@ -247,7 +258,7 @@ class PathGuard:
             return  # beneath a root, as far as it goes; the step that uses it will say what is wrong
 
     def check_nowait(self, path: str, access: Access) -> bool:
-        """`check` for one who must not wait: True if that was all, False if a thread has to call `check`."""
+        """Check without waiting: return True if the check is complete, False if a thread has to call `check`."""
         if self._open_cached is None:
             self._places(path, access)
             return False
@@ -281,15 +292,14 @@ class PathGuard:
         except FileNotFoundError:
             try:
                 return self._create(path, flags, mode, access)
-            except FileExistsError:  # somebody was faster, or it is a link to nothing
+            except FileExistsError:  # the file has been created since, or it is a link to nothing
                 return self._open_regular(path, existing, access)
 
     def open_parent(self, path: str, *, access: Access) -> tuple[int, str]:
         """Open the directory that holds `path` (O_PATH); return its descriptor and the last component.
 
-        The component need not exist, and nobody has looked whether it is a link: use it with `dir_fd` and
-        without following. A path that ends in a slash must name a directory. A root itself, and a path that
-        ends in "..", are refused.
+        The component need not exist and may be a link: use it with `dir_fd` and without following links. A path that
+        ends in a slash must name a directory. A root itself, and a path that ends in "..", are refused.
         """
         place = self._places(path, access)[0]
         if not place.names:
@@ -315,7 +325,7 @@ class PathGuard:
             os.close(parent)
 
     def _open_regular(self, path: str, flags: int, access: Access) -> int:
-        # Looked at through O_PATH first: the mere opening of a device can start it (a watchdog).
+        # Look at it through O_PATH first: merely opening a device can start it (a watchdog).
         seen = self._resolve(path, os.O_PATH, access, self._open)
         try:
             _require_regular(path, seen)
@@ -345,7 +355,7 @@ class PathGuard:
         raise _refusal(path, f'it leads out of what [files] {access} allows, by ".." or a symbolic link')
 
     def _places(self, path: str, access: Access) -> list[_Place]:
-        """Where `path` lies, beneath the most specific root first; never empty. Raises PermissionDenied."""
+        """Return where `path` lies beneath roots, the most specific first; never empty. Raises PermissionDenied."""
         names, directory = _split(path)
         places = []
         roots = self._roots[access]
@@ -384,7 +394,7 @@ def _split_names(raw: bytes) -> _Names:
 
 
 def _split(path: str) -> tuple[_Names, bool]:
-    """The components of an absolute path, and whether it ends in a slash. Raises PermissionDenied."""
+    """Return the components of an absolute path, and True if it ends in a slash. Raises PermissionDenied."""
     try:
         raw = path.encode("utf-8")
     except UnicodeEncodeError:

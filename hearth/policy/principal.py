@@ -1,13 +1,12 @@
-"""A principal: who is at the other end, as the carrier proved it, never as the client claims it.
+"""Principals, and the bearer tokens that prove one.
 
-This module owns the identity and its stable key; it refuses to know what anybody may do (`rules`) and how a
-carrier authenticates. Nothing that a client sends over HACP can change a principal.
+A principal is the peer's identity as the carrier proved it, never as the client claims it. This module owns the
+identity and its stable key. Nothing that a client sends over HACP can change a principal. Rights belong to `rules`,
+authentication to the carriers.
 
-Bearer tokens: how one is made, and whose it is.
-
-This module owns the form of a token and the comparison of digests. It refuses to hold tokens: a configuration, a log
-and a principal know a token's SHA-256 only, which nobody who reads it can turn back, since a token has 256 bits of
-chance. It knows no header, no file and no socket.
+It also owns the form of a bearer token and the comparison of digests. It never stores tokens: a configuration, a log
+and a principal hold a token's SHA-256 only, which cannot be inverted because a token has 256 random bits. It knows no
+header, no file and no socket.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _SAN_KINDS = {
     "DirName": "dirName",
     "Registered ID": "RID",
 }
-"""From the `ssl` module's words for the kinds of an alternative name to those in a policy, which are OpenSSL's."""
+"""From the `ssl` module's names for kinds of alternative names to those of a policy, which are OpenSSL's."""
 
 
 class _Socket(Protocol):
@@ -73,7 +72,7 @@ def _key_of(who: Principal) -> str:
     if who.kind == "embedded":
         return "embedded"
     if who.kind == "tls" and who.cert_sans:
-        # Two certificates of one subject are two holders. A subject has no bare ";", and neither has a name here.
+        # Two certificates with one subject are two principals. A subject has no bare ";", and neither has a name here.
         return ";".join([f"cert:{who.cert_subject or ''}", *sorted(map(_escaped, who.cert_sans))])
     prefix, value = {
         "unix": ("uid", who.uid),
@@ -87,13 +86,13 @@ def _key_of(who: Principal) -> str:
 
 @frozen
 class Principal:
-    """Who asks. The `kind` says what is set: "unix" and "embedded" ids, "tls" names, "token" a digest.
+    """The authenticated peer. `kind` says what is set: "unix", "embedded" ids, "tls" names, "token" a digest.
 
-    `groups` holds supplementary group ids; `group_names` the names of all groups, the primary one included.
-    `cert_sans` are a certificate's alternative names, each with its kind before it ("DNS:arm-7.local").
-    `key` says who owns a session ("uid:1000", "cert:CN=arm-7;DNS:arm-7.local", "token:9f86…", "embedded"). It
-    never contains a pid, so that a program's next process finds its sessions again. Raises ValueError when what
-    the kind needs is missing.
+    `groups` holds supplementary group ids; `group_names` the names of all groups, the primary one included. `cert_sans`
+    are a certificate's alternative names, each with its kind before it ("DNS:arm-7.local"). `key` identifies the owner
+    of a session ("uid:1000", "cert:CN=arm-7;DNS:arm-7.local", "token:9f86…", "embedded"). It never contains a pid, so
+    that a program's next process finds its sessions again. Raises ValueError when a field that the kind needs is
+    missing.
     """
 
     kind: Kind
@@ -110,12 +109,12 @@ class Principal:
 
 
 def from_peercred(sock: _Socket) -> Principal:
-    """The process that connected to a unix socket, as the kernel recorded it (SO_PEERCRED, SO_PEERGROUPS).
+    """Return the process that connected to a unix socket, as the kernel recorded it (SO_PEERCRED, SO_PEERGROUPS).
 
-    Supplementary groups are the kernel's too, so a process that gave up a group does not get it back
-    here; only a kernel without SO_PEERGROUPS, or a process in more than 256 groups, gets those of the
-    user database. Names are looked up there: a read of a local file, unless the machine keeps its users
-    elsewhere. Raises PermissionDenied for a socket without a peer.
+    Supplementary groups come from the kernel too, so a process that gave up a group does not get it back here. Only
+    with a kernel without SO_PEERGROUPS, or for a process in more than 256 groups, they come from the user database.
+    Names are looked up there: a read of a local file, unless the machine keeps its users elsewhere. Raises
+    PermissionDenied for a socket without a peer.
     """
     pid, uid, gid = struct.unpack("=iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid == _NOBODY_AT_ALL:
@@ -130,17 +129,17 @@ def from_peercred(sock: _Socket) -> Principal:
 
 
 def embedded() -> Principal:
-    """The program that has the runtime inside itself; rules match it by its own uid and groups."""
+    """Return the principal of a program that embeds the runtime; rules match it by its own uid and groups."""
     uid = os.geteuid()
     return _with_names("embedded", uid, os.getegid(), os.getpid(), frozenset(os.getgroups()), _user_name(uid))
 
 
 def from_loopback(connected: loopback.Connected) -> Principal:
-    """The user whose program connected over TCP from a loopback address; `connected` is our end.
+    """Return the user whose program connected over TCP from a loopback address; `connected` is our end.
 
-    `loopback.peer_uid` says why the uid is proof and of what. It is the same principal, with the same key, as over
-    the Unix socket, so sessions may be used over both. But the kernel tells no groups and no pid here: the groups
-    are those of the user database, a uid unknown to it has none, and there is no pid. Raises PermissionDenied.
+    `loopback.peer_uid` explains why the uid is proof and of what. It is the same principal, with the same key, as over
+    the Unix socket, so sessions may be used over both. But the kernel reports no groups and no pid here: the groups are
+    those of the user database, a uid unknown to it has none, and there is no pid. Raises PermissionDenied.
     """
     uid = loopback.peer_uid(connected)
     try:
@@ -152,12 +151,12 @@ def from_loopback(connected: loopback.Connected) -> Principal:
 
 
 def from_certificate(peercert: Mapping[str, Any]) -> Principal:
-    """The holder of a verified client certificate; `peercert` is what `SSLSocket.getpeercert()` returns.
+    """Return the holder of a verified client certificate; `peercert` is the value of `SSLSocket.getpeercert()`.
 
-    `cert_subject` is its RFC 4514 string, most specific part first ("CN=arm-7,O=Acme"): for such names
-    the same as `openssl x509 -noout -subject -nameopt RFC2253` prints; None for an empty one. `cert_sans` are its
-    alternative names as `alternative_name` writes them; those of kind otherName, which `ssl` cannot read, are
-    left out. Raises PermissionDenied for a certificate that names nobody.
+    `cert_subject` is its RFC 4514 string, most specific part first ("CN=arm-7,O=Acme"): for such names the same as
+    `openssl x509 -noout -subject -nameopt RFC2253` prints; None for an empty one. `cert_sans` are its alternative names
+    as `alternative_name` writes them; those of kind otherName, which `ssl` cannot read, are left out. Raises
+    PermissionDenied for a certificate without a subject and alternative names.
     """
     subject = _distinguished(peercert.get("subject", ()))
     sans = frozenset(
@@ -171,21 +170,21 @@ def from_certificate(peercert: Mapping[str, Any]) -> Principal:
 
 
 def alternative_name(kind: str, value: str) -> str:
-    """One form for each alternative name, so that equal ones compare equal: "DNS:arm-7.local", "IP:fe80::7".
+    """Return one form for each alternative name, so that equal ones compare equal: "DNS:arm-7.local", "IP:fe80::7".
 
     Host names are compared without regard to case (RFC 5280 §7.2), addresses by their value; other kinds as they are.
     """
     if kind == "DNS":
         value = value.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")  # ASCII letters only
     elif kind == "IP":
-        # Of a wrong length it is nobody's address, and no condition can name what `ssl` says of it.
+        # An address of a wrong length belongs to no host, and no condition can name the text that `ssl` gives for it.
         with contextlib.suppress(ValueError):
             value = str(ipaddress.ip_address(value.strip()))
     return f"{kind}:{value}"
 
 
 def from_token(token: str | bytes) -> Principal:
-    """The bearer of a token, known by its SHA-256 in hex: configuration and audit never hold the token."""
+    """Return the bearer of a token, known by its SHA-256 in hex: configuration and audit never hold the token."""
     raw = token.encode("utf-8") if isinstance(token, str) else token
     return Principal("token", token_sha256=hashlib.sha256(raw).hexdigest())
 
@@ -223,13 +222,14 @@ def _escaped(value: str) -> str:
 
 
 PREFIX = "hearth_"
-"""What a token begins with, so that people and scanners of repositories recognise one that was left lying about."""
+"""Prefix of a token, so that people and secret scanners recognise one that was leaked."""
 MAX_TOKEN = 1024
-"""Longest token that is looked at, in characters: what a stranger offers is hashed. No client sends a longer one."""
+"""Longest token that is hashed, in characters. It bounds the work for an unauthenticated peer. No client sends a longer
+one."""
 
 
 class Tokens:
-    """The tokens that are accepted, by their digests (64 hex digits of SHA-256 each); false when there are none."""
+    """The accepted tokens, by their digests (64 hex digits of SHA-256 each); false when there are none."""
 
     __slots__ = ("_digests",)
 
@@ -240,16 +240,16 @@ class Tokens:
         return bool(self._digests)
 
     def bearer(self, token: str) -> Principal | None:
-        """Who offers this token, or None for one that nobody was given.
+        """Return the principal of this token, or None for a token that is not accepted.
 
-        The digest is compared with every configured one, each in constant time, so that the time it takes tells
-        neither how much of a digest was right nor which entry it was.
+        The digest is compared with every configured one, each in constant time. So the time taken reveals neither how
+        much of a digest was right nor which entry it was.
         """
         if not token or len(token) > MAX_TOKEN:
             return None
         try:
             who = from_token(token)
-        except UnicodeEncodeError:  # lone surrogates: no bytes that anybody could have been given
+        except UnicodeEncodeError:  # lone surrogates: no accepted token has them
             return None
         assert who.token_sha256 is not None, "a principal of kind token has one"
         digest = who.token_sha256.encode("ascii")
@@ -260,7 +260,7 @@ class Tokens:
 
 
 def new_token() -> str:
-    """A new token: 32 bytes from the system's CSPRNG in base64url after "hearth_", 50 characters in all.
+    """Return a new token: 32 bytes from the system's CSPRNG in base64url after "hearth_", 50 characters in all.
 
     Its characters may stand in an HTTP header, a WebSocket subprotocol and a shell word without quoting.
     """

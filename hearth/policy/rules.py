@@ -1,7 +1,8 @@
-"""From a principal to what it may do: policy entries in order, the first match wins (design §6).
+"""Policy entries: from a principal to its grant. The first entry that matches decides.
 
-This module owns matching, allowlists, risk caps and which rate applies. It is pure: no file, clock or state.
-It refuses to know how a principal was authenticated and how a task is held against its grant.
+This module owns matching, allowlists, risk caps, the rules for whole jobs (HCP) and the arithmetic of rate limits. It
+is pure: no file and no clock. How a principal was authenticated and how a task is checked against its grant is not
+known here.
 """
 
 from __future__ import annotations
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import Classification, Risk
     from hearth.policy.principal import Principal
 
-# --- Which whole jobs (HCP) a policy entry lets its principals hand in
+# --- whole jobs (HCP) -------------------------------------------------------------------------------------------------
 #
-# It owns the rules and their patterns. It refuses to assess anything: what a job's risk is, and whether the tools of
-# its plan are allowed, `hearth.hcp.safety` finds out.
+# The rules and their patterns. `hearth.hcp.safety` assesses a job's risk and the tools of its plan.
 
 
 def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
@@ -42,12 +42,12 @@ def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
 
 @frozen(kw_only=True)
 class JobRules:
-    """`hcp` of one `[[policy]]`: what holds beside the entry's own risk cap, tools and rates.
+    """`hcp` of one `[[policy]]`: conditions beside the entry's own risk cap, tools and rates.
 
-    `capabilities` and `callers` are patterns over capabilities' names and over what a caller calls itself. The latter
-    is a claim: within an entry it tells programs of one principal apart, it does not prove who they are. `max_risk` and
-    `max_data_classification` are the highest that a job may have, `approve` says whether its principals may allow jobs
-    of others that wait for a person. Raises ConfigError that names the key.
+    `capabilities` and `callers` are patterns over capabilities' names and over the caller id in a job. The latter is a
+    claim: within an entry it distinguishes programs of one principal, it does not prove who they are. `max_risk` and
+    `max_data_classification` are the highest that a job may have. `approve` lets the entry's principals approve jobs of
+    others that wait for a person. Raises ConfigError that names the key.
     """
 
     capabilities: tuple[str, ...] = field(default=("*",), converter=_patterns)
@@ -68,16 +68,16 @@ class JobRules:
             raise ConfigError(f"hcp.approve: expected true or false, got {self.approve!r}")
 
     def allows(self, capability: str) -> bool:
-        """Whether this capability may be used."""
+        """Return True if this capability may be used."""
         return any(fnmatchcase(capability, pattern) for pattern in self.capabilities)
 
     def allows_caller(self, caller_id: str) -> bool:
-        """Whether a job may come from who calls itself this."""
+        """Return True if a job may come from a caller with this id."""
         return any(fnmatchcase(caller_id, pattern) for pattern in self.callers)
 
 
 def job_rules(given: JobRules | Mapping[str, Any]) -> JobRules:
-    """The rules themselves, or those that a mapping stands for. Raises ConfigError for a key that there is not."""
+    """Return the rules themselves, or those of a mapping. Raises ConfigError for an unknown key."""
     if isinstance(given, JobRules):
         return given
     try:
@@ -87,7 +87,7 @@ def job_rules(given: JobRules | Mapping[str, Any]) -> JobRules:
 
 
 def idle_job_rules(entries: Iterable[PolicyEntry], capabilities: Mapping[str, Capability]) -> list[str]:
-    """A sentence for each pattern that fits no capability, and for each capability that waits for a person in vain."""
+    """Return a warning for each pattern that fits no capability, and each capability that no principal can approve."""
     entries = list(entries)
     said = [
         f"policy {entry.name!r}: hcp.capabilities: {pattern!r} fits no capability; `hearth hcp capabilities` lists them"
@@ -108,7 +108,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)", re.DOTALL)
 _HIGHEST = len(RISK_NAMES) - 1
 _LAST_ID = 0xFFFFFFFE
-"""The number after it means "no id" to the kernel."""
+"""The largest id. The number after it means "no id" to the kernel."""
 
 
 def _an_id(_match: Match, attribute: Attribute[Any], value: object) -> None:
@@ -123,7 +123,7 @@ def _a_name(_match: Match, attribute: Attribute[Any], value: object) -> None:
 
 def _a_digest(_match: Match, _attribute: Attribute[Any], value: object) -> None:
     if value is not None and not (isinstance(value, str) and _DIGEST.match(value)):
-        # The wrong value is not repeated: it may well be the token itself.
+        # Do not repeat the wrong value: it may be the token itself.
         raise ConfigError("match.token_sha256: expected 64 hex digits, from `printf %s TOKEN | sha256sum`")
 
 
@@ -155,11 +155,11 @@ def _lower(value: str | None) -> str | None:
 
 @frozen(kw_only=True)
 class Match:
-    """A condition on a principal: all fields that are given must hold. `any`, alone, matches everybody.
+    """A condition on a principal: all given fields must hold. `any`, alone, matches every principal.
 
-    `gid` and `group` look at the primary and the supplementary groups, `cert_san` at all of a certificate's
-    alternative names, each with its kind before it ("DNS:arm-7.local"). Raises ConfigError for a condition
-    without a field, since one that matches nobody is a mistake, and for `any` beside another field.
+    `gid` and `group` look at the primary and the supplementary groups, `cert_san` at all of a certificate's alternative
+    names, each with its kind before it ("DNS:arm-7.local"). Raises ConfigError for a condition without a field, since
+    it would match no principal and is a mistake, and for `any` beside another field.
     """
 
     uid: int | None = field(default=None, validator=_an_id)
@@ -183,7 +183,7 @@ class Match:
             raise ConfigError("match: any = true matches everybody; remove it or the fields beside it")
 
     def holds(self, who: Principal) -> bool:
-        """Whether `who` fits."""
+        """Return True if `who` meets the condition."""
         return (
             (self.uid is None or self.uid == who.uid)
             and (self.gid is None or self.gid == who.gid or self.gid in who.groups)
@@ -196,7 +196,7 @@ class Match:
 
 
 def _same_digest(ours: str, theirs: str | None) -> bool:
-    # In constant time, like every comparison with what a peer sent: here too the digest is of a token that is secret.
+    # Compare in constant time, like every comparison with bytes of a peer: the digest here is of a secret token.
     return theirs is not None and hmac.compare_digest(ours.encode(), theirs.encode())
 
 
@@ -216,11 +216,10 @@ def _read_only(given: Mapping[str, str]) -> Mapping[str, str]:
 class PolicyEntry:
     """One `[[policy]]` of the configuration.
 
-    `match` is a condition, or several of which one must hold; a mapping stands for the Match with its fields.
-    `tools` are patterns over dotted names, in which `*` crosses dots too ("gpio.*", "*.read"). `rate` maps a
-    tool's name, or a pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by
-    default not at all. `hcp` says which whole jobs it may hand in; a mapping stands for them too. Raises ConfigError
-    that names the entry and the key.
+    `match` is a condition, or several of which one must hold; a mapping stands for the Match with its fields. `tools`
+    are patterns over dotted names, in which `*` crosses dots too ("gpio.*", "*.read"). `rate` maps a tool's name, or a
+    pattern, to a rate ("50/s"). `max_risk_ceiling` is how far a task may raise the cap; by default not at all. `hcp`
+    holds the rules for whole jobs; a mapping stands for them too. Raises ConfigError that names the entry and the key.
     """
 
     name: str
@@ -253,20 +252,20 @@ class PolicyEntry:
 
 @frozen
 class Grant:
-    """What a session of one principal may do: decided once, at session.open."""
+    """The rights of a session of one principal: decided once, at session.open."""
 
     policy: str
     max_risk: int
     max_risk_ceiling: int
     allowed: frozenset[str]
-    """Tools on the allowlist, whatever their risk: the risk cap is a check with a reason of its own."""
+    """Tools on the allowlist, whatever their risk: the risk cap is a separate check with its own reason."""
     rates: Mapping[str, Rate]
-    """How often each of them may be used: in one session, and in all sessions of the principal together."""
+    """Rate of each allowed tool. It bounds one session, and all sessions of the principal together."""
     hcp: JobRules = field(factory=JobRules)
-    """Which whole jobs it may hand in, within all of this."""
+    """Which whole jobs may be submitted, within all of this."""
 
     def risk_cap(self, asked: int | None) -> int:
-        """The cap for a task with this `constraints.max_risk_level`: lower always, higher up to the ceiling.
+        """Return the cap for a task with this `constraints.max_risk_level`: lower always, higher up to the ceiling.
 
         Raises PermissionDenied with the reason in `data`.
         """
@@ -278,30 +277,30 @@ class Grant:
         return asked
 
     def narrowed(self, tools: frozenset[str]) -> Grant:
-        """The same with these tools only, of those that it allows."""
+        """Return the same grant with these tools only, of those that it allows."""
         return evolve(self, allowed=self.allowed & tools)
 
 
 class Ranked(Protocol):
-    """What policy has to know of a tool beside its name."""
+    """The properties of a tool that policy uses."""
 
     @property
     def name(self) -> str:
-        """As patterns see it."""
+        """Return the name that patterns match."""
         ...
 
     @property
     def rate(self) -> str:
-        """How often it may be used where the policy does not say."""
+        """Return the rate that holds where the policy gives none."""
         ...
 
 
 def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[str, Ranked]) -> Grant | None:
-    """The grant of the first entry that matches, or None: then nothing is allowed, not even a session.
+    """Return the grant of the first entry that matches, or None: then nothing is allowed, not even a session.
 
-    Of the entry's rates one under the tool's exact name comes first, then the first pattern that fits;
-    without either the tool's own default holds, or that of its risk level. Raises ConfigError for a tool
-    whose default rate cannot be read.
+    Of the entry's rates, the one under the tool's exact name comes first, then the first pattern that fits. Without
+    either, the tool's own default holds, or that of its risk level. Raises ConfigError for a tool whose default rate
+    cannot be read.
     """
     for entry in entries:
         if any(match.holds(principal) for match in entry.match):
@@ -310,17 +309,17 @@ def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[
 
 
 def default_policy(own_uid: int, socket_gid: int | None) -> tuple[PolicyEntry, ...]:
-    """What holds where the configuration has no entry: our own user and the socket's group, max_risk 2.
+    """Return the policy of a configuration without entries: the daemon's user and the socket's group, max_risk 2.
 
-    Being able to connect is the authentication (draft §10.1). Root can connect too, but is let in only where
-    it is the daemon's own user or in the group: who wants it otherwise writes an entry.
+    Being able to connect is the authentication (draft §10.1). Root can connect too, but is admitted only if it is the
+    daemon's own user or in the group. Write a policy entry to admit root otherwise.
     """
     ours, group = Match(uid=own_uid), None if socket_gid is None else Match(gid=socket_gid)
     return (PolicyEntry(name="default", match=ours if group is None else (ours, group)),)
 
 
 def unused_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> list[str]:
-    """A sentence for each pattern that fits no tool: a misspelt rate limits nothing."""
+    """Return a warning for each pattern that fits no tool: a misspelt rate limits nothing."""
     names = list(tools)
     return [
         f"policy {entry.name!r}: {key}: {pattern!r} fits no tool; `hearth tools` lists them"
@@ -332,9 +331,9 @@ def unused_patterns(entries: Iterable[PolicyEntry], tools: Iterable[str]) -> lis
 
 
 def idle_conditions(entries: Iterable[PolicyEntry], *, certificates: bool, tokens: bool) -> list[str]:
-    """A sentence for each condition that nobody can meet, since no listener takes what it asks for.
+    """Return a warning for each condition that no principal can meet, because no listener takes what it asks for.
 
-    `certificates` and `tokens` say whether there is a listener that takes client certificates, or tokens.
+    `certificates` and `tokens` are True if there is a listener that takes client certificates, or tokens.
     """
     said = []
     for entry in entries:
@@ -350,7 +349,7 @@ def idle_conditions(entries: Iterable[PolicyEntry], *, certificates: bool, token
 
 
 def token_digests(entries: Iterable[PolicyEntry]) -> frozenset[str]:
-    """The digests of all tokens that some entry's condition names: lower-case hex of SHA-256."""
+    """Return the digests of all tokens that a condition of some entry names: lower-case hex of SHA-256."""
     digests = (match.token_sha256 for entry in entries for match in entry.match)
     return frozenset(digest for digest in digests if digest is not None)
 
@@ -369,7 +368,7 @@ def _grant(entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
 
 @lru_cache(maxsize=256)
 def _rate(text: str) -> Rate:
-    # A grant names a rate for every tool and is made at each session.open, of a few texts.
+    # Parsed once for each text: a grant names a rate for every tool and is made at each session.open, of a few texts.
     return Rate.parse(text)
 
 
@@ -389,18 +388,18 @@ def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-# --- Rate limits per (session, tool) and per (principal, tool) (draft §12): token buckets that are told the time
+# --- rate limits -------------------------------------------------------------------------------------------------
 #
-# A rate "50/s" lets 50 uses pass at once and then one every 20 ms. The same rate bounds one session and all sessions of
-# one principal together, so that opening more sessions gives no more uses. This module owns the arithmetic and the
-# buckets; it reads no clock, and does not decide which rate applies to whom (`rules`).
+# Token buckets per (session, tool) and per (principal, tool) (draft §12). A rate "50/s" lets 50 uses pass at once and
+# then one every 20 ms. The same rate bounds one session and all sessions of one principal together, so that opening
+# more sessions gives no more uses. The callers pass the time.
 
 _FORM = re.compile(r"([0-9]{1,6})/([0-9]{0,6})([smh])\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 MOST_PRINCIPALS = 1024
 """Principals whose uses are counted at once, over all their sessions."""
 _SLACK_S = 1e-6
-"""Whoever waits exactly as long as told gets through, although sums of floats are a little off."""
+"""Tolerance for sums of floats: a client that waits exactly `retry_after_ms` is admitted."""
 
 
 @frozen
@@ -428,7 +427,7 @@ class Rate:
 
 
 class TokenBucket:
-    """One rate being used up. Its whole state is the moment at which it will be full again."""
+    """The use of one rate. Its whole state is the moment at which it will be full again."""
 
     __slots__ = ("_interval", "_period", "burst", "full_at")
 
@@ -437,17 +436,17 @@ class TokenBucket:
         self._period = rate.period_s
         self._interval = rate.period_s / rate.count
         self.full_at = -math.inf
-        """When it will be full again if nothing else is taken."""
+        """Moment at which the bucket is full again if nothing else is taken."""
 
     def peek(self, now: float, n: int = 1) -> float:
-        """Seconds until `n` tokens are there: 0.0 if they are, infinity if the bucket never holds so many."""
+        """Return the seconds until `n` tokens are there: 0.0 if they are, infinity if the bucket never holds so many."""
         if n > self.burst:
             return math.inf
         wait = max(self.full_at, now) + n * self._interval - now - self._period
         return wait if wait > _SLACK_S else 0.0
 
     def take(self, now: float, n: int = 1) -> float:
-        """Take `n` tokens and return 0.0; or take none and return what `peek` says."""
+        """Take `n` tokens and return 0.0; or take none and return the result of `peek`."""
         wait = self.peek(now, n)
         if not wait:
             self.full_at = max(self.full_at, now) + n * self._interval
@@ -459,10 +458,10 @@ class TokenBucket:
 
 
 class PrincipalRates:
-    """The buckets of all principals, by policy entry; they outlive sessions and are forgotten with the process.
+    """The buckets of all principals, by policy entry; they outlive sessions and end with the process.
 
-    At most `most` are kept. For one more, those whose buckets are all full are forgotten, which changes nothing; if
-    there is none, the one that would be full soonest.
+    At most `most` are kept. For one more, those whose buckets are all full are deleted, which changes nothing. If there
+    is none, the one that would be full soonest is deleted.
     """
 
     __slots__ = ("_most", "_used")
@@ -475,7 +474,7 @@ class PrincipalRates:
         return len(self._used)
 
     def buckets(self, principal: str, policy: str, now: float) -> dict[str, TokenBucket]:
-        """The buckets of one principal under one policy entry, by tool. HOT: once per submit."""
+        """Return the buckets of one principal under one policy entry, by tool. HOT: once per submit."""
         found = self._used.get((principal, policy))
         if found is None:
             if len(self._used) >= self._most:
@@ -494,7 +493,7 @@ class PrincipalRates:
 
 
 class RateLimits:
-    """What one session may use: its own buckets, each made when its tool is first used, and its principal's."""
+    """The rates of one session: its own buckets, each made when its tool is first used, and its principal's."""
 
     __slots__ = ("_buckets", "_policy", "_principal", "_principals", "_rates")
 
@@ -506,11 +505,10 @@ class RateLimits:
         self._buckets: dict[str, TokenBucket] = {}
 
     def check(self, counts: Mapping[str, int], now: float) -> tuple[str, float] | None:
-        """Take tokens for a submit that uses each tool so often: for all, at both levels, and return None; or none.
+        """Take tokens at both levels for a submit that uses each tool `counts[tool]` times; return None. Or take none.
 
-        Otherwise returns the tool that has to wait longest, and its seconds: infinity when the submit asks
-        for more than the tool's rate ever lets through at once, so that no waiting helps. HOT: once per
-        submit.
+        Otherwise return the tool that has to wait longest, and its seconds: infinity when the submit asks for more than
+        the tool's rate ever admits at once, so that no waiting helps. HOT: once per submit.
         """
         levels = (self._buckets, self._principals.buckets(self._principal, self._policy, now))
         wanted = []
@@ -538,7 +536,7 @@ class RateLimits:
                     buckets[tool].put_back(n)
 
     def refusal(self, tool: str, wait_s: float) -> RateLimited:
-        """The error for what `check` returned.
+        """Return the error for a result of `check`.
 
         `data` has tool, rate, reason and, unless no waiting helps, retry_after_ms (rounded up).
         """

@@ -1,8 +1,8 @@
 """HACP, sans-IO: bytes in, calls out; answers in, bytes out (draft §2, §3, §6, §8).
 
 No module here knows a socket, a clock, Trio or what a method does. `framing` finds documents in a byte stream,
-`jsonrpc` knows JSON-RPC 2.0, `methods` gives each HACP method its parameters, and `server` and `client` join them
-into the two ends of a connection, which tests join back to back.
+`jsonrpc` implements JSON-RPC 2.0, `methods` reads each HACP method's parameters. `server` and `client` are the two ends
+of a connection; tests connect them back to back.
 """
 
 from hearth.protocol.framing import DocumentTooLong, LineFramer

@@ -1,11 +1,10 @@
 """The client's end of a connection: requests to bytes, bytes to replies and notifications. Sans-IO (draft §2, §8).
 
-It owns the ids of the requests that are outstanding, so that every `Reply` it hands out answers one of them, and no
-id is answered twice. What follows the rules but is new (members, statuses, phases, error codes, notifications) is
-passed on or ignored (draft §2.5). What breaks the rules ends the connection with one `Broken` event: a peer whose
-answers cannot be matched to questions must not be trusted with hardware. The values of `hearth.api` are read here
-too, because what a member of a result means is part of the wire. This module knows no carrier, no clock and no
-session.
+It owns the ids of the outstanding requests, so that every `Reply` it returns answers one of them, and no id is answered
+twice. Unknown but well-formed parts (members, statuses, phases, error codes, notifications) are passed on or ignored
+(draft §2.5). A violation of the protocol ends the connection with one `Broken` event: a peer whose answers cannot be
+matched to requests must not be trusted with hardware. The values of `hearth.api` are read here too, because the meaning
+of a result's members is part of the wire. This module knows no carrier, no clock and no session.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ class ProtocolViolation(CarrierError):
 
 
 class RefusedByServer(CarrierError):
-    """The server answered nobody in particular, with an error whose id is null: it cannot read us, or takes no more.
+    """The server answered with an error whose id is null: it cannot read us, or accepts no more.
 
-    `error` is what it said. Which request it means cannot be known, so none that is outstanding can be waited for.
+    `error` is the server's. The request it refers to is unknown, so no outstanding request can be waited for.
     """
 
     def __init__(self, error: RpcError) -> None:
@@ -45,7 +44,7 @@ class RefusedByServer(CarrierError):
 
 @frozen(eq=False)
 class Reply:
-    """The answer to the request of this id: `error` if it failed, else `result` as received, whatever is in it."""
+    """The answer to the request of this id: `error` if it failed, else `result` as received, unchecked."""
 
     id: int
     result: Any = None
@@ -61,7 +60,7 @@ class TaskEventNotification:
 
 @frozen(eq=False)
 class Notification:
-    """Any other notification, of a server that is newer than we are; ignoring it is always right (draft §2.5)."""
+    """Any other notification, of a newer server. Ignoring it is always right (draft §2.5)."""
 
     method: str
     params: Any
@@ -69,14 +68,14 @@ class Notification:
 
 @frozen(eq=False)
 class Broken:
-    """The last event there is: the connection is of no more use, and nothing that is outstanding will be answered."""
+    """The last event: the connection is unusable, and no outstanding request will be answered."""
 
     error: CarrierError
 
 
 @frozen(eq=False)
 class HcpMessage:
-    """An object that says which version of HCP it speaks: the other dialect of a connection (decision 0067)."""
+    """An object with a version of HCP: the other protocol of a connection (decision 0067)."""
 
     value: Mapping[str, Any]
 
@@ -103,9 +102,9 @@ class ClientProtocol:
         return frozenset(self._outstanding)
 
     def request(self, method: str, params: Mapping[str, Any]) -> tuple[int, bytes]:
-        """A fresh id, and the line to send.
+        """Return a fresh id, and the line to send.
 
-        Raises InvalidParams for params that JSON cannot say, and CarrierError after a Broken: nobody would answer.
+        Raises InvalidParams for params that JSON cannot express, and CarrierError after a Broken: no answer would come.
         """
         if self.closed:
             raise CarrierError("the connection is broken; open another")
@@ -116,11 +115,11 @@ class ClientProtocol:
         return id_, line
 
     def notify(self, method: str, params: Mapping[str, Any]) -> bytes:
-        """The line of a notification: executed, never answered. Raises InvalidParams for what is not JSON."""
+        """Return the line of a notification: executed, never answered. Raises InvalidParams for values without JSON."""
         return _dump(None, method, params)
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take received bytes; return what they say, in order. A Broken comes last, and after it nothing."""
+        """Take received bytes; return the events they complete, in order. A Broken comes last, and after it nothing."""
         events: list[Event] = []
         if self.closed:
             return events
@@ -136,7 +135,7 @@ class ClientProtocol:
         return events
 
     def receive_document(self, document: bytes) -> list[Event]:
-        """As `receive`, for one whole document from a carrier that frames by itself (draft §2.2)."""
+        """Take one whole document from a carrier that frames by itself (draft §2.2); return events as `receive`."""
         events: list[Event] = []
         if self.closed:
             return events
@@ -221,11 +220,11 @@ def _notification(value: dict[str, Any]) -> Event:
     return Notification(method, params)
 
 
-# --- what is inside results -----------------------------------------------------------------------------------------
+# --- inside results -------------------------------------------------------------------------------------------------
 
 
 def read_task(value: Any) -> TaskResult:
-    """The result of task.get (draft §3.5). Unknown members are ignored, null is as good as absent.
+    """Return the result of task.get (draft §3.5). Unknown members are ignored, null is as good as absent.
 
     Raises ProtocolViolation, which names the place, for a known member of another type than the draft's.
     """
@@ -260,7 +259,7 @@ _OF_THE_DRAFT = frozenset(("task_id", "seq", "phase", "ts", "step_index"))
 
 
 def read_event(value: Any) -> TaskEvent:
-    """The params of a task.event (draft §8); members beyond the draft's are kept in `data`.
+    """Return the params of a task.event (draft §8); members beyond the draft's are kept in `data`.
 
     `seq` is 0 from a server that does not count its events. Raises ProtocolViolation as `read_task` does.
     """
@@ -276,7 +275,7 @@ def read_event(value: Any) -> TaskEvent:
 
 
 class _Reader:
-    """An object of a known place, to be read member by member."""
+    """An object at a known place, read member by member."""
 
     __slots__ = ("members", "place")
 

@@ -1,9 +1,8 @@
-"""Finds line-delimited documents in a stream of bytes (draft §2.2).
+"""Framing of line-delimited documents in a stream of bytes (draft §2.2).
 
-A document ends at LF. CR before it, blank lines and surrounding white space are accepted and never reach the
-caller. This module does not know JSON: what is between two LFs is a document, good or bad. It holds at most one
-incomplete document, and refuses one that grows past the limit, because a peer must not be able to make us remember
-without end.
+A document ends at LF. CR before it, blank lines and surrounding white space are accepted and never reach the caller.
+This module does not know JSON: the bytes between two LFs are a document, good or bad. It holds at most one incomplete
+document, and refuses one that grows past the limit, so that a peer cannot use memory without end.
 """
 
 from __future__ import annotations
@@ -61,21 +60,21 @@ class LineFramer:
         return documents
 
     def _overflows(self, rest: bytes) -> bool:
-        """Keep the beginning of a document; True when that makes it longer than the limit.
+        """Keep the beginning of a document; return True when that makes it longer than the limit.
 
-        White space that may turn out to stand before or after the document never makes it too long, and once it is
-        past the limit no more of it is kept, so that an endless stream of it costs no memory.
+        White space that may turn out to stand before or after the document never makes it too long, and once it is past
+        the limit no more of it is kept, so that an endless stream of it costs no memory.
         """
         pending, limit = self._pending, self._limit
         if len(pending) > limit:
-            # What is past the limit is blank, or this would have ended before.
+            # The bytes past the limit are blank, or this would have ended before.
             return bool(rest.strip(_BLANK))
         pending += rest if pending else rest.lstrip(_BLANK)
         return len(pending) > limit and len(pending.rstrip(_BLANK)) > limit
 
     @property
     def partial_bytes(self) -> int:
-        """How many bytes of an incomplete document are held."""
+        """The bytes held of an incomplete document."""
         return len(self._pending)
 
     @property

@@ -1,9 +1,9 @@
 """JSON-RPC 2.0 objects: reading a document, writing a request, a notification, a response (draft §2.1, §2.3, §6).
 
 Every way in which bytes can fail to be a request ends in a `ParseError` or `InvalidRequest` here, and nothing else:
-orjson refuses invalid UTF-8, NaN, numbers beyond a double and lone surrogates, and `load` refuses deep nesting, so
-that all of those are parse errors. In the other direction a result must be JSON, but an error can always be
-written. This module does not know HACP's methods.
+orjson refuses invalid UTF-8, NaN, numbers beyond a double and lone surrogates, and `load` refuses deep nesting, so that
+all of those are parse errors. In the other direction a result must be JSON, but an error can always be written. This
+module does not know HACP's methods.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hearth.errors import InvalidRequest, ParseError, RpcError
 Id: TypeAlias = "str | int"
 """Integers are those of 64 bits: orjson reads a larger one as a double, which is no id."""
 MAX_DEPTH = 100
-"""How many arrays and objects may stand inside each other in a document. orjson reads 1,024 levels but writes only
-254, of arrays it writes the ends of more than 125 past the end of its buffer (3.13: of more than 206), and Python
-code that descends by recursion (RFC 8785, JSON Schema) ends at about 900: what is read must be safe for all of them,
-also when it is quoted in an error (decision 0096)."""
+"""Limit on the depth of arrays and objects in a document. orjson reads 1,024 levels but writes only 254; for arrays
+deeper than 125 it writes past the end of its buffer (3.13: 206). Python code that descends by recursion (RFC 8785, JSON
+Schema) fails at about 900. Every document that is read must be safe for all of them, also when it is quoted in an error
+(decision 0096)."""
 _NESTS = (dict, list, tuple)
 _LF = b"\n"
-"""Added by concatenation, which copies: what orjson returns keeps the 4 KiB it was written into, however short it is,
-and a thousand answers that wait for a slow reader would weigh 4 MiB."""
+"""Added by concatenation, which copies: orjson's result keeps the 4 KiB buffer it was written into, however short it
+is, and a thousand answers that wait for a slow client would take 4 MiB."""
 
 
 @define(slots=True, eq=False)
@@ -35,30 +35,30 @@ class Request:
     id: Id | None
     method: str
     params: Any
-    """As received: {} when absent; whether it is an object is for the method to say."""
+    """As received: {} when absent; its method checks that it is an object."""
 
 
 def load(document: bytes) -> Any:
-    """The JSON value of a document. Raises ParseError."""
+    """Return the JSON value of a document. Raises ParseError."""
     try:
         value = orjson.loads(document)
     except orjson.JSONDecodeError as error:
         raise ParseError(data={"reason": str(error)}) from None
-    # A level takes two bytes at least, so a short document is not even counted.
+    # A level takes two bytes at least, so in a short document nothing needs counting.
     if len(document) > 2 * MAX_DEPTH and document.count(b"[") + document.count(b"{") > MAX_DEPTH:
         require_depth(value)
     return value
 
 
 def require_depth(value: Any) -> None:
-    """Refuse what is nested too deeply to be written again. Raises ParseError."""
+    """Refuse a value that is nested too deeply to be written again. Raises ParseError."""
     if is_deeper(value, MAX_DEPTH):
         raise ParseError(data={"reason": f"arrays and objects are nested more than {MAX_DEPTH} deep"})
 
 
 def is_deeper(value: Any, most: int) -> bool:
-    """Whether more than so many arrays and objects stand inside each other, a program's tuples among them."""
-    # Level by level, because a recursion would have the very fault it is to keep away from others.
+    """Return True if more than `most` arrays and objects are nested in each other; a program's tuples count too."""
+    # Level by level: a recursion would itself fail on deep values.
     level = [value] if isinstance(value, _NESTS) else []
     for _ in range(most):
         level = [
@@ -73,7 +73,7 @@ def is_deeper(value: Any, most: int) -> bool:
 
 
 def read_request(value: Any) -> Request:
-    """The request that a JSON value stands for.
+    """Return the request of a JSON value.
 
     Raises InvalidRequest, to be answered with the id that `reply_id_of` gives.
     """
@@ -87,12 +87,12 @@ def read_request(value: Any) -> Request:
     id_ = value.get("id")
     if id_ is not None and type(id_) is not str and type(id_) is not int:
         raise InvalidRequest(data={"reason": f'member "id" must be a string or an integer, not {kind_of(id_)}'})
-    # A fresh {} for each: what an executor writes into a shared one would reach other callers.
+    # A fresh {} for each: a shared one that an executor writes into would reach other callers.
     return Request(id_, method, value.get("params", {}))
 
 
 def reply_id_of(value: Any) -> Id | None:
-    """The id to answer an invalid request with: its own where it is a usable one, else null (JSON-RPC 2.0 §5)."""
+    """Return the id to answer an invalid request with: its own if it is usable, else None (JSON-RPC 2.0 §5)."""
     if type(value) is dict:
         id_ = value.get("id")
         if type(id_) is str or type(id_) is int:
@@ -101,7 +101,7 @@ def reply_id_of(value: Any) -> Id | None:
 
 
 def kind_of(value: Any) -> str:
-    """What JSON calls a value's type, for error messages."""
+    """Return JSON's name of a value's type, for error messages."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -117,7 +117,7 @@ def dump_result(id_: Id | None, result: Any) -> bytes:
 
 
 def dump_error(id_: Id | None, error: RpcError) -> bytes:
-    """An error response line. Never fails: what JSON cannot say in `error` is written as text, or left out."""
+    """Return an error response line. Never fails: values that JSON cannot express become text, or are left out."""
     wire = error.to_wire()
     try:
         return orjson.dumps({"jsonrpc": "2.0", "id": id_, "error": wire}, default=repr) + _LF
@@ -127,7 +127,7 @@ def dump_error(id_: Id | None, error: RpcError) -> bytes:
 
 
 def sendable_error(error: RpcError) -> dict[str, Any]:
-    """An error object that orjson is sure to take: what JSON cannot say in it is written as text, or left out."""
+    """Return an error object that orjson accepts: values that JSON cannot express become text, or are left out."""
     wire = error.to_wire()
     try:
         orjson.dumps(wire)
@@ -137,7 +137,7 @@ def sendable_error(error: RpcError) -> dict[str, Any]:
 
 
 def _sendable(wire: dict[str, Any]) -> dict[str, Any]:
-    """An error object of which each member of `data` that orjson refuses is replaced by a note."""
+    """Return an error object in which each member of `data` that orjson refuses is replaced by a note."""
     kept = {"code": wire["code"], "message": _utf8(wire["message"])}
     data: dict[str, Any] = {}
     for name, value in wire.get("data", {}).items():

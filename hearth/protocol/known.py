@@ -1,13 +1,9 @@
-"""The members that each method's params have, and what is done about others (draft §2.5; design §8).
+"""The known members of each method's params, and the treatment of unknown ones (draft §2.5).
 
-They are ignored, and named in the answer; with `strict` the request is refused instead. A client of ours asks for that,
-and holds what it sends against the same names.
-
-Which members of an object are understood, and where those are that are not (draft §2.5; design §8).
-
-A server ignores what it does not understand, and says so; whoever asks for that is refused instead. What is understood
-is a tree of names, written by hand for a method's params or taken from a JSON Schema. The verdict on a request that is
-right costs one comparison of sets for each object; of one that is not, only the first few members are looked for.
+A server ignores unknown members and names them in its answer; with `strict` it refuses the request instead. hearth's
+client sets `strict` and checks its own requests against the same names. The known members form a tree of names, written
+by hand for a method's params or taken from a JSON Schema. For a request without unknown members the check costs one
+comparison of sets for each object; otherwise only the first few unknown members are looked for.
 """
 
 from __future__ import annotations
@@ -26,13 +22,13 @@ if TYPE_CHECKING:
     from hearth.protocol.methods import Params
 
 MOST_NAMED: Final = 16
-"""Members that are named of one request."""
+"""Unknown members that are named of one request."""
 LONGEST_NAME: Final = 64
-"""Characters of a name that are repeated to whoever wrote it."""
+"""Characters of an unknown name that an answer repeats."""
 
 
 class UnknownMember(NamedTuple):
-    """A member that is not understood: the object it is in, its name, and what is understood there."""
+    """An unknown member: the object it is in, its name, and the known names there."""
 
     within: str
     name: str
@@ -40,12 +36,12 @@ class UnknownMember(NamedTuple):
 
     @property
     def pointer(self) -> str:
-        """Where it is: a JSON pointer, with a long name cut short."""
+        """Return its place: a JSON pointer, with a long name cut short."""
         return f"{self.within}/{_part(self.name)}"
 
 
 class KnownMembers:
-    """What is understood of a value: of an object its members and what is within them, of an array its items."""
+    """The known members of a value: for an object its members and theirs, for an array those of its items."""
 
     __slots__ = ("_inside", "_items", "_names")
 
@@ -55,13 +51,13 @@ class KnownMembers:
         inside: Mapping[str, KnownMembers] | None = None,
         items: KnownMembers | None = None,
     ) -> None:
-        """`names` None: any member is as good as another."""
+        """Know these names; None knows every name."""
         self._names = names
         self._inside = tuple((inside or {}).items())
         self._items = items
 
     def knows(self, value: Any) -> bool:
-        """True when nothing of a value is a stranger."""
+        """Return True when a value has no unknown member."""
         if type(value) is dict:
             if self._names is not None and not value.keys() <= self._names:
                 return False
@@ -75,7 +71,7 @@ class KnownMembers:
         return True
 
     def unknown_members(self, value: Any, at: str = "") -> list[UnknownMember]:
-        """The first of the members that are not understood; `at` is where the value is."""
+        """Return the first of the unknown members; `at` is the JSON pointer of the value."""
         return [] if self.knows(value) else list(islice(self._strangers(value, at), MOST_NAMED))
 
     def _strangers(self, value: Any, at: str) -> Iterator[UnknownMember]:
@@ -92,7 +88,7 @@ class KnownMembers:
 
 
 def refusal(unknown_members: list[UnknownMember], whose: str = "") -> InvalidParams:
-    """What to raise for strangers where none is wanted: it names all of them, and what the first may have meant."""
+    """Return the error for unknown members in a strict request: it names all, and suggests a name for the first."""
     from hearth.fields import unknown_key
 
     first = unknown_members[0]
@@ -104,7 +100,7 @@ def refusal(unknown_members: list[UnknownMember], whose: str = "") -> InvalidPar
 
 
 def with_ignored(value: Any, ignored: tuple[str, ...]) -> Any:
-    """A result, an object or the JSON of one, that names what is ignored."""
+    """Return a result, an object or the JSON of one, that names the ignored members."""
     if not ignored:
         return value
     if type(value) is dict:
@@ -115,7 +111,7 @@ def with_ignored(value: Any, ignored: tuple[str, ...]) -> Any:
 
 
 def _part(name: str) -> str:
-    from hearth.schema import escaped  # whose validator takes its time to load
+    from hearth.schema import escaped  # lazy: the validator is slow to load
 
     return escaped(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…")
 
@@ -123,11 +119,11 @@ def _part(name: str) -> str:
 # --- from a JSON Schema ---------------------------------------------------------------------------------------------
 
 _OTHERS: Final = ("patternProperties", "additionalProperties", "unevaluatedProperties", "$ref", "$dynamicRef")
-"""Keywords that let members in which `properties` does not name; false is no such schema."""
+"""Keywords that allow members which `properties` does not name. With the value false they do not."""
 
 
 def known_by(schema: Any) -> KnownMembers | None:
-    """What a schema names, in whichever of its alternatives; None if nothing in a value can be a stranger to it."""
+    """Return the names of a schema, from all its alternatives; None if the schema knows every name."""
     branches = list(_branches(schema))
     tables = [branch["properties"] for branch in branches if "properties" in branch]
     names: frozenset[str] | None = None
@@ -143,13 +139,13 @@ def known_by(schema: Any) -> KnownMembers | None:
 
 
 def _one_of(schemas: Iterable[Any]) -> KnownMembers | None:
-    """What the one schema names that names anything; of several, which of them would hold is not decided here."""
+    """Return the names of the one schema that has any. With several it is unknown which one applies: None."""
     found = [known for schema in schemas if (known := known_by(schema)) is not None]
     return found[0] if len(found) == 1 else None
 
 
 def _branches(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """A schema and those that hold for the same value, or may."""
+    """Yield a schema and its subschemas that apply, or may apply, to the same value."""
     if not isinstance(schema, dict):
         return
     yield schema
@@ -205,13 +201,13 @@ KNOWN: Mapping[str, KnownMembers] = {
     "hcp.decide": _params("approval_id", "approve", "reason"),
     "hcp.withdraw": _params("message_id", "reason"),
 }
-"""Method name -> what is understood of its params; a tool's args are known by its schema."""
+"""Method name -> known members of its params. A tool's args are known by its schema."""
 
 
 def read_params(method: str, params: Mapping[str, Any]) -> tuple[Params, tuple[str, ...]]:
-    """A method's params, and where in them something is ignored.
+    """Return a method's params, and pointers to the ignored members.
 
-    Raises InvalidParams, also because of what is not understood if they are strict, and UnsupportedVersion.
+    Raises InvalidParams, with `strict` also for unknown members, and UnsupportedVersion.
     """
     read, known = METHODS[method](params), KNOWN[method]
     strict = "strict" in params and read_flag(params, "strict", "", default=False)
@@ -224,7 +220,7 @@ def read_params(method: str, params: Mapping[str, Any]) -> tuple[Params, tuple[s
 
 
 def require_known(method: str, params: Mapping[str, Any]) -> None:
-    """Refuse what a client would send and nobody would understand. Raises InvalidParams."""
+    """Refuse params of a client's own that no server would understand. Raises InvalidParams."""
     unknown_members = KNOWN[method].unknown_members(params)
     if unknown_members:
         raise refusal(unknown_members)

@@ -1,19 +1,14 @@
-"""Each HACP method's parameters: attrs values, and how they are read from a JSON object (draft §3, §8; design §8).
+"""The parameters of each HACP method: attrs values, and their readers from a JSON object (draft §3, §8).
 
-A reader takes exactly the declared JSON types (no coercion: `true` is not 1, "5" is not 5), takes null for an
-optional member as if it were left out, ignores unknown members at every level (draft §2.5; `known` names them), and
-raises InvalidParams whose data names the place by JSON pointer. Whether a session, task or tool of that name exists is
-not known here. Reading is by hand and not by cattrs because these few lines are on the path of every request, and on
-that of the daemon's start.
+A reader accepts exactly the declared JSON types (no coercion: `true` is not 1, "5" is not 5). It treats null for an
+optional member as absent, ignores unknown members at every level (draft §2.5; `known` names them), and raises
+InvalidParams whose data names the place by JSON pointer. Integers are those that a double holds exactly. Whether a
+session, task or tool of that name exists is not known here. The readers are hand-written and do not use cattrs, because
+they run for every request and at the daemon's start.
 
-Reading one member of a params object: its type, its bounds, and InvalidParams that names its place (design §8).
-
-Integers are those that a double holds exactly; what is absent and what is null are the same.
-
-The parameters of the hcp.* methods: what is asked about whole jobs beside HCP's own messages (decision 0067).
-
-HCP's pages leave open how a caller finds capabilities, comes back to a session, fetches an artifact, and how a person
-approves a job: these methods do that, without a HACP session. They are this project's own.
+The hcp.* methods are about whole jobs, beside HCP's own messages (decision 0067). HCP's pages leave open how a caller
+finds capabilities, comes back to a session, fetches an artifact, and how a person approves a job. These methods do
+that, without a HACP session. They are this project's own.
 """
 
 from __future__ import annotations
@@ -34,13 +29,13 @@ MAX_SAFE = (1 << 53) - 1
 
 
 def wrong(pointer: str, expected: str, value: Any) -> InvalidParams:
-    """What to raise for a member that is not as `expected`."""
+    """Return the error for a member that is not as `expected`."""
     reason = f"expected {expected}, got {kind_of(value)}" if value is not None else f"expected {expected}"
     return InvalidParams(f"Invalid params: {pointer}: {reason}", data={"path": pointer, "reason": reason})
 
 
 def read_text(params: Mapping[str, Any], name: str, at: str = "", *, most: int = 4096) -> str:
-    """A member that must be a string."""
+    """Return a member that must be a string."""
     value = params.get(name)
     if type(value) is not str:
         raise wrong(f"{at}/{name}", "a string", value)
@@ -50,12 +45,12 @@ def read_text(params: Mapping[str, Any], name: str, at: str = "", *, most: int =
 
 
 def read_optional_text(params: Mapping[str, Any], name: str, at: str = "", *, most: int = 256) -> str | None:
-    """A string, or None where it is absent or null."""
+    """Return a string, or None where it is absent or null."""
     return None if params.get(name) is None else read_text(params, name, at, most=most)
 
 
 def read_flag(params: Mapping[str, Any], name: str, at: str, default: bool) -> bool:
-    """A boolean."""
+    """Return a boolean, or the default where it is absent or null."""
     value = params.get(name)
     if value is None:
         return default
@@ -65,7 +60,7 @@ def read_flag(params: Mapping[str, Any], name: str, at: str, default: bool) -> b
 
 
 def read_integer(params: Mapping[str, Any], name: str, at: str, low: int, high: int = MAX_SAFE) -> int | None:
-    """An integer within bounds, or None where it is absent."""
+    """Return an integer within bounds, or None where it is absent or null."""
     value = params.get(name)
     if value is None:
         return None
@@ -77,7 +72,7 @@ def read_integer(params: Mapping[str, Any], name: str, at: str, low: int, high: 
 
 
 def read_choice(params: Mapping[str, Any], name: str, at: str, choices: tuple[str, ...], default: str) -> str:
-    """One of some strings."""
+    """Return one of some strings, or the default where it is absent or null."""
     value = params.get(name)
     if value is None:
         return default
@@ -92,17 +87,17 @@ MOST_READ = 512 * 1024
 
 @frozen
 class HcpCapabilities:
-    """hcp.capabilities: what this caller may submit."""
+    """hcp.capabilities: list the capabilities that this caller may submit."""
 
 
 @frozen
 class HcpSessions:
-    """hcp.sessions: the caller's own jobs, the newest first."""
+    """hcp.sessions: list the caller's own jobs, the newest first."""
 
 
 @frozen
 class HcpAttach:
-    """hcp.attach: have a session's messages from an event's sequence on, whatever has become of it."""
+    """hcp.attach: receive a session's messages from an event's sequence on, in whatever state its job is."""
 
     session_id: str
     from_sequence: int
@@ -110,7 +105,7 @@ class HcpAttach:
 
 @frozen
 class HcpArtifact:
-    """hcp.artifact: a part of a file that a job left behind."""
+    """hcp.artifact: read a part of a file that a job produced."""
 
     uri: str
     offset: int
@@ -119,12 +114,12 @@ class HcpArtifact:
 
 @frozen
 class HcpPending:
-    """hcp.pending: jobs that wait for a person's approval, for who may give it."""
+    """hcp.pending: list the jobs that wait for an approval which this caller may give."""
 
 
 @frozen
 class HcpDecide:
-    """hcp.decide: approve one of them, or do not."""
+    """hcp.decide: approve a waiting job, or refuse it."""
 
     approval_id: str
     approve: bool
@@ -133,7 +128,7 @@ class HcpDecide:
 
 @frozen
 class HcpWithdraw:
-    """hcp.withdraw: take back a job of one's own that waits for its acceptance."""
+    """hcp.withdraw: withdraw a job of one's own that waits for its acceptance."""
 
     message_id: str
     reason: str | None
@@ -183,7 +178,7 @@ PRIORITIES: Mapping[str, int] = {"low": 0, "normal": 1, "high": 2, "urgent": 3}
 SUPPORTED_MAJOR = 0
 SUPPORTED = "0.1.0"
 MOST_STEPS = 4096
-"""Steps that are read at all: a server's own limit is lower, and reading must not take it long to refuse."""
+"""Upper bound on steps that are read: a server's own limit is lower, and refusing must not take it long."""
 
 # The grammar of semver.org, without capture of the tails.
 _SEMVER = re.compile(
@@ -196,7 +191,7 @@ _SEMVER = re.compile(
 
 @frozen(eq=False)
 class SessionOpen:
-    """session.open (draft §3.1), with the deadman's two members (design §4)."""
+    """session.open (draft §3.1), with the two members of the deadman (hearth/actors/session.py)."""
 
     client_name: str | None = None
     client_version: str | None = None
@@ -225,7 +220,7 @@ class StepSpec:
 
 @frozen(eq=False)
 class Constraints:
-    """task.constraints (draft §3.4; design §4)."""
+    """task.constraints (draft §3.4)."""
 
     max_duration_ms: float | None = None
     abort_on_step_failure: bool = True
@@ -276,7 +271,7 @@ class EventsSubscribe:
 
 @frozen(eq=False)
 class EventsUnsubscribe:
-    """task.events.unsubscribe (design §8)."""
+    """task.events.unsubscribe."""
 
     task_id: str | None = None
 
@@ -293,7 +288,7 @@ class McpTools:
 
 @frozen(eq=False)
 class McpUse:
-    """mcp.use: leave for one use of a tool that the MCP bridge serves itself, by its name in the policy."""
+    """mcp.use: permission for one use of a tool that the MCP bridge serves itself, by its name in the policy."""
 
     tool: str
 
@@ -381,7 +376,7 @@ def _read_submit(params: Mapping[str, Any]) -> TaskSubmit:
         raise wrong("/task/steps", f"at most {MOST_STEPS} steps", None)
     key = read_optional_text(task, "idempotency_key", "/task")
     if key == "":
-        # Whoever fills in every member would otherwise get the first task's answer for every other one.
+        # A client that fills in every member would otherwise get the first task's answer for all its tasks.
         raise wrong("/task/idempotency_key", "at least one character", None)
     return TaskSubmit(
         read_text(task, "intent", "/task"),

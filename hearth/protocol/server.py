@@ -1,10 +1,27 @@
 """The server's end of a connection: bytes to calls, answers to bytes. Sans-IO.
 
-It owns what JSON-RPC asks a server to remember per connection: the ids that are outstanding, and the answers of a
-batch until the last of them is there. A document that is not a request is answered here, at once (`Answer`); every
-proper request becomes a `Call`, which its executor answers exactly once through `result` or `error`. A document that
-speaks HCP instead is handed on as it is (`HcpDocument`). It does not know what a method does, who calls, or how bytes
-travel.
+Theory of operation. `ServerProtocol` takes the bytes that a peer sent and returns events; it never raises for anything
+a peer can send, and does no I/O. The attacker is the peer, before and after authentication: any sequence of bytes must
+end in events, bounded memory and bounded work.
+
+- Framing bounds a document's bytes. A longer one is answered once with an error, then comes `Close`: where the next
+  document begins cannot be known, so all further bytes are ignored.
+- Before parsing, the number of values is bounded (`size`); the parser bounds the depth and refuses bytes that are not
+  JSON (`jsonrpc`). Each failure is answered with an error of JSON-RPC, and the connection goes on.
+- A document with `hcp_version` is passed on as `HcpDocument`. Every valid request to a known method becomes a `Call`.
+  A document that is not a request, an unknown method, and params that are no object become an `Answer` at once.
+- The executor answers each call exactly once, through `result` or `error`, in any order. For a notification both return
+  None, because it has no answer.
+- An id is outstanding from its call until the bytes of its answer exist. A request that uses an outstanding id again is
+  refused with id null: an error with that id would pass for the answer of the first request. So an id never has two
+  answers, and hardware never acts twice under one id.
+- A batch has one answer. `_Batch` collects the lines, refusals first; the last one joins them, and only then its ids
+  are free. A batch of notifications has no answer.
+- `weight` is an upper bound of a request's memory. The connection charges it to the principal until the answer is
+  made; the calls of a batch share it, because they hold parts of one document.
+
+This module does not know what a method does, who the peer is, or how bytes travel. The methods read their own params
+(`methods`).
 """
 
 from __future__ import annotations
@@ -42,7 +59,7 @@ class Call:
     params: dict[str, Any]
     batch: _Batch | None = None
     weight: int = 0
-    """Bytes of memory that it takes at most, as long as it is not answered."""
+    """Upper bound of its memory in bytes, as long as it is not answered."""
 
 
 @define(slots=True, eq=False)
@@ -61,7 +78,7 @@ class Close:
 
 @define(slots=True, eq=False)
 class HcpDocument:
-    """An object that says which version of HCP it speaks: the other dialect of a connection (decision 0067)."""
+    """An object with a version of HCP: the other protocol of a connection (decision 0067)."""
 
     value: dict[str, Any]
     weight: int
@@ -72,7 +89,7 @@ Event: TypeAlias = "Call | HcpDocument | Answer | Close"
 
 
 class _Batch:
-    """One batch on its way: the answers that are ready, refusals first, then as they come.
+    """One batch in progress: the answers that are ready, refusals first, then in the order of completion.
 
     Its ids stay outstanding until the line that answers them all is made, because until then the peer has no answer.
     """
@@ -84,7 +101,7 @@ class _Batch:
         self.lines: list[bytes] = []
         self.open = 0
         self.kept = 0
-        """Bytes of `lines` that are charged to whoever asked."""
+        """Bytes of `lines` that are charged to the principal."""
 
 
 class ServerProtocol:
@@ -104,23 +121,23 @@ class ServerProtocol:
 
     @property
     def partial_bytes(self) -> int:
-        """How many bytes of an incomplete document are held."""
+        """The bytes held of an incomplete document."""
         return self._framer.partial_bytes
 
     @property
     def outstanding(self) -> int:
-        """How many requests wait for the bytes of their answer. Notifications do not count: none is ever owed."""
+        """The number of requests without an answer. Notifications do not count: they have none."""
         return len(self._outstanding)
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take received bytes; return what they ask for, in order. After a Close all further bytes are ignored."""
+        """Take received bytes; return their events, in order. After a Close all further bytes are ignored."""
         return list(self.events(data))
 
     def events(self, data: bytes) -> Iterator[Event]:
-        """As `receive`, one after the other: each document is read when what came before it has been taken.
+        """Yield the events of received bytes, in order. Each document is read after the events before it are taken.
 
-        Thousands may come at once, and whoever takes them can let others run between two. All are to be taken before
-        more is received.
+        There may be thousands: a caller can let other tasks run between two. It must take all events before it passes
+        more bytes.
         """
         if self.closed:
             return
@@ -143,7 +160,7 @@ class ServerProtocol:
         return self._document(document)
 
     def unreadable(self, reason: str) -> list[Event]:
-        """What to answer when such a carrier was sent something that is no document at all."""
+        """Return the answer to a message of such a carrier that is not a document at all."""
         return [] if self.closed else [Answer(dump_error(None, ParseError(data={"reason": reason})))]
 
     def _too_long(self, error: DocumentTooLong) -> list[Event]:
@@ -171,9 +188,9 @@ class ServerProtocol:
         return [] if event is None else [event]
 
     def _request(self, value: Any, batch: _Batch | None) -> Call | Answer | None:
-        """A call, or the answer to what cannot become one; None for a notification that cannot."""
-        # An answer that bears an outstanding id would be taken for that of the request that is outstanding: what
-        # uses such an id again is answered with a null one.
+        """Return a call, or the answer to a request that cannot become one; None for a notification that cannot."""
+        # A peer would take an answer with an outstanding id for that of the outstanding request, so a request that uses
+        # such an id again is answered with id null.
         try:
             request = read_request(value)
         except InvalidRequest as error:
@@ -209,7 +226,7 @@ class ServerProtocol:
             if isinstance(event, Answer):
                 batch.lines.append(event.data)
             elif event is not None:
-                # They hold parts of one document, which is there until the last of them has been answered.
+                # The calls hold parts of one document, which is kept until the last of them has been answered.
                 event.weight = weight // len(values)
                 calls.append(event)
                 batch.open += event.id is not None
@@ -218,7 +235,7 @@ class ServerProtocol:
         return calls
 
     def result(self, call: Call, result: Any) -> bytes | None:
-        """The bytes that answer a call, or None: a notification, or a batch that waits for others.
+        """Return the bytes that answer a call; None for a notification, or a batch that waits for other answers.
 
         Raises TypeError for a result that is not JSON: a bug in the server, before anything was answered.
         """
@@ -228,7 +245,7 @@ class ServerProtocol:
         return self._answered(call, line)
 
     def error(self, call: Call, error: RpcError) -> bytes | None:
-        """As `result`, for a request that failed."""
+        """Return the bytes that answer a failed request, as `result` does."""
         if call.id is None:
             return None
         return self._answered(call, dump_error(call.id, error))
@@ -249,7 +266,7 @@ class ServerProtocol:
 
 
 def _refusal(request: Request) -> RpcError:
-    """Why a request that `_request` found wanting cannot be executed, whoever asks."""
+    """Return the error for a request that `_request` cannot turn into a call, whatever its principal."""
     method = request.method
     if method not in METHODS:
         return MethodNotFound(f"Method not found: {method[:200]}", data={"method": method[:200]})

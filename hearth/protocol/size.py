@@ -1,9 +1,8 @@
-"""Counts the values of a JSON document before it is parsed, so that nothing is built of one that has too many.
+"""Bounds on a JSON document before it is parsed: its number of values and the memory of its Python objects.
 
 Values are objects, arrays, strings, numbers, true, false and null, at every level, the document itself included; the
-names of members are not counted. All work here is done by a few passes of C over the bytes.
-
-How much memory a JSON document takes once it is read: an upper bound that costs a few passes in C.
+names of members are not counted. Both bounds cost a few passes over the bytes in C, so that a document with too many
+values is refused before any object is built.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ TOO_MANY = "a document holds at most {} values, this one has more"
 
 
 def has_more_values(document: bytes, most: int) -> bool:
-    """True when a JSON document holds more than `most` values. For bytes that are no JSON either may be returned."""
+    """Return True when a JSON document holds more than `most` values; for other bytes the result is undefined."""
     # A value follows a comma or an opening bracket. Those within strings make this too large, never too small.
     if 1 + _marks(document) <= most:
         return False
     if b"\\" in document:
-        # An escaped backslash first, because what is behind it is not escaped.
+        # An escaped backslash first, because the character after it is not escaped.
         document = document.replace(rb"\\", b"").replace(rb"\"", b"")
     # Each string is a value or the name of one. Past this bound it need not be split into as many pieces.
     if document.count(b'"') > 4 * most:
