@@ -439,7 +439,7 @@ class TokenBucket:
         """Moment at which the bucket is full again if nothing else is taken."""
 
     def peek(self, now: float, n: int = 1) -> float:
-        """Return the seconds until `n` tokens are there: 0.0 if they are, infinity if the bucket never holds so many."""
+        """Return the seconds until `n` tokens are there: 0.0 if they are, inf if the bucket never holds so many."""
         if n > self.burst:
             return math.inf
         wait = max(self.full_at, now) + n * self._interval - now - self._period
