@@ -58,7 +58,6 @@ class Checks:
     """The args that a tool's schema names, where it leaves no room for others."""
 
 
-
 class PathsUnchecked(Exception):
     """Some path has to be looked up in a thread; the check is then made again with the answers."""
 

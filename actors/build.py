@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from hearth.drivers.linux.sensors import KernelSensors
     from hearth.drivers.programs import LauncherClient
 
+
 def build_parts(
     config: Config,
     *,
@@ -215,6 +216,7 @@ def _matches(match: Mapping[str, Any] | tuple[Mapping[str, Any], ...]) -> list[M
 # --- The check that the users and groups which policy conditions name exist on this machine
 #
 # A name that is misspelt would match nobody without a word. Numbers (`uid`, `gid`) are taken as they are.
+
 
 def unknown_accounts(entries: Iterable[PolicyEntry]) -> list[str]:
     """A sentence for each user or group that a condition names and the machine's user database does not have."""

@@ -1,10 +1,10 @@
-"""A task's event history: one writer, any number of readers, each at its own pace (draft §8; design §8).
+"""A task's event history: one writer, any number of readers, each at its own pace (draft §8).
 
-The task publishes; a reader keeps the number of the next event it wants and pulls. So a reader that is slow costs
-nothing and delays nobody, one that comes late starts at the beginning, and nothing can be lost between the two: there
-is only the one history. `start`, `finish` and `task_finish` are kept for as long as the task is; of `progress` only
-the newest few are, which is how progress coalesces for a reader that falls behind. A history is kept as the lines that
-are sent, so that a thousand who are sent a long event share one copy of it. This module does not know connections.
+The task publishes; each reader keeps the number of the next event it wants, and pulls. So a slow reader delays no other
+one, a late reader starts at the beginning, and no event is lost between the two: there is only one history. `start`,
+`finish` and `task_finish` are kept for as long as the task is. Only the newest `progress` events are kept, so progress
+coalesces for a reader that falls behind. A history is kept as the lines that are sent, so that a thousand subscribers
+share one copy of a long event. This module does not know connections.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from hearth.policy.memory import Account
 
 PROGRESS_KEPT = 64
-"""How many progress events a history holds: enough for a burst between two wake-ups of a healthy reader."""
+"""Progress events that a history holds: enough for a burst between two wake-ups of a healthy reader."""
 PROGRESS_BYTES = 64 << 10
-"""Bytes of progress events that a history holds, but for the newest, which it holds however long it is."""
+"""Bytes of progress events that a history holds; it holds the newest one even if that alone is longer."""
 
 _HEAD = b'{"jsonrpc":"2.0","method":"task.event","params":'
 _TAIL = b"}\n"
 _OVERHEAD = 160
-"""Bytes of an entry in a history beside its line: the tuple, the number, the head of the bytes object, the list."""
+"""Bytes of an entry in a history besides its line: the tuple, the number, the head of the bytes object, the list."""
 
 
 def to_keep(value: Any) -> bytes:
-    """A value's JSON, to be held on to.
+    """Return a value's JSON as bytes that take no more memory than their length.
 
-    What orjson returns keeps the 4 KiB it was written into, however short it is; a copy has the size it has.
+    The bytes that orjson returns keep the 4 KiB buffer they were written into; a copy does not.
     """
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)[:-1]
 
 
 class Reader(Protocol):
-    """Someone who follows a history."""
+    """A component that follows a history, such as a cursor of a connection."""
 
     @property
     def gone(self) -> bool:
@@ -52,15 +52,15 @@ class Reader(Protocol):
         ...
 
     def notify(self) -> None:
-        """There is something to read, or the history has ended. Must not block, and must not publish."""
+        """Note that there is something to read, or that the history has ended. Must not block or publish."""
 
 
 class History(Protocol):
-    """What can be followed: lines that are numbered from 1, written by one and read by any number."""
+    """A sequence of lines numbered from 1, with one writer and any number of readers."""
 
     @property
     def metrics(self) -> Metrics | None:
-        """Where what is sent of it is counted, if it is."""
+        """The counters of sent events, or None."""
         ...
 
     @property
@@ -70,31 +70,31 @@ class History(Protocol):
 
     @property
     def ended(self) -> bool:
-        """True when none will come after it."""
+        """True when no line will come after `last_seq`."""
         ...
 
     def attach(self, reader: Reader) -> None:
-        """From now on poke `reader`, beginning with once at its next chance for what is there already."""
+        """Notify `reader` of each new line from now on, and at once if there are lines already."""
 
     def detach(self, reader: Reader) -> None:
-        """Poke `reader` no more."""
+        """Stop notifying `reader`."""
 
     def hold(self) -> None:
-        """Somebody has yet to send of it: from now on it stays charged to its principal."""
+        """Keep the history charged to its principal, because a reader has yet to send it."""
 
     def let_go(self) -> None:
-        """It has been sent, or will not be; owed once for each `hold`."""
+        """Undo one `hold`: the reader has sent the history, or will not."""
 
     def lines(self, from_seq: int, most: int) -> tuple[list[bytes], int]:
-        """Up to `most` documents numbered `from_seq` or higher, each a line, and the number to read from next."""
+        """Return up to `most` lines numbered `from_seq` or higher, and the number to read from next."""
         ...
 
 
 class EventLog(Retained):
     """The history of one task, as the notification of each event, numbered from 1.
 
-    It is charged to `account` for as long as the task book keeps it or somebody has yet to be sent of it; `reserved`
-    bytes are charged for it already.
+    It is charged to `account` for as long as the task registry keeps it or a reader holds it; `reserved` bytes are
+    charged for it already.
     """
 
     __slots__ = (
@@ -115,22 +115,25 @@ class EventLog(Retained):
         super().__init__(account, reserved)
         self.task_id = task_id
         self.metrics = metrics
-        """Where events are counted, if they are."""
+        """The counters of published events, or None."""
         self.last_seq = 0
         self.ended = False
         self.was_followed = False
-        """True if somebody was following when the history ended."""
+        """True if a reader was following when the history ended."""
         self._kept: list[tuple[int, bytes]] = []
         self._progress: deque[tuple[int, bytes]] | None = None
         self._progress_bytes = 0
         self._readers: dict[Reader, None] = {}
 
     def publish(self, phase: str, ts: str, members: Mapping[str, Any]) -> None:
-        """Add an event and tell the readers. After `task_finish` the history has ended."""
+        """Add an event and notify the readers. After `task_finish` the history has ended.
+
+        Raises orjson.JSONEncodeError, and adds nothing, if `members` are not JSON.
+        """
         seq = self.last_seq + 1
         params = orjson.dumps({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members})
         entry = (seq, _HEAD + params + _TAIL)
-        # Only now: what is not JSON has raised, and must leave no hole in the numbers.
+        # Only now: members that are not JSON have raised above, and must leave no hole in the numbers.
         self.last_seq = seq
         if self.metrics is not None:
             self.metrics.events[phase] += 1
@@ -161,29 +164,29 @@ class EventLog(Retained):
         self.grow(self._progress_bytes - before)
 
     def attach(self, reader: Reader) -> None:
-        """From now on poke `reader`, beginning with once at its next chance for what is there already."""
+        """Notify `reader` of each new event from now on, and at once if there are events already."""
         if not self.ended:
-            # In no time, however many follow: a new task is attached to by all who follow its session, in one turn.
+            # A dict, for constant time: all followers of a session attach to each new task, in one turn.
             self._readers[reader] = None
         if self.last_seq:
             reader.notify()
 
     def detach(self, reader: Reader) -> None:
-        """Poke `reader` no more."""
+        """Stop notifying `reader`."""
         self._readers.pop(reader, None)
 
     @property
     def followed(self) -> bool:
-        """True while somebody who is still there follows a history that goes on."""
+        """True while the history goes on and a reader that has not gone follows it."""
         return any(not reader.gone for reader in self._readers)
 
     def read(self, from_seq: int, most: int = 64) -> tuple[list[bytes], int]:
-        """Up to `most` events numbered `from_seq` or higher, in order, and the number to read from next."""
+        """Return up to `most` events numbered `from_seq` or higher, in order, and the number to read from next."""
         found, after = self.lines(from_seq, most)
         return [line[len(_HEAD) : -len(_TAIL)] for line in found], after
 
     def lines(self, from_seq: int, most: int) -> tuple[list[bytes], int]:
-        """See History: the notifications of these events."""
+        """Return the notifications of these events; see History."""
         kept = self._kept
         if self._progress is None:
             # No progress events: event n is at n - 1.

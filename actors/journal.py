@@ -1,19 +1,40 @@
-"""The journal actor: sole writer of the audit log. It commits what has arrived, together, and answers in order.
+"""The journal actor: the only writer of the audit log. It commits records in groups and answers posts in order.
 
-`post` never waits. With durability "os" it hands the records to the kernel there and then. Otherwise, and whenever
-something is in the way, the actor takes every record that is there in one wake-up, seals and writes them
-together, and answers; while a sync runs in its thread, what arrives forms the next commit. It never waits for
-more to come, and it interprets no record; it has each counted (see `metrics`).
+It interprets no record. It counts each one (see `metrics`), and leaves format, hash chain and files to `hearth.audit`.
 
-When the log cannot be written, receipts fail and the records are kept, as many as memory allows them. They are
-written later, in their order, behind an `audit.resume` record and with `"late": true`: a record that tells of
-a step whose start was refused is the truth about an attempt, and what has happened stays told. A receipt that
-failed stays failed.
+Theory of operation. *Write-ahead*: an actor that is about to do something posts a record of it, waits for the receipt,
+and only then acts. A receipt that is filled means: these records are as durable as configured. A receipt that fails
+means: nothing with an effect may begin on the strength of these records.
 
-When the disk is full, the log's reserve is spent on the kept records that are not minor, behind an `audit.reserve`
-record: how what runs comes to its end is on the disk, whatever happens next. Their receipts fail all the same, so that
-nothing new begins. The log can be written again once the reserve has been made anew. A journal that ends before that
-writes an `audit.gap` record, which says how many records were lost.
+Life of a post: `post` -> mailbox -> one commit -> receipt filled or failed, exactly once. `post` never waits and never
+raises.
+
+- Durability "os": the record is safe once the kernel has it, so `post` writes it in place and fills the receipt. Only
+  if posts wait in the mailbox, the log has failed, or a checkpoint needs a key, does the actor take over; `_queued`
+  keeps the order of the posts.
+- Durability "fsync": *group commit*. One wake-up of the actor takes everything that is in the mailbox, seals and writes
+  it together, syncs once in a thread, and fills the receipts in order. What arrives during a sync forms the next
+  commit. The actor never waits for more records to come.
+- Durability "relaxed": the receipt is filled at once, and the actor writes the records in its next commit.
+
+Failure. The log is in one of two states, which `failure` shows:
+
+    writable (None) ----- an append raises LogFailed -----> failed (the reason)
+           ^                                                     |
+           +------ `audit.resume` and the backlog are written ---+      tried with each commit, at least each RETRY_S
+
+- While it is failed, receipts fail and the records are kept in the backlog, as many as memory allows. They are written
+  later, in their order, behind an `audit.resume` record and with `"late": true`. A receipt that failed stays failed,
+  although its record is written later: it then reports an attempt that was refused.
+- When the disk is full, the log's reserve is spent on the kept records that are not minor, behind an `audit.reserve`
+  record, so that the ends of running tasks are on the disk. Their receipts fail too, so that nothing new begins. The
+  log counts as writable again once the reserve has been restored. A journal that ends before that writes an `audit.gap`
+  record with the number of records that were lost.
+- A disk that hangs during the last commits is left to its thread (`_hung`): the process must be able to end.
+
+Who may call what: any task in the Trio thread calls `post`, `write`, `answer` and `checkpoint`, from `open` until
+`aclose`. Only the actor (`run`), or `aclose` after it has ended, calls the commit methods. With "fsync" the log is used
+in the thread of one sync at a time; the actor waits for that thread before it uses the log again.
 """
 
 from __future__ import annotations
@@ -44,15 +65,15 @@ if TYPE_CHECKING:
     from hearth.audit.record import Head
 
 RETRY_S: Final = 1.0
-"""How often a log that cannot be written is tried again when nothing is posted."""
+"""Seconds after which a log that cannot be written is tried again when nothing is posted."""
 FLUSH_LIMIT_S: Final = 5.0
-"""How long the last commits may take once the journal is told to end; a disk that hangs must not keep the process."""
+"""Seconds that the last commits may take when the journal ends: a disk that hangs must not keep the process alive."""
 _ENDED: Final = "the journal ended before the record was safe"
 _PROBE: Final = 64
-"""How many kept records are tried first: a full disk must not cost the sealing of all of them at every attempt."""
+"""Kept records in the first chunk of a retry: on a full disk an attempt must not cost the sealing of all of them."""
 _SILENT: Final = "the disk does not answer"
 _CHUNK: Final = 1000
-"""How many kept records are written at a time, so that catching up does not hold the event loop."""
+"""Kept records in each further chunk, so that writing the backlog does not hold the event loop."""
 
 T = TypeVar("T")
 
@@ -62,15 +83,15 @@ log = logging.getLogger("hearth.journal")
 class Receipt(Slot[None]):
     """The answer to one post: `await receipt.get()` returns once its records are as durable as configured.
 
-    Raises AuditUnavailable, whose `data.reason` says why, if they could not be written: nothing that has an
-    effect may begin on the strength of these records.
+    Raises AuditUnavailable, with the cause in `data.reason`, if they could not be written: nothing that has an effect
+    may begin on the strength of these records.
     """
 
     __slots__ = ()
 
 
 class _Post(NamedTuple):
-    """Records and when they were reported; `minor` as `Journal.post` has it."""
+    """Records, the epoch seconds of their report, and `minor` as in `Journal.post`. No receipt: only a wake-up."""
 
     at: float
     records: tuple[Mapping[str, Any], ...]
@@ -100,30 +121,30 @@ class Journal:
         self._in_place = False
         self._bug: Exception | None = None
         self.metrics = Metrics()
-        """What the records tell, and what others count, in numbers."""
+        """The counters of the runtime: the journal counts records, other components their own facts."""
         self.failures = 0
-        """How often the log has become one that cannot be written."""
+        """The number of times that the log became unwritable."""
         self._underway = 0
-        """Records that are in the mailbox, or in a commit that goes on."""
+        """Records that are in the mailbox, or in the running commit."""
         self._backlog = Backlog()
         self._failure: str | None = None
         self._failed_at = 0.0
         self._full = False
-        """Whether it cannot be written for want of room."""
-        self._told: str | None = None
+        """True if the log cannot be written because the disk is full."""
+        self._warned: str | None = None
+        """The warning that was last written to the operator's log."""
         self._key_trouble: str | None = None
         self._key_retry_at = 0
         self._key_loading = False
         self._running: trio.Event | None = None
         self._stopping = self._closed = self._hung = False
 
-    # --- the face
+    # --- called by other actors
 
     def open(self) -> list[str]:
-        """Lock and repair the log, and queue `daemon.recover` if its last run did not end as it should.
+        """Lock and repair the log, and queue `daemon.recover` if the last run did not end in good order.
 
-        Blocking; call it before `run`. Returns what was found, one line each, for a person. Raises
-        ConfigError.
+        Blocking; call it before `run`. Returns the findings for a person, one line each. Raises ConfigError.
         """
         found = self._log.open(self._clock())
         record = found.record()
@@ -134,8 +155,8 @@ class Journal:
     def post(self, *records: Mapping[str, Any], minor: bool = False) -> Receipt:
         """Report records, each with `event` and the event's fields; never waits, never raises.
 
-        They are sealed next to each other and in the order of the posts; they must not be changed afterwards. `minor`
-        ones tell of nothing that was changed or disclosed: while the log cannot be written they displace no others.
+        They are sealed next to each other and in the order of the posts. The caller must not change them afterwards.
+        `minor` records report no change and no disclosure: while the log cannot be written they displace no others.
         """
         receipt = Receipt()
         count = self.metrics.record
@@ -156,9 +177,9 @@ class Journal:
         return receipt
 
     def _write_now(self, post: _Post, receipt: Receipt) -> None:
-        """With durability "os" a record is where it has to be as soon as the kernel has it: nobody needs to wait.
+        """Write a post in place: with durability "os" a record is safe as soon as the kernel has it.
 
-        What the log cannot take, or wants besides (a key), is the actor's business.
+        The actor handles a failure, and loads the key that a checkpoint needs.
         """
         try:
             self._log.append([(post.at, record) for record in post.records], post.at)
@@ -166,14 +187,14 @@ class Journal:
             self._fail([post], failed)
             self._wake()
             return
-        except Exception as bug:  # noqa: BLE001  the actor must end on it, not whoever happened to post
+        except Exception as bug:  # noqa: BLE001  the actor must end on it, not the task that happened to post
             receipt.fail(_unavailable(f"audit log {self._log.path}: {_ENDED}"))
             self._in_place, self._bug = False, bug
             self._wake()
             return
         receipt.fill(None)
-        if self._log.warning is not self._told:
-            self._tell()
+        if self._log.warning is not self._warned:
+            self._warn()
         if self._log.checkpoint_due and self._wants_key():
             self._wake()
 
@@ -185,9 +206,9 @@ class Journal:
         await receipt.get()
 
     async def answer(self) -> None:
-        """Wait until the actor takes up an empty post: it is alive, though perhaps with a log that it cannot write.
+        """Wait until the actor has taken up an empty post, which shows that it is alive; the log may be unwritable.
 
-        Returns never while it hangs in a disk that does not answer, nor when it has ended.
+        Never returns while the actor hangs in a disk that does not answer, nor after it has ended.
         """
         if self._closed or self._hung:
             await trio.sleep_forever()
@@ -198,7 +219,7 @@ class Journal:
             await receipt.get()
 
     def checkpoint(self) -> None:
-        """Have what no checkpoint covers signed soon; does nothing if there is no such record."""
+        """Have the records that no checkpoint covers signed soon; does nothing if there are none."""
         if self._log.is_open and (self._log.unsigned or self._underway):
             self._log.checkpoint_due = True
             self._key_retry_at = 0
@@ -206,22 +227,22 @@ class Journal:
 
     @property
     def settings(self) -> AuditSettings:
-        """What the operator decided about the log."""
+        """The operator's settings of the log."""
         return self._settings
 
     @property
     def failure(self) -> str | None:
-        """Why the log cannot be written now, or None."""
+        """The reason why the log cannot be written now, or None."""
         return self._failure
 
     @property
     def warning(self) -> str | None:
-        """What is wrong although records are written: no rotation, unsigned checkpoints, a log somebody removed."""
+        """A problem although records are written: no rotation, unsigned checkpoints, a log file that was removed."""
         return self._log.warning or self._key_trouble or self._log.reserve.trouble
 
     @property
     def lag(self) -> int:
-        """Records that were posted and are not yet as durable as configured, those kept for later included."""
+        """The number of records that were posted and are not yet as durable as configured, the backlog included."""
         return self._underway + len(self._backlog)
 
     @property
@@ -234,7 +255,7 @@ class Journal:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what is posted, until cancelled; then write what was posted by then, within `FLUSH_LIMIT_S`, and end.
 
-        What is posted after that waits for `aclose`. May be started again after it ended.
+        Later posts wait for `aclose`. May be started again after it ended.
         """
         running = self._running = trio.Event()
         self._stopping = False
@@ -256,7 +277,7 @@ class Journal:
     async def aclose(self) -> None:
         """Write and sync everything that was posted, and close the log. Idempotent; does not raise.
 
-        Cancellation does not cut it short, a disk that hangs does after `FLUSH_LIMIT_S`. If records remain
+        Cancellation does not shorten it; for a disk that hangs it ends after `FLUSH_LIMIT_S`. If records remain
         unwritten, `failure` says so afterwards.
         """
         with trio.CancelScope(shield=True):
@@ -291,7 +312,7 @@ class Journal:
         self._mailbox.post(_Post(0.0, (), None))
 
     async def _serve(self, guard: trio.CancelScope, outer: trio.CancelScope) -> None:
-        """The loop, out of reach of cancellation from outside; `guard` ends it if the last commits take too long."""
+        """Run the loop, shielded from cancellation; `guard` ends it if the last commits take too long."""
         with guard:
             async with trio.open_nursery() as nursery:
                 while not self._stopping:
@@ -308,13 +329,13 @@ class Journal:
         outer.cancel()
 
     async def _sign_regularly(self) -> None:
-        """Let no record stay unsigned for longer than the operator said."""
+        """Sign every `checkpoint_interval_s`, so that no record stays unsigned for longer."""
         while True:
             await trio.sleep(self._settings.checkpoint_interval_s)
             self.checkpoint()
 
     async def _next(self) -> list[_Post]:
-        """What has been posted; nothing, after a while, if a log that fails has to be tried again."""
+        """Return what has been posted; an empty list after `RETRY_S`, if a failed log is to be tried again."""
         if self._failure is None:
             return await self._mailbox.batch()
         with trio.move_on_after(RETRY_S):
@@ -322,7 +343,7 @@ class Journal:
         return []
 
     async def _finish(self) -> None:
-        """The last commits, for `aclose`."""
+        """Run the last commits, for `aclose`."""
         await self._commit(self._mailbox.drain())
         if self._wants_key():
             await self._load_key()
@@ -350,8 +371,8 @@ class Journal:
             raise
         else:
             self._failure = None
-            if self._log.warning is not self._told:
-                self._tell()
+            if self._log.warning is not self._warned:
+                self._warn()
             for post in posts:
                 if post.receipt is not None and not post.receipt.filled:
                     post.receipt.fill(None)
@@ -359,6 +380,7 @@ class Journal:
             self._underway -= sum(len(post.records) for post in posts)
 
     async def _append(self, records: list[Stamped], *, spend: bool = False) -> None:
+        """Append records to the log, in a thread if it syncs. Raises LogFailed."""
         now = records[-1][0] if records else self._clock()
         append = partial(self._log.append, records, now, spend=spend)
         if not self._sync:
@@ -368,13 +390,13 @@ class Journal:
             raise LogFailed(f"audit log {self._log.path}: {_SILENT}")
         try:
             await trio.to_thread.run_sync(append, abandon_on_cancel=True, limiter=self._limiter)
-        except trio.Cancelled:  # it took too long on the way out: the log is left to the thread
+        except trio.Cancelled:  # the last commits took too long: leave the log to the thread
             self._hung = True
             self._failure = f"audit log {self._log.path}: {_SILENT}"
             raise
 
     async def _resume(self) -> None:
-        """Write what was kept while the log failed, behind a record that says so."""
+        """Write the backlog, behind an `audit.resume` record. Raises LogFailed."""
         resume = {
             "event": "audit.resume",
             "reason": self._failure,
@@ -390,7 +412,7 @@ class Journal:
                 await self._append(first + chunk)
             except LogFailed as failed:
                 self._forget(failed.written, first)
-                # None of the records that are new is written.
+                # `written` is 0 in this error: none of the new records of the commit has been written.
                 raise LogFailed(failed.reason, full=failed.full) from failed
             self._forget(len(first) + len(chunk), first)
             first, size = [], _CHUNK
@@ -399,18 +421,18 @@ class Journal:
         log.warning("audit log %s: is written again", self._log.path)
 
     def _forget(self, written: int, first: list[Stamped]) -> None:
-        """Let go of what has been written at last: the resume record, if it was in `first`, and kept ones."""
+        """Remove written records from the backlog; note that the resume record, if it was in `first`, is written."""
         if first and written:
             self._backlog.told()
         self._backlog.release(max(0, written - len(first)))
 
     async def _spend_reserve(self) -> None:
-        """Write what is kept and not minor into the room of the reserve, if that is what is missing."""
+        """Write the kept records that are not minor into the room of the reserve, if the disk is full."""
         backlog, reserve = self._backlog, self._log.reserve
         if not (self._full and backlog.has_major and (reserve.held or reserve.spent)):
             return
-        said = {"event": "audit.reserve", "reason": self._failure, "since": timestamp(self._failed_at)}
-        first: list[Stamped] = [] if reserve.spent else [(self._clock(), said)]
+        record = {"event": "audit.reserve", "reason": self._failure, "since": timestamp(self._failed_at)}
+        first: list[Stamped] = [] if reserve.spent else [(self._clock(), record)]
         try:
             while chunk := backlog.oldest(_CHUNK, major=True):
                 await self._append(first + chunk, spend=True)
@@ -420,10 +442,10 @@ class Journal:
             backlog.release(max(0, failed.written - len(first)), major=True)
 
     async def _write_gap(self) -> None:
-        """Say, in the last record of a log that cannot be written, how many never came to it."""
+        """Write a last record into the reserve of a log that cannot be written, with the number of records lost."""
         if not (self._full and (self._log.reserve.held or self._log.reserve.spent)):
             return
-        said = {
+        record = {
             "event": "audit.gap",
             "reason": self._failure,
             "since": timestamp(self._failed_at),
@@ -432,7 +454,7 @@ class Journal:
         # Signed, where there is a key: nothing follows it.
         self._log.checkpoint_due = True
         with contextlib.suppress(LogFailed):
-            await self._append([(self._clock(), said)], spend=True)
+            await self._append([(self._clock(), record)], spend=True)
 
     def _fail(self, posts: list[_Post], failed: LogFailed) -> None:
         """Answer the posts that were written whole, refuse the others, and keep their records for later."""
@@ -453,10 +475,10 @@ class Journal:
                 else:
                     receipt.fill(None)
 
-    def _tell(self) -> None:
-        """Tell the operator, too, what `warning` says: once."""
-        self._told = self._log.warning
-        log.warning("%s", self._told)
+    def _warn(self) -> None:
+        """Write the log's warning to the operator's log, once."""
+        self._warned = self._log.warning
+        log.warning("%s", self._warned)
 
     def _refuse(self, posts: list[_Post], reason: str | None) -> None:
         for post in posts:
@@ -467,14 +489,14 @@ class Journal:
     # --- the key
 
     def _wants_key(self) -> bool:
-        """Whether a checkpoint waits for the key; after a failure not again before the next one would be due."""
+        """Return True if a checkpoint waits for the key; after a failure, not before the next checkpoint is due."""
         log = self._log
         if not log.checkpoint_due or log.signer is not None or self._key_loading:
             return False
         return log.head[0] >= self._key_retry_at
 
     async def _load_key(self) -> None:
-        """Read or make the key in a thread, where its library is imported too, and let the checkpoint be written."""
+        """Read or make the key, and import its library, in a thread; then have the checkpoint written."""
         self._key_loading = True
         try:
             self._log.signer = await _in_time(partial(keys.load_or_create, self._settings.key))
@@ -492,5 +514,5 @@ def _unavailable(reason: str) -> AuditUnavailable:
 
 
 async def _in_time(work: Callable[[], T]) -> T:
-    """Run one of the last things that are done to a disk; raise TimeoutError if that takes over `FLUSH_LIMIT_S`."""
+    """Run a blocking call to the disk in a thread. Raises TimeoutError if it takes longer than `FLUSH_LIMIT_S`."""
     return await Background(work, "hearth-journal").wait_at_most(FLUSH_LIMIT_S)

@@ -1,10 +1,33 @@
-"""What waits to be sent on one connection: answers, and the histories that its client follows.
+"""The send queue of one connection: answers that wait, and cursors into the histories that its client follows.
 
-Everything leaves in the order it became due: an answer as the bytes it is, a history as a `Cursor` that is read only
-when its turn comes. So a client that reads slowly costs the few bytes of a cursor per task it follows, and its
-progress events coalesce by themselves. The outbox has one writer, which takes whatever is ready at once; it does
-no I/O. Answers are charged to the principal until they are sent, and histories for as long as a feed has yet to read
-of them, whoever else has forgotten them.
+It does no I/O and encodes nothing. The connection's writer task takes batches and sends them; sessions and histories
+add to the queue.
+
+Theory of operation. The queue holds two kinds of items, in the order in which they became due:
+
+- *Answers*: the bytes of one document each. All of them are sent.
+- *Cursors*: one for each history (`events.EventLog`, or the messages of an HCP session) that the client follows. A
+  cursor holds the number of the next event to send, and no event. When its turn comes, it reads up to MOST_EVENTS
+  events, or about CHUNK bytes, from the history; if the history has more, it goes to the end of the queue again.
+
+States of a cursor: idle (nothing new) -> queued (`notify`, at most once in the queue) -> idle or queued (`taken`);
+finished, when the writer has taken the end of its history; or dropped (`unfollow`), and then passed over in the queue.
+
+*Coalescing.* A slow client costs one cursor per history, however many events happen. A history keeps only its newest
+progress events, so a cursor that comes late skips the older ones and reads every other event.
+
+*Back-pressure.* `size` counts the bytes of answers that wait. Above HIGH_WATER the connection's reader waits in `room`
+and takes no more requests, so a client that does not read cannot make answers pile up. Cursors need no bound in bytes.
+
+*Order.* The answer to a request leaves before the events that it asked for. For a batch, whose answers leave as one
+document at its end, `hold` keeps cursors back in `_held` until `unhold`.
+
+*Memory.* Answers are charged to the principal's account until the send that took them has returned, which the writer
+reports by its next call of `batch`. A history stays charged, by `History.hold`, until this queue has sent its end or
+dropped it, also if the task registry has forgotten the task. `abandon` releases everything at once.
+
+Who calls what, all in the Trio thread: one writer task calls `batch`; one reader task calls `room`; sessions call
+`push`, `follow` and `unfollow`; histories call `Cursor.notify`. Only `batch` and `room` wait.
 """
 
 from __future__ import annotations
@@ -21,7 +44,7 @@ if TYPE_CHECKING:
     from hearth.policy.memory import Account
 
 CHUNK = 1 << 16
-"""Bytes to send at once, as a goal."""
+"""Bytes that one send should have."""
 HIGH_WATER = 1 << 20
 """Bytes of unsent answers past which the connection reads no more requests."""
 
@@ -30,7 +53,7 @@ MOST_EVENTS = 64
 
 
 class Cursor:
-    """One connection's place in one history."""
+    """The place of one connection in one history."""
 
     __slots__ = ("_log", "_next", "_send_queue", "dropped", "queued")
 
@@ -40,7 +63,7 @@ class Cursor:
         self._next = from_seq
         self.queued = False
         self.dropped = False
-        """True for one that is passed over where it stands in the queue."""
+        """True for a cursor that the writer passes over when it comes to it in the queue."""
 
     @property
     def gone(self) -> bool:
@@ -53,23 +76,23 @@ class Cursor:
             self._send_queue.queue_feed(self)
 
     def due(self) -> tuple[list[bytes], int]:
-        """The next events as lines, and the number to go on from once they are taken."""
+        """Return the next events as lines, and the number to continue from once they are taken."""
         assert self._log is not None, "it has been dropped"
         most = MOST_EVENTS
         found, after = self._log.lines(self._next, most)
         while most > 1 and sum(map(len, found)) > CHUNK:
-            # Rarely: events with results of many bytes. What is not taken now costs nothing until it is.
+            # Rare: events with long results. The events that are left out stay in the history.
             most //= 4
             found, after = self._log.lines(self._next, most)
         return found, after
 
     def taken(self, found: list[bytes], after: int) -> bool:
-        """These will be sent; returns whether there are more by now, and then it is to stay in the queue."""
+        """Note that these lines will be sent; return True if there are more, and the cursor must stay in the queue."""
         log = self._log
         assert log is not None, "it has been dropped"
         if (metrics := log.metrics) is not None:
             metrics.sent += len(found)
-            # The numbers have no holes but where progress events have given way.
+            # A hole in the numbers is progress events that newer ones have replaced.
             metrics.skipped += after - self._next - len(found)
         self._next = after
         self.queued = self._next <= log.last_seq
@@ -78,13 +101,13 @@ class Cursor:
         return self.queued
 
     def drop(self) -> None:
-        """Send no more, and let the history go also where this stands in the queue yet."""
+        """Send no more, and release the history although this cursor may still be in the queue."""
         self.dropped = True
         self._log = None
 
 
 class SendQueue:
-    """The sending side of a connection. Implements `session.Follower`."""
+    """The sending side of a connection. Implements `messages.EventSink` and `messages.MessageSink`."""
 
     __slots__ = (
         "_account",
@@ -109,7 +132,7 @@ class SendQueue:
         self._sending = 0
         """Bytes that the writer has taken and not yet sent."""
         self._finished: list[History] = []
-        """Histories whose end the writer has taken."""
+        """Histories whose end the writer has taken and not yet sent."""
         self._items: deque[bytes | Cursor] = deque()
         self._feeds: dict[History, Cursor] = {}
         self._dropped = 0
@@ -118,14 +141,14 @@ class SendQueue:
         self._writer: trio.lowlevel.Task | None = None
         self._room: trio.Event | None = None
         self.size = 0
-        """Bytes of answers that wait."""
+        """Bytes of the answers that wait."""
         self.closing = False
         self.gone = False
 
     # --- what is due --------------------------------------------------------------------------------------------
 
     def push(self, data: bytes) -> None:
-        """An answer is due."""
+        """Add an answer; does nothing when the connection has gone."""
         if self.gone:
             return
         self._items.append(data)
@@ -134,9 +157,9 @@ class SendQueue:
         self._wake()
 
     def follow(self, log: History, from_seq: int) -> None:
-        """Send a history from `from_seq` on; one that is followed already starts again from there."""
+        """Send a history from event `from_seq` on; one that is followed already starts again from there."""
         if self.gone:
-            # It would be held for ever.
+            # The history would be held for ever.
             return
         old = self._feeds.pop(log, None)
         if old is not None:
@@ -158,11 +181,11 @@ class SendQueue:
 
     @property
     def follows(self) -> frozenset[History]:
-        """The histories that its client is sent."""
+        """The histories that the client follows."""
         return frozenset(self._feeds)
 
     def finished(self, log: History) -> None:
-        """A history has been sent to its end: the subscription ends by itself (draft §8)."""
+        """End a subscription whose history has been taken to its end (draft §8)."""
         if self._feeds.pop(log, None) is not None:
             self._finished.append(log)
 
@@ -183,13 +206,13 @@ class SendQueue:
             return
         self._dropped += 1
         if self._dropped > 64 and self._dropped > (len(self._items) + len(self._held)) // 2:
-            # Now and then, because a client may drop hundreds with one short request.
+            # Sweep only now and then, because a client may drop hundreds with one short request.
             self._items = deque(item for item in self._items if not isinstance(item, Cursor) or not item.dropped)
             self._held = [held for held in self._held if not held.dropped]
             self._dropped = 0
 
     def queue_feed(self, cursor: Cursor) -> None:
-        """A history has something new."""
+        """Queue a cursor whose history has something new; held back while a batch is being answered."""
         cursor.queued = True
         if self._holds:
             self._held.append(cursor)
@@ -202,7 +225,7 @@ class SendQueue:
         self._holds += 1
 
     def unhold(self) -> None:
-        """A batch is answered."""
+        """Release the histories that were kept back, once the last batch is answered."""
         self._holds -= 1
         if not self._holds:
             self._items.extend(self._held)
@@ -212,7 +235,10 @@ class SendQueue:
     # --- the writer's side --------------------------------------------------------------------------------------
 
     async def batch(self) -> list[bytes]:
-        """Wait until something is due; return the documents of one send. An empty list: closing, and all is sent."""
+        """Wait until something is due; return the documents of one send, or an empty list when closing and all is sent.
+
+        The call also reports that the documents of the last batch have been sent.
+        """
         while True:
             if self._sending:
                 self._sent()
@@ -226,9 +252,9 @@ class SendQueue:
                 return parts
 
     def _take(self) -> list[bytes]:
-        """What is due, up to some CHUNK; nothing, where histories have nothing new for who follows them.
+        """Remove and return the documents that are due, about CHUNK bytes; none if all cursors have nothing new.
 
-        Whatever is much longer is taken alone: then it is sent as it is, and the carrier makes no copy of it.
+        A document that is much longer is taken alone: it is then sent as it is, and the carrier makes no copy of it.
         """
         parts: list[bytes] = []
         size = 0
@@ -248,7 +274,7 @@ class SendQueue:
                     items.append(item)
                 parts += lines
                 if length <= CHUNK:
-                    # The copy that is sent; a longer one is the history's own.
+                    # The carrier makes a copy of short lines to send them together. A long line is the history's own.
                     self._charge(length)
                     self._sending += length
             else:
@@ -265,7 +291,7 @@ class SendQueue:
         return parts
 
     def _sent(self) -> None:
-        """What was taken has been sent: whoever asks for more says so."""
+        """Release the charges of the last batch: the writer has sent it, since it asks for the next one."""
         self._charge(-self._sending)
         self._sending = 0
         for log in self._finished:
@@ -289,12 +315,12 @@ class SendQueue:
         self._room = None
 
     def finish(self) -> None:
-        """Nothing more will be pushed: the writer sends what is due and ends."""
+        """Let the writer send what is due and then end; no answer is pushed after this."""
         self.closing = True
         self._wake()
 
     def abandon(self) -> None:
-        """The connection is gone: forget what waits and follow nothing."""
+        """Note that the connection has gone: drop everything that waits, follow nothing, release all charges."""
         self.gone = self.closing = True
         for log, cursor in self._feeds.items():
             log.detach(cursor)

@@ -1,7 +1,7 @@
-"""One step of a task: its state from accepted to done, and the door through which its tool reaches hardware.
+"""One step of a task: its state from accepted to done, and the context through which its tool reaches hardware.
 
-It knows how a step asks its bus for a transaction and what a step's outcome looks like to others. When a step runs,
-and what its failure means for the others, is the task's.
+This module turns a tool's call into a ticket for the step's bus, and a step's outcome into members of events and of
+task.get. The task actor decides when a step runs and what its failure means for the next ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class TaskServices:
-    """What every task of a runtime works with."""
+    """The services that every task of a runtime uses."""
 
     journal: Journal
     buses: Mapping[str, Bus]
@@ -40,9 +40,9 @@ class TaskServices:
     clock: Callable[[], float]
     health: Callable[[], Mapping[str, Any]]
     refusals: Refusals
-    """Which refusals are recorded one by one."""
+    """Decides which refusals are recorded one by one."""
     rehearsals: Buckets
-    """How often each principal may have a task rehearsed."""
+    """Limits how often each principal may submit a dry run."""
 
 
 @define(slots=True, eq=False)
@@ -51,10 +51,10 @@ class StepRun:
 
     tool: Tool
     args: bytes
-    """As JSON, and dropped when it begins: an accepted step may wait for long, and its value takes many times that."""
+    """JSON, dropped when the step begins: a step may wait for long, and parsed args take many times the memory."""
     bus: Bus
     risk: int
-    """Its effective risk, which every check uses."""
+    """The effective risk (0 to 3), which every check uses."""
     status: Status | None = None
     started_at: float = 0.0
     latency_ms: float | None = None
@@ -63,26 +63,26 @@ class StepRun:
     undo: Undo | None = None
     rolled_back: bool | None = None
     held: dict[Hashable, str] = field(factory=dict)
-    """By output that the step drove: the session that it goes back to if the effect is taken back."""
+    """By output that the step drove: the session to which it goes back if the effect is taken back."""
     _args_hash: str | None = None
 
     @property
     def args_hash(self) -> str:
-        """What stands for the args in the audit log; computed when it is first recorded, never for a refused step."""
+        """The hash that represents the args in the audit log; computed at the first record, not for a refused step."""
         return self._args_hash or self.hash_args()
 
     def hash_args(self) -> str:
-        """Compute `args_hash`, which must be done before the step begins; of long args it takes milliseconds."""
+        """Compute `args_hash`, before the step begins and drops its args; for long args it takes milliseconds."""
         self._args_hash = args_hash(orjson.loads(self.args))
         return self._args_hash
 
     @property
     def guarded(self) -> bool:
-        """True if it must not run unless its start is on record: it changes, discloses or consumes something."""
+        """True if the step must not run before its start is on record: it changes, discloses or consumes something."""
         return self.risk > 0 or self.tool.discloses
 
     def outcome(self) -> dict[str, Any]:
-        """The members that say how the step stands, for events and task.get."""
+        """Return the members that describe the step's state, for events and task.get."""
         wire: dict[str, Any] = {"status": self.status}
         if self.result is not None:
             wire["result"] = orjson.Fragment(self.result)
@@ -99,7 +99,7 @@ class StepRun:
 
 
 class StepScope:
-    """The `StepContext` of one running step: its only door to hardware."""
+    """The `StepContext` of one running step: its tool's only way to the hardware."""
 
     __slots__ = ("_constraints", "_index", "_log", "_requester", "_services", "_step", "_transacted")
 
@@ -148,8 +148,8 @@ class StepScope:
     ) -> Any:
         """See StepContext."""
         if not must_run:
-            # A transaction may run in place, which gives nobody a turn: who has been cancelled must not begin one, and
-            # who makes many must not keep everybody else waiting.
+            # A transaction may run in place, without a checkpoint. So check here: a cancelled step must not begin one,
+            # and a step with many transactions must let other tasks run between them.
             if self._transacted:
                 await trio.lowlevel.checkpoint()
             else:
@@ -175,7 +175,7 @@ class StepScope:
             return await ticket.get()
         finally:
             if ticket.held_by is not None:
-                # A step may drive an output several times: it goes back to who held it before the first.
+                # A step may drive an output several times: it goes back to the session that held it before the first.
                 step.held.setdefault(ticket.drives, ticket.held_by)
 
     def progress(self, data: Mapping[str, Any]) -> None:
@@ -185,10 +185,10 @@ class StepScope:
 
 
 def sayable(error: RpcError) -> RpcError:
-    """The error in a form that JSON can say: a driver may put anything into its data, and file names into its text.
+    """Return the error in a form that JSON can hold: a driver may put any object into its data, any bytes in its text.
 
-    It is kept without its traceback and what came before it, whose frames have the step that keeps it: nothing but a
-    collector, which seldom runs, would free them.
+    Its traceback, context and cause are removed: their frames refer to the step that keeps the error, and only the
+    cyclic garbage collector, which seldom runs, would free them.
     """
     error.__traceback__ = error.__context__ = error.__cause__ = None
     try:

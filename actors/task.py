@@ -1,10 +1,39 @@
 """The task actor: runs one task's steps in order and brings it to exactly one terminal status (draft §3.4–3.6, §5).
 
-It owns the task's status, its event history, its deadline and its leases. Cancelling (by request, by
-deadline, by the end of its session) cancels the Trio scope its steps run in, and nothing more is needed:
-whatever waits there stops waiting, and a transaction that has begun cannot be reached (see `tickets`). What
-is written to the audit log is always written before it is done or told: the submission before its
-acknowledgement, a step's start before the step, its finish before the event.
+It owns the task's status, its event history, its deadline and its leases. It does not decide whether a task is
+accepted (`admission`), how a bus orders transactions (`bus.queue`) or which ended tasks are kept (`task_registry`).
+
+Theory of operation. The states of a task:
+
+    QUEUED ----> RUNNING ----> SUCCESS | FAILED | CANCELLED
+       |                            ^
+       +----------------------------+     its submission is not recorded, a lease is refused, dry run, or cancelled
+
+1. *Submission.* The session makes the task and starts `run`. The `task.submit` record is written first. Only then is
+   `acknowledge` called, exactly once: with None, or with the error that ends the task before its first step.
+2. *Steps*, in order. For each: record `task.step.start`, publish `start`, run the tool, record and publish `finish`.
+   A guarded step does not run unless its start is on record. With `exclusive` all buses are leased before the first.
+3. *Verdict.* `_end` decides the terminal status once and puts it into `verdict`. From then on `cancel` does nothing.
+4. *End.* Roll back if asked, release the leases, record `task.finish`, publish `task_finish`. Then `status` and
+   `snapshot` are set, and `on_end` gives the task to the registry. A client never sees a terminal status that is not
+   on record, unless the log cannot be written.
+
+Cancellation (by request, by the end of the session, or by the deadline `max_duration_ms`) cancels one Trio scope, in
+which the steps run. A step that waits stops waiting. A step whose transaction has begun keeps waiting for it
+(`Ticket.abort`), so its true outcome is known before the task ends. A cancelled step is CANCELLED and its task
+CANCELLED; past the deadline the task is FAILED, with TimedOut. Rolling back and the last records run outside this
+scope, shielded, the records for at most `LAST_WORDS` seconds.
+
+Who may call what: the session calls `cancel` and `describe` at any time, in the Trio thread; both are synchronous.
+Everything else runs in the task's own Trio task, so its state needs no locks.
+
+What is guaranteed:
+
+- `run` always ends with one terminal status and calls `on_end` once, whatever a tool raises (see `supervisor.contain`).
+- Write-ahead: a record is committed before the thing it reports happens or is told: the submission before its
+  acknowledgement, a step's start before the step, its finish before the event. `_commit` is the only place that waits
+  for the journal and the only one that publishes, apart from `_publish` at the end of a task that cannot wait longer.
+- If the log cannot be written, a step that is not guarded still runs, and a step that has begun still ends.
 """
 
 from __future__ import annotations
@@ -42,20 +71,21 @@ log = logging.getLogger("hearth.task")
 CancelReason = Literal["cancelled", "session closed", "session crashed", "shutting down"]
 
 MOST_RESULT_BYTES = 4 << 20
-"""Bytes of JSON that the results of one task may have: they are kept, told and answered more than once each."""
+"""Bytes of JSON that the results of one task may have: each is kept, sent as an event and returned by task.get."""
 
 LONG_ARGS = 64 << 10
-"""Bytes of a step's args whose hash is worth a thread."""
+"""Bytes of a step's args above which their hash is computed in a thread."""
 _HASHING = trio.CapacityLimiter(1)
-"""A limiter of its own, because others' threads may hang on a disk."""
+"""A limiter of its own: the threads of the shared limiter may all hang on a disk."""
 LAST_WORDS = 5.0
-"""Seconds that a task may wait for the audit log, all in all, where nothing could cut its waiting short."""
+"""Seconds that a task may wait for the audit log, in total, in waits that no cancellation can end."""
 
 
 def cost_of(intent: str, steps: Sequence[StepRun]) -> tuple[int, int]:
-    """How many bytes of memory a task takes at most but for results that are not small: itself, and its history.
+    """Return the bytes of memory that a task takes at most, and those of its history.
 
-    Of its arguments one step's at a time are more than JSON.
+    Results over SMALL_RESULT are not in it. Arguments count as JSON, and the largest ones as parsed too, since one step
+    runs at a time.
     """
     args = [step.args for step in steps]
     packed = sum(map(len, args)) + max(map(parsed_bytes, args))
@@ -66,7 +96,11 @@ def cost_of(intent: str, steps: Sequence[StepRun]) -> tuple[int, int]:
 
 
 class TaskActor:
-    """One accepted task. `acknowledge` is called once: when the submission is on record, or with why it is not."""
+    """One accepted task.
+
+    `acknowledge` is called once: with None when the submission is on record, or with the error that prevents it.
+    `on_end` is called once, last, with `status` and `snapshot` set.
+    """
 
     __slots__ = (
         "_account",
@@ -118,11 +152,11 @@ class TaskActor:
         self.status: Status = "QUEUED"
         self._account = account
         self.charged, history = cost_of(intent, steps)
-        """Bytes of memory that are charged for it, beside its history's: whoever keeps it releases them."""
+        """Bytes of memory that are charged for it, without its history's; the task registry releases them."""
         account.add(self.charged + history)
         self.log = EventLog(requester.task_id, services.journal.metrics, account, history)
         self.verdict: Status | None = None
-        """The terminal status, once it is decided; `status` follows when it is on record."""
+        """The terminal status, once it is decided; `status` is set when it is on record."""
         self.snapshot: bytes | None = None
         """The task as task.get shows it, once it is on record and can no longer change."""
         self._constraints = constraints
@@ -136,7 +170,7 @@ class TaskActor:
         self._leases: list[tuple[Bus, Ticket]] = []
         self._started_at = now
         self._mark = now
-        """When the last thing ended that the task did: the next step's time begins there."""
+        """The Trio time when the last step or wait for a lease ended: the next step's latency counts from it."""
         self._minor = not any(step.guarded for step in steps)
         self._result_bytes = 0
         self._patience = LAST_WORDS
@@ -144,16 +178,19 @@ class TaskActor:
         self._posted: list[Receipt] = []
         self._events: list[tuple[str, dict[str, Any]]] = []
 
-    # --- what others may ask ------------------------------------------------------------------------------------
+    # --- called by the session ----------------------------------------------------------------------------------
 
     def cancel(self, reason: CancelReason) -> None:
-        """Stop at the next chance: what waits stops waiting, what has begun finishes."""
+        """Ask the task to stop: its waits end at once, a transaction that has begun finishes. Idempotent.
+
+        Does nothing once the verdict is decided.
+        """
         if self.verdict is None and self._reason is None:
             self._reason = reason
             self._scope.cancel()
 
     def describe(self, status: Status | None = None) -> dict[str, Any]:
-        """The task as task.get shows it (draft §3.5): while it lives, the steps that have started."""
+        """Return the task as task.get shows it (draft §3.5); a live task shows the steps that have started."""
         wire: dict[str, Any] = {
             "task_id": self.task_id,
             "status": status or self.status,
@@ -169,7 +206,7 @@ class TaskActor:
     # --- the actor ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run the task. Whatever happens, it ends with one terminal status, recorded and told."""
+        """Run the task to its terminal status, recorded and published, whatever its tools raise."""
         try:
             await contain(f"task {self.task_id}", self._run, self._crashed)
         finally:
@@ -187,7 +224,7 @@ class TaskActor:
     async def _steps(self) -> None:
         for step in self.steps:
             if len(step.args) > LONG_ARGS:
-                # It may take longer than one turn of the loop may. Shielded: the submission is on record in any case.
+                # It takes longer than one turn of the loop should. Shielded: the submission is recorded in any case.
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(step.hash_args, limiter=_HASHING)
         self._records.append(self._submit_record())
@@ -214,7 +251,7 @@ class TaskActor:
         """Run one step; False when the task must not go on."""
         step = self.steps[index]
         if index:
-            # Between two steps others get their turn, and a cancellation that came during the first one arrives.
+            # Other tasks run between two steps, and a cancellation that came during the last step is delivered here.
             await trio.lowlevel.checkpoint()
         self._current = index
         step.started_at = self._mark
@@ -225,7 +262,7 @@ class TaskActor:
         unrecorded = await self._commit()
         if unrecorded is not None and step.guarded:
             self._finish_step(index, error=unrecorded)
-            # Whatever the task says of failures: each further attempt would only be one more record to keep.
+            # Even without abort_on_step_failure: each further attempt would only be one more record to keep.
             return False
         scope = StepScope(index, step, self.requester, self._constraints, self.log, self._services)
         args, step.args = orjson.loads(step.args), b""
@@ -275,7 +312,10 @@ class TaskActor:
         self._events.append(("finish", {"step_index": index, "tool": step.tool.name, **step.outcome()}))
 
     def _no_room(self, step: StepRun, size: int) -> QueueFull | None:
-        """Charge a result of so many bytes, or return why it cannot be kept: it is told of in an event, too."""
+        """Charge a result of `size` bytes, or return the error because of which it cannot be kept.
+
+        Room for twice the size is required: the event holds a copy.
+        """
         if self._result_bytes + size > MOST_RESULT_BYTES:
             return _too_long(step, size)
         self._result_bytes += size
@@ -289,16 +329,16 @@ class TaskActor:
         return None
 
     def _rehearse(self) -> None:
-        """Dry run: say what would run, touch nothing."""
+        """Give each step of a dry run its result: the bus and the risk. No tool runs."""
         for step in self.steps:
             step.status = "SUCCESS"
             would = {"dry_run": True, "bus": step.bus.bus_id, "risk_level": step.risk}
             step.result = to_keep(would)
 
     async def _take_leases(self) -> None:
-        """Take every bus of the task exclusively, in one order for all tasks, so that no two can wait for each other.
+        """Lease every bus of the task, in the order of the bus ids, so that no two tasks wait for each other.
 
-        Pools (files, telemetry) have no one device to hold and are not leased.
+        Pools (files, telemetry) are not leased: they have no single device to hold. Raises _CannotStart.
         """
         buses = {step.bus.bus_id: step.bus for step in self.steps if step.bus.driver.width == 1}
         for bus_id in sorted(buses):
@@ -313,7 +353,7 @@ class TaskActor:
         self._mark = trio.current_time()
 
     def _crashed(self, error: BaseException) -> None:
-        """A bug in a tool or here, contained by the supervisor: the task fails, and says so."""
+        """Fail the task with INTERNAL_ERROR, for a bug in a tool or here that the supervisor has contained."""
         internal = InternalError(f"internal error: {type(error).__name__}", data={"effect": "unknown"})
         self._error = internal
         current = self._current
@@ -321,10 +361,10 @@ class TaskActor:
             self._finish_step(current, error=internal)
 
     async def _commit(self) -> AuditUnavailable | None:
-        """Write the pending records, then tell: acknowledge the submission if that is still to do, publish the events.
+        """Write the pending records; then acknowledge the submission, if that is still due, and publish the events.
 
-        Returns why the records could not be written, for the caller to weigh against the risk of what comes
-        next.
+        Returns the error if the records could not be written: the caller decides by the risk of the next step. Raises
+        _CannotStart if the submission of a guarded task is not on record.
         """
         if self._records:
             records, self._records = self._records, []
@@ -335,7 +375,7 @@ class TaskActor:
                 await self._posted[0].get()
             except AuditUnavailable as error:
                 unrecorded = error
-            # Not before: a wait that is cut short goes on with the next commit, which must learn what became of it.
+            # Only after the wait: if it is cancelled, the next commit must wait for the same receipt.
             del self._posted[0]
         if self._acknowledge is not None:
             acknowledge, self._acknowledge = self._acknowledge, None
@@ -348,27 +388,27 @@ class TaskActor:
         return unrecorded
 
     def _publish(self) -> None:
-        """Tell what is on record. Until then events wait here, also for a task that is cancelled in between."""
+        """Publish the events whose records are written. Until then they stay in `_events`, also over a cancellation."""
         events, self._events = self._events, []
         ts = timestamp(self._services.clock())
         for phase, members in events:
             self.log.publish(phase, ts, members)
 
     async def _commit_shielded(self) -> None:
-        """As `_commit`, out of reach of any cancellation, and so with a bound: a disk may never answer."""
+        """Commit, shielded from cancellation, for what is left of `LAST_WORDS` seconds: a disk may never answer."""
         began = trio.current_time()
         with trio.move_on_after(self._patience, shield=True), suppress(_CannotStart):
             await self._commit()
         self._patience -= trio.current_time() - began
 
     async def _commit_last(self) -> None:
-        """As `_commit`, for the end of the task, which is told whatever happens around it."""
+        """Commit the end of the task; publish its events even if the records cannot be written in time."""
         try:
             await self._commit()
         except _CannotStart:
             self._publish()
         except trio.Cancelled:
-            # The session around the task is being torn down. What was posted is waited for a little longer.
+            # The session around the task is being torn down. Wait a little longer for the receipts of what was posted.
             await self._commit_shielded()
             if self._acknowledge is not None:
                 self._acknowledge(ShuttingDown())
@@ -378,12 +418,12 @@ class TaskActor:
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Reach the terminal status: undo if asked, release, record, tell. Waits only for what cannot be cut short."""
+        """Reach the terminal status: roll back if asked, release the leases, record, publish, call `on_end`."""
         if self._current is not None and self.steps[self._current].status == "RUNNING":
             self._finish_step(self._current)
         status = self.verdict = self._verdict()
         if status != "SUCCESS" and self._constraints.rollback_on_failure:
-            # A scope of its own: the task may be ending because it was cancelled.
+            # Shielded: the task may be ending because it was cancelled, and its effects must still be taken back.
             with trio.CancelScope(shield=True):
                 await self._roll_back()
         for bus, ticket in self._leases:
@@ -412,7 +452,7 @@ class TaskActor:
         finally:
             self.status, self.snapshot = status, snapshot
             for step in self.steps:
-                # A way back that nobody can take any more may hold a file's whole former content.
+                # An undo is of no use now, and may hold a file's whole former content.
                 step.undo = None
             self._on_end(self)
 
@@ -431,15 +471,18 @@ class TaskActor:
             return "FAILED"
         if all(step.status == "SUCCESS" for step in self.steps):
             return "SUCCESS"
-        # Neither asked to stop nor failed, yet not done: the runtime around the task is being torn down.
+        # Not cancelled by request, not failed, and not done: the runtime around the task is being torn down.
         self._reason = "shutting down"
         return "CANCELLED"
 
     async def _roll_back(self) -> None:
-        """Undo the completed steps that can be undone, last first; each is recorded before it begins."""
+        """Undo the completed steps that can be undone, last first; each undo is recorded before it begins.
+
+        An undo that fails is logged and recorded, and the next one is tried.
+        """
         for index in range(len(self.steps) - 1, -1, -1):
             step = self.steps[index]
-            # A step whose result could not be told has failed, and has had its effect all the same.
+            # By the undo, not by the status: a step whose result was too long has failed after its effect.
             if step.undo is None:
                 continue
             record = self._record("task.step.rollback", index)
@@ -493,7 +536,7 @@ def _effect(step: StepRun) -> str:
 
 
 class _CannotStart(Exception):
-    """The task cannot begin: its submission could not be recorded, or its leases could not be had."""
+    """The task cannot begin: its submission could not be recorded, or a lease was refused."""
 
     def __init__(self, cause: RpcError) -> None:
         super().__init__(cause)
