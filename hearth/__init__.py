@@ -70,7 +70,7 @@ _HOME = {
     "hearth.hcp.inputs": "I2cAddress InputRefused Line Port",
     "hearth.tools": "Done StepContext Tool Undo",
 }
-"""By module, the public names that are in it."""
+"""Module -> the public names that it defines, separated by spaces."""
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # type checkers take the imports above

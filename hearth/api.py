@@ -1,6 +1,6 @@
-"""The interfaces that an embedded program and a remote client share, and the values they speak in: sessions and jobs.
+"""The interfaces that an embedded program and a remote client share, with their values: sessions, tasks and jobs.
 
-Two things implement them: `hearth.client` over a carrier and `hearth.actors.runtime` in the process. Code written
+`hearth.client` implements them over a carrier, and `hearth.actors.runtime` in the process. Code that is written
 against this module runs unchanged on either. Nothing here does I/O.
 """
 
@@ -22,7 +22,7 @@ Status: TypeAlias = Literal["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED
 Phase: TypeAlias = Literal["start", "progress", "finish", "task_finish"]
 
 TERMINAL: frozenset[str] = frozenset(("SUCCESS", "FAILED", "CANCELLED"))
-"""The statuses a task ends in; it reaches exactly one of them (draft §5)."""
+"""The statuses that a task can end in; each task reaches exactly one of them (draft §5)."""
 
 
 @frozen
@@ -44,7 +44,7 @@ def step(tool: str, /, **args: Any) -> Step:
 
 @frozen
 class StepResult:
-    """What became of one step (draft §3.5). `error*` are set only when it failed; times are in milliseconds."""
+    """The outcome of one step (draft §3.5). `error*` are set only when it failed; times are in milliseconds."""
 
     tool: str
     status: Status
@@ -86,8 +86,8 @@ class TaskResult:
 class TaskEvent:
     """One task.event notification (draft §8). `data` holds the fields beyond those of the draft.
 
-    From a server that sends no events they are made from task.get: `ts` is then when this client saw the change, and
-    there is no `progress`.
+    If the server sends no events, the client makes them from task.get: `ts` is then the time at which this client saw
+    the change, and there is no `progress`.
     """
 
     task_id: str
@@ -103,11 +103,11 @@ class Task(Protocol):
 
     @property
     def task_id(self) -> str:
-        """The identifier task.submit returned."""
+        """The identifier that task.submit returned."""
         ...
 
     def events(self, *, from_seq: int = 1) -> AsyncIterator[TaskEvent]:
-        """Every event from `from_seq` on, ending after `task_finish`.
+        """Yield every event from `from_seq` on; the iterator ends after `task_finish`.
 
         Leaving the loop early ends the subscription; a timeout around one event loses none.
         """
@@ -118,11 +118,14 @@ class Task(Protocol):
         ...
 
     async def get(self) -> TaskResult:
-        """The task as it stands (task.get)."""
+        """Return the present state of the task (task.get)."""
         ...
 
     async def cancel(self) -> str:
-        """Ask for cooperative cancellation (task.cancel); returns "CANCELLING", or how the task has ended already."""
+        """Ask for cooperative cancellation (task.cancel).
+
+        Returns "CANCELLING", or the final status of a task that had already ended.
+        """
         ...
 
 
@@ -131,23 +134,23 @@ class Session(Protocol):
 
     @property
     def session_id(self) -> str:
-        """The identifier session.open returned."""
+        """The identifier that session.open returned."""
         ...
 
     @property
     def capabilities(self) -> Sequence[str]:
-        """The capability flags the session may really use."""
+        """The capability flags that the policy lets this session use."""
         ...
 
     async def tools(self) -> list[dict[str, Any]]:
-        """The entries of tool.list."""
+        """Return the entries of tool.list."""
         ...
 
     async def call(self, method: str, /, **params: Any) -> Mapping[str, Any]:
-        """Ask this session something that there is no coroutine for here. Raises RpcError.
+        """Call a method of the server that has no coroutine here, and return its result. Raises RpcError.
 
-        Params that the server does not know are refused (`strict`, docs/reference/methods.md); strict=False lets it
-        ignore them.
+        The server refuses params that it does not know (`strict`, docs/reference/methods.md); with strict=False it
+        ignores them.
         """
         ...
 
@@ -156,65 +159,64 @@ class Session(Protocol):
     ) -> Task:
         """Submit a task (draft §3.4); keyword arguments are its constraints, `idempotency_key` is the task's own.
 
-        `follow` asks for its events in the same request, for whoever is about to read them: it saves a round trip.
-        Raises the RpcError subclass the server answered with; InvalidParams for a constraint, or an argument of a
-        tool, that nobody knows.
+        `follow` subscribes to the task's events in the same request, which saves a round trip. Raises the RpcError
+        subclass for the server's answer; InvalidParams for an unknown constraint or an unknown argument of a tool.
         """
         ...
 
     async def run(self, tool: str, /, **args: Any) -> Mapping[str, Any]:
-        """Submit one step, wait, and return its result; a step that failed raises its error's class."""
+        """Submit one step, wait for its end, and return its result; raise the error's class if the step failed."""
         ...
 
     async def task(self, task_id: str) -> Task:
-        """A handle on a task submitted earlier. Raises TaskNotFound."""
+        """Return a handle on a task that was submitted earlier. Raises TaskNotFound."""
         ...
 
     async def close(self) -> int:
-        """Close the session; returns how many of its tasks are still yielding (0 when all have)."""
+        """Close the session; return the number of its tasks that have not ended yet."""
         ...
 
 
 # --- whole jobs (HCP) -----------------------------------------------------------------------------------------------
 
 ENDED: frozenset[str] = frozenset(("COMPLETED", "FAILED", "ABORTED"))
-"""The states that a job which was accepted ends in; it reaches exactly one of them (HCP L2, State Definitions)."""
+"""The states that an accepted job can end in; it reaches exactly one of them (HCP L2, State Definitions)."""
 
 
 @frozen(kw_only=True)
 class JobEvent:
-    """One event of a job (HCP L2, Event Envelope). `at` is when it was sent, in UTC."""
+    """One event of a job (HCP L2, Event Envelope). `at` is the time at which it was sent, in UTC."""
 
     session_id: str
     sequence: int
     event_type: str
-    """progress, checkpoint_created, …; one that is not L2's is passed on as it came."""
+    """progress, checkpoint_created, …; a type that L2 does not define is passed on unchanged."""
     data: Mapping[str, Any]
     at: datetime | None = None
 
 
 @frozen(kw_only=True)
 class JobResult:
-    """How a job has ended, and what it leaves behind (HCP L4, Task Completion and Task Failure)."""
+    """The outcome of a job, with its outputs and files (HCP L4, Task Completion and Task Failure)."""
 
     session_id: str
     state: State
     """One of `ENDED`."""
     outputs: Mapping[str, Any] = field(factory=dict)
-    """Of a job that did not complete: what it had by then."""
+    """For a job that did not complete: the partial outputs that it had by then."""
     artifacts: tuple[Artifact, ...] = ()
-    """Files it leaves behind; `artifact(uri)` fetches one."""
+    """The files that the job made; `artifact(uri)` fetches one."""
     summary: ExecutionSummary | None = None
     reason: str | None = None
-    """In a word, why it ended, where that was said."""
+    """The reason for the end as one word, if the callee gave one."""
     error_code: ErrorCode | None = None
     error_message: str | None = None
     details: ErrorDetails | None = None
-    """Of a failure: where it was, its last checkpoint, and whether it is of use to go on from there."""
+    """For a failure: the place, the last checkpoint, and whether a new job can resume from that checkpoint."""
 
     @property
     def completed(self) -> bool:
-        """True if it did what it was asked to."""
+        """True if the job ended COMPLETED."""
         return self.state == "COMPLETED"
 
     def raise_for_state(self) -> JobResult:
@@ -227,49 +229,49 @@ class JobResult:
 
 
 class JobHandle(Protocol):
-    """A job that was handed over and accepted: `job = await client.delegate("bench-climate-survey", …)`.
+    """A submitted and accepted job: `job = await client.delegate("bench-climate-survey", …)`.
 
-    It goes on whether or not anybody follows it, and when its caller's connection has ended, too.
+    The job runs on without a follower, and also after the end of its caller's connection.
     """
 
     @property
     def session_id(self) -> str:
-        """Names the job on any connection of the same principal; `attach_job` takes it."""
+        """The identifier of the job on any connection of the same principal; `attach_job` takes it."""
         ...
 
     @property
     def accepted(self) -> TaskAccepted | None:
-        """What was promised: risk, data classification, limits. None for a job attached to after its beginning."""
+        """The terms of acceptance: risk, data classification, limits. None for a job that was attached to later."""
         ...
 
     @property
     def state(self) -> State:
-        """As far as its messages have told."""
+        """The newest state that the job's messages have reported."""
         ...
 
     @property
     def last_processed_sequence(self) -> int:
-        """The newest event that has come in order: what a caller keeps who wants to go on after it (HCP L2)."""
+        """The number of the newest event that arrived in order; a caller keeps it to resume after it (HCP L2)."""
         ...
 
     def events(self, *, from_sequence: int | None = None) -> AsyncIterator[JobEvent]:
-        """Every event from there on, or from where this was attached, each once and in order; ends after the last.
+        """Yield every event from `from_sequence` on (default: from the attachment on), each once and in order.
 
-        Leaving the loop early ends nothing but the reading; a timeout around one event loses none. Raises CarrierError
-        when the connection ends before the job does.
+        The iterator ends after the last event. Leaving the loop early ends only the reading; a timeout around one event
+        loses none. Raises CarrierError when the connection ends before the job does.
         """
         ...
 
     async def wait(self) -> JobResult:
         """Wait until the job has ended; does not raise for one that failed. Raises CarrierError as `events` does.
 
-        A callee that has said how the job ended and does not close its session is waited for no longer than 5 s.
+        If the callee has reported the end of the job and does not close its session, the wait ends after 5 s.
         """
         ...
 
     async def abort(self, reason: str | None = None) -> State:
-        """Have it end in an orderly way: no step begins any more, and one that has begun on a bus finishes.
+        """End the job in an orderly way: no further step begins, and a step that has begun on a bus finishes.
 
-        Returns once that is under way ("ABORTING") or the job has ended, how it did. Raises JobRejected.
+        Returns "ABORTING" once the abort is under way, or the final state of a job that has ended. Raises JobRejected.
         """
         ...

@@ -1,9 +1,9 @@
 """The error tree, and the one table from an exception to its JSON-RPC code.
 
-Everything that hearth raises on purpose is a `HearthError`. Those that can cross the wire are `RpcError`s: each class
-has one `code` and one `symbol`, and `from_wire` turns a received error object back into the same class, so that a
-client and an embedded program catch the same exceptions. Numbers are those of the HACP draft §6; the added ones are
-ours and documented in docs/reference/errors.md. No number is ever given a second meaning (draft §2.5).
+Everything that hearth raises on purpose is a `HearthError`. Errors that can cross the wire are `RpcError`s: each class
+has one `code` and one `symbol`. `from_wire` turns a received error object back into the same class, so that a client
+and an embedded program catch the same exceptions. The codes are those of the HACP draft §6; hearth adds a few, which
+docs/reference/errors.md documents. A code never gets a second meaning (draft §2.5).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 Effect = Literal["none", "done", "unknown"]
-"""What became of the world when a transaction failed: nothing happened, it happened nonetheless, or nobody can tell."""
+"""The effect of a failed transaction on the hardware: none, done all the same, or unknown."""
 
 
 class HearthError(Exception):
@@ -48,7 +48,7 @@ class RpcError(HearthError):
         super().__init__(self.message)
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON-RPC error object: code, message and, where there is some, data."""
+        """Return the JSON-RPC error object: code, message and, if it is not None, data."""
         wire: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.data is not None:
             wire["data"] = self.data
@@ -64,11 +64,11 @@ class InvalidRequest(RpcError, code=-32600, symbol="INVALID_REQUEST", title="Inv
 
 
 class MethodNotFound(RpcError, code=-32601, symbol="METHOD_NOT_FOUND", title="Method not found"):
-    """No such method."""
+    """The server has no such method."""
 
 
 class InvalidParams(RpcError, code=-32602, symbol="INVALID_PARAMS", title="Invalid params"):
-    """Parameters are missing or wrong; `data` names the place."""
+    """A parameter is missing or wrong; `data` names the place."""
 
 
 class InternalError(RpcError):
@@ -76,7 +76,7 @@ class InternalError(RpcError):
 
 
 class SessionInvalid(RpcError, code=-32000, symbol="RPC_SESSION_INVALID", title="Session unknown or expired"):
-    """The session is unknown, ended, or somebody else's."""
+    """The session is unknown, has ended, or belongs to another principal."""
 
 
 class TaskNotFound(RpcError, code=-32001, symbol="RPC_TASK_NOT_FOUND", title="Task unknown for this session"):
@@ -88,11 +88,11 @@ class ToolNotFound(RpcError, code=-32002, symbol="RPC_TOOL_NOT_FOUND", title="To
 
 
 class PermissionDenied(RpcError, code=-32003, symbol="RPC_PERMISSION_DENIED", title="Permission denied"):
-    """Policy says no: principal, allowlist, risk cap or path guard."""
+    """The policy refuses: principal, allowlist, risk cap or path guard."""
 
 
 class ResourceBusy(RpcError, code=-32004, symbol="RPC_RESOURCE_BUSY", title="Resource busy"):
-    """The bus is taken: queue full, leased, wedged, or held by another process."""
+    """The bus is busy: its queue is full, or it is leased, wedged, or held by another process."""
 
 
 class QueueFull(RpcError, code=-32005, symbol="QUEUE_FULL", title="Queue full"):
@@ -100,19 +100,19 @@ class QueueFull(RpcError, code=-32005, symbol="QUEUE_FULL", title="Queue full"):
 
 
 class RateLimited(RpcError, code=-32006, symbol="RATE_LIMITED", title="Rate limited"):
-    """Too many uses of a tool by this principal; `data.retry_after_ms` says when to come back."""
+    """Too many uses of a tool by this principal; `data.retry_after_ms` is the time to wait before the next."""
 
 
 class ShuttingDown(RpcError, code=-32007, symbol="SHUTTING_DOWN", title="Shutting down"):
-    """The daemon is ending and takes no new work."""
+    """The daemon is stopping and takes no new work."""
 
 
 class UnsupportedVersion(RpcError, code=-32008, symbol="UNSUPPORTED_VERSION", title="Unsupported protocol version"):
-    """The client needs a protocol major that this server does not speak."""
+    """The client needs a major version of the protocol that this server does not speak."""
 
 
 class DeviceError(RpcError, code=-32009, symbol="DEVICE_ERROR", title="Device error"):
-    """The hardware, a file or the machine said no. `data.effect` says what became of the world."""
+    """The hardware, a file or the machine reported a failure. `data.effect` is the effect on the hardware."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class TimedOut(DeviceError, code=-32010, symbol="TIMED_OUT", title="Timed out"):
 
 
 class AuditUnavailable(RpcError, code=-32011, symbol="AUDIT_UNAVAILABLE", title="Audit log cannot be written"):
-    """The audit log, or the list of driven outputs, cannot be written, so nothing that has an effect may begin."""
+    """The audit log, or the file of driven outputs, cannot be written, so nothing that has an effect may begin."""
 
 
 class TaskFailed(HearthError):
@@ -139,8 +139,8 @@ class TaskFailed(HearthError):
 class JobRejected(HearthError):
     """A job, or an abort of one, was not accepted (HCP L3, TaskRejected Response): nothing of it has been done.
 
-    `reason_code` is for a program, `message` and `suggestion`, which may be None, are for whoever asked;
-    `assessed_risk` is "R1" to "R5" where the risk was assessed.
+    `reason_code` is for a program; `message` and `suggestion` are for a person, and `suggestion` may be None.
+    `assessed_risk` is "R1" to "R5", or None if the risk was not assessed.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class JobRejected(HearthError):
 
 
 class JobFailed(HearthError):
-    """Raised by `JobResult.raise_for_state`: the job ended FAILED or ABORTED. `error_code` is HCP's, if it failed."""
+    """Raised by `JobResult.raise_for_state`: the job ended FAILED or ABORTED. `error_code` is HCP's, or None."""
 
     def __init__(self, message: str, error_code: str | None = None) -> None:
         super().__init__(message)
@@ -162,7 +162,7 @@ class JobFailed(HearthError):
 
 
 class ArtifactDamaged(HearthError):
-    """What was fetched is not the artifact that its size and checksum promise."""
+    """A fetched artifact does not have its announced size and checksum."""
 
 
 ERROR_TABLE: Mapping[int, type[RpcError]] = {
@@ -170,14 +170,14 @@ ERROR_TABLE: Mapping[int, type[RpcError]] = {
     for kind in list(globals().values())
     if isinstance(kind, type) and issubclass(kind, RpcError) and kind is not RpcError
 }
-"""Code -> class, for each class above: what the wire can carry."""
+"""Code -> class, for each class above that can cross the wire."""
 
 
 def effect_of(error: RpcError) -> Effect:
-    """What became of the world, as far as `error` knows.
+    """Return the effect on the hardware, as far as `error` tells.
 
-    A refusal that says nothing came before any device was touched; a bug, or a code this release does not know, can say
-    nothing about it.
+    A refusal without `data.effect` came before any device was touched: "none". For a bug, or a code that this release
+    does not know, it is "unknown".
     """
     effect: Effect | None = (error.data or {}).get("effect")
     if effect in ("none", "done", "unknown"):
@@ -186,10 +186,10 @@ def effect_of(error: RpcError) -> Effect:
 
 
 def from_wire(error: Mapping[str, Any]) -> RpcError:
-    """The exception that a received error object stands for.
+    """Return the exception that a received error object stands for.
 
-    A code this release does not know (draft §2.5: codes are additive) becomes a plain `RpcError` that bears the
-    number, and keeps it when it is sent on. `data` that is not an object is kept as `data["value"]`.
+    A code that this release does not know (draft §2.5: codes are additive) becomes a plain `RpcError` with that code,
+    and keeps the code when it is sent on. `data` that is not an object is kept as `data["value"]`.
     """
     code = error.get("code")
     message, data = error.get("message"), error.get("data")
@@ -199,7 +199,7 @@ def from_wire(error: Mapping[str, Any]) -> RpcError:
     if cls is None:
         unknown = RpcError(text or f"error {code}", data=details)
         if isinstance(code, int):
-            unknown.code = code  # type: ignore[misc]  # only here does an instance have a code of its own
+            unknown.code = code  # type: ignore[misc]  # the only place where an instance has a code of its own
             unknown.symbol = f"CODE_{code}"  # type: ignore[misc]
         return unknown
     if issubclass(cls, DeviceError):

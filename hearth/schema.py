@@ -1,12 +1,13 @@
-"""Whether a value fits a JSON Schema 2020-12, and where and why it does not; both in bounded time.
+"""Validation of values against a JSON Schema 2020-12, with the place and reason of a fault, in bounded time.
 
-Values come from callers, and everything here runs in the daemon's loop. jsonschema-rs gives the verdict and explains a
-refusal, the latter on as much of the value as is cheap to quote. Where there is no wheel of it, jsonschema takes over,
-for values of so few parts that its slowness is bounded. A test holds the two to the same verdicts. Neither knows tools.
+Values come from callers, and everything here runs in the daemon's event loop, so every operation must be bounded.
+jsonschema-rs gives the verdict. It also explains a refusal, but only from as much of the value as is cheap to quote. On
+a platform without its wheel, jsonschema does both, for values of so few parts that its slowness is bounded. A test
+holds the two to the same verdicts. This module knows no tools.
 
 At start-up jsonschema-rs checks every tool's schemas. jsonschema, whose import takes 200 ms, checks them in the tests
-and for `hearthd --check`: the shipped schemas change only with a release, and jsonschema-rs refuses a bad schema of a
-vendor at every start.
+and for `hearthd --check`. That is enough: the shipped schemas change only with a release, and jsonschema-rs refuses a
+vendor's bad schema at every start.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ else:
 
 
 LONGEST_REASON = 300
-"""Characters of a reason: it may quote the refused value."""
+"""Limit of a reason, in characters: it may quote the refused value."""
 EXPLAINED_BYTES = 16 * 1024
-"""Of a value as JSON, up to which all of it is held against the schema to learn what is wrong. jsonschema-rs copies
-what it quotes, once for each alternative: that takes about a millisecond for so much and 50 for a whole document."""
+"""Limit, in bytes of JSON, up to which a whole value is validated again to explain a refusal. jsonschema-rs copies the
+quoted value once for each alternative: that takes about 1 ms for this size, and 50 ms for a whole document."""
 MOST_PARTS_SLOWLY = 500
-"""Values within a value that jsonschema is given: it takes about 20 microseconds for each."""
+"""Limit of nested values that jsonschema gets; it takes about 20 microseconds for each."""
 _MOST_UNKNOWN = 16
 
 
@@ -49,7 +50,7 @@ class Validator:
     __slots__ = ("_compiled", "_schema", "accepts")
 
     accepts: Callable[[Any], bool]
-    """True when a value fits."""
+    """Return True if a value fits the schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
@@ -65,13 +66,13 @@ class Validator:
             return False
         try:
             return bool(self._compiled.is_valid(value))
-        except RecursionError:  # a schema that leads back to itself, and a value that is as deep as a caller likes
+        except RecursionError:  # a recursive schema, and a value whose depth the caller chooses
             return False
 
     def explain(self, value: Any, *, within: int = EXPLAINED_BYTES) -> tuple[str, str]:
-        """Where and why a refused value does not fit: a JSON pointer and a sentence.
+        """Return the place and the reason of a refusal: a JSON pointer and a sentence.
 
-        Of a value that is longer than `within` bytes of JSON, what is wrong is looked for member by member.
+        A value longer than `within` bytes of JSON is examined member by member.
         """
         if _rs is None:
             return self._explain_slowly(value)
@@ -82,7 +83,7 @@ class Validator:
         return "", f"{_kind(value)} does not fit the schema, and is too long to say why"
 
     def _explain_members(self, value: Mapping[str, Any]) -> tuple[str, str]:
-        """What is wrong with a long object: one of its long members, or the rest of it."""
+        """Return the fault of a long object: in one of its long members, or in the rest of it."""
         properties = self._schema.get("properties", {})
         names = [name for name in properties if name in value]
         others = (name for name in value if name not in properties and len(name) <= LONGEST_REASON)
@@ -95,7 +96,8 @@ class Validator:
             alone = _rs.Draft202012Validator({**beside, "properties": {name: wanted}})
             if not alone.is_valid({name: value[name]}):
                 fault = _fault(alone, {name: _beginning(value[name], share)})
-                # What is wrong with a part of it is wrong wherever the whole ends.
+                # A fault inside a part of the member exists in the whole member too; a fault of the part as a whole
+                # may come from the cut.
                 if fault is not None and fault[0].count("/") > 1:
                     return fault
                 return f"/{escaped(name)}", _unfitting(value[name], wanted)
@@ -117,7 +119,7 @@ _SOMEHOW = "the value does not fit the schema"
 
 
 def _fault(compiled: Any, value: Any) -> tuple[str, str] | None:
-    """The place and the reason of the first thing that is wrong; of alternatives, the one that comes closest."""
+    """Return the place and reason of the first fault, of the closest alternative if the schema has several."""
     try:
         compiled.validate(value)
     except _rs.ValidationError as found:
@@ -125,7 +127,7 @@ def _fault(compiled: Any, value: Any) -> tuple[str, str] | None:
     else:
         return None
     while len(alternatives := getattr(error.kind, "context", ())) > 1:
-        # An alternative that wants another type is not what was meant.
+        # The caller did not mean an alternative of another type.
         close = [faults[0] for faults in alternatives if faults and not _is_of_type(error, faults[0])]
         if len(close) != 1:
             break
@@ -134,7 +136,7 @@ def _fault(compiled: Any, value: Any) -> tuple[str, str] | None:
 
 
 def _beginning(value: Any, most: int) -> Any:
-    """As much of a long array or object as is about so many bytes of JSON; of a long string nothing."""
+    """Return the first parts of a long array or object, about `most` bytes of JSON; "" for a long string."""
     if isinstance(value, str):
         return ""
     parts = list(islice(value.items() if isinstance(value, Mapping) else value, most // 8))
@@ -148,7 +150,7 @@ def _is_of_type(error: Any, fault: Any) -> bool:
 
 
 def _unfitting(value: Any, schema: Any) -> str:
-    """What is wrong with a long value, as far as that is cheap to tell."""
+    """Return the fault of a long value, as far as it is cheap to find."""
     for kind, keyword, what in _SIZES:
         most = schema.get(keyword) if isinstance(schema, Mapping) else None
         if isinstance(value, kind) and isinstance(most, int) and len(value) > most:
@@ -174,7 +176,7 @@ def _kind(value: Any) -> str:
 def _size(value: Any) -> int:
     try:
         return len(orjson.dumps(value))
-    except TypeError:  # built in Python, and no JSON
+    except TypeError:  # built in Python, and not JSON
         return 0
 
 
@@ -183,17 +185,17 @@ def _pointer(path: Any) -> str:
 
 
 def escaped(part: str) -> str:
-    """A member's name within a JSON pointer (RFC 6901)."""
+    """Return a member's name as written in a JSON pointer (RFC 6901)."""
     return part.replace("~", "~0").replace("/", "~1")
 
 
 def shortened(message: str) -> str:
-    """It begins with the refused value, and ends with what is wrong with it."""
+    """Return at most LONGEST_REASON characters: the beginning (the refused value) and the end (the reason)."""
     return message if len(message) <= LONGEST_REASON else f"{message[:80]} … {message[80 - LONGEST_REASON :]}"
 
 
 def _has_more_parts(value: Any, most: int) -> bool:
-    """True when there are more than `most` values in a value, counted no further than that."""
+    """Return True if a value contains more than `most` values; counting stops there."""
     level = [value]
     while level:
         most -= len(level)
@@ -206,9 +208,9 @@ def _has_more_parts(value: Any, most: int) -> bool:
 
 
 def authority(schema: Mapping[str, Any]) -> Any:
-    r"""Make jsonschema's validator, with `$` in a pattern as JSON Schema has it: the end, and no line end before it.
+    r"""Return jsonschema's validator, with `$` in a pattern as JSON Schema defines it: only the very end of the string.
 
-    JSON Schema's regular expressions are ECMA-262's; Python's `$` would take "0x48\n" for an address.
+    JSON Schema's regular expressions are ECMA-262's; Python's `$` would accept "0x48\n" as an address.
     """
     from jsonschema import Draft202012Validator, validators
     from jsonschema.exceptions import ValidationError
@@ -226,14 +228,14 @@ _DOLLAR = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
 
 
 def _ends_at_the_end(pattern: str) -> str:
-    r"""The pattern with Python's `\Z` for each `$` that stands for the end."""
+    r"""Return the pattern with Python's `\Z` for each `$` that means the end."""
     return _DOLLAR.sub(lambda found: r"\Z" if found[0] == "$" else found[0], pattern)
 
 
 def check_schema(schema: Mapping[str, Any], where: str, *, by_authority: bool = False) -> None:
-    """Refuse what is not itself a valid JSON Schema 2020-12. Raises ConfigError that names `where`.
+    """Raise ConfigError, naming `where`, unless `schema` is itself a valid JSON Schema 2020-12.
 
-    Each start asks the fast validator; `hearthd --check` and the tests ask the authority.
+    Each start uses the fast validator; `hearthd --check` and the tests use the authority.
     """
     if _rs is not None and not by_authority:
         try:

@@ -7,9 +7,9 @@
         assert result.state == "COMPLETED"
         assert result.outputs["samples"] == 5
 
-What runs is hearth itself: the gate, the job store, sessions, buses and the audit log, on a temporary directory that is
-gone afterwards. Only two things differ from hearthd: the clock, which jumps over every wait as soon as nothing is left
-to do, and the policy, which allows every risk, since a test is about the capability.
+It runs hearth itself: the gate, the job store, sessions, buses and the audit log, in a temporary directory that is
+removed afterwards. Two things differ from hearthd. The clock jumps over every wait as soon as nothing is left to do.
+The policy allows every risk, since a test is about the capability.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OUTSIDE = ("trio._threads", "to_thread_run_sync")
 
 @frozen(kw_only=True)
 class RanStep:
-    """A step that a capability had done. One that is replayed after a crash is not done, and is not listed."""
+    """A step that a capability executed. A step that is replayed after a crash is not executed, and is not listed."""
 
     tool: str
     args: Mapping[str, Any]
@@ -70,22 +70,22 @@ class RanStep:
 
 @frozen(kw_only=True)
 class CapabilityRun:
-    """What came of a job."""
+    """The outcome of a job."""
 
     state: Literal["COMPLETED", "FAILED", "ABORTED"]
     outputs: Mapping[str, Any]
-    """Of a job that did not complete: what `job.partial` had been told."""
+    """For a job that did not complete: the values that it had given to `job.partial`."""
     error_code: str | None
     error_message: str | None
     artifacts: Mapping[str, bytes]
     """The files of `job.artifact` and `job.plot`, by file name."""
     warnings: tuple[str, ...]
     events: tuple[JobEvent, ...]
-    """What the caller was told, in order; after a crash also what was told before it."""
+    """The events that the caller received, in order, those before a crash included."""
     steps: tuple[RanStep, ...]
-    """The steps that were done, in the order in which they ended; with those before a crash."""
+    """The executed steps, in the order in which they ended, those before a crash included."""
     done_twice: tuple[str, ...]
-    """Operations that were on record when hearth crashed and were done again: none, unless hearth has a bug."""
+    """Operations that were on record when hearth crashed and were executed again: none, unless hearth has a bug."""
     duration_s: float
     """Seconds of virtual time from the submission to the end."""
 
@@ -101,20 +101,20 @@ def run_capability(
     seed: int = 0,
     config: Config | None = None,
 ) -> CapabilityRun:
-    """Run one job of a capability to its end, in virtual time, and return what came of it.
+    """Run one job of a capability to its end, in virtual time, and return its outcome.
 
     `function` is decorated with @capability. `board` is a profile, by its name or file, or a Board that was opened with
-    `Style.ASYNC`; all of its buses are simulated. `prepare` gets the board once it is in use, to set what its devices
-    measure and what goes wrong; a coroutine function runs beside the job, in the same virtual time.
+    `Style.ASYNC`; all of its buses are simulated. `prepare` gets the board once it is in use, to set the readings and
+    faults of its devices; a coroutine function runs beside the job, in the same virtual time.
 
-    With `crash_at` hearth is killed when so many operations of the job are on record, or, for the name of a tool, when
-    its first step is done and not on record yet. The job is then resumed from its last checkpoint; one that has none
-    has failed. `answer` is what a person answers, to an approval and to `job.ask_person`; a callable gets the
-    question. `seed` fixes what the simulated devices measure and what `job.random` returns. `config` is for tools that
-    need some, such as [files].
+    With an integer `crash_at`, hearth is killed once that many operations of the job are on record. With the name of a
+    tool, hearth is killed when the tool's first step is done and not on record yet. The job is then resumed from its
+    last checkpoint; a job without a checkpoint has failed. `answer` is the person's answer to an approval and to
+    `job.ask_person`; a callable gets the question. `seed` fixes the readings of the simulated devices and the values of
+    `job.random`. `config` is for tools that need one, such as [files].
 
-    Call it from a plain function, not from a coroutine. Raises JobRejected where the gate refuses the job, and
-    ValueError for a function that hearthd would not take, with all that is wrong with it.
+    Call it from a plain function, not from a coroutine. Raises JobRejected if the gate refuses the job, and ValueError,
+    with all faults, for a function that hearthd would refuse.
     """
     run = _Run(function, dict(inputs or {}), _simulated(board, seed), config or Config(), answer, crash_at)
     clock, state = _Clock(), random.getstate()
@@ -134,16 +134,16 @@ def run_capability(
 class _Clock(trio.abc.Clock, trio.abc.Instrument):
     """A clock that jumps to the next deadline once nothing is left to do before it.
 
-    Nothing is left when a look at all descriptors has made no task run, and no task waits for a thread:
-    that takes real time, and the clock stands still for it, however busy the machine is.
+    Nothing is left to do if a poll of all descriptors made no task run, and no task waits for a thread. A thread takes
+    real time: the clock stands still until it ends, however busy the machine is.
     """
 
     def __init__(self) -> None:
         self._now = 0.0
         self._looked = False
-        """True once the descriptors were looked at, and no task has run since."""
+        """True if the descriptors were polled and no task has run since."""
         self._ran: set[trio.lowlevel.Task] = set()
-        """Tasks that have run since they were last asked what they wait for."""
+        """Tasks that have run since it was last determined what they wait for."""
         self._outside: set[trio.lowlevel.Task] = set()
         """Tasks that wait for a thread."""
 
@@ -155,7 +155,8 @@ class _Clock(trio.abc.Clock, trio.abc.Instrument):
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """See trio.abc.Clock: called when no task can run, for how long to wait for descriptors."""
+        """See trio.abc.Clock. Trio calls it when no task can run, and waits for descriptors for that many seconds."""
+        # First poll the descriptors without waiting: a task may become runnable by what is already there.
         if not self._looked:
             self._looked = True
             return 0.0
@@ -196,9 +197,9 @@ class _Run:
     _steps: list[RanStep] = field(factory=list)
     _events: list[JobEvent] = field(factory=list)
     _lives: list[dict[str, str]] = field(factory=list)
-    """What each life put on record: position -> operation."""
+    """For each life of the runtime, the operations that it put on record: position -> operation."""
     _kill: Callable[[], Awaitable[None]] | None = None
-    """Kills hearth, in a life in which it may be."""
+    """Kills hearth; None in a life that is not to be killed, and once it was killed."""
     _killed: bool = False
     _submitted: float = math.inf
     _life: trio.CancelScope = field(factory=trio.CancelScope)
@@ -223,7 +224,7 @@ class _Run:
     async def _live(
         self, place: Path, after_crash: Path | None, begin: Callable[[], None] = lambda: None
     ) -> CapabilityRun | None:
-        """One life of a runtime; None if it was killed. `after_crash` is where the disk is then copied to."""
+        """Run one life of a runtime; return None if it was killed. The disk is then copied to `after_crash`."""
         self._lives.append({})
         parts = self._parts(place)
         (name,) = parts.capabilities
@@ -241,7 +242,7 @@ class _Run:
         return run
 
     async def _job(self, runtime: EmbeddedRuntime, name: str) -> JobResult:
-        """Hand the job in, or go on with it as the caller of one that a crash ended, and wait for its end."""
+        """Submit the job, or resume the one that the crash ended, and wait for its end."""
         context = None
         if self._killed:
             (crashed,) = await runtime.jobs()
@@ -267,13 +268,13 @@ class _Run:
         )
         for driver in parts.drivers.values():
             if driver.style is Style.THREAD:
-                # In place: a thread would be one more thing that the clock has to wait for.
+                # Run the driver in the loop: the clock would have to wait for its thread, in real time.
                 driver.style = Style.ASYNC
         tools = ToolRegistry([self._noting(tool) for tool in parts.registry.values()])
         return evolve(parts, registry=tools, capabilities=CapabilitySet([_declared(self._function, tools)]))
 
     def _noting(self, tool: Tool) -> Tool:
-        """The tool, with a note of each step, and dead when hearth is."""
+        """Return the tool, recording each step, and failing once hearth was killed."""
         life = len(self._lives)
 
         async def run(ctx: StepContext, args: Args) -> Mapping[str, Any] | Done:
@@ -294,12 +295,12 @@ class _Run:
         return evolve(tool, run=run)
 
     def _watch(self, job_store: JobStore, place: Path, after_crash: Path | None) -> None:
-        """Note what is put on record, and kill hearth when it is time to."""
+        """Note each operation that is put on record, and kill hearth at `crash_at`."""
         record, on_record = job_store.record, self._lives[-1]
 
         async def kill() -> None:
             self._killed, self._kill = True, None
-            # What a crash would leave on the disk, in the one thread that writes to the job store.
+            # Copy the disk as a crash would leave it, in the one thread that writes to the job store: no write is cut.
             await job_store.read(_copied, place, after_crash)
             self._life.cancel()
 
@@ -315,7 +316,7 @@ class _Run:
         self._kill = None if after_crash is None else kill
         job_store.record = watched  # type: ignore[method-assign]
 
-    # --- who else is there ---
+    # --- the caller and the person ---
 
     async def _follow(self, job: ClientJob) -> None:
         async for event in job.events():
@@ -328,7 +329,7 @@ class _Run:
                 self._asked = asked
 
     async def _person(self, runtime: EmbeddedRuntime) -> None:
-        """Answer what a person is asked, as another principal than the caller: nobody approves their own jobs."""
+        """Answer the questions to a person, as another principal: a caller cannot approve its own jobs."""
         principal = from_token("the person of hearth.testing")
         jobs = LocalJobs(runtime._runtime, principal)
         person = EmbeddedRuntime(runtime._runtime, principal, jobs)

@@ -1,8 +1,8 @@
-"""What a tool is, and the fixed set of them that a process offers (draft §3.3, §12.1).
+"""Tools, and the fixed registry of them that a process offers (draft §3.3, §12.1).
 
-A `Tool` declares everything a caller, the policy and the runtime must know before it runs, and has one coroutine,
-`run`, that does the work through a `StepContext`: the only door from a tool to hardware. This module refuses to know
-any particular tool (those live in `hearth.drivers.tools` and in vendors' packages) and how a step is scheduled.
+A `Tool` declares everything that a caller, the policy and the runtime must know before it runs. Its coroutine `run`
+does the work through a `StepContext`, the only way from a tool to hardware. This module knows no particular tool (they
+are in `hearth.drivers.tools` and in vendors' packages) and does not know how a step is scheduled.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ RISK_NAMES = ("safe", "low", "medium", "high")
 """Draft §3.3, Table 4: the names of risk levels 0 to 3."""
 
 DEFAULT_RATES = ("1000/s", "200/s", "200/s", "1/s")
-"""By risk level, how often a principal may use a tool where neither the policy nor the tool says."""
+"""Rate limit of a principal by risk level, used if neither the policy nor the tool sets one."""
 
 CARD_NAMESPACE = "tool."
-"""What a tool's id begins with in the AgentCard, the draft's namespace for executable tools (§2.4.1).
+"""The prefix of a tool's id in the AgentCard, the draft's namespace for executable tools (§2.4.1).
 
-No tool's own name does, so that an id never means another tool.
+No tool's own name begins with it, so that an id never means another tool.
 """
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+\Z")
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+\Z")
 
 @frozen
 class PathUse:
-    """A path that a step will touch, so that the guard can look at it at submit as well as at use (draft §12.2)."""
+    """A path that a step will touch, so that the guard can check it at submit as well as at use (draft §12.2)."""
 
     path: str
     access: Literal["read", "write"]
@@ -45,9 +45,9 @@ class PathUse:
 
 @frozen
 class Undo:
-    """How to take a completed step back: one transaction on the step's own bus.
+    """The rollback of a completed step: one transaction on the step's own bus.
 
-    `op` gets the bus's driver; `describe` is what the audit and the caller are told ("gpio.set line 17 back to 0").
+    `op` gets the bus's driver; `describe` is the text for the audit log and the caller ("gpio.set line 17 back to 0").
     """
 
     op: Callable[[Any], Any]
@@ -57,7 +57,7 @@ class Undo:
 
 @frozen
 class Done:
-    """A result together with the way back, returned by tools that support rollback."""
+    """A result with its rollback, returned by tools that support rollback."""
 
     result: Mapping[str, Json]
     undo: Undo | None = None
@@ -67,11 +67,14 @@ class PathGuard(Protocol):
     """The view of `hearth.policy.paths.PathGuard` that file tools use; raises PermissionDenied on a miss."""
 
     def check_nowait(self, path: str, access: Literal["read", "write"]) -> bool:
-        """`check` for one who must not wait: True if that was all, False if a thread has to call `check`."""
+        """Check without blocking: return True if the check is done, False if a thread has to call `check`.
+
+        Raises PermissionDenied.
+        """
         ...
 
     def check(self, path: str, access: Literal["read", "write"]) -> None:
-        """Refuse a path that is not beneath an allowed root."""
+        """Raise PermissionDenied for a path that is not beneath an allowed root."""
 
     def open(self, path: str, flags: int, mode: int = 0o600, *, access: Literal["read", "write"]) -> int:
         """Open `path` beneath its allowed root and return the descriptor."""
@@ -83,7 +86,7 @@ class PathGuard(Protocol):
 
 
 class StepContext(Protocol):
-    """What a running step may do. The task actor implements it."""
+    """The operations of a running step. The task actor implements it."""
 
     @property
     def session_id(self) -> str:
@@ -109,25 +112,25 @@ class StepContext(Protocol):
     ) -> Any:
         """Run `op(driver)` as one transaction on the step's bus and return its value.
 
-        It waits its turn; cancelled while waiting, it never begins; once begun, it always finishes and this call
-        returns its value even if the step was cancelled meanwhile. `limit_ms` (default: the tool's `timeout_ms`) is
-        when the bus counts as wedged. `drives` names an output (a GPIO offset) that the bus must bring to its safe
-        state when the session ends; a callable is asked for it when the turn has come. `must_run` is for taking a
-        started effect back: it passes the queue's bound and leases.
+        The transaction waits in the bus's queue. If the step is cancelled during that wait, the transaction never
+        begins. Once begun, it always finishes, and this call returns its value even if the step is cancelled before
+        then. The bus counts as wedged after `limit_ms` (default: the tool's `timeout_ms`). `drives` names an output (a
+        GPIO offset) that the bus must bring to its safe state when the session ends; a callable is called for it at the
+        begin of the transaction. `must_run` is for undoing a started effect: it bypasses the queue's bound and leases.
 
-        A step that takes its own effect back, as a pulse does, says `borrows` when it begins, and names the output in
-        `gives_back` when it ends: the output then stays with the session that held it before. If that session has ended
-        since, the output goes to its safe state: `instead` is called in place of `op`, and the call returns None.
+        A step that undoes its own effect, as a pulse does, sets `borrows` in its first transaction and names the output
+        in `gives_back` in its last: the output then stays with the session that held it before. If that session has
+        ended since, the output goes to its safe state: `instead` is called in place of `op`, and the call returns None.
 
-        `on_cancel` is called once if the step is cancelled after the transaction has begun, for one that can be asked
-        to end early and then still returns what became of it.
+        `on_cancel` is called once if the step is cancelled after the transaction has begun. It is for a transaction
+        that can be asked to end early and that then still returns its outcome.
 
         Raises ResourceBusy, DeviceError, or AuditUnavailable.
         """
         ...
 
     def health(self) -> Mapping[str, Json]:
-        """The state of every bus and of the audit log, for `hw.board`."""
+        """Return the state of every bus and of the audit log, for `hw.board`."""
         ...
 
     def progress(self, data: Mapping[str, Json]) -> None:
@@ -159,14 +162,14 @@ def _check_least_risk(tool: Tool, _attribute: Any, value: int) -> None:
 class Tool:
     """One named capability (draft §3.3).
 
-    `bus` gives the id of the bus a step with these args runs on ("gpio:gpiochip0"); it may raise InvalidParams for a
-    bus that the board does not have. `default_rate` is "N/s", "N/m" or, for what is usual at its risk
-    (DEFAULT_RATES), None. `capability` is the flag that session.open advertises when the session may use this tool.
-    `paths` lists what the path guard must see.
+    `bus` returns the id of the bus that a step with these args runs on ("gpio:gpiochip0"); it may raise InvalidParams
+    for a bus that the board does not have. `default_rate` is "N/s", "N/m", or None for the rate of its risk level
+    (DEFAULT_RATES). `capability` is the flag that session.open advertises when the session may use this tool. `paths`
+    lists the paths that the path guard must check.
 
     `risk_level` is the greatest risk that a step of this tool can have, whatever its args; `effective_risk` may compute
-    a lower one for given args (docs/decisions/0101). What it returns beyond `risk_level` or below 0 is a bug, and then
-    the declared level holds.
+    a lower one for given args (docs/decisions/0101). A value above `risk_level` or below 0 is a bug in the tool, and
+    the declared level applies.
     """
 
     name: str = field(validator=_check_name)
@@ -183,39 +186,39 @@ class Tool:
     default_rate: str | None = None
     paths: Callable[[Args], Sequence[PathUse]] = _no_paths
     idempotent: bool = False
-    """Whether doing it twice with the same args changes nothing more than doing it once; risk 0 need not say so."""
+    """True if a second run with the same args changes nothing more than the first; a tool of risk 0 need not set it."""
     discloses: bool = False
-    """Whether it reads what must not be read unrecorded: files, processes, addresses, what is then gone for others.
+    """True if each read must be recorded: files, processes, addresses, and data that a read consumes.
 
-    It is refused, as what changes something is, while the audit log cannot be written.
+    Like a tool that changes something, it is refused while the audit log cannot be written.
     """
     opt_in: bool = False
-    """Registered only when the operator names it under [tools] enable."""
+    """True for a tool that is registered only if the operator names it in [tools] enable."""
     effective_risk: Callable[[Args], int] | None = None
-    """The risk of a step with these args, which fit `params_schema`; None: always `risk_level`."""
+    """Returns the risk of a step with these args, which fit `params_schema`; None: always `risk_level`."""
     least_risk: int = field(
         default=Factory(lambda tool: tool.risk_level if tool.effective_risk is None else 0, takes_self=True),
         validator=_check_least_risk,
     )
-    """The least that `effective_risk` returns; without one `risk_level`, with one 0 unless it is given."""
+    """The least risk that `effective_risk` returns. Default: 0, or `risk_level` without `effective_risk`."""
 
     def risk_of(self, args: Args) -> int:
-        """The effective risk of a step with these args, which fit `params_schema`; every check uses it."""
+        """Return the effective risk of a step with these args, which fit `params_schema`; every check uses it."""
         if self.effective_risk is None:
             return self.risk_level
         risk = self.effective_risk(args)
-        # What is not a level between the two that are declared is a bug in the tool: the declared level is safe.
+        # Anything but a level between the two declared ones is a bug in the tool: use the higher one.
         return risk if type(risk) is int and self.least_risk <= risk <= self.risk_level else self.risk_level
 
     @property
     def rate(self) -> str:
-        """How often one principal may use it where the policy does not say."""
+        """The rate limit of one principal, used if the policy sets none."""
         return self.default_rate or DEFAULT_RATES[self.risk_level]
 
     def to_wire(self) -> dict[str, Json]:
-        """The entry of tool.list (draft §3.3), with result_schema, capability, idempotent and least_risk besides.
+        """Return the entry of tool.list (draft §3.3), plus result_schema, capability, idempotent and least_risk.
 
-        `least_risk` is there where it is lower than `risk_level`: what the tool's harmless arguments need.
+        `least_risk` is present only if it is lower than `risk_level`: it is the risk of the tool's harmless arguments.
         """
         wire: dict[str, Json] = {
             "name": self.name,
@@ -236,7 +239,7 @@ class Tool:
 
 
 class ToolRegistry(Mapping[str, Tool]):
-    """The tools of this process, by name, in the order they were given; fixed once made (draft §12.1)."""
+    """The tools of this process by name, in the order given; it never changes (draft §12.1)."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools: dict[str, Tool] = {}

@@ -1,1 +1,1 @@
-"""Helpers that no other package of hearth is needed for: files, text, TOML, threads, identifiers, exception groups."""
+"""Helpers that need no other package of hearth: files, text, TOML, threads, identifiers, exception groups."""

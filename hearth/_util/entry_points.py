@@ -1,6 +1,6 @@
-"""What vendors' packages offer: entry points of a group, and what a package is called in a message about it.
+"""Entry points of vendors' packages, and the names of those packages in messages.
 
-It lets nobody in: which of them are loaded, the operator names, and whoever loads them says what they must be.
+It loads none of them: the operator names the ones to load, and the loading module checks what they are.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def vendors_points(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group, by name. Imports no vendor's code."""
-    # Only now: it is slow to import, and most processes have nothing of a vendor's.
+    """Return the entry points of a group by name. Imports no vendor's code."""
+    # Imported here: the module is slow to import, and most processes have no vendor's package.
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=group)}
 
 
 def package_of(point: EntryPoint) -> str:
-    """The package that an entry point comes with, as a message names it."""
+    """Return the package of an entry point, as a message names it."""
     return f"the package {point.dist.name!r}" if point.dist is not None else f"the entry point {point.name!r}"

@@ -1,7 +1,7 @@
-"""Lets a caller's own exception pass through our nurseries unchanged.
+"""Helpers that let a caller's own exception pass through hearth's nurseries unchanged.
 
-A Trio nursery wraps whatever passes through it in an exception group. Inside a library's context manager that is a
-detail of ours: who wrote `except ResourceBusy` around `async with hearth.connect(...)` must get ResourceBusy.
+A Trio nursery wraps each exception that passes through it in an exception group. Inside a library's context manager the
+nursery is an internal detail: `except ResourceBusy` around `async with hearth.connect(...)` must catch ResourceBusy.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def sole(error: BaseException) -> BaseException:
-    """The one exception that groups are wrapped around, or `error` as it is: a nursery wraps even a single one."""
+    """Return the only exception inside nested groups, or `error` unchanged: a nursery wraps even a single one."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 class Body:
-    """Remembers what the body of a context manager raised; see `unwrapped`."""
+    """A record of the exception that the body of a context manager raised; see `unwrapped`."""
 
     def __init__(self) -> None:
         self.raised: BaseException | None = None
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Around the `yield` that runs the body."""
+        """Record what the body raises; goes around the `yield` that runs it."""
         try:
             yield
         except BaseException as error:
@@ -40,13 +40,13 @@ class Body:
 
 @asynccontextmanager
 async def unwrapped() -> AsyncIterator[Body]:
-    """Around the nurseries: raises the body's exception as it is, if nothing else went wrong beside it."""
+    """Raise the body's exception without a group, if it is the only one; goes around the nurseries."""
     body = Body()
     try:
         yield body
     except BaseExceptionGroup as group:
         only = body.raised
-        # A group that the body raised is taken apart and put together again on its way: its members tell it.
+        # A nursery may split and rebuild a group that the body raised, so compare the members, not the groups.
         if only is None or _leaves(only) != _leaves(group):
             only = sole(group)
             if only is group or not _ours(only):
@@ -70,17 +70,17 @@ def _ours(error: BaseException) -> bool:
     return isinstance(error, HearthError)
 
 
-# --- a stream that needs a task of its own for as long as it is open: to answer pings, or to hear what a child says ---
+# --- a stream with a background task while it is open, for example to answer pings or to read a child's stderr --------
 
 
 @asynccontextmanager
 async def accompanied(stream: trio.abc.Stream, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Do `work` while the body runs, and until the stream is closed, which it is on the way out.
+    """Run `work` in the background until the body ends and the stream is closed; this closes the stream.
 
-    An exception of the body comes out as it is.
+    An exception of the body passes unchanged.
     """
     async with unwrapped() as body, trio.open_nursery() as nursery:
-        # Shielded: when the body is cancelled from outside, it may still have something to say while it ends.
+        # Shielded: a body that is cancelled from outside may still send while it ends, which may need `work`.
         background = trio.CancelScope(shield=True)
         nursery.start_soon(_within, background, work)
         try:

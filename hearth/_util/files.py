@@ -1,6 +1,6 @@
-"""Writing files so that a crash leaves the old content or the new one, never a part.
+"""Writing of files so that a crash leaves the old content or the new one, never a part.
 
-Owns the flags by which a file that is written is one of our own making. Blocking; raises OSError.
+Owns the open flags that make sure that a written file is a new one. Blocking; raises OSError.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def write_new(path: Path, content: bytes, mode: int, *, sync: bool = True) -> None:
-    """Write a file that is not there yet; with `sync` its content is on the disk on return.
+    """Write a file that does not exist yet; with `sync` its content is on the disk on return.
 
-    On an error the file is removed again.
+    Removes the file again on an error.
     """
     descriptor = os.open(path, _NEW, mode)
     try:
@@ -32,11 +32,11 @@ def write_new(path: Path, content: bytes, mode: int, *, sync: bool = True) -> No
 
 
 def replace_file(path: Path, content: bytes, mode: int, *, sync: bool) -> None:
-    """Put a new file in the place of the old one, whole or not at all.
+    """Replace a file by a new one, whole or not at all.
 
-    The draft beside it is `PATH.next`: one process at a time may do this.
+    The new content is first written to `PATH.next`, so only one process at a time may do this.
     """
     draft = path.with_name(f"{path.name}.next")
-    draft.unlink(missing_ok=True)  # a crash's, or another user's: what is written must be a file of our own making
+    draft.unlink(missing_ok=True)  # it may be left from a crash, or be another user's: write a new file only
     write_new(draft, content, mode, sync=sync)
     draft.replace(path)

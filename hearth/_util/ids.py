@@ -1,4 +1,4 @@
-"""Identifiers for sessions and tasks: ULIDs whose randomness comes from the system's CSPRNG (draft §2.3; design §8)."""
+"""Identifiers for sessions and tasks: ULIDs whose randomness comes from the system's CSPRNG (draft §2.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ulid.base32 import encode
 
 
 def new_id() -> str:
-    """A fresh identifier: 26 characters of Crockford's base32, sortable by the millisecond it was made in."""
-    # The library's own constructor costs ten times this, on the path of every task, for an order within the millisecond
-    # that nobody relies on.
+    """Return a new identifier: 26 characters of Crockford's base32, sortable by the millisecond of its creation."""
+    # The library's own constructor takes ten times as long, on the path of every task, to order identifiers within a
+    # millisecond. Hearth does not rely on that order.
     return encode((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))

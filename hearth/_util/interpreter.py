@@ -1,8 +1,8 @@
-"""The command line of a Python program of ours: every process that hearth starts with this interpreter starts here.
+"""The command line of a Python child process; hearth starts every process of this interpreter with it.
 
 A plain `python -m MODULE` puts the working directory in front of the standard library, and PYTHONPATH behind it: a
-`json.py` in a directory that somebody else wrote would run with the caller's rights. A child imports from the
-interpreter's own directories alone. See decision 0103.
+`json.py` in another user's directory would run with the caller's rights. Here a child imports from the interpreter's
+own directories alone. See decision 0103.
 """
 
 from __future__ import annotations

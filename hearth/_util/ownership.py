@@ -1,7 +1,7 @@
-"""Whether somebody else could exchange what lies in a directory: there, or anywhere on the way to it (decision 0093).
+"""A check whether untrusted users could replace files in a directory, there or on the path to it (decision 0093).
 
-It looks at owners, modes and links, as `namei -l` does, and says in words what is wrong and how to mend it. It refuses
-nothing and changes nothing: the daemon does, for its socket, and the doctor tells.
+It examines owners, modes and links, as `namei -l` does, and returns the fault and its cure in words. It refuses and
+changes nothing: the daemon refuses, for its socket, and `hearth doctor` reports.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 MOST_LINKS = 40
-"""Links on the way; the kernel follows no more."""
+"""Limit of symbolic links on the path; the kernel has the same."""
 _ACL = "system.posix_acl_access"
 
 
 def whose_hands(directory: Path, trusted: Collection[int]) -> str | None:
-    """Why users that are not `trusted` (uids; root always is) could exchange what is in it, with the cure; else None.
+    """Return why users that are not `trusted` could replace files in `directory`, with the cure, or None if none can.
 
-    In the directory itself nobody else may write. On the way there a sticky directory such as /tmp will do, if what it
-    leads to belongs to somebody trusted. Raises OSError where something on the way cannot be looked at.
+    `trusted` has uids; root is always trusted. Only trusted users may write in the directory itself. On the path to it,
+    a sticky directory such as /tmp is acceptable if its entry on the path belongs to a trusted user. Raises OSError
+    if a part of the path cannot be examined.
     """
     trusted = {0, *trusted}
     place, links = Path("/"), 0
     ahead = list(reversed(directory.absolute().parts[1:]))
     while True:
         status = place.stat()
-        if status.st_uid not in trusted and not _is_nobodys_here(status.st_uid):
+        if status.st_uid not in trusted and not _is_overflow_uid(status.st_uid):
             return f"{place} belongs to {_user(status.st_uid)}, who could put another one in its place; choose another"
         writers = _writers(place, status, trusted)
         if not ahead:
@@ -42,7 +43,7 @@ def whose_hands(directory: Path, trusted: Collection[int]) -> str | None:
         found = step.lstat()
         if writers is not None and not status.st_mode & stat.S_ISVTX:
             return writers
-        if writers is not None and found.st_uid not in trusted and not _is_nobodys_here(found.st_uid):
+        if writers is not None and found.st_uid not in trusted and not _is_overflow_uid(found.st_uid):
             return f"{step} belongs to {_user(found.st_uid)}, in a directory that others can write to; choose another"
         if not stat.S_ISLNK(found.st_mode):
             place = step
@@ -70,9 +71,9 @@ def _writers(place: Path, status: os.stat_result, trusted: Collection[int]) -> s
 
 
 def _is_ours_alone(place: Path, gid: int, trusted: Collection[int]) -> bool:
-    """Whether a group has no members but those who are trusted: many systems give each user such a group."""
+    """Return True if all members of a group are trusted: many systems give each user a group of its own."""
     try:
-        # With a list of further users and groups, the mode's group bits say only that some of them may.
+        # With an access control list, the mode's group bits are only the upper bound for the users and groups in it.
         os.getxattr(place, _ACL)
     except OSError:
         pass
@@ -80,14 +81,17 @@ def _is_ours_alone(place: Path, gid: int, trusted: Collection[int]) -> bool:
         return False
     names = {entry.pw_name for entry in pwd.getpwall() if entry.pw_uid in trusted}
     members = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == gid}
-    # Where there is no group of that number, nobody becomes a member of it by logging in.
+    # A gid without a group entry has no further members.
     with contextlib.suppress(KeyError):
         members.update(grp.getgrgid(gid).gr_mem)
     return members <= names
 
 
-def _is_nobodys_here(uid: int) -> bool:
-    """Whether it is what the kernel shows, in a user namespace, for owners who do not exist in it: the system's."""
+def _is_overflow_uid(uid: int) -> bool:
+    """Return True for the overflow uid, inside a user namespace: the kernel shows it for owners from outside, as root.
+
+    Raises OSError.
+    """
     if uid != int(Path("/proc/sys/kernel/overflowuid").read_text("ascii")):
         return False
     begins, _, count = Path("/proc/self/uid_map").read_text("ascii").split()[:3]

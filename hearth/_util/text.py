@@ -1,4 +1,4 @@
-"""The nearest of the names that there are, for messages about a name that is not known."""
+"""Suggestions of the nearest known names, for messages about an unknown name."""
 
 from __future__ import annotations
 

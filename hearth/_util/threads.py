@@ -1,7 +1,7 @@
-"""Blocking work in a thread of its own, waited for in real time and never by the end of the process.
+"""Blocking work in a thread of its own: a task can wait for it in real time, and the end of the process never does.
 
-For the few things that are done to a device or a disk around its use: opening, closing, the last commits. It owns the
-thread and its outcome; what the work means and what follows when it does not return is its caller's.
+It is for work on a device or a disk around its use: opening, closing, the last commits. This module owns the thread and
+its outcome. The caller knows the work, and decides what to do if it does not return.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """Work that has begun. A daemon thread: one that is stuck in the kernel must not keep the process from ending."""
+    """Work that has begun, in a daemon thread: a thread that is stuck in the kernel must not keep the process alive."""
 
     __slots__ = ("_future",)
 
@@ -34,16 +34,16 @@ class Background(Generic[T]):
             self._future.set_exception(error)
 
     async def wait(self) -> T:
-        """Return what the work returned, or raise what it raised. A cancellation leaves the work alone."""
+        """Return the result of the work, or raise its exception. A cancellation ends only the wait."""
         return await trio.to_thread.run_sync(self._future.result, abandon_on_cancel=True)
 
     async def wait_at_most(self, seconds: float) -> T:
-        """As `wait`, but for `seconds` of real time, whatever clock the program runs on; then raise TimeoutError.
+        """Return the result, as `wait`; raise TimeoutError after `seconds` of real time, whatever clock Trio runs on.
 
-        A cancellation does not cut it short.
+        A cancellation does not end this wait.
         """
         return await trio.to_thread.run_sync(self._future.result, seconds)
 
     def join(self) -> bool:
-        """Wait, in another thread, until the work has ended; True if it ended well."""
+        """Block the calling thread until the work has ended; return True if it raised nothing."""
         return self._future.exception() is None

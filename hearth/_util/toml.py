@@ -1,7 +1,7 @@
-"""Writing TOML: the other half of the standard library's `tomllib`, for the few sorts of value needed here.
+"""A writer of TOML values: the standard library's `tomllib` only reads them.
 
 It writes plain values (strings, numbers, truth values, arrays, inline tables) so that they read back equal,
-and shortens them for error messages. It knows no section and no key, and refuses what TOML cannot say.
+and shortens them for error messages. It knows no section and no key, and refuses values that TOML cannot express.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _SHOWN = 60
-"""Longest rendering of a wrong value in a message: enough to recognise it, too short to drown the reason."""
+"""Limit of a wrong value in a message, in characters: enough to recognise it, and the reason stays in view."""
 _SHOWN_BITS = 192
-"""Of a whole number that is written out; Python itself refuses to from 4,300 digits on."""
+"""Limit of an integer that is written out, in bits; Python itself refuses to write more than 4,300 digits."""
 
 
 def dump_string(text: str) -> str:
-    """A TOML basic string, all printable. Raises ValueError for lone surrogates, which no TOML file can hold."""
+    """Return a TOML basic string, all printable. Raises ValueError for lone surrogates, which no TOML file can hold."""
     text.encode("utf-8")
     return f'"{"".join(map(_escaped, text))}"'
 
@@ -33,12 +33,12 @@ def _escaped(one: str) -> str:
 
 
 def dump_key(key: str) -> str:
-    """A TOML key: bare where the grammar allows it, quoted elsewhere."""
+    """Return a TOML key: bare if the grammar allows it, else quoted."""
     return key if _BARE_KEY.match(key) else dump_string(key)
 
 
 def dump_value(value: object) -> str:
-    """One value on one line, arrays and tables inline. Raises TypeError for what TOML has no notation for."""
+    """Return a value on one line, arrays and tables inline. Raises TypeError for a type that TOML does not have."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -56,7 +56,7 @@ def dump_value(value: object) -> str:
 
 
 def show(value: object) -> str:
-    """`value` as its author would recognise it in an error message, on one line and shortened."""
+    """Return `value` as its author recognises it in an error message, on one line and shortened."""
     if isinstance(value, Mapping):
         return "a table" if value else "an empty table"
     if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
@@ -65,15 +65,15 @@ def show(value: object) -> str:
         text = dump_value(value)
     except TypeError:
         text = str(value)
-    except ValueError:  # a number within it that Python does not write out, or text that no file can hold
+    except ValueError:  # it contains a number that Python refuses to write, or text that no file can hold
         text = "an array" if isinstance(value, list | tuple) else str(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def number_too_long(data: bytes) -> str:
-    """What is wrong with a document that `tomllib` leaves with a plain ValueError, without a place.
+    """Return the fault of a document for which `tomllib` raises a plain ValueError, with its line.
 
-    It hands every run of digits to int(), which takes 4,300 at most.
+    `tomllib` passes every run of digits to int(), which takes 4,300 at most.
     """
     digits = re.search(rb"[0-9][0-9_]{4299}", data)
     line = data.count(b"\n", 0, digits.start() if digits else 0) + 1
