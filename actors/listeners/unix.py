@@ -14,7 +14,7 @@ import socket
 import stat
 from typing import TYPE_CHECKING
 
-from hearth._util.ownership import whose_hands
+from hearth._util.ownership import ownership_fault
 from hearth.actors.listeners.accept import BACKLOG, each_accepted
 from hearth.actors.transport import SocketCarrier
 from hearth.errors import ConfigError
@@ -101,11 +101,11 @@ def check_directory(directory: Path, user: int | None = None) -> None:
             raise ConfigError(f"[server] socket: {directory} is not a directory (or is a link to one); remove it")
         if status.st_uid not in (*ours, 0):
             raise ConfigError(f"[server] socket: {directory} belongs to uid {status.st_uid}, not to us; choose another")
-        hands = whose_hands(directory, ours)
+        fault = ownership_fault(directory, ours)
     except OSError as error:
         raise ConfigError(f"[server] socket: cannot use the directory {directory}: {error.strerror}") from None
-    if hands is not None:
-        raise ConfigError(f"[server] socket: {hands}")
+    if fault is not None:
+        raise ConfigError(f"[server] socket: {fault}")
 
 
 def _prepare_directory(directory: Path, user: int | None) -> None:

@@ -22,7 +22,7 @@ MOST_LINKS = 40
 _ACL = "system.posix_acl_access"
 
 
-def whose_hands(directory: Path, trusted: Collection[int]) -> str | None:
+def ownership_fault(directory: Path, trusted: Collection[int]) -> str | None:
     """Return why users that are not `trusted` could replace files in `directory`, with the cure, or None if none can.
 
     `trusted` has uids; root is always trusted. Only trusted users may write in the directory itself. On the path to it,

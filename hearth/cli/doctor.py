@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from attrs import asdict, evolve, frozen
 
-from hearth._util.ownership import whose_hands
+from hearth._util.ownership import ownership_fault
 from hearth._version import __version__
 from hearth.audit.files import backward, parse
 from hearth.audit.record import Record, digest
@@ -205,9 +205,9 @@ def check_socket(path: Path, named_by: str) -> list[Check]:
     else:
         found.append(Check("FAIL", "socket", f"{facts}: you may not connect", _joining(group, status.st_gid)))
     with contextlib.suppress(OSError):
-        hands = whose_hands(path.parent, {os.geteuid(), status.st_uid})
-        if hands is not None:
-            finding, _, cure = hands.partition("; ")
+        fault = ownership_fault(path.parent, {os.geteuid(), status.st_uid})
+        if fault is not None:
+            finding, _, cure = fault.partition("; ")
             found.append(Check("FAIL", "socket", f"{finding}: a socket there may be anybody's", cure))
     if mode & stat.S_IWOTH:
         cure = 'set [server] socket_mode = "0660": whoever may connect has authenticated by that'

@@ -29,7 +29,7 @@ from importlib.util import decode_source
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from hearth._util.ownership import whose_hands
+from hearth._util.ownership import ownership_fault
 from hearth.errors import ConfigError
 from hearth.hcp.capability import MARK, CapabilitySource
 
@@ -78,7 +78,7 @@ def _read(file: Path, *, is_code: bool) -> bytes:
 
 def _check_hands(file: Path, status: os.stat_result) -> None:
     try:
-        wrong = whose_hands(file, {os.geteuid()})
+        wrong = ownership_fault(file, {os.geteuid()})
         if wrong is not None and status.st_uid not in (0, os.geteuid()):
             wrong = f"{file} belongs to uid {status.st_uid}; `chown root {file}`"
         elif wrong is None and not os.path.samestat(status, file.stat()):

@@ -157,7 +157,7 @@ def test_a_file_that_is_replaced_while_it_is_looked_at_is_not_run(tmp_path, monk
         (tmp_path / "new").write_text("raise AssertionError('it was run')")
         (tmp_path / "new").rename(path)
 
-    monkeypatch.setattr(python_files, "whose_hands", replace)
+    monkeypatch.setattr(python_files, "ownership_fault", replace)
     assert refusal(file).endswith(f"{file} was replaced while it was read; start hearthd again")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.users import NOBODY, ordinary_user
 
-from hearth._util.ownership import MOST_LINKS, whose_hands
+from hearth._util.ownership import MOST_LINKS, ownership_fault
 from hearth.actors.listeners import unix
 from hearth.errors import ConfigError
 
@@ -119,11 +119,11 @@ def test_links_that_lead_nowhere_end(place) -> None:
     for number in range(MOST_LINKS + 1):
         (place / f"link{number}").symlink_to(f"link{number + 1}" if number < MOST_LINKS else ".")
     ours = {os.geteuid()}
-    said = whose_hands(place / "link0", ours)
+    said = ownership_fault(place / "link0", ours)
     assert said is not None
     assert f"leads through more than {MOST_LINKS} links" in said
     with pytest.raises(FileNotFoundError):
-        whose_hands(place / "nothing" / "here", ours)
+        ownership_fault(place / "nothing" / "here", ours)
 
 
 @as_root
@@ -190,12 +190,12 @@ def test_what_a_user_namespace_cannot_name_is_the_systems(place, monkeypatch) ->
         "/proc/self/uid_map": "         0          0 4294967295\n",
     }
     monkeypatch.setattr(Path, "read_text", lambda path, _encoding: texts[str(path)])
-    assert "belongs to" in str(whose_hands(below, ()))
+    assert "belongs to" in str(ownership_fault(below, ()))
     texts["/proc/self/uid_map"] = f"{below.stat().st_uid} 100000 65536\n"
     if os.geteuid() == 0:
-        assert whose_hands(below, ()) is None
+        assert ownership_fault(below, ()) is None
     texts["/proc/sys/kernel/overflowuid"] = "1\n"
-    assert "belongs to" in str(whose_hands(below, ())), "somebody else is somebody else"
+    assert "belongs to" in str(ownership_fault(below, ())), "somebody else is somebody else"
 
 
 @pytest.mark.slow
