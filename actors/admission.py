@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from hearth._util.ids import new_id
+from hearth._util.text import new_id
 from hearth.actors.bus.queue import Requester
 from hearth.actors.events import to_keep
 from hearth.actors.step import StepRun
 from hearth.actors.task import TaskActor, cost_of
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
 from hearth.mcp.tools import check_use
-from hearth.policy.buckets import too_often
 from hearth.policy.memory import FEED_BYTES
-from hearth.policy.rules import Rate
+from hearth.policy.rules import Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal
 
 if TYPE_CHECKING:

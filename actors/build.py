@@ -22,11 +22,11 @@ from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.journal import Journal
 from hearth.actors.runtime import RuntimeParts
 from hearth.audit.files import real
-from hearth.audit.settings import AuditSettings
+from hearth.audit.log import AuditSettings
 from hearth.config.model import Config, HcpConfig, default_state_dir
 from hearth.config.roots import check_roots
 from hearth.drivers.boards import Board, load_profile, open_board, profile_file
-from hearth.drivers.boards.sensors import SENSORS_BUS
+from hearth.drivers.boards.profile import SENSORS_BUS
 from hearth.drivers.files import FileDriver
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.programs import ProgramDriver

@@ -19,11 +19,11 @@ from hearth.actors.send_queue import HIGH_WATER, SendQueue
 from hearth.actors.transport import Carrier, PeerGone, Unreadable
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
 from hearth.policy.memory import CONNECTION_BYTES, SMALL, unlimited
+from hearth.protocol.framing import MAX_VALUES
 from hearth.protocol.jsonrpc import dump_error
 from hearth.protocol.known import read_params, with_ignored
 from hearth.protocol.methods import SessionOpen, read_session_id
 from hearth.protocol.server import Answer, Call, Close, Event, HcpDocument, ServerProtocol
-from hearth.protocol.size import MAX_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

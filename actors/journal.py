@@ -61,8 +61,8 @@ from hearth.errors import AuditUnavailable, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hearth.audit.disk import Disk
     from hearth.audit.record import Head
+    from hearth.audit.writer import Disk
 
 RETRY_S: Final = 1.0
 """Seconds after which a log that cannot be written is tried again when nothing is posted."""

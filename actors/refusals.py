@@ -17,8 +17,7 @@ import trio
 from attrs import Factory, define
 
 from hearth.audit.record import timestamp
-from hearth.policy.buckets import MOST_NAMES, Buckets
-from hearth.policy.rules import Rate, TokenBucket
+from hearth.policy.rules import MOST_NAMES, Buckets, Rate, TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable

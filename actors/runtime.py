@@ -33,9 +33,8 @@ from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingD
 from hearth.hcp.capability import CapabilitySet
 from hearth.mcp.names import endpoints
 from hearth.mcp.tools import BY_NAME as CARD_TOOLS
-from hearth.policy.buckets import Buckets, too_often
 from hearth.policy.memory import MemoryBudget
-from hearth.policy.rules import Grant, PolicyEntry, Rate, decide
+from hearth.policy.rules import Buckets, Grant, PolicyEntry, Rate, decide, too_often
 from hearth.protocol.known import known_by
 from hearth.schema import Validator, check_schema
 

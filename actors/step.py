@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hearth.actors.refusals import Refusals
     from hearth.api import Status
     from hearth.errors import RpcError
-    from hearth.policy.buckets import Buckets
+    from hearth.policy.rules import Buckets
     from hearth.tools import PathGuard, Tool, Undo
 
 

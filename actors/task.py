@@ -53,8 +53,8 @@ from hearth.actors.supervisor import contain
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, InternalError, QueueFull, RpcError, ShuttingDown, TimedOut
 from hearth.policy.memory import EVENT_BYTES, FEED_BYTES, SMALL_RESULT, STEP_BYTES, TASK_BYTES, text_bytes
+from hearth.protocol.framing import parsed_bytes
 from hearth.protocol.methods import PRIORITIES, Constraints
-from hearth.protocol.size import parsed_bytes
 from hearth.tools import Done
 
 if TYPE_CHECKING:

@@ -2,10 +2,15 @@
 
 A carrier moves documents and knows nothing of what they say. Most are streams of bytes in which lines are found; some,
 such as a WebSocket, hand over each document whole. Whatever can go wrong between two ends comes out as `PeerGone`.
+
+Trio streams on a direct socket, for protocol libraries to stand on, and the way back: a carrier on any Trio stream.
+
+It moves bytes and bounds how long a peer may take none of them; what they say, encrypted or framed, it does not know.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -108,3 +113,153 @@ class SocketCarrier:
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         await trio.lowlevel.checkpoint()
+
+
+CLOSING = 1.0
+"""Seconds that the last words of a protocol (TLS: close_notify) may take when a carrier closes."""
+
+
+class SocketTransport(trio.abc.Stream):
+    """A Trio stream over a connected, non-blocking stream socket, without Trio's scheduling round per call.
+
+    As in `SocketCarrier`, a call that succeeds at once does not wait, so `send_all` may be no checkpoint. `send_all`
+    raises BrokenResourceError when the peer has taken nothing for `send_timeout` seconds; a send that was cut short
+    (cancelled, or too slow) leaves a stream that is no more to be used, and says so. Several tasks may send: whoever
+    comes while another waits gets the next turn.
+    """
+
+    def __init__(self, connected: socket.socket, *, send_timeout: float = 30.0) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._send_timeout = send_timeout
+        self._turn = trio.StrictFIFOLock()
+        self._closed = False
+        self._torn = False
+
+    @property
+    def socket(self) -> socket.socket:
+        """The socket itself, for its options and addresses."""
+        return self._socket
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """See trio.abc.SendStream. Raises BrokenResourceError or ClosedResourceError."""
+        if self._turn.locked():
+            await self._turn.acquire()
+        else:
+            self._turn.acquire_nowait()
+        try:
+            self._check()
+            await self._send(data)
+        finally:
+            self._turn.release()
+
+    def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
+        """Send what the kernel takes at once: all of it, nearly always. Returns how many bytes that were.
+
+        Nothing while another send is under way. The rest is the caller's to `send_all`, at once.
+        Raises BrokenResourceError or ClosedResourceError.
+        """
+        if self._turn.locked():
+            return 0
+        self._check()
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(f"connection lost while sending: {error}") from error
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See trio.abc.SendStream."""
+        async with self._turn:
+            self._check()
+            await trio.lowlevel.wait_writable(self._socket)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """See trio.abc.ReceiveStream; at most RECEIVE_SIZE bytes where `max_bytes` is None."""
+        size = RECEIVE_SIZE if max_bytes is None else operator.index(max_bytes)
+        if size < 1:
+            raise ValueError("max_bytes must be at least 1")
+        while True:
+            if self._closed:
+                raise trio.ClosedResourceError("this stream is closed")
+            try:
+                await trio.lowlevel.wait_readable(self._socket)
+                return self._socket.recv(size)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(f"connection lost while receiving: {error}") from error
+
+    async def aclose(self) -> None:
+        """See `close`."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """Close at once; whoever sends or receives gets ClosedResourceError. Closing twice is no error."""
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this stream is closed")
+        if self._torn:
+            raise trio.BrokenResourceError("an earlier send was cut short")
+
+    async def _send(self, data: bytes | bytearray | memoryview) -> None:
+        rest = memoryview(data)
+        # Between the first byte and the last the stream is worth nothing to anybody else.
+        self._torn = True
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                await self._room()
+            except OSError as error:
+                raise trio.BrokenResourceError(f"connection lost while sending: {error}") from error
+        self._torn = False
+
+    async def _room(self) -> None:
+        try:
+            with trio.fail_after(self._send_timeout):
+                await trio.lowlevel.wait_writable(self._socket)
+        except trio.TooSlowError:
+            raise trio.BrokenResourceError(f"the peer has read nothing for {self._send_timeout:g} s") from None
+
+
+class StreamCarrier:
+    """A carrier over a Trio stream of bytes. That sending is bounded in time is the stream's affair."""
+
+    __slots__ = ("_stream",)
+
+    whole_documents = False
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def receive(self) -> bytes | None:
+        """See Carrier."""
+        try:
+            return bytes(await self._stream.receive_some()) or None
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise PeerGone(reason_of(error)) from None
+
+    async def send(self, documents: Sequence[bytes]) -> None:
+        """See Carrier."""
+        try:
+            await self._stream.send_all(documents[0] if len(documents) == 1 else b"".join(documents))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise PeerGone(reason_of(error)) from None
+
+    async def aclose(self) -> None:
+        """See Carrier. The stream's last words are tried, but not for long: a peer that stalls must not hold us."""
+        with trio.move_on_after(CLOSING):
+            await self._stream.aclose()
+
+
+def reason_of(error: BaseException) -> str:
+    """What a stream's error says, or what lies beneath it where it says nothing itself."""
+    return str(error) or str(error.__cause__ or "") or "connection lost"

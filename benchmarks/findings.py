@@ -32,7 +32,7 @@ LAYERS = {
     "actors/task_registry.py": "session: policy, checks, book-keeping",
     "actors/runtime.py": "session: policy, checks, book-keeping",
     "hearth/policy/": "session: policy, checks, book-keeping",
-    "hearth/_util/ids.py": "ids",
+    "hearth/_util/text.py": "ids",
     "ulid/": "ids",
     "actors/task.py": "task and its events",
     "actors/events.py": "task and its events",

@@ -26,7 +26,7 @@ from benchmarks.load import PATIENCE, RECEIVE_SIZE, Round
 from benchmarks.rates import Side, by_turns, ratios
 from benchmarks.report import Row
 from benchmarks.servers import ENDED_WITHIN, ROOT, Server
-from hearth._util.interpreter import python_module
+from hearth._util.python import python_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ from benchmarks.profiling import _await
 from benchmarks.report import Row
 from benchmarks.servers import RESULTS, ROOT
 from benchmarks.websocket import TEXT, WebSocketClient, masked
-from hearth._util.interpreter import python_module
+from hearth._util.python import python_module
 
 if TYPE_CHECKING:
     import socket

@@ -24,10 +24,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth._util.interpreter import python_module
+from hearth._util.python import python_module
 from hearth.drivers.base import BaseDriver
-from hearth.drivers.launcher import MOST_SAID, Settings
-from hearth.drivers.program_record import end_survivors, open_record
+from hearth.drivers.launcher import MOST_SAID, Settings, end_survivors, open_record
 from hearth.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:

@@ -4,24 +4,234 @@ Everything is read from /proc and /sys at the moment it is asked for; addresses 
 from psutil. What a machine does not have (sensors in a container, frequencies in a VM) is null or an empty
 list, never an error. This driver refuses to wait: it samples no interval, and asks nothing of a file system
 that a network or a FUSE process could keep from answering.
+
+How the kernel tells about itself: small readers of /proc, /sys and psutil for `hearth.drivers.system`.
+
+Each reader gives None, or nothing, for what this machine does not have. Which facts make up an answer, and
+what is an error, is not decided here.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import platform
+import re
 import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hearth.drivers import system_sources as sources
 from hearth.drivers.base import BaseDriver
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+LOCAL_FS = frozenset((
+    "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "iso9660", "jffs2", "jfs",
+    "msdos", "ntfs3", "overlay", "reiserfs", "squashfs", "ubifs", "udf", "ufs", "vfat", "xfs", "zfs",
+))  # fmt: skip
+"""File systems whose numbers come from this kernel alone."""
+NO_DISK_FS = frozenset((
+    "autofs", "bdev", "binder", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "cpuset", "debugfs",
+    "devpts", "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs",
+    "rootfs", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tmpfs", "tracefs",
+))  # fmt: skip
+"""Kernel interfaces, memory and mount triggers: no storage to report."""
+_ARM_CORES = {
+    "0xd03": "Cortex-A53", "0xd04": "Cortex-A35", "0xd05": "Cortex-A55", "0xd07": "Cortex-A57",
+    "0xd08": "Cortex-A72", "0xd09": "Cortex-A73", "0xd0a": "Cortex-A75", "0xd0b": "Cortex-A76",
+}  # fmt: skip
+"""CPU part numbers of Arm Ltd. (implementer 0x41): arm64 kernels print no model name."""
+
+
+def read_text(path: Path) -> str | None:
+    """The file's one line, or None when there is no such file or its device does not answer."""
+    try:
+        found = path.read_text(errors="replace").strip("\n \0")
+    except OSError:
+        return None
+    return found or None
+
+
+def read_integer(path: Path) -> int | None:
+    """The file's number, or None."""
+    found = read_text(path)
+    return int(found) if found is not None and re.fullmatch("-?[0-9]+", found) else None
+
+
+def numbered(folder: Path, pattern: str) -> list[Path]:
+    """The entries of `folder` that fit a glob, by the numbers in their names; none if it is missing."""
+    return sorted(folder.glob(pattern), key=lambda at: ([*map(int, re.findall("[0-9]+", at.name))], at.name))
+
+
+def read_celsius(path: Path) -> float | None:
+    """A sysfs temperature, which is in thousandths of a degree."""
+    found = read_integer(path)
+    return None if found is None else found / 1000
+
+
+def machine_name(sys: Path) -> str | None:
+    """What machine this is, as its device tree or its firmware (DMI) says."""
+    model = read_text(sys / "firmware/devicetree/base/model")
+    dmi = [read_text(sys / "class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
+    return model or " ".join(filter(None, dmi)) or None
+
+
+def count_of(table: str | None, key: str) -> int | None:
+    """The number in a line "key number", as in /proc/vmstat; None without one."""
+    found = re.search(rf"^{key} ([0-9]+)$", table or "", re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def pressure(table: str | None) -> dict[str, float] | None:
+    """A file of /proc/pressure: percent of the time in which some, or all, threads stood still; None without one."""
+    found = re.findall(r"^(some|full) avg10=([0-9.]+) avg60=([0-9.]+) avg300=([0-9.]+)", table or "", re.MULTILINE)
+    rows = {
+        f"{who}_{span}_percent": float(value)
+        for who, *values in found
+        for span, value in zip(("10s", "60s", "300s"), values, strict=True)
+    }
+    return rows or None
+
+
+def pairs(block: str) -> dict[str, str]:
+    """Lines of "key : value"; of a repeated key the last."""
+    split = (line.partition(":") for line in block.splitlines())
+    return {key.strip(): value.strip() for key, colon, value in split if colon}
+
+
+def cpu_model(blocks: Iterable[Mapping[str, str]]) -> str | None:
+    """The processor's name from the blocks of /proc/cpuinfo, whose keys differ by architecture."""
+    for block in blocks:
+        for key in ("model name", "cpu model", "uarch", "cpu"):
+            if key in block:
+                return block[key]
+        if block.get("CPU implementer") == "0x41" and block.get("CPU part") in _ARM_CORES:
+            return f"ARM {_ARM_CORES[block['CPU part']]}"
+    return None
+
+
+def percent(part: int, whole: int) -> float | None:
+    """`part` of `whole` in percent with one decimal; None of nothing."""
+    return round(part / whole * 100, 1) if whole else None
+
+
+class Mount(NamedTuple):
+    """A line of /proc/self/mountinfo; `number` is the file system's, the same for all its mounts."""
+
+    number: str
+    mount: str
+    options: str
+    device: str
+    fs: str
+
+
+def read_mounts(mountinfo: str) -> Iterator[Mount]:
+    """The lines of /proc/self/mountinfo, octal escapes resolved."""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        number, _, mount, options = left.split()[2:6]
+        fs, device = right.split()[:2]
+        yield Mount(number, _unescape(mount), options, _unescape(device), fs)
+
+
+def _unescape(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+def doubtful_mounts(found: Sequence[Mount]) -> list[str]:
+    """Mount points whose way may take for ever: a network, a FUSE process, a mount yet to be made."""
+    topmost = {one.mount: one for one in found}
+    known = LOCAL_FS | NO_DISK_FS
+    return [one.mount for one in found if one.fs not in known or (one.fs == "autofs" and topmost[one.mount] is one)]
+
+
+def beneath(path: str, other: str) -> bool:
+    """Whether the way to `path` leads through `other`, or ends there."""
+    return path == other or path.startswith(other.rstrip("/") + "/")
+
+
+def disk_space(found: os.statvfs_result) -> dict[str, Any]:
+    """Sizes in bytes; what only root may use counts as neither used nor available."""
+    used = found.f_blocks - found.f_bfree
+    return {
+        "total_bytes": found.f_blocks * found.f_frsize,
+        "used_bytes": used * found.f_frsize,
+        "available_bytes": found.f_bavail * found.f_frsize,
+        "used_percent": percent(used, used + found.f_bavail),
+        "inodes_total": found.f_files,
+        "inodes_free": found.f_ffree,
+    }
+
+
+NO_SPACE: Mapping[str, None] = dict.fromkeys(
+    ("total_bytes", "used_bytes", "available_bytes", "used_percent", "inodes_total", "inodes_free")
+)
+"""`space` of a file system that was not asked."""
+
+
+NO_TRAFFIC: Mapping[str, int | float | None] = dict.fromkeys(("read_bytes", "written_bytes", "busy_s"))
+"""`traffic` of a file system that is no single block device."""
+
+
+def disk_traffic(diskstats: str | None) -> Mapping[str, Mapping[str, int | float | None]]:
+    """By device number ("8:1"): bytes read and written, and seconds busy, since boot."""
+    rows = (line.split() for line in (diskstats or "").splitlines())
+    return {
+        f"{row[0]}:{row[1]}": {
+            "read_bytes": int(row[5]) * 512,
+            "written_bytes": int(row[9]) * 512,
+            "busy_s": int(row[12]) / 1000,
+        }
+        for row in rows
+        if len(row) >= 14
+    }
+
+
+def network_interfaces() -> list[dict[str, Any]]:
+    """Every network interface, by name. Raises OSError when the kernel does not list them."""
+    import psutil  # 55 ms, and only for the network
+
+    states, counters = psutil.net_if_stats(), psutil.net_io_counters(pernic=True, nowrap=False)
+    rows = []
+    for name, addresses in sorted(psutil.net_if_addrs().items()):
+        state, count_of = states.get(name), counters.get(name)
+        macs = [one.address for one in addresses if one.family == psutil.AF_LINK and one.address.strip("0:")]
+        counts = (getattr(count_of, source, None) for source in _COUNTERS.values())
+        rows.append(
+            {
+                "name": name,
+                "up": state is not None and state.isup,
+                "loopback": state is not None and "loopback" in state.flags.split(","),
+                "mtu": state.mtu if state else None,
+                "speed_mbit": (state.speed or None) if state else None,
+                "mac": macs[0] if macs else None,
+                "addresses": [found for one in addresses if (found := _address(one.address, one.netmask))],
+                **dict(zip(_COUNTERS, counts, strict=True)),
+            }
+        )
+    return rows
+
+
+_COUNTERS = {
+    "rx_bytes": "bytes_recv", "tx_bytes": "bytes_sent",
+    "rx_packets": "packets_recv", "tx_packets": "packets_sent",
+    "rx_errors": "errin", "tx_errors": "errout", "rx_dropped": "dropin", "tx_dropped": "dropout",
+}  # fmt: skip
+
+
+def _address(address: str, netmask: str | None) -> dict[str, Any] | None:
+    """An IP address without its scope, and its prefix length; None for a link-layer address."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    bits = None if netmask is None else int(ipaddress.ip_address(netmask)).bit_count()
+    return {"family": f"ipv{found.version}", "address": str(found), "prefix": bits}
+
 
 # --- system thermal ---------------------------------------------------------------------------------------------------
 # How warm the machine is and what it does about it, from /sys: for `hearth.drivers.system`.
@@ -35,25 +245,25 @@ THROTTLES = ("undervoltage", "frequency-capped", "throttled", "soft-temperature-
 
 def thermal(sys: Path) -> dict[str, Any]:
     """Temperatures in °C, cooling and throttling; lists are empty and values null on a machine that has none."""
-    zones = [_zone(at) for at in sources.numbered(sys / "class/thermal", "thermal_zone*")]
-    chips = sources.numbered(sys / "class/hwmon", "hwmon*")
+    zones = [_zone(at) for at in numbered(sys / "class/thermal", "thermal_zone*")]
+    chips = numbered(sys / "class/hwmon", "hwmon*")
     sensors = [
         {
-            "chip": sources.text(chip / "name"),
+            "chip": read_text(chip / "name"),
             "sensor": f"{chip.name}/{name}",
-            "label": sources.text(chip / f"{name}_label"),
-            "celsius": sources.celsius(chip / f"{name}_input"),
-            "max_celsius": sources.celsius(chip / f"{name}_max"),
-            "critical_celsius": sources.celsius(chip / f"{name}_crit"),
+            "label": read_text(chip / f"{name}_label"),
+            "celsius": read_celsius(chip / f"{name}_input"),
+            "max_celsius": read_celsius(chip / f"{name}_max"),
+            "critical_celsius": read_celsius(chip / f"{name}_crit"),
         }
         for chip in chips
-        for name in (at.name.removesuffix("_input") for at in sources.numbered(chip, "temp*_input"))
+        for name in (at.name.removesuffix("_input") for at in numbered(chip, "temp*_input"))
     ]
     measured = [row["celsius"] for row in (*zones, *sensors) if row["celsius"] is not None]
     return {
         "zones": zones,
         "hwmon": sensors,
-        "cooling": [_cooling(at) for at in sources.numbered(sys / "class/thermal", "cooling_device*")],
+        "cooling": [_cooling(at) for at in numbered(sys / "class/thermal", "cooling_device*")],
         "throttling": _throttling(sys, chips),
         "hottest_celsius": max(measured, default=None),
     }
@@ -61,16 +271,16 @@ def thermal(sys: Path) -> dict[str, Any]:
 
 def _zone(at: Path) -> dict[str, Any]:
     trips = []
-    for kind in sources.numbered(at, "trip_point_*_type"):
+    for kind in numbered(at, "trip_point_*_type"):
         point = kind.name.removesuffix("_type")
-        celsius = sources.celsius(at / f"{point}_temp")
+        celsius = read_celsius(at / f"{point}_temp")
         if celsius is not None and celsius > -273:  # a trip that is switched off lies beneath
-            trips.append({"type": sources.text(kind), "celsius": celsius})
+            trips.append({"type": read_text(kind), "celsius": celsius})
     critical = [trip["celsius"] for trip in trips if trip["type"] == "critical"]
     return {
         "zone": at.name,
-        "type": sources.text(at / "type"),
-        "celsius": sources.celsius(at / "temp"),
+        "type": read_text(at / "type"),
+        "celsius": read_celsius(at / "temp"),
         "critical_celsius": critical[0] if critical else None,
         "trips": trips,
     }
@@ -79,9 +289,9 @@ def _zone(at: Path) -> dict[str, Any]:
 def _cooling(at: Path) -> dict[str, Any]:
     return {
         "device": at.name,
-        "type": sources.text(at / "type"),
-        "state": sources.integer(at / "cur_state"),
-        "max_state": sources.integer(at / "max_state"),
+        "type": read_text(at / "type"),
+        "state": read_integer(at / "cur_state"),
+        "max_state": read_integer(at / "max_state"),
     }
 
 
@@ -93,12 +303,12 @@ def _throttling(sys: Path, chips: list[Path]) -> dict[str, Any]:
         else ([name for bit, name in enumerate(THROTTLES) if flags >> base + bit & 1] for base in (0, 16))
     )
     for chip in chips:
-        if sources.text(chip / "name") == "rpi_volt":
-            low = sources.integer(chip / "in0_lcrit_alarm")
+        if read_text(chip / "name") == "rpi_volt":
+            low = read_integer(chip / "in0_lcrit_alarm")
             if low is not None:
                 now = sorted({*(now or ()), *(["undervoltage"] if low else ())}, key=THROTTLES.index)
-    cores = sources.numbered(sys / "devices/system/cpu", "cpu[0-9]*")
-    counts = (sources.integer(core / "thermal_throttle/core_throttle_count") for core in cores)
+    cores = numbered(sys / "devices/system/cpu", "cpu[0-9]*")
+    counts = (read_integer(core / "thermal_throttle/core_throttle_count") for core in cores)
     events = [count for count in counts if count is not None]
     return {"now": now, "earlier": earlier, "events": sum(events) if events else None}
 
@@ -108,8 +318,8 @@ def _firmware_flags(sys: Path) -> int | None:
 
     Newer kernels log once that this attribute is outdated; three of its four flags they offer nowhere else.
     """
-    for at in sources.numbered(sys / "devices/platform", "soc*/soc*firmware/get_throttled"):
-        found = sources.text(at)
+    for at in numbered(sys / "devices/platform", "soc*/soc*firmware/get_throttled"):
+        found = read_text(at)
         try:
             return None if found is None else int(found, 16)
         except ValueError:
@@ -169,14 +379,14 @@ class SystemDriver(BaseDriver):
         new one. Usage is null when no time has been counted yet.
         """
         usage, window = self._usage()
-        blocks = [sources.pairs(block) for block in self._text("cpuinfo").split("\n\n")]
+        blocks = [pairs(block) for block in self._text("cpuinfo").split("\n\n")]
         by_number = {block["processor"]: block for block in blocks if "processor" in block}
         numbers = sorted(int(name[3:]) for name in usage if name != "cpu")
         places = {self._place(number) for number in numbers}
         return {
-            "model": sources.cpu_model(blocks),
+            "model": cpu_model(blocks),
             "architecture": platform.machine(),
-            "machine": sources.machine(self._sys),
+            "machine": machine_name(self._sys),
             "kernel": platform.release(),
             "logical_cores": len(numbers),
             "physical_cores": None if any(None in place for place in places) else len(places),
@@ -194,11 +404,11 @@ class SystemDriver(BaseDriver):
 
     def _place(self, number: int) -> tuple[int | None, int | None]:
         at = self._sys / f"devices/system/cpu/cpu{number}/topology"
-        return sources.integer(at / "physical_package_id"), sources.integer(at / "core_id")
+        return read_integer(at / "physical_package_id"), read_integer(at / "core_id")
 
     def _frequencies(self, number: int, block: Mapping[str, str]) -> dict[str, float | None]:
         at = self._sys / f"devices/system/cpu/cpu{number}/cpufreq"
-        khz = {key: sources.integer(at / name) for key, name in _FREQUENCIES.items()}
+        khz = {key: read_integer(at / name) for key, name in _FREQUENCIES.items()}
         mhz = {key: None if value is None else value / 1000 for key, value in khz.items()}
         if mhz["mhz"] is None and "cpu MHz" in block:  # x86 without a cpufreq driver
             mhz["mhz"] = float(block["cpu MHz"])
@@ -229,7 +439,7 @@ class SystemDriver(BaseDriver):
 
     def memory(self) -> dict[str, Any]:
         """Main memory and swap. `available_bytes` is what programs can have without swapping."""
-        lines = sources.pairs(self._text("meminfo")).items()
+        lines = pairs(self._text("meminfo")).items()
         found = {key: int(value[:-3]) * 1024 for key, value in lines if value.endswith(" kB")}
         total, free = found["MemTotal"], found["MemFree"]
         cached = found.get("Cached", 0) + found.get("SReclaimable", 0)
@@ -239,16 +449,16 @@ class SystemDriver(BaseDriver):
             "total_bytes": total,
             "available_bytes": available,
             "used_bytes": total - available,
-            "used_percent": sources.percent(total - available, total),
+            "used_percent": percent(total - available, total),
             "free_bytes": free,
             "buffers_bytes": found.get("Buffers", 0),
             "cached_bytes": cached,
-            "oom_kills": sources.count(sources.text(self._proc / "vmstat"), "oom_kill"),
+            "oom_kills": count_of(read_text(self._proc / "vmstat"), "oom_kill"),
             "swap": {
                 "total_bytes": swap_total,
                 "used_bytes": swap_total - swap_free,
                 "free_bytes": swap_free,
-                "used_percent": sources.percent(swap_total - swap_free, swap_total),
+                "used_percent": percent(swap_total - swap_free, swap_total),
             },
         }
 
@@ -273,7 +483,7 @@ class SystemDriver(BaseDriver):
             "runnable_threads": int(runnable),
             "threads": int(total),
             "pressure": {
-                what: sources.pressure(sources.text(self._proc / "pressure" / what)) for what in ("cpu", "memory", "io")
+                what: pressure(read_text(self._proc / "pressure" / what)) for what in ("cpu", "memory", "io")
             },
         }
 
@@ -284,41 +494,41 @@ class SystemDriver(BaseDriver):
         sizes: a server that is gone would keep the question for ever. What was read and written is the whole
         device's, since boot.
         """
-        mounts = list(sources.mounts(self._text("self/mountinfo")))
-        doubtful = sources.doubtful(mounts)
-        traffic = sources.traffic(sources.text(self._proc / "diskstats"))
+        mounts = list(read_mounts(self._text("self/mountinfo")))
+        doubtful = doubtful_mounts(mounts)
+        traffic = disk_traffic(read_text(self._proc / "diskstats"))
 
-        def rank(one: sources.Mount) -> tuple[bool, int]:
-            return any(sources.beneath(one.mount, at) for at in doubtful), len(one.mount)
+        def rank(one: Mount) -> tuple[bool, int]:
+            return any(beneath(one.mount, at) for at in doubtful), len(one.mount)
 
-        chosen: dict[str, sources.Mount] = {}
+        chosen: dict[str, Mount] = {}
         for one in mounts:
-            if one.fs not in sources.NO_DISK_FS:
+            if one.fs not in NO_DISK_FS:
                 chosen[one.number] = min(chosen.get(one.number, one), one, key=rank)
         rows = [
             {
                 "mount": one.mount,
                 "device": one.device,
                 "type": one.fs,
-                "local": one.fs in sources.LOCAL_FS,
+                "local": one.fs in LOCAL_FS,
                 "read_only": "ro" in one.options.split(","),
-                **(sources.NO_SPACE if rank(one)[0] else self._space(one)),
-                **traffic.get(one.number, sources.NO_TRAFFIC),
+                **(NO_SPACE if rank(one)[0] else self._space(one)),
+                **traffic.get(one.number, NO_TRAFFIC),
             }
             for one in sorted(chosen.values(), key=lambda one: one.mount)[:MAX_ROWS]
         ]
         return {"filesystems": rows, "truncated": len(chosen) > MAX_ROWS}
 
-    def _space(self, one: sources.Mount) -> Mapping[str, Any]:
+    def _space(self, one: Mount) -> Mapping[str, Any]:
         try:
-            return sources.space(self._statvfs(one.mount))
+            return disk_space(self._statvfs(one.mount))
         except OSError:  # not permitted, or unmounted since
-            return sources.NO_SPACE
+            return NO_SPACE
 
     def network(self) -> dict[str, Any]:
         """Interfaces, their addresses where those are shown, and their counters since they came up."""
         try:
-            found = sources.interfaces()
+            found = network_interfaces()
         except OSError as error:
             raise DeviceError(f"the network interfaces cannot be listed: {error}", effect="none") from error
         shown = found[:MAX_ROWS]
@@ -328,7 +538,7 @@ class SystemDriver(BaseDriver):
 
     def uptime(self) -> dict[str, Any]:
         """How long the machine has been up, and when it was booted by its own clock."""
-        booted = sources.pairs(self._text("stat").replace("btime ", "btime: "))["btime"]
+        booted = pairs(self._text("stat").replace("btime ", "btime: "))["btime"]
         return {
             "uptime_s": float(self._text("uptime").split()[0]),
             "boot_time": datetime.fromtimestamp(int(booted), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

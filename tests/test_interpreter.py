@@ -1,4 +1,4 @@
-"""hearth/_util/interpreter.py: no directory that somebody else wrote decides what a process of ours imports."""
+"""hearth/_util/python.py: no directory that somebody else wrote decides what a process of ours imports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hearth._util import interpreter
-from hearth._util.interpreter import python_module
+from hearth._util import python
+from hearth._util.python import python_module
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 SHIPPED = ("hearth", "actors", "drivers", "examples", "packaging")
-MAY_NAME_THE_INTERPRETER = {"hearth/_util/interpreter.py", "drivers/sandbox/enforce.py"}
+MAY_NAME_THE_INTERPRETER = {"hearth/_util/python.py", "drivers/sandbox/enforce.py"}
 """The helper; and what lets the interpreter be executed at all."""
 HOSTILE = ("json", "asyncio", "trio", "mcp", "click", "hearth", "encodings", "sitecustomize", "usercustomize")
 BRIDGE = "hearth.actors.bridges.mcp.stdio"
@@ -74,7 +74,7 @@ def test_nothing_is_imported_from_the_working_directory(hostile: Path, words: li
 def test_no_variable_says_where_a_child_imports_from(
     hostile: Path, monkeypatch: pytest.MonkeyPatch, has_user_site: bool
 ) -> None:
-    monkeypatch.setattr(interpreter.site, "ENABLE_USER_SITE", has_user_site)
+    monkeypatch.setattr(python.site, "ENABLE_USER_SITE", has_user_site)
     done = run(hostile, *python_module(BRIDGE, "--help"), PYTHONPATH=f"{hostile}:", PYTHONSTARTUP=f"{hostile}/json.py")
     assert done.returncode == 0, done.stderr
     assert imported(hostile) == ""

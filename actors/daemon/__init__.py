@@ -32,9 +32,16 @@ from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
 from hearth.actors.daemon.listen import open_listeners, read_certificates, serves_mcp
-from hearth.actors.daemon.process import RELOAD, NonBlockingLogHandler, Signals, keep_standard_descriptors
+from hearth.actors.daemon.process import (
+    RELOAD,
+    NonBlockingLogHandler,
+    Notifier,
+    Signals,
+    activated_socket,
+    keep_standard_descriptors,
+    watched,
+)
 from hearth.actors.daemon.sandbox import confine_daemon, missing_features, own_uid, places_of, plan_of
-from hearth.actors.daemon.systemd import Notifier, activated_socket, watched
 from hearth.actors.embedded import job_sessions
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accept import RESERVED, ConnectionLimiter

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from hearth.actors.build import programs_file
-from hearth.audit.disk import sync_names
 from hearth.audit.files import real
+from hearth.audit.writer import sync_names
 from hearth.config.model import default_socket, default_state_dir
-from hearth.drivers.program_record import end_survivors, open_record
+from hearth.drivers.launcher import end_survivors, open_record
 from hearth.drivers.sandbox.cage import cannot_hold, find_program_user, program_notes
 from hearth.drivers.sandbox.enforce import available, by_cause, confine
 from hearth.drivers.sandbox.identity import find_user, make_over

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hearth.actors.listeners.accept import BACKLOG, AuthenticationFailed, each_accepted
 from hearth.errors import ConfigError, PermissionDenied
-from hearth.policy.loopback import peer_uid
+from hearth.policy.principal import peer_uid
 from hearth.protocol.jsonrpc import dump_error
 
 if TYPE_CHECKING:

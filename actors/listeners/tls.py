@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import trio
 
 from hearth.actors.listeners.accept import AuthenticationFailed
-from hearth.actors.listeners.streams import SocketTransport, StreamCarrier, reason_of
-from hearth.actors.transport import PeerGone
+from hearth.actors.transport import PeerGone, SocketTransport, StreamCarrier, reason_of
 from hearth.errors import ConfigError, PermissionDenied
 from hearth.policy.principal import from_certificate
 

@@ -14,7 +14,7 @@ import socket
 import stat
 from typing import TYPE_CHECKING
 
-from hearth._util.ownership import ownership_fault
+from hearth._util.files import ownership_fault
 from hearth.actors.listeners.accept import BACKLOG, each_accepted
 from hearth.actors.transport import SocketCarrier
 from hearth.errors import ConfigError
@@ -92,7 +92,7 @@ def group_id(group: str | None) -> int | None:
 def check_directory(directory: Path, user: int | None = None) -> None:
     """Whoever can write where a socket lies can put another in its place, and be taken for the daemon.
 
-    Raises ConfigError, also for what others can exchange on the way there; see `hearth._util.ownership`.
+    Raises ConfigError, also for what others can exchange on the way there; see `hearth._util.files`.
     """
     ours = {os.geteuid()} if user is None else {os.geteuid(), user}
     try:

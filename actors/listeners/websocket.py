@@ -16,13 +16,11 @@ import trio
 import wsproto.utilities
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
-from hearth.actors.listeners import peers
-from hearth.actors.listeners.accept import AuthenticationFailed
-from hearth.actors.listeners.peers import Refused, nobody, values
-from hearth.actors.listeners.streams import SocketTransport
+from hearth.actors.listeners import accept
+from hearth.actors.listeners.accept import AuthenticationFailed, Refused, nobody, values
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.listeners.websocket_stream import SLACK, TOO_BIG, KeepAliveTimer, RateMeter, Wire
-from hearth.actors.transport import PeerGone, Unreadable
+from hearth.actors.transport import PeerGone, SocketTransport, Unreadable
 from hearth.policy.principal import from_loopback
 
 if TYPE_CHECKING:
@@ -31,8 +29,7 @@ if TYPE_CHECKING:
 
     from trio_websocket import WebSocketConnection, WebSocketRequest
 
-    from hearth.actors.listeners.accept import ConnectionHandler
-    from hearth.actors.listeners.peers import Certificate
+    from hearth.actors.listeners.accept import Certificate, ConnectionHandler
     from hearth.actors.listeners.tls import Certificates
     from hearth.policy.principal import Principal, Tokens
 
@@ -284,7 +281,7 @@ def caller(
     behind_proxy: bool = False,
 ) -> Principal:
     """Who is calling: see `callers.caller`. A token may come as a subprotocol, too. Raises Refused."""
-    return peers.caller(
+    return accept.caller(
         request.headers,
         tokens,
         certificate,

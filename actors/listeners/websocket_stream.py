@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from trio_websocket import CloseReason
 
-    from hearth.actors.listeners.streams import SocketTransport
+    from hearth.actors.transport import SocketTransport
 
 HANDSHAKE_BYTES = 16 << 10
 """A handshake's request line and headers at most."""

@@ -8,9 +8,9 @@ from hearth.drivers.boards.board import (
 )
 from hearth.drivers.boards.profile import (
     Profile as Profile,
+    Sensor as Sensor,
     Undriven as Undriven,
     load_profile as load_profile,
     profile_file as profile_file,
     shipped_profiles as shipped_profiles,
 )
-from hearth.drivers.boards.sensors import Sensor as Sensor

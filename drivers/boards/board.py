@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from attrs import asdict, evolve, field, frozen
 
 from hearth.drivers.base import BaseDriver, Driver, Style
-from hearth.drivers.boards.sensors import SENSOR_KINDS, SENSORS_BUS, Sensor
+from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS, Sensor
 from hearth.errors import InvalidParams, PermissionDenied
 
 if TYPE_CHECKING:

@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
 
-from hearth.drivers.boards.access import Lack, lack_of
 from hearth.drivers.boards.discover import KERNEL, THIS, clients, find, functionality
-from hearth.drivers.boards.generic import HEADERS, NAME_IT, adapter_reason, chip_reason, port_reason, survey
+from hearth.drivers.boards.generic import (
+    HEADERS,
+    NAME_IT,
+    Lack,
+    adapter_reason,
+    chip_reason,
+    lack_of,
+    port_reason,
+    survey,
+)
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.linux.device_users import HEARTHD, find_holders
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from hearth._util.entry_points import package_of, vendors_points
+from hearth._util.python import package_of, vendors_points
 from hearth._util.text import suggest
 from hearth.errors import ConfigError
 from hearth.tools import Tool

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
-from hearth.drivers.boards.sensors import SENSOR_KINDS, SENSORS_BUS
+from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS
 from hearth.drivers.tools import schemas
 from hearth.errors import InvalidParams
 from hearth.tools import Args, Run, StepContext, Tool

@@ -30,7 +30,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hearth._util.interpreter import python_module
+from hearth._util.python import python_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

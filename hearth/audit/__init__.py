@@ -4,8 +4,4 @@ Pure of actors and clocks: the time is an argument. `hearth.actors.journal` is t
 audit` the one that reads. Only the settings are imported here; the modules have the rest.
 """
 
-from hearth.audit.settings import (
-    DURABILITIES as DURABILITIES,
-    AuditSettings as AuditSettings,
-    Durability as Durability,
-)
+from hearth.audit.log import DURABILITIES as DURABILITIES, AuditSettings as AuditSettings, Durability as Durability

@@ -17,7 +17,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from hearth._util.files import write_new
-from hearth.audit.disk import sync_names
+from hearth.audit.writer import sync_names
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:

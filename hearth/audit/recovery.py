@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from hearth.audit.disk import sync_directory
 from hearth.audit.files import CHUNK, backward, first_seq, head_of, parse, read_exactly, rotated_files
 from hearth.audit.record import GENESIS, Head, Record, timestamp
+from hearth.audit.writer import sync_directory
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:

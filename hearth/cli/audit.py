@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hearth.audit import verify as reading
-from hearth.cli import render
+from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, standard
 from hearth.config.model import default_state_dir
 from hearth.errors import ConfigError, HearthError
@@ -53,7 +53,7 @@ def verify(options: Options, paths: Sequence[str], key: str | None, known: str |
     """
     report = reading.verify(list(paths) or [default_log()], key, known=parse_head(known))
     if options.json:
-        click.echo(render.compact(report_json(report)))
+        click.echo(common.compact(report_json(report)))
     else:
         click.echo("\n".join(report_lines(report, signed=key is not None)))
     return DONE if report.ok else FAILED
@@ -68,7 +68,7 @@ def head(options: Options, path: str | None) -> int:
     found = reading.head(log)
     if found is None:
         raise HearthError(f"{log}: there is no record in it yet")
-    click.echo(render.compact({"seq": found[0], "hash": found[1]}) if options.json else f"{found[0]}:{found[1]}")
+    click.echo(common.compact({"seq": found[0], "hash": found[1]}) if options.json else f"{found[0]}:{found[1]}")
     return DONE
 
 
@@ -138,7 +138,7 @@ def report_json(report: reading.Report) -> dict[str, Any]:
 
 def report_lines(report: reading.Report, *, signed: bool) -> list[str]:
     """A report for a person: what was found, and how far it proves what."""
-    return [render.clean(line) for line in _report_lines(report, signed=signed)]
+    return [common.clean(line) for line in _report_lines(report, signed=signed)]
 
 
 def _report_lines(report: reading.Report, *, signed: bool) -> Iterator[str]:
@@ -171,7 +171,7 @@ def _report_lines(report: reading.Report, *, signed: bool) -> Iterator[str]:
 
 
 def _print(record: Mapping[str, Any], options: Options) -> None:
-    click.echo(render.compact(record) if options.json else record_line(record))
+    click.echo(common.compact(record) if options.json else record_line(record))
 
 
 def record_line(record: Mapping[str, Any]) -> str:
@@ -183,11 +183,11 @@ def record_line(record: Mapping[str, Any]) -> str:
     )
     seq, ts, event = (_brief(record.get(name, "-")) for name in _SHOWN_FIRST)
     # What is left of line ends is in a record that somebody else wrote.
-    return render.clean(f"{seq:>6}  {ts}  {event.ljust(18)}  {rest}".rstrip()).replace("\n", "\\n")
+    return common.clean(f"{seq:>6}  {ts}  {event.ljust(18)}  {rest}".rstrip()).replace("\n", "\\n")
 
 
 def _brief(value: Any) -> str:
     """A value in few words: of a submission's steps, the tools."""
     if isinstance(value, list) and value and all(isinstance(item, dict) and "tool" in item for item in value):
         return ",".join(str(item["tool"]) for item in value)
-    return render.scalar(value)
+    return common.scalar(value)

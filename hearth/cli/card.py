@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hearth.cli import render
+from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, interruptible, session, standard
 from hearth.errors import ConfigError, HearthError
 
@@ -66,7 +66,7 @@ def validate(options: Options, file: str) -> int:
         click.echo("\n".join(_told(findings)), err=True)
     else:
         assert found is not None
-        click.echo(render.clean(f"valid: {found['name']} {found['version']}, {_counted(len(found['capabilities']))}"))
+        click.echo(common.clean(f"valid: {found['name']} {found['version']}, {_counted(len(found['capabilities']))}"))
     return FAILED if findings else DONE
 
 
@@ -117,8 +117,7 @@ async def _fetched(
     url: str, *, ca: Path | None, insecure_http: bool, refresh: bool, cache: Path | None, **_more: object
 ) -> Fetched:
     """The card from the cache while it is fresh, else from its server, and then kept if it is a valid one."""
-    from hearth.cli.card_cache import CardCache, default_directory
-    from hearth.transport.card import examine, fetch_card
+    from hearth.transport.card import CardCache, default_directory, examine, fetch_card
 
     directory = cache or default_directory(os.environ)
     kept = CardCache(directory) if directory is not None else None
@@ -156,8 +155,8 @@ def _json(value: Any) -> str:
 
 def _told(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
-        yield render.clean(f"{finding.pointer or 'the card'}: {finding.problem}  ({finding.rule})")
-        yield render.clean(f"        {finding.cure}")
+        yield common.clean(f"{finding.pointer or 'the card'}: {finding.problem}  ({finding.rule})")
+        yield common.clean(f"        {finding.cure}")
 
 
 def _counted(capabilities: int) -> str:
@@ -168,9 +167,9 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     """A valid card for a person."""
     endpoint, metadata = found["endpoint"], found.get("metadata", {})
     scheme = endpoint.get("auth", {}).get("scheme", "none")
-    yield click.style(render.clean(found["name"]), bold=True) + render.clean(f"  {found['version']}")
+    yield click.style(common.clean(found["name"]), bold=True) + common.clean(f"  {found['version']}")
     yield from (
-        f"  {name:<10}{render.clean(text)}"
+        f"  {name:<10}{common.clean(text)}"
         for name, text in (
             ("agent", found["agent_id"]),
             ("endpoint", f"{endpoint['protocol']} {endpoint['url']}  (auth: {scheme})"),
@@ -180,12 +179,12 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     )
     goals = [str(goal["goal_id"]) for goal in found.get("goal_subscriptions", ())]
     if goals:
-        yield render.clean(f"  {'goals':<10}{', '.join(goals)}")
+        yield common.clean(f"  {'goals':<10}{', '.join(goals)}")
     yield ""
     rows = [
         (each["id"], each.get("description", "").partition(". ")[0].removesuffix(".")) for each in found["capabilities"]
     ]
-    yield from render.table(("capability", "description"), rows)
+    yield from common.table(("capability", "description"), rows)
 
 
 def _price(pricing: Mapping[str, Any]) -> str:

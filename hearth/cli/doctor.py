@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from attrs import asdict, evolve, frozen
 
-from hearth._util.ownership import ownership_fault
+from hearth._util.files import ownership_fault
 from hearth._version import __version__
 from hearth.audit.files import backward, parse
 from hearth.audit.record import Record, digest
-from hearth.cli import render
+from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible, session, standard
 from hearth.config.model import Config, default_socket, default_state_dir, load_config
 from hearth.errors import CarrierError, RpcError
@@ -75,7 +75,7 @@ def doctor(options: Options, config: str | None, board: str | None) -> int:
         if options.json:
             told = {"ok": not failed, "checks": [asdict(check) for check in checks], "hardware": found}
             told["confinement"] = confines
-            click.echo(render.compact(told))
+            click.echo(common.compact(told))
         else:
             click.echo("\n".join(lines(checks)))
         unreachable = any(check.name == DAEMON and check.state == "FAIL" for check in daemon)
@@ -90,9 +90,9 @@ def lines(checks: list[Check]) -> list[str]:
     told = []
     for check in checks:
         state = click.style(check.state.ljust(4), fg=COLOURS[check.state], bold=True)
-        told.append(f"{state}  {check.name.ljust(longest)}  {render.clean(check.finding)}")
+        told.append(f"{state}  {check.name.ljust(longest)}  {common.clean(check.finding)}")
         for number, step in enumerate((check.cure or "").splitlines()):
-            told.append(f"      {' ' * longest}  {'→' if number == 0 else ' '} {render.clean(step)}")
+            told.append(f"      {' ' * longest}  {'→' if number == 0 else ' '} {common.clean(step)}")
     return told
 
 

@@ -20,7 +20,7 @@ import orjson
 import trio
 
 from hearth._util.exceptions import unwrapped
-from hearth.cli import hcp_view, render
+from hearth.cli import common, hcp_view
 from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, standard
 from hearth.cli.tools import kind
 from hearth.errors import HearthError, JobRejected, RpcError
@@ -62,7 +62,7 @@ def new(options: Options, name: str, directory: str) -> int:
             opened.write(filled)
     code, test = files
     if options.json:
-        click.echo(render.compact({"name": name, "capability": str(code), "test": str(test)}))
+        click.echo(common.compact({"name": name, "capability": str(code), "test": str(test)}))
     else:
         click.echo("\n".join(_next_steps(code, test)))
     return DONE
@@ -129,7 +129,7 @@ def submit(options: Options, file: str, live: bool, detach: bool, message_id: st
 
 def read_job(name: str) -> Any:
     """The task_submit in a file or on stdin ("-"), or its payload. Raises click.UsageError with place and cure."""
-    where = render.clean("stdin" if name == "-" else name)
+    where = common.clean("stdin" if name == "-" else name)
     try:
         document = orjson.loads(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
         read_submission(document, now=0)
@@ -143,7 +143,7 @@ def read_job(name: str) -> Any:
 
 
 def _cured(error: MessageError) -> str:
-    return render.clean(f"{error}; {error.suggestion}" if error.suggestion else str(error))
+    return common.clean(f"{error}; {error.suggestion}" if error.suggestion else str(error))
 
 
 async def _submit(options: Options, document: Any, message_id: str | None, *, live: bool, detach: bool) -> int:
@@ -156,7 +156,7 @@ async def _submit(options: Options, document: Any, message_id: str | None, *, li
             # All else of the file has been read before.
             raise click.UsageError(f"--message-id: {_cured(error)}") from None
         if detach:
-            click.echo(render.compact({"session_id": job.session_id}) if options.json else job.session_id)
+            click.echo(common.compact({"session_id": job.session_id}) if options.json else job.session_id)
             return DONE
         try:
             return await _followed(options, job, live=live)
@@ -175,7 +175,7 @@ async def _handed_over(client: Client, document: Any, message_id: str | None) ->
         with suppress(RpcError):
             waiting = [each for each in await client.jobs() if each.get("session_id") is None]
         for each in waiting:
-            name = render.clean(str(each.get("message_id")))
+            name = common.clean(str(each.get("message_id")))
             click.echo(f"note: {name} {hcp_view.waits(each)}; `hearth hcp abort {name}` withdraws it", err=True)
 
     async with unwrapped() as body, trio.open_nursery() as nursery:
@@ -234,7 +234,7 @@ async def abort(options: Options, session: str, reason: str | None) -> int:
         if any(each["session_id"] is None and each["message_id"] == session for each in await client.jobs()):
             await client.withdraw(session, reason)
             shown = {"message_id": session, "state": "REJECTED"}
-            click.echo(render.compact(shown) if options.json else hcp_view.state("REJECTED"))
+            click.echo(common.compact(shown) if options.json else hcp_view.state("REJECTED"))
             return DONE
         job = await client.attach_job(session)
         try:
@@ -242,7 +242,7 @@ async def abort(options: Options, session: str, reason: str | None) -> int:
         except JobRejected as rejected:
             return told_rejection(options, rejected)
     shown = {"session_id": job.session_id, "state": state}
-    click.echo(render.compact(shown) if options.json else hcp_view.state(state))
+    click.echo(common.compact(shown) if options.json else hcp_view.state(state))
     return DONE
 
 
@@ -261,7 +261,7 @@ async def account(options: Options, session: str) -> None:
     if options.json:
         written = [write_message(message) for message in messages]
         ended = None if result is None else hcp_view.result_json(result)
-        click.echo(render.compact({"job": job.entry, "messages": written, "result": ended}))
+        click.echo(common.compact({"job": job.entry, "messages": written, "result": ended}))
     else:
         from hearth.cli.hcp_account import show
 
@@ -284,7 +284,7 @@ async def _followed(options: Options, job: ClientJob, *, live: bool) -> int:
     if live:
         await _show(job, as_json=options.json)
     result: JobResult = await job.wait()
-    lines = [render.compact(hcp_view.result_json(result))] if options.json else hcp_view.result_lines(result)
+    lines = [common.compact(hcp_view.result_json(result))] if options.json else hcp_view.result_lines(result)
     click.echo("\n".join(lines))
     return DONE if result.completed else FAILED
 
@@ -295,7 +295,7 @@ async def _show(job: ClientJob, *, as_json: bool) -> None:
         await _show_live(job)
         return
     async for message in job.messages():
-        click.echo(render.compact(write_message(message)) if as_json else hcp_view.message_line(message))
+        click.echo(common.compact(write_message(message)) if as_json else hcp_view.message_line(message))
 
 
 async def _show_live(job: ClientJob) -> None:
@@ -312,7 +312,7 @@ async def _show_live(job: ClientJob) -> None:
             if isinstance(event, Event) and event.event_type == "progress":
                 percent = event.data.get("percent")
                 _kind, words = hcp_view.said(message)
-                described = render.clean("  ".join(words[1:] if percent is not None else words))
+                described = common.clean("  ".join(words[1:] if percent is not None else words))
                 bar.update(
                     task,
                     description=described,
@@ -332,14 +332,14 @@ def told_rejection(options: Options, rejected: JobRejected) -> int:
             "suggestion": rejected.suggestion,
             "assessed_risk_level": rejected.assessed_risk,
         }
-        click.echo(render.compact({"error": {name: value for name, value in members.items() if value is not None}}))
+        click.echo(common.compact({"error": {name: value for name, value in members.items() if value is not None}}))
         return FAILED
     head = click.style("hearth:", fg="red", bold=True)
     assessed = f", assessed {rejected.assessed_risk}" if rejected.assessed_risk else ""
     code = click.style(f"({rejected.reason_code}{assessed})", dim=True)
-    click.echo(f"{head} rejected: {render.clean(rejected.message)}  {code}", err=True)
+    click.echo(f"{head} rejected: {common.clean(rejected.message)}  {code}", err=True)
     if rejected.suggestion:
-        click.echo(f"        {render.clean(rejected.suggestion)}", err=True)
+        click.echo(f"        {common.clean(rejected.suggestion)}", err=True)
     return FAILED
 
 
@@ -365,12 +365,12 @@ async def capabilities(options: Options, name: str | None) -> None:
         found = await client.capabilities()
     if name is None:
         lines = _overview([_capability(each) for each in found])
-        click.echo(render.compact(found) if options.json else "\n".join(lines))
+        click.echo(common.compact(found) if options.json else "\n".join(lines))
         return
     chosen = [each for each in found if _capability(each).get("name") == name]
     if not chosen:
         raise HearthError(f"there is no capability {name!r} for you here; `hearth hcp capabilities` lists them")
-    click.echo(render.compact(chosen[0]) if options.json else "\n".join(_details(chosen[0])))
+    click.echo(common.compact(chosen[0]) if options.json else "\n".join(_details(chosen[0])))
 
 
 def _capability(declaration: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -391,17 +391,17 @@ def _overview(found: Sequence[Mapping[str, Any]]) -> list[str]:
         )
         for each in found
     ]
-    return render.table(("name", "version", "risk", "approval", "description"), rows)
+    return common.table(("name", "version", "risk", "approval", "description"), rows)
 
 
 def _details(declaration: Mapping[str, Any]) -> list[str]:
     capability = _capability(declaration)
     safety, constraints = capability.get("safety") or {}, capability.get("constraints") or {}
     lines = [
-        click.style(render.clean(f"{capability.get('name')} {capability.get('version')}"), bold=True),
-        render.clean(str(capability.get("description", ""))),
+        click.style(common.clean(f"{capability.get('name')} {capability.get('version')}"), bold=True),
+        common.clean(str(capability.get("description", ""))),
         "",
-        *render.fields({**safety, **constraints}),
+        *common.fields({**safety, **constraints}),
     ]
     schema = capability.get("input_schema") or {}
     required = schema.get("required", ())
@@ -409,19 +409,19 @@ def _details(declaration: Mapping[str, Any]) -> list[str]:
         (name, kind(each), _given(name, each, required), str(each.get("description", "")))
         for name, each in (schema.get("properties") or {}).items()
     ]
-    lines += ["", *(render.table(("input", "type", "", "description"), rows) if rows else ["takes no inputs"])]
+    lines += ["", *(common.table(("input", "type", "", "description"), rows) if rows else ["takes no inputs"])]
     outputs = (capability.get("output_schema") or {}).get("properties") or {}
     rows = [(name, kind(each), "", str(each.get("description", ""))) for name, each in outputs.items()]
-    lines += ["", *(render.table(("output", "type", "", "description"), rows) if rows else [])]
+    lines += ["", *(common.table(("output", "type", "", "description"), rows) if rows else [])]
     if envelope := declaration.get("safety_envelope"):
         facts = hcp_view.envelope_facts(envelope)
-        lines += ["", click.style("safety envelope", bold=True), *render.fields(facts, indent="  ")]
+        lines += ["", click.style("safety envelope", bold=True), *common.fields(facts, indent="  ")]
     return lines
 
 
 def _given(name: str, schema: Mapping[str, Any], required: Sequence[str]) -> str:
     if "default" in schema:
-        return f"else {render.scalar(schema['default'])}"
+        return f"else {common.scalar(schema['default'])}"
     return "required" if name in required else ""
 
 
@@ -435,9 +435,9 @@ async def jobs(options: Options) -> None:
     async with connected(options) as client:
         found = await client.jobs()
     if options.json:
-        click.echo(render.compact(found))
+        click.echo(common.compact(found))
     elif found:
-        click.echo("\n".join(render.table(hcp_view.JOBS, hcp_view.job_rows(found))))
+        click.echo("\n".join(common.table(hcp_view.JOBS, hcp_view.job_rows(found))))
     else:
         click.echo("there is none")
 
@@ -458,12 +458,12 @@ async def artifact(options: Options, uri: str, output: str | None) -> None:
         if output is not None:
             size = await client.artifact_to(uri, output)
             told = {"uri": uri, "file": output, "size_bytes": size}
-            click.echo(render.compact(told) if options.json else f"{render.clean(output)}  {size} bytes")
+            click.echo(common.compact(told) if options.json else f"{common.clean(output)}  {size} bytes")
             return
         content = await client.artifact(uri)
     if options.json:
         data = base64.b64encode(content).decode()
-        click.echo(render.compact({"uri": uri, "size_bytes": len(content), "data": data}))
+        click.echo(common.compact({"uri": uri, "size_bytes": len(content), "data": data}))
     else:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
@@ -476,17 +476,17 @@ async def pending(options: Options) -> None:
     async with connected(options) as client:
         found = await client.pending_approvals()
     if options.json:
-        click.echo(render.compact(found))
+        click.echo(common.compact(found))
         return
     if not found:
         click.echo("there is none")
     else:
-        click.echo("\n".join(render.table(hcp_view.APPROVALS, hcp_view.approval_rows(found))))
+        click.echo("\n".join(common.table(hcp_view.APPROVALS, hcp_view.approval_rows(found))))
         for each in found:
             shown = {"inputs": each.get("inputs"), "hazards": each.get("hazard_categories")}
             facts = {name: value for name, value in shown.items() if value}
-            name = click.style(render.clean(str(each.get("approval_id"))), bold=True)
-            click.echo("\n".join(["", name, *render.fields(facts, indent="  ")]))
+            name = click.style(common.clean(str(each.get("approval_id"))), bold=True)
+            click.echo("\n".join(["", name, *common.fields(facts, indent="  ")]))
 
 
 @hcp.command()
@@ -512,4 +512,4 @@ async def _decide(options: Options, approval: str, *, approve: bool, reason: str
     async with connected(options) as client:
         await client.decide(approval, approve=approve, reason=reason)
     word = "approved" if approve else "denied"
-    click.echo(render.compact({"approval_id": approval, "approved": approve}) if options.json else word)
+    click.echo(common.compact({"approval_id": approval, "approved": approve}) if options.json else word)

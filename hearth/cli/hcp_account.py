@@ -14,7 +14,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from hearth.cli import hcp_view, render
+from hearth.cli import common, hcp_view
 from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def _sections(
     entry: Mapping[str, Any], messages: Sequence[Message], result: JobResult | None
 ) -> Iterator[RenderableType]:
     state = result.state if result is not None else str(entry.get("state", ""))
-    title = Text(render.clean(f"{entry.get('capability', 'job')} {entry.get('capability_version', '')}"), "bold")
-    title.append("  ").append(render.clean(state), f"bold {hcp_view.STATE_COLOURS.get(state, '')}")
+    title = Text(common.clean(f"{entry.get('capability', 'job')} {entry.get('capability_version', '')}"), "bold")
+    title.append("  ").append(common.clean(state), f"bold {hcp_view.STATE_COLOURS.get(state, '')}")
     yield title
-    yield Text(render.clean(str(entry.get("intent") or "")), "italic")
+    yield Text(common.clean(str(entry.get("intent") or "")), "italic")
     asked = {
         "session": entry.get("session_id"),
         "message": entry.get("message_id"),
@@ -83,8 +83,8 @@ def _facts(facts: Mapping[str, Any]) -> Table:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in facts.items():
-        shown = render.pretty(value) if isinstance(value, dict | list) and value else render.scalar(value)
-        grid.add_row(render.clean(name), Text(render.clean(shown)))
+        shown = common.pretty(value) if isinstance(value, dict | list) and value else common.scalar(value)
+        grid.add_row(common.clean(name), Text(common.clean(shown)))
     return grid
 
 
@@ -107,7 +107,7 @@ def _done(messages: Sequence[Message]) -> Table:
         words = [word.replace(f"ckpt-{message.session_id}-", "…-") for word in words]
         style = _COLOURS.get(kind, "")
         grid.add_row(
-            _since(began, message), Text(render.clean(kind), style), Text(render.clean("  ".join(words)), style)
+            _since(began, message), Text(common.clean(kind), style), Text(common.clean("  ".join(words)), style)
         )
     return grid
 
@@ -139,7 +139,7 @@ def _outcome(result: JobResult) -> Iterator[RenderableType]:
         for header in ("name", "type", "bytes", "uri"):
             table.add_column(header, overflow="fold")
         for row in hcp_view.artifact_rows(result.artifacts):
-            table.add_row(*(Text(render.clean(cell)) for cell in row))
+            table.add_row(*(Text(common.clean(cell)) for cell in row))
         checksums = {each.name: each.checksum for each in result.artifacts if each.checksum is not None}
         yield from _section("Artifacts", table, _facts(checksums))
     if result.summary is not None:

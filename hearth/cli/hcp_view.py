@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hearth.cli import render
+from hearth.cli import common
 from hearth.cli.tasks import brief
 from hearth.hcp.codec import write_payload
 from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed, read_duration, write_duration
@@ -39,7 +39,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 def state(word: str) -> str:
     """A state in its colour."""
-    return click.style(render.clean(word), fg=STATE_COLOURS.get(word), bold=True)
+    return click.style(common.clean(word), fg=STATE_COLOURS.get(word), bold=True)
 
 
 def took(duration: timedelta) -> str:
@@ -64,7 +64,7 @@ def time_of_day(message: Message) -> str:
 def message_line(message: Message) -> str:
     """A message in one line: time of day (UTC), what it is, what it says."""
     kind, words = said(message)
-    return render.clean("  ".join([time_of_day(message), kind.ljust(10), *words])).replace("\n", " ").rstrip()
+    return common.clean("  ".join([time_of_day(message), kind.ljust(10), *words])).replace("\n", " ").rstrip()
 
 
 def said(message: Message) -> tuple[str, list[str]]:
@@ -98,7 +98,7 @@ _NAMES = {
 
 def _text(data: Mapping[str, Any], name: str) -> str:
     value = data.get(name)
-    return "" if value is None else render.scalar(value)
+    return "" if value is None else common.scalar(value)
 
 
 def _changed(data: Mapping[str, Any]) -> list[str]:
@@ -115,7 +115,7 @@ def _left(remaining: Any) -> str:
     try:
         return took(read_duration(remaining))
     except (TypeError, ValueError, AttributeError):
-        return render.scalar(remaining)
+        return common.scalar(remaining)
 
 
 def _result(data: Mapping[str, Any]) -> list[str]:
@@ -163,27 +163,27 @@ def result_json(result: JobResult) -> dict[str, Any]:
 
 def result_lines(result: JobResult) -> list[str]:
     """A result for a person."""
-    head = f"{state(result.state)}  {click.style(render.clean(result.session_id), dim=True)}"
+    head = f"{state(result.state)}  {click.style(common.clean(result.session_id), dim=True)}"
     if result.reason and not result.completed:
-        head += f"  {render.clean(result.reason)}"
+        head += f"  {common.clean(result.reason)}"
     return [head, *_told(result)]
 
 
 def _told(result: JobResult) -> Iterator[str]:
     if result.error_message is not None:
-        yield render.clean(f"  {result.error_code}: {result.error_message}")
+        yield common.clean(f"  {result.error_code}: {result.error_message}")
     if result.details is not None:
         facts = failure_facts(result)
-        yield from render.fields(facts, indent="  ")
+        yield from common.fields(facts, indent="  ")
     if result.outputs:
         yield click.style("outputs" if result.completed else "outputs so far", bold=True)
-        yield from render.fields(result.outputs, indent="  ")
+        yield from common.fields(result.outputs, indent="  ")
     if result.artifacts:
         yield click.style("artifacts", bold=True)
-        yield from render.table(("name", "type", "bytes", "uri"), artifact_rows(result.artifacts), indent="  ")
+        yield from common.table(("name", "type", "bytes", "uri"), artifact_rows(result.artifacts), indent="  ")
     if result.summary is not None:
         yield click.style("summary", bold=True)
-        yield from render.fields(summary_facts(result.summary), indent="  ")
+        yield from common.fields(summary_facts(result.summary), indent="  ")
 
 
 def failure_facts(result: JobResult) -> dict[str, Any]:

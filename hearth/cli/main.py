@@ -3,6 +3,8 @@
 Each subcommand lives in a module of its own that is imported when it is invoked, so that `hearth --help` costs little
 more than `import click`. What a subcommand does is unknown here. Exit codes (design §9): 0 done, 1 the work failed,
 2 usage, 3 the daemon cannot be reached, 128 + n ended by signal n.
+
+`hearth completion SHELL`: the script that a shell sources to complete hearth's commands and options.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ COMMANDS = {
     "doctor": ("hearth.cli.doctor:doctor", "Check socket, daemon, buses and audit log, and say what to do."),
     "tls": ("hearth.cli.tls:tls", "Make and show certificates for a test bench."),
     "token": ("hearth.cli.token:token", "Make a bearer token, and the policy line for it."),
-    "completion": ("hearth.cli.completion:completion", "Print the completion script for bash, zsh or fish."),
+    "completion": ("hearth.cli.main:completion", "Print the completion script for bash, zsh or fish."),
 }
 """Name -> where the click command is, and what the help says of it without importing it."""
 
@@ -123,3 +125,25 @@ def _report_bug(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 if __name__ == "__main__":
     main()
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the completion script for SHELL.
+
+    \b
+    bash:  eval "$(hearth completion bash)"          in ~/.bashrc
+    zsh:   eval "$(hearth completion zsh)"           in ~/.zshrc, after compinit
+    fish:  hearth completion fish > ~/.config/fish/completions/hearth.fish
+    """  # noqa: D301  click keeps lines as they are behind the character, not behind a backslash and a b
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click has a class for each of the three"
+    # Not `source()`: it starts a shell to ask for its version.
+    made = kind(cli, {}, "hearth", "_HEARTH_COMPLETE")
+    click.echo(made.source_template % made.source_vars())

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import click
 from attrs import evolve
 
-from hearth._util.interpreter import python_module
-from hearth.cli import render
+from hearth._util.python import python_module
+from hearth.cli import common
 from hearth.cli.common import DONE, Options, standard
 from hearth.errors import ConfigError
 from hearth.mcp.client_config import CLIENTS, TOKEN_ENV, Program, Server, Url, snippet
@@ -78,7 +78,7 @@ def show(options: Options, client: str, server: Server) -> int:
     title = CLIENTS[client].title
     if options.json:
         told = {"client": client, "file": found.file, "format": found.format, "text": found.text}
-        click.echo(render.compact({**told, "notes": list(found.notes)}))
+        click.echo(common.compact({**told, "notes": list(found.notes)}))
         return DONE
     click.echo(f"{title}: paste this into {found.file}", err=True)
     click.echo(found.text, nl=False)

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from hearth._version import __version__
 from hearth.api import TERMINAL
-from hearth.cli import render
+from hearth.cli import common
 from hearth.cli.common import DONE, Options, connected, interruptible, report, session, standard
 from hearth.client.session import TaskEvents
 from hearth.errors import HearthError, InvalidParams, TaskFailed, from_wire
@@ -99,8 +99,8 @@ def outcome(row: Mapping[str, Any]) -> str:
 def brief(value: Any) -> str:
     """An object as `name=value` words, anything else as it is."""
     if isinstance(value, Mapping):
-        return " ".join(f"{name}={render.scalar(member)}" for name, member in value.items())
-    return render.scalar(value)
+        return " ".join(f"{name}={common.scalar(member)}" for name, member in value.items())
+    return common.scalar(value)
 
 
 def event_line(event: TaskEvent) -> str:
@@ -116,17 +116,17 @@ def event_line(event: TaskEvent) -> str:
         words += [f"{_milliseconds(data)} ms", outcome(data)]
     else:
         words += [data[name] for name in ("reason", "error") if data.get(name) is not None]
-    return render.clean("  ".join(word for word in words if word))
+    return common.clean("  ".join(word for word in words if word))
 
 
 def task_lines(done: Mapping[str, Any], reference: str, *, steps: bool = True) -> list[str]:
     """A task as task.get tells it: a table of its steps, and a line that says how it stands."""
     shown = done.get("steps") if steps else None
-    lines = render.table(HEADERS, cells(shown)) if shown else []
+    lines = common.table(HEADERS, cells(shown)) if shown else []
     name = click.style(reference, dim=True)
-    lines.append(f"{render.status(done['status'])}  {render.clean(done.get('intent') or '')}  {name}")
+    lines.append(f"{common.status(done['status'])}  {common.clean(done.get('intent') or '')}  {name}")
     if done.get("error"):
-        lines.append(f"  {render.clean(done['error'])}")
+        lines.append(f"  {common.clean(done['error'])}")
     return lines
 
 
@@ -177,7 +177,7 @@ class ReferenceType(_ParamType):
         """See click.ParamType."""
         session_id, _, task_id = value.partition("/")
         if not session_id or not task_id or "/" in task_id:
-            self.fail(f"{render.clean(value)!r} is not SESSION/TASK as `hearth submit --detach` prints it", param, ctx)
+            self.fail(f"{common.clean(value)!r} is not SESSION/TASK as `hearth submit --detach` prints it", param, ctx)
         return Reference(session_id, task_id)
 
 
@@ -200,7 +200,7 @@ async def show_events(client: Client, task: Reference, plan: Mapping[str, Any] |
             await _watch_live(events, plan)
             return
         async for event in events:
-            click.echo(render.compact(event_json(event)) if as_json else event_line(event))
+            click.echo(common.compact(event_json(event)) if as_json else event_line(event))
 
 
 def event_json(event: TaskEvent) -> dict[str, Any]:
@@ -226,10 +226,10 @@ async def _watch_live(events: AsyncIterator[TaskEvent], plan: Mapping[str, Any] 
         for header in HEADERS:
             grid.add_column(header, overflow="fold")
         for number, tool, word, took, outcome in cells(rows):
-            mark = Text(word, render.STATUS_COLOURS.get(word, ""))
+            mark = Text(word, common.STATUS_COLOURS.get(word, ""))
             state = Table.grid(padding=(0, 1))
             state.add_row(*((spinner, mark) if word == "RUNNING" else (mark,)))
-            grid.add_row(number, Text(render.clean(tool)), state, took, Text(render.clean(outcome)))
+            grid.add_row(number, Text(common.clean(tool)), state, took, Text(common.clean(outcome)))
         return grid
 
     with Live(shown(), refresh_per_second=_FRAMES_PER_SECOND) as live:
@@ -280,15 +280,15 @@ def read_plan(name: str) -> dict[str, Any]:
         content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         plan = orjson.loads(content)
     except OSError as error:
-        raise click.UsageError(f"{render.clean(where)}: {error.strerror}") from None
+        raise click.UsageError(f"{common.clean(where)}: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
-        raise click.UsageError(f"{render.clean(where)}: not JSON: {error}") from None
+        raise click.UsageError(f"{common.clean(where)}: not JSON: {error}") from None
     if isinstance(plan, dict) and "steps" not in plan and isinstance(plan.get("task"), dict):
-        raise click.UsageError(f'{render.clean(where)}: this is the request around a plan; keep what is under "task"')
+        raise click.UsageError(f'{common.clean(where)}: this is the request around a plan; keep what is under "task"')
     if not isinstance(plan, dict) or not isinstance(plan.get("steps"), list):
         example = '{"intent": "why", "steps": [{"tool": "gpio.get", "args": {"line": 17}}]}'
-        raise click.UsageError(f"{render.clean(where)}: a plan is an object such as {example}")
-    require_known_task(plan, f"{render.clean(where)}: ")
+        raise click.UsageError(f"{common.clean(where)}: a plan is an object such as {example}")
+    require_known_task(plan, f"{common.clean(where)}: ")
     return plan
 
 
@@ -299,7 +299,7 @@ def require_known_task(task: Mapping[str, Any], where: str, within: str = "") ->
     except InvalidParams as error:
         data = error.data or {}
         place = data["path"].removeprefix(f"/task{within}")
-        raise click.UsageError(f"{where}{render.clean(place)}: {render.clean(data['reason'])}") from None
+        raise click.UsageError(f"{where}{common.clean(place)}: {common.clean(data['reason'])}") from None
 
 
 async def _submit(options: Options, plan: Mapping[str, Any], *, live: bool, seconds: float | None) -> int:
@@ -328,7 +328,7 @@ async def _detach(options: Options, plan: Mapping[str, Any]) -> int:
         finally:
             if not submitted:
                 await client.attach(session_id).close()
-    click.echo(render.compact({**task.params, "reference": str(task)}) if options.json else str(task))
+    click.echo(common.compact({**task.params, "reference": str(task)}) if options.json else str(task))
     return DONE
 
 
@@ -340,7 +340,7 @@ async def _submitted(client: Client, session_id: str, plan: Mapping[str, Any]) -
 async def _show(client: Client, task: Reference, options: Options, *, steps: bool = True) -> Mapping[str, Any]:
     """Print the task as it stands, and return it."""
     done = await get_task(client, task)
-    click.echo(render.compact(done) if options.json else "\n".join(task_lines(done, str(task), steps=steps)))
+    click.echo(common.compact(done) if options.json else "\n".join(task_lines(done, str(task), steps=steps)))
     return done
 
 
@@ -366,7 +366,7 @@ async def cancel(options: Options, task: Reference) -> None:
     """
     async with connected(options) as client:
         answer = await client.call("task.cancel", task.params)
-    click.echo(render.compact(answer) if options.json else render.status(answer["status"]))
+    click.echo(common.compact(answer) if options.json else common.status(answer["status"]))
 
 
 @click.command()
@@ -419,9 +419,9 @@ def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise click.UsageError(f"expected KEY=VALUE, got {render.clean(word)!r}; for example line=17")
+            raise click.UsageError(f"expected KEY=VALUE, got {common.clean(word)!r}; for example line=17")
         if key in values:
-            raise click.UsageError(f"{render.clean(key)} is given twice; a list is written {render.clean(key)}='[1,2]'")
+            raise click.UsageError(f"{common.clean(key)} is given twice; a list is written {common.clean(key)}='[1,2]'")
         values[key] = parse_value(text)
     return values
 
@@ -462,9 +462,9 @@ async def _run(
             return report(options, error)
         result = _step(done).get("result") or {}
         if options.json:
-            click.echo(render.compact(result))
+            click.echo(common.compact(result))
         else:
-            click.echo("\n".join(render.fields(result, binary=await _binary(opened, tool))))
+            click.echo("\n".join(common.fields(result, binary=await _binary(opened, tool))))
         if seconds is not None:
             await hold(client, task, seconds)
         elif tool in DRIVES and not options.json and not result.get("dry_run"):

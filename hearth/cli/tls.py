@@ -19,7 +19,7 @@ import click
 
 from hearth._util.files import write_new
 from hearth._util.toml import dump_string, dump_value
-from hearth.cli import render
+from hearth.cli import common
 from hearth.cli.common import Options, standard
 from hearth.errors import ConfigError
 from hearth.transport import certificates
@@ -80,7 +80,7 @@ def init(options: Options, directory: str, hosts: Sequence[str], days: int) -> N
     _write_all(folder, {"ca": authority, "server": server, CLIENT: client})
     told = _told(folder, CLIENT, BENCH_CLIENT, client, _dialled(hosts))
     if options.json:
-        click.echo(render.compact({"directory": str(folder), "hosts": hosts, **told}))
+        click.echo(common.compact({"directory": str(folder), "hosts": hosts, **told}))
     else:
         click.echo("\n".join(_init_lines(folder, hosts, told)))
 
@@ -99,7 +99,7 @@ def client(options: Options, directory: str, name: str, days: int) -> None:
     _write_all(folder, {name: made})
     told = _told(folder, name, name, made, _host_of(folder))
     if options.json:
-        click.echo(render.compact({"directory": str(folder), **told}))
+        click.echo(common.compact({"directory": str(folder), **told}))
     else:
         made_here = f"Made {name}.pem and {name}.key in {folder}, valid until {told['expires']}. For the daemon:"
         click.echo("\n".join([made_here, "", *_client_lines(told)]))
@@ -127,7 +127,7 @@ def renew(options: Options, directory: str, days: int) -> None:
         _replace(path, cert)
     if options.json:
         told = {str(path): _as_json(certificates.describe(cert)[0]) for path, cert in renewed.items()}
-        click.echo(render.compact({"renewed": told}))
+        click.echo(common.compact({"renewed": told}))
         return
     for path, cert in renewed.items():
         click.echo(f"renewed {path}, valid until {certificates.describe(cert)[0].end:%Y-%m-%d}")
@@ -143,7 +143,7 @@ def show(options: Options, file: str) -> None:
     with _about(path):
         found = certificates.describe(_read(path))
     if options.json:
-        click.echo(render.compact({"certificates": [_as_json(each) for each in found]}))
+        click.echo(common.compact({"certificates": [_as_json(each) for each in found]}))
         return
     now = dt.datetime.now(dt.UTC)
     click.echo("\n\n".join("\n".join(_shown(each, now)) for each in found))
@@ -314,7 +314,7 @@ def _shown(each: certificates.Description, now: dt.datetime) -> list[str]:
     match = _match(each)
     if match is not None:
         values["policy"] = f"match = {dump_value(match)}"
-    return [f"{click.style(name.ljust(7), bold=True)}  {render.clean(value)}" for name, value in values.items()]
+    return [f"{click.style(name.ljust(7), bold=True)}  {common.clean(value)}" for name, value in values.items()]
 
 
 def _match(each: certificates.Description) -> Mapping[str, str] | None:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import click
 
 from hearth._util.toml import dump_string
-from hearth.cli import render
+from hearth.cli import common
 from hearth.cli.common import DONE, Options, standard
 from hearth.errors import ConfigError
 from hearth.fields import FieldErrors, Text
@@ -57,7 +57,7 @@ def new(options: Options, name: str | None, path: str | None) -> int:
         _write(kept, made)
     if options.json:
         secret = {"token": made} if kept is None else {"file": os.fsencode(kept).decode("utf-8", "backslashreplace")}
-        click.echo(render.compact({**secret, "token_sha256": digest, "policy": "\n".join(entry) + "\n"}))
+        click.echo(common.compact({**secret, "token_sha256": digest, "policy": "\n".join(entry) + "\n"}))
     else:
         click.echo("\n".join([*([made, ""] if kept is None else _whereabouts(kept)), *entry]))
     return DONE
@@ -75,7 +75,7 @@ def digest(options: Options, path: str) -> int:
     given = checked(text.strip(), where)
     if not given.startswith(PREFIX) and len(given) < _GUESSABLE:
         click.echo("hearth: a token this short can be guessed; `hearth token new` makes one that cannot", err=True)
-    click.echo(render.compact({"token_sha256": _digest(given)}) if options.json else _digest(given))
+    click.echo(common.compact({"token_sha256": _digest(given)}) if options.json else _digest(given))
     return DONE
 
 

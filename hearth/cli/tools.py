@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hearth._util.text import suggest
-from hearth.cli import render
+from hearth.cli import common
 from hearth.cli.common import Options, session, standard
 from hearth.errors import HearthError
 from hearth.tools import RISK_NAMES
@@ -30,7 +30,7 @@ async def tools(options: Options, pattern: str | None) -> None:
     chosen = choose(entries, pattern)
     whole = pattern is not None and len(chosen) == 1 and chosen[0]["name"] == pattern
     if options.json:
-        click.echo(render.compact(chosen[0] if whole else chosen))
+        click.echo(common.compact(chosen[0] if whole else chosen))
     else:
         click.echo("\n".join(details(chosen[0]) if whole else overview(chosen)))
 
@@ -62,7 +62,7 @@ def overview(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         )
         for entry in entries
     ]
-    return render.table(("name", "risk", "rollback", "description"), rows)
+    return common.table(("name", "risk", "rollback", "description"), rows)
 
 
 def risk(entry: Mapping[str, Any]) -> str:
@@ -83,25 +83,25 @@ def details(entry: Mapping[str, Any]) -> list[str]:
         "rollback": bool(entry.get("supports_rollback")),
         "capability": entry.get("capability"),
     }
-    lines = [click.style(render.clean(entry["name"]), bold=True), render.clean(entry.get("description", "")), ""]
-    lines += render.fields(facts)
+    lines = [click.style(common.clean(entry["name"]), bold=True), common.clean(entry.get("description", "")), ""]
+    lines += common.fields(facts)
     params, result = entry.get("params_schema") or {}, entry.get("result_schema")
     required = params.get("required", ())
     rows = [
         (name, kind(schema), "required" if name in required else "", str(schema.get("description", "")))
         for name, schema in params.get("properties", {}).items()
     ]
-    lines += ["", *(render.table(("arg", "type", "", "description"), rows) if rows else ["takes no args"])]
-    lines += ["", click.style("params_schema", bold=True), render.clean(render.pretty(params))]
+    lines += ["", *(common.table(("arg", "type", "", "description"), rows) if rows else ["takes no args"])]
+    lines += ["", click.style("params_schema", bold=True), common.clean(common.pretty(params))]
     if result is not None:
-        lines += ["", click.style("result_schema", bold=True), render.clean(render.pretty(result))]
+        lines += ["", click.style("result_schema", bold=True), common.clean(common.pretty(result))]
     return lines
 
 
 def kind(schema: Mapping[str, Any]) -> str:
     """A schema's type in a word or two."""
     if "enum" in schema:
-        return " | ".join(render.scalar(value) for value in schema["enum"])
+        return " | ".join(common.scalar(value) for value in schema["enum"])
     if "anyOf" in schema:
         return " | ".join(kind(option) for option in schema["anyOf"])
     types = schema.get("type", "any")

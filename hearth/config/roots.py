@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from hearth.audit.settings import AuditSettings
+    from hearth.audit.log import AuditSettings
     from hearth.config.model import Config
 
 

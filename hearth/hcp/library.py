@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
-from hearth._util.entry_points import package_of, vendors_points
+from hearth._util.python import package_of, vendors_points
 from hearth.config.model import is_path
 from hearth.errors import ConfigError
 from hearth.hcp.capability import MARK, Capability, CapabilitySet, CapabilitySource
+from hearth.hcp.capability_files import declared_in, read_code, read_file, read_plan, run_code, said, source_warnings
 from hearth.hcp.declaration import declare
-from hearth.hcp.plan_files import read_plan
-from hearth.hcp.python_files import declared_in, read_code, read_file, run_code, said, source_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

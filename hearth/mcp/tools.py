@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # --- plan -------------------------------------------------------------------------------------------------------------
 # `hacp_plan` as an MCP client is shown it: what a whole task in one call takes, and what is said of it.
 #
-# How a plan runs is the bridge's (`hearth.actors.bridges.mcp.tools`), and what it may do is HACP's business.
+# How a plan runs is the bridge's (`hearth.actors.bridges.mcp.server`), and what it may do is HACP's business.
 
 MOST_STEPS: Final = 256
 """Steps of a plan; an operator may allow fewer."""

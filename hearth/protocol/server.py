@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attrs import define
 
 from hearth.errors import InvalidParams, InvalidRequest, MethodNotFound, ParseError, RpcError
-from hearth.protocol.framing import DocumentTooLong, LineFramer
+from hearth.protocol.framing import MAX_VALUES, TOO_MANY, DocumentTooLong, LineFramer, has_more_values, parsed_bytes
 from hearth.protocol.jsonrpc import (
     Id,
     Request,
@@ -44,7 +44,6 @@ from hearth.protocol.jsonrpc import (
     reply_id_of,
 )
 from hearth.protocol.methods import METHODS
-from hearth.protocol.size import MAX_VALUES, TOO_MANY, has_more_values, parsed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,8 +20,8 @@ from hearth.errors import QueueFull, TaskNotFound
 from hearth.policy import memory
 from hearth.policy.memory import MemoryBudget
 from hearth.policy.rules import Match, PolicyEntry
+from hearth.protocol.framing import parsed_bytes
 from hearth.protocol.methods import METHODS
-from hearth.protocol.size import parsed_bytes
 
 MIB = 1 << 20
 BIG = "x" * 60_000

@@ -13,9 +13,8 @@ from hearth.actors.refusals import INTERVAL_S, Refusals
 from hearth.audit.record import timestamp
 from hearth.errors import AuditUnavailable, RateLimited, ToolNotFound
 from hearth.hcp.messages import Rejection
-from hearth.policy.buckets import MOST_NAMES, Buckets
 from hearth.policy.principal import Principal
-from hearth.policy.rules import Match, PolicyEntry, Rate
+from hearth.policy.rules import MOST_NAMES, Buckets, Match, PolicyEntry, Rate
 
 
 async def refuse(session, count, tool="none"):

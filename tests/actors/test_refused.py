@@ -6,7 +6,7 @@ import pytest
 import trio.testing
 from support.world import World, running
 
-from hearth.policy.buckets import MOST_NAMES
+from hearth.policy.rules import MOST_NAMES
 
 
 @pytest.fixture

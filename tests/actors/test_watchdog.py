@@ -11,7 +11,7 @@ import pytest
 import trio
 from support.faulty_disk import FaultyDisk
 
-from hearth.actors.daemon.systemd import SHARE, Notifier, period, watched
+from hearth.actors.daemon.process import SHARE, Notifier, period, watched
 from hearth.actors.journal import Journal
 from hearth.audit import AuditSettings
 

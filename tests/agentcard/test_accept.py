@@ -2,7 +2,7 @@
 
 import pytest
 
-from hearth.actors.bridges.http.agentcard import OWN, PLAIN, choose
+from hearth.actors.bridges.http.app import OWN, PLAIN, choose
 
 
 @pytest.mark.parametrize(

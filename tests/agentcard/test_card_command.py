@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from support.cards import EXAMPLE, card, with_endpoint
 
-from hearth.cli import card as module, card_cache
-from hearth.cli.card_cache import CardCache, default_directory
-from hearth.transport.card import Fetched
+from hearth.cli import card as module
+from hearth.transport import card as card_cache
+from hearth.transport.card import CardCache, Fetched, default_directory
 
 
 def run(*arguments, text=None):

@@ -9,7 +9,7 @@ from support.card_server import answering, hosting, response
 from support.cards import EXAMPLE, card, with_endpoint
 from support.pki import Bench
 
-from hearth.actors.bridges.http.agentcard import routes
+from hearth.actors.bridges.http.app import card_routes as routes
 from hearth.errors import CarrierError, ConfigError
 from hearth.transport import card as fetching
 from hearth.transport.card import CardNotFetched, Fetched, card_url, examine, fetch_card, is_here

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from hearth.audit.disk import Disk
 from hearth.audit.log import Reserve
+from hearth.audit.writer import Disk
 
 SIZE = 200_000
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hearth._util.toml import dump_value, show
-from hearth.audit.settings import AuditSettings
+from hearth.audit.log import AuditSettings
 from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.config.listen import open_doors
 from hearth.config.model import (

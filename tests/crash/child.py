@@ -18,7 +18,7 @@ from crash.syscalls import Calls, say
 import hearth.drivers.sim.gpio as sim_gpio
 import hearth.drivers.sim.i2c as sim_i2c
 from hearth.actors import daemon
-from hearth.audit.disk import Disk
+from hearth.audit.writer import Disk
 from hearth.drivers.i2c import Write
 
 LOADED = (cryptography, jsonschema)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.machine import FilesMachine
 
-from hearth.drivers.boards import access, generic
+from hearth.drivers.boards import generic, generic as access
 from hearth.drivers.boards.discover import (
     DeviceOrigin,
     FoundAdapter,

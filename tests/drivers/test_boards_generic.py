@@ -5,7 +5,7 @@ import os
 import pytest
 from support.machine import FilesMachine
 
-from hearth.drivers.boards import access, open_board
+from hearth.drivers.boards import generic as access, open_board
 from hearth.drivers.boards.diagnose import misfits
 from hearth.drivers.boards.discover import (
     KERNEL,

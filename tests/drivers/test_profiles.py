@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 import hearth.drivers.boards
-from hearth.drivers.boards import access, load_profile, shipped_profiles
+from hearth.drivers.boards import generic, load_profile, shipped_profiles
 from hearth.drivers.boards.profile import I2cSpec, parse_profile
 from hearth.drivers.uart import Rs485, UartSettings
 from hearth.errors import ConfigError
@@ -475,8 +475,8 @@ def test_the_table_for_rs485_in_the_documentation_has_the_defaults():
 
 def test_the_commands_in_the_documentation_are_those_that_doctor_prints():
     (text,) = blocks("sh")
-    assert text.splitlines() == [*access.rule("/dev/gpiochip0", "gpio"), access.join("gpio", "hearth")]
-    assert f"`{access.rule('/dev/i2c-1', 'i2c')[1].split(chr(39))[1]}`" in DOC.read_text()
+    assert text.splitlines() == [*generic.rule("/dev/gpiochip0", "gpio"), generic.join("gpio", "hearth")]
+    assert f"`{generic.rule('/dev/i2c-1', 'i2c')[1].split(chr(39))[1]}`" in DOC.read_text()
 
 
 def test_the_documentation_says_of_released_outputs_what_the_decision_says():

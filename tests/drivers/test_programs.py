@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hearth.config.exec import ExecParam, ExecTemplate
+from hearth.drivers.launcher import MARK
 from hearth.drivers.process import ProcessDriver
-from hearth.drivers.program_record import MARK
 from hearth.drivers.programs import Capture, LauncherClient, ProgramDriver, Stopping
 from hearth.errors import DeviceError, InvalidParams, PermissionDenied
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from attrs import make_class
 
-from hearth.drivers import system_sources as sources
+from hearth.drivers import system as sources
 from hearth.drivers.base import Style
 from hearth.drivers.system import MAX_ROWS, SystemDriver
 from hearth.errors import DeviceError
@@ -460,7 +460,7 @@ def test_spaces_in_mount_points_are_told_as_spaces(machine):
 
 
 def test_a_file_system_without_room_for_anybody_has_no_percentage():
-    assert sources.space(os.statvfs_result((512, 512, 0, 0, 0, 0, 0, 0, 0, 0)))["used_percent"] is None
+    assert sources.disk_space(os.statvfs_result((512, 512, 0, 0, 0, 0, 0, 0, 0, 0)))["used_percent"] is None
 
 
 def test_a_host_of_thousands_of_mounts_tells_the_first_and_says_so(machine):
@@ -526,7 +526,7 @@ def test_a_kernel_that_lists_no_interfaces_is_a_device_error_without_effect(monk
     def refuse():
         raise OSError(97, "Address family not supported by protocol")
 
-    monkeypatch.setattr(sources, "interfaces", refuse)
+    monkeypatch.setattr(sources, "network_interfaces", refuse)
     with pytest.raises(DeviceError, match="Address family not supported") as caught:
         SystemDriver().network()
     assert caught.value.data["effect"] == "none"
@@ -557,5 +557,5 @@ def test_a_line_that_is_no_pair_and_a_processor_without_a_name_are_passed_over()
 
 def test_an_empty_attribute_counts_as_absent(tmp_path):
     (tmp_path / "label").write_text("\n")
-    assert sources.text(tmp_path / "label") is None
-    assert sources.integer(Path("/nonexistent")) is None
+    assert sources.read_text(tmp_path / "label") is None
+    assert sources.read_integer(Path("/nonexistent")) is None

@@ -11,9 +11,9 @@ import trio
 from support.hcp import Caller, capability, failing, hcp_world, reading, scripted, step, waiting
 from support.world import ALICE, BOB
 
-from hearth.actors.bridges.hcp.rejections import session_ended
 from hearth.hcp.capability import Limit, SafetyEnvelope
 from hearth.hcp.durable import CapabilityFailed, StepFailed
+from hearth.hcp.safety import session_ended
 from hearth.policy.rules import Match, PolicyEntry
 
 TWO = reading(step("read", tag="first", gate="g"), step("read", tag="second"))

@@ -16,9 +16,9 @@ from hcp.capability_files import PLAN, RIGHT, named, registry
 from support.users import NOBODY, ordinary_user
 
 from hearth.errors import ConfigError
-from hearth.hcp import python_files
+from hearth.hcp import capability_files
+from hearth.hcp.capability_files import LARGEST, read_code, read_file, run_code
 from hearth.hcp.library import load_capabilities
-from hearth.hcp.python_files import LARGEST, read_code, read_file, run_code
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -157,7 +157,7 @@ def test_a_file_that_is_replaced_while_it_is_looked_at_is_not_run(tmp_path, monk
         (tmp_path / "new").write_text("raise AssertionError('it was run')")
         (tmp_path / "new").rename(path)
 
-    monkeypatch.setattr(python_files, "ownership_fault", replace)
+    monkeypatch.setattr(capability_files, "ownership_fault", replace)
     assert refusal(file).endswith(f"{file} was replaced while it was read; start hearthd again")
 
 

@@ -15,7 +15,7 @@ from support.http_house import BOTH, JSON, LISTEN, OLD, TOKENS, envelope, initia
 
 from hearth.actors.bridges.mcp import http as mcp_http
 from hearth.config.model import HttpConfig
-from hearth.protocol.size import has_more_values
+from hearth.protocol.framing import has_more_values
 
 # The client's HTTP library leaves generators to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning")

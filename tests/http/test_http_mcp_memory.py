@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from support.http_house import BOTH, JSON, OLD, TOKENS, envelope, initialize, message, modern, passes
 
-from hearth.actors.bridges.mcp.retained import RetainedRequest
+from hearth.actors.bridges.mcp.provider import RetainedRequest
 from hearth.mcp.names import META_ERROR
 from hearth.policy.memory import MemoryBudget
 from hearth.policy.principal import from_token

@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from hearth.actors.daemon.systemd import Notifier
+from hearth.actors.daemon.process import Notifier
 
 _TAKE = """
 import os
-from hearth.actors.daemon.systemd import activated_socket
+from hearth.actors.daemon.process import activated_socket
 from hearth.errors import ConfigError
 try:
     taken = activated_socket(os.environ)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.users import NOBODY, ordinary_user
 
-from hearth._util.ownership import MOST_LINKS, ownership_fault
+from hearth._util.files import MOST_LINKS, ownership_fault
 from hearth.actors.listeners import unix
 from hearth.errors import ConfigError
 

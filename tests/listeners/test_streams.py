@@ -10,10 +10,9 @@ import trio
 import trio.testing
 from support.pki import Bench
 
-from hearth.actors.listeners import streams
-from hearth.actors.listeners.streams import SocketTransport, StreamCarrier, reason_of
+from hearth.actors import transport as streams
 from hearth.actors.listeners.tls import TlsCarrier
-from hearth.actors.transport import PeerGone
+from hearth.actors.transport import PeerGone, SocketTransport, StreamCarrier, reason_of
 
 BIG = b"x" * (16 << 20)
 """More than any socket buffer takes."""

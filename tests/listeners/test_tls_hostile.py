@@ -18,8 +18,7 @@ from support.pki import Bench, needs_openssl
 from support.tls_door import descriptors, echoed, opened
 from support.waiting import passes
 
-from hearth.actors.listeners.streams import SocketTransport
-from hearth.actors.transport import PeerGone
+from hearth.actors.transport import PeerGone, SocketTransport
 
 TIMED_OUT = "timed out: no TLS handshake within 0.4 s"
 MIDWAY = "closed before the TLS handshake was done"

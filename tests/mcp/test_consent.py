@@ -16,10 +16,9 @@ from support.doubles import Op
 from support.mcp import ERAS, house, mcp_client, memory, text_of
 from support.world import World, running
 
-from hearth.actors.bridges.mcp.consent import FORM, KEY, ConsentRequest, _digest, _question, arguments_of
+from hearth.actors.bridges.mcp.calls import FORM, KEY, ConsentRequest, _digest, _question, arguments_of
 from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE, MOST_QUESTIONS, Client as HacpClient, Questions
-from hearth.actors.bridges.mcp.server import make_server
-from hearth.actors.bridges.mcp.tools import HacpTools
+from hearth.actors.bridges.mcp.server import HacpTools, make_server
 from hearth.api import Step
 from hearth.mcp.names import META_ERROR, PLAN
 from hearth.policy.rules import Match, PolicyEntry

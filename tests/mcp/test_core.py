@@ -11,9 +11,8 @@ from support.mcp import ERAS, house, mcp_client, memory, text_of
 from support.world import BOB, World, running
 
 from hearth.actors.bridges.mcp.provider import Method, Provider
-from hearth.actors.bridges.mcp.server import INSTRUCTIONS, PAGE, make_server
+from hearth.actors.bridges.mcp.server import INSTRUCTIONS, PAGE, HacpTools, make_server
 from hearth.actors.bridges.mcp.stdio import one_client
-from hearth.actors.bridges.mcp.tools import HacpTools
 from hearth.errors import CarrierError, ConfigError, DeviceError, InvalidParams
 from hearth.mcp.names import META_ERROR, PLAN
 from hearth.policy.rules import Match, PolicyEntry

@@ -14,7 +14,7 @@ from support.world import ALICE, World, running
 
 import hearth
 from hearth._version import __version__
-from hearth.actors.bridges.mcp.tools import all_offers
+from hearth.actors.bridges.mcp.server import all_offers
 from hearth.actors.catalogue import ToolCatalogue
 from hearth.config.model import AuditConfig, Config
 from hearth.errors import ConfigError, InvalidParams, SessionInvalid

@@ -13,7 +13,7 @@ from support.mcp import ERAS, house, mcp_client, text_of
 from support.waiting import passes
 from support.world import World, running
 
-from hearth.actors.bridges.mcp.tools import HacpTools, PlanTool
+from hearth.actors.bridges.mcp.server import HacpTools, PlanTool
 from hearth.mcp.names import PLAN
 from hearth.mcp.tools import MOST_STEPS, PLAN_INPUT, ToolView
 from hearth.protocol.jsonrpc import MAX_DEPTH

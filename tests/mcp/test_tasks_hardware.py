@@ -15,10 +15,9 @@ from support.world import World, running
 
 from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.provider import Provider
-from hearth.actors.bridges.mcp.server import make_server
+from hearth.actors.bridges.mcp.server import HacpTools, PlanTool, make_server
 from hearth.actors.bridges.mcp.stdio import one_client
 from hearth.actors.bridges.mcp.tasks import EVENTUALLY, LONG_MS, SOON, Tasks, Terms
-from hearth.actors.bridges.mcp.tools import HacpTools, PlanTool
 from hearth.tools import Tool
 
 

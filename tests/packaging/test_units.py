@@ -16,7 +16,7 @@ from support.caged import Unit, prefix
 from support.hearthd import Hearthd
 
 from hearth.config.model import LimitsConfig, load_config
-from hearth.drivers.boards.access import GROUPS, rule
+from hearth.drivers.boards.generic import GROUPS, rule
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"

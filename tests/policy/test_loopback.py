@@ -14,9 +14,8 @@ from ipaddress import ip_address
 import pytest
 
 from hearth.errors import PermissionDenied
-from hearth.policy import loopback
-from hearth.policy.loopback import peer_uid, question, uid_in
-from hearth.policy.principal import from_loopback, from_peercred
+from hearth.policy import principal
+from hearth.policy.principal import from_loopback, from_peercred, peer_uid, question, uid_in
 
 HERE, THERE = (ip_address("127.0.0.1"), 7118), (ip_address("127.0.0.1"), 40001)
 STRANGER = 54323
@@ -125,9 +124,9 @@ def test_a_user_who_closed_never_passes_for_root():
 
 def test_the_kernel_says_uid_0_of_a_peer_that_closed_and_that_is_refused(meet):
     ours, peer = meet()
-    asked = [loopback._end(peer.getsockname()), loopback._end(peer.getpeername())]
+    asked = [principal._end(peer.getsockname()), principal._end(peer.getpeername())]
     peer.close()
-    answer = loopback._ask(question(*asked))
+    answer = principal._ask(question(*asked))
     state = answer[17]
     uid, inode = struct.unpack_from("=II", answer, len(answer) - 8) if len(answer) == 88 else (None, 0)
     assert state != 1, "FIN_WAIT2: it waits for our end to close as well"
@@ -144,7 +143,7 @@ def test_a_peer_that_only_said_goodbye_is_refused_too(meet):
 
 def test_whoever_takes_over_the_peers_port_is_not_taken_for_it(monkeypatch):
     """Else a user could connect, send, reset, and have the next program on that port answer for what was sent."""
-    ask, answers = loopback._ask, []
+    ask, answers = principal._ask, []
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as peer, socket.socket() as successor:
         peer.bind(("127.7.7.7", 0))  # a port that nobody else uses; those given at connecting may be shared
         peer.connect(listener.getsockname())
@@ -158,11 +157,11 @@ def test_whoever_takes_over_the_peers_port_is_not_taken_for_it(monkeypatch):
             answers.append(ask(message))
             return answers[0]
 
-        monkeypatch.setattr(loopback, "_ask", ask_too_late)
+        monkeypatch.setattr(principal, "_ask", ask_too_late)
         with ours:
             assert "the peer closed" in reason(peer_uid, ours)
         (answer,) = answers
-        uid = uid_in(answer, loopback._end(name), loopback._end(listener.getsockname()))
+        uid = uid_in(answer, principal._end(name), principal._end(listener.getsockname()))
         assert uid == os.geteuid(), "the kernel spoke of the successor"
 
 
@@ -173,9 +172,9 @@ def reset(connected):
 
 def test_a_peer_that_was_reset_away_is_refused(meet):
     ours, peer = meet()
-    ends = loopback._end(peer.getsockname()), loopback._end(peer.getpeername())
+    ends = principal._end(peer.getsockname()), principal._end(peer.getpeername())
     reset(peer)
-    assert "no such peer" in reason(uid_in, loopback._ask(question(*ends)), *ends)
+    assert "no such peer" in reason(uid_in, principal._ask(question(*ends)), *ends)
     assert re.search("no such peer|the peer closed", reason(peer_uid, ours)), "as far as the reset has come"
 
 
@@ -204,7 +203,7 @@ class Elsewhere:
     "peer", [("192.0.2.7", 40001), ("::ffff:192.0.2.7", 40001, 0, 0), ("fe80::7%eth0", 40001, 0, 2), ("0.0.0.0", 1)]
 )
 def test_a_peer_on_another_machine_is_nobody(peer, monkeypatch):
-    monkeypatch.setattr(loopback, "_ask", None)
+    monkeypatch.setattr(principal, "_ask", None)
     assert "is not a loopback address" in reason(from_loopback, Elsewhere(peer))
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from hearth.protocol import server as server_module
+from hearth.protocol.framing import MAX_VALUES, has_more_values
 from hearth.protocol.server import Answer, Call, HcpDocument, ServerProtocol
-from hearth.protocol.size import MAX_VALUES, has_more_values
 
 TRICKY = st.text(st.sampled_from('a",:[]{}\\ é\n'), max_size=6)
 VALUES = st.recursive(

@@ -1,6 +1,6 @@
 """The disk under a world's audit log: it fills and frees, fails, is slow, and tells the tape what it took.
 
-Owns which file is which, however it is renamed. It stands where `hearth.audit.disk.Disk` stands, and knows nothing of
+Owns which file is which, however it is renamed. It stands where `hearth.audit.writer.Disk` stands, and knows nothing of
 records. After the machine was switched off (`dead`) it takes nothing any more.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from hearth.audit.disk import Disk
+from hearth.audit.writer import Disk
 
 
 class WorldDisk(Disk):

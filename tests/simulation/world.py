@@ -21,7 +21,7 @@ from attrs import evolve
 from hearth.actors.build import build_parts
 from hearth.actors.bus.outputs import OutputsFile
 from hearth.actors.daemon import Daemon
-from hearth.actors.daemon.systemd import Notifier
+from hearth.actors.daemon.process import Notifier
 from hearth.actors.journal import Journal
 from hearth.config.model import AuditConfig, BoardConfig, Config, FilesConfig, LimitsConfig, ToolsConfig
 from hearth.drivers.system import SystemDriver

@@ -5,7 +5,7 @@ import os
 import threading
 from pathlib import Path
 
-from hearth.audit.disk import Disk
+from hearth.audit.writer import Disk
 
 
 class FaultyDisk(Disk):

@@ -16,9 +16,8 @@ from mcp.shared.memory import create_client_server_memory_streams
 from support.hearthd import BOUND
 from support.world import ALICE
 
-from hearth.actors.bridges.mcp.server import make_server
+from hearth.actors.bridges.mcp.server import HacpTools, PlanTool, make_server
 from hearth.actors.bridges.mcp.stdio import one_client
-from hearth.actors.bridges.mcp.tools import HacpTools, PlanTool
 from hearth.actors.embedded import EmbeddedRuntime
 
 ERAS = ("legacy", "auto")

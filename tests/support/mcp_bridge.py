@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from hearth.actors.bridges.mcp.server import all_offers
 from hearth.actors.bridges.mcp.stdio import DaemonConnection, bridge
-from hearth.actors.bridges.mcp.tools import all_offers
 from hearth.cli.common import interruptible
 from hearth.transport.address import parse
 

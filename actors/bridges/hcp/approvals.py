@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import define, field, frozen
 
-from hearth.actors.bridges.hcp.rejections import shutting_down
 from hearth.errors import InvalidParams, PermissionDenied
 from hearth.hcp.messages import Rejection, new_id, write_instant
+from hearth.hcp.safety import shutting_down
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.bridges.hcp.store import JobStore
-    from hearth.audit.settings import Durability
+    from hearth.audit.log import Durability
 
 DIRECTORY: Final = "artifacts"
 

@@ -14,7 +14,7 @@ import trio
 
 from hearth.actors.bridges.hcp.message_log import MessageLog
 from hearth.hcp.messages import Rejection
-from hearth.policy.buckets import Buckets, too_often
+from hearth.policy.rules import Buckets, too_often
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

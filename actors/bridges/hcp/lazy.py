@@ -185,7 +185,7 @@ class _Waiting:
             shutting_down = reason_code == "shutting_down"
             self.ask.error(ShuttingDown() if shutting_down else InternalError(data={"reason": reason}))
         elif self.request is not None:
-            from hearth.actors.bridges.hcp.rejections import unread
+            from hearth.hcp.safety import unread
 
             self.request.answer(unread(self.request.document, reason_code, reason, time.time()))
 

@@ -18,7 +18,7 @@ from hearth.actors.bridges.hcp.store.queries import parse_uri
 from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid
 from hearth.hcp.messages import write_instant
 from hearth.hcp.safety import allowance, may_submit
-from hearth.policy.buckets import Buckets, too_often
+from hearth.policy.rules import Buckets, too_often
 from hearth.protocol.methods import (
     HcpArtifact,
     HcpAttach,

@@ -21,17 +21,6 @@ from hearth.actors.bridges.hcp.job import StopRequest
 from hearth.actors.bridges.hcp.job_table import JobTable
 from hearth.actors.bridges.hcp.methods import Methods
 from hearth.actors.bridges.hcp.recovery import recover
-from hearth.actors.bridges.hcp.rejections import (
-    crashed,
-    no_memory,
-    no_policy,
-    not_for_callers,
-    reused,
-    session_ended,
-    shutting_down,
-    unknown_session,
-    wrong_token,
-)
 from hearth.actors.bridges.hcp.services import Services
 from hearth.actors.bridges.hcp.store import JobStore, JobStoreError
 from hearth.actors.bridges.hcp.submission import Submission
@@ -47,11 +36,22 @@ from hearth.hcp.codec import (
     read_message,
 )
 from hearth.hcp.messages import Abort, Rejection, TaskSubmit
-from hearth.hcp.safety import allowance
+from hearth.hcp.safety import (
+    allowance,
+    crashed,
+    no_memory,
+    no_policy,
+    not_for_callers,
+    reused,
+    session_ended,
+    shutting_down,
+    unknown_session,
+    wrong_token,
+)
 from hearth.hcp.token import TokenError
 from hearth.policy.memory import JOB_BYTES
 from hearth.policy.rules import Rate
-from hearth.protocol.size import parsed_bytes
+from hearth.protocol.framing import parsed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

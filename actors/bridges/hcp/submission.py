@@ -17,8 +17,7 @@ from hearth.actors.bridges.hcp.event_stream import EventWriter
 from hearth.actors.bridges.hcp.finish import JobFinisher
 from hearth.actors.bridges.hcp.job import RunningJob
 from hearth.actors.bridges.hcp.message_log import MessageLog
-from hearth.actors.bridges.hcp.rejections import crashed, no_hacp_session, reused, shutting_down, withdrawn
-from hearth.actors.bridges.hcp.resume import Resumption, resumption
+from hearth.actors.bridges.hcp.recovery import Resumption, resumption
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.actors.bridges.hcp.store.queries import SessionRow
@@ -27,7 +26,7 @@ from hearth.audit.record import args_hash
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.hcp.codec import dump, message
 from hearth.hcp.messages import AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
-from hearth.hcp.safety import assess
+from hearth.hcp.safety import assess, crashed, no_hacp_session, reused, shutting_down, withdrawn
 from hearth.hcp.token import issue
 
 if TYPE_CHECKING:

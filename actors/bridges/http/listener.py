@@ -23,10 +23,10 @@ from hypercorn.typing import ConnectionState
 from hearth.actors.bridges.http.app import MEDIA_TYPE, document
 from hearth.actors.bridges.http.visit import GRACE, Visit
 from hearth.actors.listeners.accept import AuthenticationFailed
-from hearth.actors.listeners.streams import CLOSING, SocketTransport
 from hearth.actors.listeners.tcp import Listening, limit_unknown_peers
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.supervisor import contain
+from hearth.actors.transport import CLOSING, SocketTransport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

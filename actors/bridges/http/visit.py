@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hearth.actors.listeners.peers import nobody
+from hearth.actors.listeners.accept import nobody
 from hearth.policy.principal import from_loopback
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from hearth.actors.listeners.accept import ConnectionLimiter
-    from hearth.actors.listeners.peers import Certificate
+    from hearth.actors.listeners.accept import Certificate, ConnectionLimiter
     from hearth.errors import QueueFull
     from hearth.policy.principal import Principal
 

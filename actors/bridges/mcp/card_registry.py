@@ -25,7 +25,7 @@ from hearth.agentcard.validate import validate
 from hearth.audit.record import timestamp
 from hearth.errors import HearthError
 from hearth.policy.memory import unlimited
-from hearth.protocol.size import parsed_bytes
+from hearth.protocol.framing import parsed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -24,13 +24,12 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, MOST_NAME, Client, who
-from hearth.actors.bridges.mcp.retained import RetainedRequest
+from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, MOST_NAME, Client, RetainedRequest, who
 from hearth.actors.bridges.mcp.server import make_server
 from hearth.errors import InvalidRequest, QueueFull, RpcError
 from hearth.mcp.names import PATH
+from hearth.protocol.framing import TOO_MANY, has_more_values
 from hearth.protocol.jsonrpc import dump_error
-from hearth.protocol.size import TOO_MANY, has_more_values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

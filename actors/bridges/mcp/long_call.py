@@ -27,8 +27,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from hearth._util.exceptions import sole
-from hearth.actors.bridges.mcp.provider import as_mcp
-from hearth.actors.bridges.mcp.retained import retained
+from hearth.actors.bridges.mcp.provider import as_mcp, retained
 from hearth.actors.supervisor import contain
 from hearth.errors import HearthError, QueueFull
 from hearth.policy.memory import MCP_CALL_BYTES, SMALL_OUTCOME

@@ -17,8 +17,7 @@ import trio
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
-from hearth.actors.bridges.mcp.calls import submit
-from hearth.actors.bridges.mcp.consent import ConsentRequest
+from hearth.actors.bridges.mcp.calls import ConsentRequest, submit
 from hearth.actors.bridges.mcp.provider import McpRequest, Provider, no_resource
 from hearth.api import Step
 from hearth.errors import (

@@ -24,14 +24,13 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, Client, who
-from hearth.actors.bridges.mcp.server import make_server
-from hearth.actors.bridges.mcp.tools import all_offers
+from hearth.actors.bridges.mcp.server import all_offers, make_server
 from hearth.cli.common import Options, interruptible, standard
 from hearth.cli.connect import standard_streams
 from hearth.client.connection import connect
 from hearth.errors import CarrierError, ConfigError, MethodNotFound
 from hearth.policy.principal import Principal
-from hearth.protocol.size import MAX_VALUES, TOO_MANY, has_more_values
+from hearth.protocol.framing import MAX_VALUES, TOO_MANY, has_more_values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

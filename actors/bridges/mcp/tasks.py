@@ -21,8 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from hearth.actors.bridges.mcp.long_call import LEASE, CallChannel, LongCall, speak
-from hearth.actors.bridges.mcp.provider import Method, Provider
-from hearth.actors.bridges.mcp.retained import retained
+from hearth.actors.bridges.mcp.provider import Method, Provider, retained
 from hearth.errors import HearthError
 from hearth.mcp.names import PLAN, TASKS as EXTENSION
 

@@ -18,7 +18,7 @@ import orjson
 import trio
 
 from hearth.audit.verify import verify
-from hearth.cli import render
+from hearth.cli import common
 from hearth.cli.audit import record_line
 from hearth.cli.common import DONE, FAILED, Options, interruptible, standard
 from hearth.cli.demo.scenes import (
@@ -88,9 +88,9 @@ async def perform(stage: Stage, play: Play, *, as_json: bool, then: str) -> int:
         error = f"{stage.scenes[-1]['title']!r} was not done after {SCENE_LIMIT:g} s"
     took = time.monotonic() - began
     if as_json:
-        click.echo(render.compact({**stage.transcript(error), "seconds": round(took, 3)}))
+        click.echo(common.compact({**stage.transcript(error), "seconds": round(took, 3)}))
     elif error is not None:
-        click.echo(f"\nhearth: the demo has failed: {render.clean(error)}", err=True)
+        click.echo(f"\nhearth: the demo has failed: {common.clean(error)}", err=True)
     else:
         click.secho(f"\n{stage.claims} claims, each checked, in {took:.1f} s.", bold=True)
         click.echo(f"Next: `hearthd --board sim` in one terminal, `{then}` in another.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hearth._util.interpreter import python_module
+from hearth._util.python import python_module
 from hearth.api import TaskResult, step
 from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, DemoFolder, Stage
 from hearth.cli.tasks import event_line

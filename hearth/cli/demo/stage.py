@@ -21,8 +21,8 @@ import trio
 from attrs import frozen
 
 from hearth._util.exceptions import unwrapped
-from hearth._util.interpreter import python_module
-from hearth.cli import render
+from hearth._util.python import python_module
+from hearth.cli import common
 from hearth.errors import HearthError
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ class Stage:
         """Show something the moment it happens: an event, an answer, a record."""
         self.scenes[-1]["happened"].append(text)
         self._words += 4
-        self._show_happened(render.clean(text))
+        self._show_happened(common.clean(text))
 
     def claim(self, text: str, holds: bool, detail: str = "") -> None:
         """Claim something that has just been checked. Raises DemoFailed if it does not hold."""
         self.scenes[-1]["claims"].append({"claim": text, "holds": holds, "detail": detail})
         self._words += len(text.split())
-        self._show_claim(render.clean(text), render.clean(detail), holds=holds)
+        self._show_claim(common.clean(text), common.clean(detail), holds=holds)
         if not holds:
             raise DemoFailed(f"not so: {text}" + (f" ({detail})" if detail else ""))
 

@@ -43,7 +43,7 @@ TARGETS: dict[str, Target] = {
     "hcp": Target("HCP messages and session tokens", ("hearth.hcp", "hearth.protocol.jsonrpc"), 3000),
     "audit": Target("the audit log: verification and recovery", ("hearth.audit",), 4096),
     "mcp": Target("a tool's arguments, from tools/call to an accepted task", (
-        "hearth.actors.bridges.mcp.tools", "hearth.actors.bridges.mcp.tools", "hearth.actors.bridges.mcp.consent",
+        "hearth.actors.bridges.mcp.server", "hearth.actors.bridges.mcp.server", "hearth.actors.bridges.mcp.calls",
         "hearth.actors.admission",
         "hearth.mcp", "hearth.schema", "hearth.protocol.methods", "hearth.protocol.methods", "hearth.drivers.tools",
     ), 1500),

@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from hearth.actors.admission import Checks, PathsUnchecked, check as check_submission
-from hearth.actors.bridges.mcp.tools import HacpTools, PlanTool
+from hearth.actors.bridges.mcp.server import HacpTools, PlanTool
 from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.tools import build_tools
@@ -43,7 +43,7 @@ from ..mutation import json_of, parts
 if TYPE_CHECKING:
     import random
 
-    from hearth.actors.bridges.mcp.consent import ConsentRequest
+    from hearth.actors.bridges.mcp.calls import ConsentRequest
 
 _BOARD = open_board(load_profile("sim"))
 _REGISTRY = ToolRegistry(build_tools(_BOARD))

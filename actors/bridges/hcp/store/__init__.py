@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from hearth.audit.settings import Durability
+    from hearth.audit.log import Durability
     from hearth.hcp.messages import Artifact, State
 
 # --- Who does what is asked of the job store, in order, in one thread at a time: the actor behind `job_store`

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from hearth.audit.settings import Durability
+    from hearth.audit.log import Durability
 
 FILE: Final = "jobs.sqlite3"
 FORMER_FILE: Final = "book.sqlite3"

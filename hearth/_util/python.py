@@ -1,15 +1,22 @@
 """Entry points of vendors' packages, and the names of those packages in messages.
 
 It loads none of them: the operator names the ones to load, and the loading module checks what they are.
+
+The command line of a Python child process; hearth starts every process of this interpreter with it.
+
+A plain `python -m MODULE` puts the working directory in front of the standard library, and PYTHONPATH behind it: a
+`json.py` in another user's directory would run with the caller's rights. Here a child imports from the interpreter's
+own directories alone. See decision 0103.
 """
 
 from __future__ import annotations
 
+import site
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
 
 def vendors_points(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name. Imports no vendor's code."""
@@ -22,3 +29,12 @@ def vendors_points(group: str) -> dict[str, EntryPoint]:
 def package_of(point: EntryPoint) -> str:
     """Return the package of an entry point, as a message names it."""
     return f"the package {point.dist.name!r}" if point.dist is not None else f"the entry point {point.name!r}"
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """Return the argv that runs `module`, isolated from the working directory and from PYTHON* variables.
+
+    The user's own site-packages are read where this process reads them: hearth may be installed there.
+    """
+    isolation = ("-E", "-P") if site.ENABLE_USER_SITE else ("-I",)
+    return [sys.executable, *isolation, "-m", module, *arguments]
