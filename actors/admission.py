@@ -1,6 +1,10 @@
-"""What a session accepts: the way of a checked submission into the session's book, and the record of a refused one.
+"""Admission of a task.submit: its checks, the accepted task, and the record of a rejection.
 
-The checks of a submission stand first; when a task runs, and who hears of it, is the session's.
+The checks run in the order that the draft promises (draft §3.4, §12). The shape has been read before. Then, each over
+all steps before the next one: the tool exists, it is allowed, its args fit its schema, its effective risk is within the
+cap, its paths are within the guard, the rates of the session and of its principal permit it. The checks touch no
+hardware, so a rejected submission has had no effect, and change nothing but the rate buckets. They compute no hash of
+args, which only an accepted submission needs. The session decides when an accepted task runs and who follows it.
 """
 
 from __future__ import annotations
@@ -35,18 +39,12 @@ if TYPE_CHECKING:
     from hearth.schema import Validator
     from hearth.tools import PathGuard, PathUse, ToolRegistry
 
-# --- submission -------------------------------------------------------------------------------------------------------
-# The checks between a task.submit and an accepted task, in the order the wire promises (design §8; draft §3.4, §12).
-#
-# Shape has been read before; then, each over all steps before the next: the tool exists, it is allowed, its args fit
-# its schema, its effective risk is within the cap, its paths are within the guard, the rates of the session and of its
-# principal permit it. Pure but for the rate buckets. Nothing here touches hardware, so a refused submission has had no
-# effect, and nothing here hashes args, which only an accepted one is worth.
+# --- checks of a submission -------------------------------------------------------------------------------------------
 
 
 @frozen(eq=False)
 class Checks:
-    """What submissions are checked against, the same for all sessions of a runtime."""
+    """The tools, schemas, buses, paths and bounds that submissions are checked against, in all sessions."""
 
     registry: ToolRegistry
     validators: Mapping[str, Validator]
@@ -54,11 +52,11 @@ class Checks:
     paths: PathGuard
     max_steps: int
     known: Mapping[str, KnownMembers]
-    """The args that a tool's schema names, where it leaves no room for others."""
+    """The args that a tool's schema names, for tools whose schema allows no others."""
 
 
 class PathsUnchecked(Exception):
-    """Some path has to be looked up in a thread; the check is then made again with the answers."""
+    """Some paths must be checked in a thread first; the submission is then checked again with the verdicts."""
 
     def __init__(self, uses: list[PathUse]) -> None:
         super().__init__(uses)
@@ -68,10 +66,10 @@ class PathsUnchecked(Exception):
 def check(
     submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float, looked: PathVerdicts
 ) -> tuple[list[StepRun], dict[str, int]]:
-    """The steps of an acceptable submission, ready to run, and the tokens it took from the rate limits.
+    """Return the steps of an acceptable submission, ready to run, and the tokens it took from the rate limits, by tool.
 
     Raises InvalidParams, ToolNotFound, PermissionDenied or RateLimited; `data` names the step and the reason. Raises
-    PathsUnchecked for paths that are neither in `looked` nor at the kernel's hand.
+    PathsUnchecked for paths that are neither in `looked` nor can be checked without waiting for a disk.
     """
     specs = submit.steps
     if len(specs) > checks.max_steps:
@@ -93,14 +91,14 @@ def check(
     for index, step in enumerate(steps):
         for use in step.tool.paths(specs[index].args):
             try:
-                _look(use, submit, steps, checks.paths, looked)
+                _check_path(use, submit, steps, checks.paths, looked)
             except PermissionDenied as error:
                 raise _at_step(error, index, step.tool.name) from None
     return steps, _take_tokens(steps, rates, now)
 
 
-def _look(use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGuard, looked: PathVerdicts) -> None:
-    """Hold a path against the guard, without waiting for a disk. Raises PermissionDenied or PathsUnchecked."""
+def _check_path(use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGuard, looked: PathVerdicts) -> None:
+    """Check a path with the guard, without waiting for a disk. Raises PermissionDenied or PathsUnchecked."""
     if use in looked:
         denied = looked[use]
         if denied is not None:
@@ -111,7 +109,7 @@ def _look(use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGua
 
 
 def check_paths_blocking(uses: list[PathUse], paths: PathGuard) -> PathVerdicts:
-    """What the guard says of paths that the kernel does not have at hand; blocks for as long as a disk takes."""
+    """Return the guard's verdict on each path; blocks for as long as a disk takes."""
     looked: dict[PathUse, PermissionDenied | None] = {}
     for use in uses:
         try:
@@ -124,22 +122,22 @@ def check_paths_blocking(uses: list[PathUse], paths: PathGuard) -> PathVerdicts:
 
 
 def ignored_args(submit: TaskSubmit, checks: Checks, most: int) -> tuple[str, ...]:
-    """Where a submission's args have members that their tools' schemas do not name: the first of them."""
+    """Return JSON pointers to the first `most` members of args that the tools' schemas do not name."""
     unknown_members = chain.from_iterable(
-        _strangers(spec, checks, f"/task/steps/{index}/args") for index, spec in enumerate(submit.steps)
+        _unknown_members(spec, checks, f"/task/steps/{index}/args") for index, spec in enumerate(submit.steps)
     )
     return tuple([one.pointer for one in islice(unknown_members, most)])
 
 
-def _strangers(spec: StepSpec, checks: Checks, at: str) -> list[UnknownMember]:
+def _unknown_members(spec: StepSpec, checks: Checks, at: str) -> list[UnknownMember]:
     known = checks.known.get(spec.tool)
     return [] if known is None else known.unknown_members(spec.args, at)
 
 
 def _resolve(index: int, spec: StepSpec, checks: Checks, *, strict: bool) -> StepRun:
     """Check args against the tool's schema, and find the bus they name."""
-    if strict and (unknown_members := _strangers(spec, checks, "")):
-        # Before the schema, which would miss the member that is misspelt.
+    if strict and (unknown_members := _unknown_members(spec, checks, "")):
+        # Before the schema check, which would only report that the misspelt member is missing.
         raise _at_step(refusal(unknown_members, f"step {index} ({spec.tool}): "), index, spec.tool)
     validator = checks.validators[spec.tool]
     if not validator.accepts(spec.args):
@@ -175,7 +173,7 @@ def _denied(index: int, spec: StepSpec, reason: str) -> PermissionDenied:
 
 
 def _too_risky(index: int, spec: StepSpec, step: StepRun, cap: int) -> PermissionDenied:
-    """The refusal with the draft's reason, and a cure where other args of this tool would be within the cap."""
+    """Return the refusal with the draft's reason, and a cure if other args of this tool would be within the cap."""
     denied = _denied(index, spec, f"max_risk_level={cap} < tool={step.risk}")
     least = step.tool.least_risk
     if least <= cap:
@@ -192,11 +190,11 @@ def _at_step(error: RpcError, index: int, tool: str) -> RpcError:
 # --- admission --------------------------------------------------------------------------------------------------------
 
 REHEARSALS: Final = Rate(1000, 10)
-"""How often one principal may have a task rehearsed (`dry_run`)."""
+"""The rate of dry runs (`dry_run`) for one principal."""
 
 
 class Admission:
-    """One session's door for tasks."""
+    """The admission of one session's submissions: accepts them as tasks, or rejects and records them."""
 
     __slots__ = (
         "_account",
@@ -242,11 +240,11 @@ class Admission:
         on_end: Callable[[TaskActor], None],
         followers: int,
     ) -> TaskActor:
-        """A task that is in the book and ready to run; it answers `ask` when its submission is on record.
+        """Return a task that is registered and ready to run; it answers `ask` when its submission is on record.
 
-        So many `followers` will follow it, whoever asks. `now` is the present, and not when the submission came: its
-        paths may have been looked up for long. Raises RpcError for one that is refused, which is then on record, and
-        PathsUnchecked.
+        `followers` is the number of followers of the session, each of which will follow the task. `now` is the present
+        Trio time, not the time of the submission, whose paths may have taken long to check. Raises RpcError for a
+        rejected submission, after recording it, and PathsUnchecked.
         """
         try:
             steps, tokens = check(submit, self._checks, self._grant, self._rates, now, looked)
@@ -254,7 +252,7 @@ class Admission:
             try:
                 self._require_room(submit, steps, requester, followers)
                 if submit.constraints.dry_run:
-                    self._require_rehearsal(now)
+                    self._require_dry_run_rate(now)
             except RpcError:
                 self._rates.put_back(tokens, now)
                 raise
@@ -288,18 +286,18 @@ class Admission:
         self.name_ignored(ask, submit)
         self._task_registry.enter(task, submit)
         if submit.constraints.dry_run:
-            # It was allowed as the task itself would be, and does nothing that a rate bounds.
+            # A dry run passes the same checks as the task itself, but does nothing that a tool's rate bounds.
             self._rates.put_back(tokens, now)
         return task
 
     def name_ignored(self, ask: Request, submit: TaskSubmit) -> None:
-        """Let the answer to a submission name, beside what its params have, what its tools do not know."""
+        """Add to `ask.ignored`, which the answer names, the args that the submission's tools do not know."""
         ask.ignored += ignored_args(submit, self._checks, MOST_NAMED - len(ask.ignored))
 
     def permit(self, name: str, now: float) -> dict[str, Any]:
-        """The record of one use of a tool that the MCP bridge serves itself; it is to be written before the use.
+        """Return the record of one use of a tool that the MCP bridge serves itself; write it before the use.
 
-        Raises RpcError for one that is refused, which is then on record.
+        Raises RpcError for a use that is rejected, after recording it.
         """
         try:
             tool = check_use(name, self._grant, self._rates, now)
@@ -313,7 +311,7 @@ class Admission:
         return {"event": "mcp.use", "session_id": self._session_id, "principal": self._principal, "tool": name}
 
     def _require_room(self, submit: TaskSubmit, steps: Sequence[StepRun], requester: Requester, followers: int) -> None:
-        """Refuse what is well but cannot be served now: no room for it, no audit log, a bus known to be busy."""
+        """Raise RpcError for a valid submission that cannot be served now: no room, no audit log, a busy bus."""
         self._task_registry.check_room(submit, sum(cost_of(submit.intent, steps)) + FEED_BYTES * followers)
         failure = self._services.journal.failure
         if failure is not None and any(step.guarded for step in steps):
@@ -324,14 +322,14 @@ class Admission:
                 if busy is not None:
                     raise busy
 
-    def _require_rehearsal(self, now: float) -> None:
-        """Refuse a dry run that comes too soon: it uses up no tool's rate, and is two records in the log."""
+    def _require_dry_run_rate(self, now: float) -> None:
+        """Raise RateLimited for a dry run that comes too soon: it takes no tokens of a tool, but two audit records."""
         wait = self._services.rehearsals.take(self._principal, now)
         if wait:
             raise too_often("dry runs", REHEARSALS, wait)
 
     def _record_rejection(self, tools: Iterable[str], error: RpcError) -> None:
-        """A refusal is on record too, or counted; nobody waits for it, since nothing was done."""
+        """Record a rejection, or count it. No task waits for the record, because nothing was done."""
         if not self._services.refusals.admit("task.reject", self._principal, error.code):
             return
         record: dict[str, Any] = {

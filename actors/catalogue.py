@@ -1,7 +1,7 @@
-"""What a session is told of what it may do: tool.list, its capability flags, and the same for MCP (design §8).
+"""The tool catalogue: the answers to tool.list, the capability flags, and the same for MCP.
 
-Everything here follows from the registry and a grant, and is made once per policy entry. Who may call what is decided
-at submit, not here.
+Everything here follows from the tool registry and a grant, and is built once per policy entry. It decides nothing:
+`admission` checks each submission against the grant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ToolCatalogue:
-    """The answers for every grant there is. Raises ConfigError for two tools of one MCP name."""
+    """The tool lists of every grant. Raises ConfigError if two tools have the same MCP name."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class ToolCatalogue:
         self._mcp_tools: dict[str, tuple[int, bytes]] = {}
 
     def tool_list(self, grant: Grant) -> bytes:
-        """The tool.list result, as JSON."""
+        """Return the tool.list result, as JSON."""
         known = self._tool_lists.get(grant.policy)
         if known is None:
             known = self._tool_lists[grant.policy] = orjson.dumps({"tools": self._entries(grant)})
         return known
 
     def capabilities(self, grant: Grant) -> list[str]:
-        """The flags of what a session may really do (design §8)."""
+        """Return the capability flags of what a session may do, sorted."""
         usable = [
             tool
             for tool in self._registry.values()
@@ -62,11 +62,11 @@ class ToolCatalogue:
         return sorted(flags)
 
     def mcp_tools(self, grant: Grant) -> bytes:
-        """The mcp.tools result, as JSON."""
+        """Return the mcp.tools result, as JSON."""
         return self._mcp(grant)[1]
 
     def mcp_info(self, grant: Grant) -> dict[str, Any]:
-        """The mcp.info result."""
+        """Return the mcp.info result."""
         card = self._agent_card()
         return {
             "server": {"name": "hearth", "version": __version__},

@@ -1,8 +1,8 @@
-"""How actors talk: a `Mailbox` that an actor drains in batches, and a `Slot` that carries one answer back.
+"""Messages between actors: a `Mailbox` that an actor drains in batches, and a `Slot` that carries one answer back.
 
-A mailbox is a Trio memory channel with the two habits every actor here has: senders never wait (`post` is for queues
-that cannot be full by design: their bound is kept where requests enter), and the owner takes all that is there in one
-wake-up. A slot is filled once by the answering actor and awaited by one asker. Neither knows what it carries.
+A mailbox is a Trio memory channel with two rules. Senders never wait: `post` is for queues whose bound is kept where
+requests enter. The owner takes all messages that are there in one wake-up. A slot is filled once by the answering
+actor, and awaited by one task. Neither reads what it carries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Mailbox(Generic[T]):
         self._send, self._receive = trio.open_memory_channel[T](math.inf)
 
     def post(self, message: T) -> None:
-        """Leave a message and go on at once. Raises trio.BrokenResourceError when the owner has closed its mailbox."""
+        """Add a message without waiting. Raises trio.BrokenResourceError when the owner has closed its mailbox."""
         self._send.send_nowait(message)
 
     async def batch(self) -> list[T]:
@@ -42,7 +42,7 @@ class Mailbox(Generic[T]):
             return messages
 
     def drain(self) -> list[T]:
-        """All messages that are there, without waiting."""
+        """Return all messages that are there, without waiting."""
         messages: list[T] = []
         try:
             while True:
@@ -51,14 +51,14 @@ class Mailbox(Generic[T]):
             return messages
 
     def close(self) -> None:
-        """Refuse further messages, and lose those that are there: `drain` first."""
+        """Reject further messages, and drop those that are there; call `drain` first."""
         self._receive.close()
 
 
 class Slot(Generic[T]):
     """One answer, from the actor that fills it to the one task that awaits it.
 
-    `get` is a checkpoint only if the answer is not there yet: an asker whose answer came first goes straight on.
+    `get` is a checkpoint only if the answer is not there yet. At most one task may wait.
     """
 
     __slots__ = ("_error", "_task", "_value")
@@ -74,7 +74,7 @@ class Slot(Generic[T]):
         return self._value is not _EMPTY or self._error is not None
 
     def fill(self, value: T) -> None:
-        """Give the answer. A second answer is a bug and raises RuntimeError."""
+        """Store the answer and wake the waiting task. Raises RuntimeError for a second answer, which is a bug."""
         if self._value is not _EMPTY or self._error is not None:
             raise RuntimeError("this slot has been answered already")
         self._value = value
@@ -82,7 +82,7 @@ class Slot(Generic[T]):
             self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error, raised by `get`."""
+        """Store an error, which `get` raises, and wake the waiting task. Raises RuntimeError as `fill` does."""
         if self.filled:
             raise RuntimeError("this slot has been answered already")
         self._error = error
@@ -95,10 +95,10 @@ class Slot(Generic[T]):
         trio.lowlevel.reschedule(task)
 
     def abort(self) -> bool:
-        """Called when the asker is cancelled while waiting: True lets it go, False keeps it until the answer comes.
+        """Return True to let a waiting task that is cancelled go, False to keep it until the answer comes.
 
-        The plain slot lets go. A bus ticket overrides this: that one method is the whole of the rule that a transaction
-        which has begun is never interrupted.
+        The plain slot returns True. A bus ticket overrides this method: it is the whole of the rule that a transaction
+        which has begun is never interrupted (see `bus.queue`).
         """
         return True
 
@@ -110,12 +110,13 @@ class Slot(Generic[T]):
             try:
                 raise self._error
             finally:
-                # The traceback has this frame, and we have the error: only a collector would free the two.
+                # The error's traceback refers to this frame, and `self` to the error. Break the cycle here, because
+                # only the garbage collector would free it.
                 del self
         return self._value
 
     async def wait(self) -> None:
-        """Wait for the answer and leave it there."""
+        """Wait until the answer is there, without returning it."""
         if not self.filled:
             self._task = trio.lowlevel.current_task()
 

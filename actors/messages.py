@@ -1,7 +1,8 @@
-"""What is said to a session: requests with a way to answer them, and the few notices that are not requests.
+"""The types of messages to a session and to the job server.
 
-Only shapes, so that a connection, an embedded program and a test can all talk to a session without knowing
-it; and the shapes of what is said to the desk that takes whole jobs (HCP).
+A session receives requests, each with a way to answer it, and a few notices. The job server receives HCP messages and
+hcp.* calls. Only types, so that a connection, an embedded program and a test can all send them without importing the
+session.
 """
 
 from __future__ import annotations
@@ -21,85 +22,85 @@ if TYPE_CHECKING:
 
 
 PathVerdicts: TypeAlias = "Mapping[PathUse, PermissionDenied | None]"
-"""What the guard said of paths that had to be looked up in a thread."""
+"""The path guard's verdicts on paths that were checked in a thread: None if allowed, else the error."""
 
 
 class EventSink(Protocol):
-    """Whoever can be sent a task's events: a connection."""
+    """A receiver of task events, such as a connection's send queue."""
 
     @property
     def gone(self) -> bool:
-        """True when it will never read again."""
+        """True when the receiver will never read again."""
         ...
 
     def follow(self, log: EventLog, from_seq: int) -> None:
-        """Send the log's events, from its history on."""
+        """Send the events of a history from number `from_seq` on."""
 
     def unfollow(self, log: EventLog) -> None:
-        """Send no more of them."""
+        """Send no more events of a history."""
 
 
 class Request(Protocol):
-    """A request and the way to answer it, exactly once."""
+    """A request, and the way to answer it exactly once."""
 
     ignored: tuple[str, ...]
-    """Where something of it is ignored, as JSON pointers; its answer names them."""
+    """JSON pointers to the members of the request that are ignored; the answer names them."""
 
     @property
     def params(self) -> Params:
-        """What is asked."""
+        """The parameters, whose class names the method."""
         ...
 
     @property
     def follower(self) -> EventSink | None:
-        """Who is to be sent the events that are asked for."""
+        """The receiver of the events that the request subscribes to, or None."""
         ...
 
     def result(self, value: Any) -> None:
-        """Answer, with what is ignored."""
+        """Answer with a result, to which `ignored` is added."""
 
     def error(self, error: RpcError) -> None:
-        """Refuse."""
+        """Answer with an error."""
 
 
 class HcpRequest(Protocol):
-    """An HCP message that a caller has sent, and the way to answer it: once, by one of the three."""
+    """An HCP message that a caller has sent, and the way to answer it: one call of one of three methods."""
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """As received."""
+        """The message as received."""
         ...
 
     def answer(self, line: bytes) -> None:
-        """Send one message, a whole line, and no more."""
+        """Send one message, as one line with its LF."""
 
     def follow(self, message_log: History, from_seq: int) -> None:
-        """Send a session's messages from there on, until it ends or its caller does."""
+        """Send a session's messages from number `from_seq` on, until the session or the caller ends."""
 
     def done(self) -> None:
-        """Nothing is to be sent."""
+        """Settle the message without an answer."""
 
 
 class JobServer(Protocol):
-    """Where whole jobs are handed in: HCP messages, and the hcp.* methods, of any carrier."""
+    """The receiver of jobs: HCP messages and hcp.* methods, from any carrier."""
 
     def receive(self, principal: Principal, request: HcpRequest) -> None:
-        """Take a message; it is answered later. Never raises for anything a caller can send."""
+        """Take a message and answer it later. Never raises for anything a caller can send."""
 
     def call(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
         """Execute an hcp.* method. Raises RpcError, or answers `ask`."""
 
 
 class MessageSink(Protocol):
-    """Whoever can be sent the messages of an HCP session: a connection, or a program in this process."""
+    """A receiver of the messages of an HCP session: a connection, or a program in this process."""
 
     def follow(self, log: History, from_seq: int) -> None:
-        """Send a session's messages from there on."""
+        """Send a session's messages from number `from_seq` on."""
 
 
 @frozen(eq=False)
 class PathsChecked:
-    """A submission whose paths have been looked up in a thread: check it again."""
+    """A submission whose paths have been checked in a thread, to be checked again with these verdicts."""
 
     ask: Request
     submit: TaskSubmit
@@ -108,16 +109,17 @@ class PathsChecked:
 
 @frozen
 class CloseSession:
-    """Close the session, for this reason."""
+    """A notice to close the session, with the reason for its record."""
 
     reason: str
 
 
 @frozen(eq=False)
 class Disconnected:
-    """A follower's connection has ended.
+    """A notice that a follower's connection has ended.
 
-    `untold`: before the answer to session.open had left. `followed`: what it was being sent then, of any session.
+    `untold`: it ended before the answer to session.open was sent. `followed`: the histories that it followed then, of
+    any session.
     """
 
     follower: EventSink
@@ -126,7 +128,7 @@ class Disconnected:
 
 
 class TimerFired:
-    """Look again at what is due: a task has ended while the session winds up, or a deadline may have passed."""
+    """A notice to check what is due: a task has ended while the session winds up, or a deadline may have passed."""
 
 
 TIMER_FIRED = TimerFired()
@@ -135,7 +137,7 @@ Message: TypeAlias = "Request | PathsChecked | Notice"
 
 
 def refuse(message: Message, error: RpcError) -> None:
-    """Answer what wants an answer: the session has ended."""
+    """Answer a message with an error, if it expects an answer."""
     if isinstance(message, PathsChecked):
         message.ask.error(error)
     elif not isinstance(message, (CloseSession, Disconnected, TimerFired)):

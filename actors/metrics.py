@@ -1,10 +1,10 @@
-"""What has happened in a runtime since it was started, in plain numbers: always counted, whether or not anybody asks.
+"""Counters of a runtime since its start, always kept, in plain numbers.
 
-A tally lies with the journal, which everybody in the house has at hand. Each fact is counted once, by whoever owns it:
-steps and tasks by the journal as their records pass, requests by connections, events by histories and those who follow
-them. Names come from closed sets (methods, tools, statuses, symbols of errors, carriers), so it cannot grow with what
-clients send. It is made of plain dictionaries, because a Counter takes three times as long, and knows no format and no
-program that watches: `bridges.http.metrics` is one.
+The journal owns the `Metrics` object, because every actor can reach the journal. Each fact is counted once, by the
+component that owns it: records, steps and tasks by the journal, requests by connections, events by histories and send
+queues. Names come from closed sets (methods, tools, statuses, symbols of errors, carriers), so memory does not grow
+with what clients send. Plain dictionaries, because a Counter takes three times as long. This module knows no exposition
+format; `bridges.http.metrics` writes one.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LATENCY_BOUNDS: Final = (0.000_25, 0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)
-"""Seconds: the upper bounds, inclusive, of the classes that steps are counted in; the last class has none."""
+"""Seconds: the inclusive upper bounds of the histogram's classes; one more class has no bound."""
 
 
 class Latencies:
-    """How long the steps of one tool took."""
+    """A histogram of the durations of one tool's steps."""
 
     __slots__ = ("classes", "seconds")
 
     def __init__(self) -> None:
         self.classes = [0] * (len(LATENCY_BOUNDS) + 1)
-        """How many steps by class, not added up."""
+        """The number of steps in each class, not cumulative."""
         self.seconds = 0.0
-        """The sum."""
+        """The sum of all durations, in seconds."""
 
     def add(self, seconds: float) -> None:
-        """One more step."""
+        """Count one step."""
         self.classes[bisect_left(LATENCY_BOUNDS, seconds)] += 1
         self.seconds += seconds
 
 
 class Metrics:
-    """Counters that only grow, but for `connected`."""
+    """Counters that only grow, and the gauge `connected`."""
 
     __slots__ = (
         "connected",
@@ -59,28 +59,28 @@ class Metrics:
         self.requests: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Answered requests by method and outcome: "ok" or the symbol of an error."""
         self.refused_documents = 0
-        """Documents and members of batches that were answered without having become a request."""
+        """Documents and members of batches that were answered with an error before they became a request."""
         self.tasks: defaultdict[str, int] = defaultdict(int)
         """Tasks that have ended, by status."""
         self.steps: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Steps that have ended, by tool and status."""
         self.latencies: dict[str, Latencies] = {}
-        """By tool."""
+        """Durations of steps, by tool."""
         self.records: defaultdict[str, int] = defaultdict(int)
         """Audit records by event."""
         self.events: defaultdict[str, int] = defaultdict(int)
-        """Task events by phase, each once however many follow."""
+        """Task events by phase, each counted once for any number of subscribers."""
         self.sent = 0
-        """Task events that went to somebody who follows, once for each."""
+        """Task events that were sent, counted once for each subscriber."""
         self.skipped = 0
-        """Progress events that a follower was too slow for: they had given way to newer ones."""
+        """Progress events that a slow subscriber missed, because newer ones had replaced them."""
         self.connections: defaultdict[str, int] = defaultdict(int)
-        """Connections that were let in, by carrier."""
+        """Accepted connections, by carrier."""
         self.connected: defaultdict[str, int] = defaultdict(int)
-        """Those that are there."""
+        """Open connections, by carrier."""
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Count an audit record, and what it tells of."""
+        """Count an audit record, and the step or task whose end it reports."""
         event = record["event"]
         self.records[event] += 1
         status = record.get("status")

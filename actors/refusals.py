@@ -1,11 +1,11 @@
-"""How often refusals are put on record: one by one up to a rate for each principal, above it by their number.
+"""Records of refusals: one by one up to a rate for each principal, above it as a count.
 
-A refused request costs its caller nothing, so that a record for each would let any caller fill the disk. Above the
-rate, and while the log cannot be written, refusals are counted, by code. The counts become one `audit.refusals` record
-for each principal and event once in `INTERVAL_S`, and at the end of the runtime: every refusal is accounted for. A
-daemon that is killed loses the counts of the last interval.
+A refused request costs its caller nothing, so one record for each would let any caller fill the disk. Above the rate,
+and while the log cannot be written, refusals are counted by error code. Every `INTERVAL_S`, and at the end of the
+runtime, the counts become one `audit.refusals` record for each principal and event, so every refusal is accounted for.
+A daemon that is killed loses the counts of the last interval.
 
-Peers that could not prove who they are share one count for each carrier, because an attacker chooses its addresses.
+Peers that failed to authenticate share one count for each carrier, because an attacker chooses its addresses.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from hearth.actors.journal import Journal
 
 INTERVAL_S: Final = 60.0
-"""Seconds between two records of what was counted."""
-STRANGERS: Final = Rate(10, 60)
-"""How often the refusals of one address are recorded one by one: ten at once, then one in six seconds."""
-ALL_STRANGERS: Final = Rate(60, 60)
+"""Seconds between two records of the counts."""
+ADDRESS_RATE: Final = Rate(10, 60)
+"""The rate at which failed authentications of one address are recorded singly: ten at once, then one in 6 seconds."""
+TOTAL_RATE: Final = Rate(60, 60)
 """The same for all addresses together."""
 
 
 class _Key(NamedTuple):
-    """What is counted together: the event, and the principal or the carrier (None: all others)."""
+    """The key of a count: the event, and the principal or the carrier (None: all others)."""
 
     event: str
     field: str
@@ -55,13 +55,13 @@ class Refusals:
         self._rate = rate
         self._clock = clock
         self._buckets: dict[str, Buckets] = {}
-        self._addresses = Buckets(STRANGERS)
-        self._strangers = TokenBucket(ALL_STRANGERS)
+        self._addresses = Buckets(ADDRESS_RATE)
+        self._all_addresses = TokenBucket(TOTAL_RATE)
         self._counts: dict[_Key, _Count] = {}
         self._counted = trio.Event()
 
     def admit(self, event: str, principal: str, code: object) -> bool:
-        """Whether a refusal of this principal's is recorded by itself; if not, it has been counted. HOT: floods."""
+        """Return True if the caller is to record this refusal; otherwise count it. HOT: called in floods."""
         if self._journal.failure is None:
             buckets = self._buckets.get(event)
             if buckets is None:
@@ -72,12 +72,12 @@ class Refusals:
         return False
 
     def admit_unauthenticated(self, event: str, carrier: str, peer: str) -> bool:
-        """The same for a peer that could not prove who it is."""
+        """Do as `admit` for a peer that failed to authenticate."""
         now = trio.current_time()
         if (
             self._journal.failure is None
             and not self._addresses.take(f"{carrier} {peer}", now)
-            and not self._strangers.take(now)
+            and not self._all_addresses.take(now)
         ):
             return True
         self._count(_Key(event, "carrier", carrier), None)
@@ -95,7 +95,7 @@ class Refusals:
             found.codes[str(code)] += 1
 
     def flush(self) -> None:
-        """Record what has been counted."""
+        """Record the counts and reset them."""
         counts, self._counts = self._counts, {}
         for key, found in counts.items():
             record: dict[str, Any] = {"event": "audit.refusals", "of": key.event}
@@ -108,7 +108,7 @@ class Refusals:
             self._journal.post(record)
 
     async def run(self) -> None:
-        """Record, from time to time, what has been counted; while the log cannot be written it is counted on."""
+        """Record the counts every `INTERVAL_S`, until cancelled; while the log cannot be written, go on counting."""
         while True:
             await self._counted.wait()
             await trio.sleep(INTERVAL_S)

@@ -1,9 +1,13 @@
-"""The session actor: one authenticated context, its policy decision, its tasks (draft §3, §5; design §3, §8).
+"""The session actor: one authenticated context, its grant, its tasks (draft §3, §5).
 
-It alone owns the session's state: its tasks (`task_registry`), what it accepts (`admission`), its `Subscribers`, and
-how long it has been silent (`IdleTimer`). It takes one message at a time and never waits for a task, so that a request
-about one task is answered while others run. However it ends (closed, idle, silent, its client gone, shutdown, a crash),
-its tasks are cancelled, the outputs it drove go to their safe state, and the end is on record.
+It alone owns the session's state: its tasks (`task_registry`), the checks of submissions (`admission`), its
+`Subscribers`, and its `IdleTimer`. It handles one message at a time and never waits for a task, so a request about one
+task is answered while others run.
+
+States: opening (the record of session.open is written) -> serving -> winding up (`reason` is set; every further request
+is answered with SESSION_INVALID) -> over. However a session ends (closed, idle, no heartbeat, its client gone,
+shutdown, a crash), its tasks are cancelled, the outputs it drove go to their safe state, the end is recorded, and every
+request that it has received is answered.
 """
 
 from __future__ import annotations
@@ -62,9 +66,9 @@ if TYPE_CHECKING:
     from hearth.protocol.methods import SessionOpen
 
 CLOSED = "closed by the client"
-"""Why a session ended that its client has closed in good order, for its record."""
+"""The reason, in the audit record, of a session that its client has closed in good order."""
 TURN = 0.002
-"""Seconds of work on what has come together after which others get their turn: 256 large requests may take seconds."""
+"""Seconds of work on one batch of messages after which other tasks run: 256 large requests may take seconds."""
 
 
 @frozen(eq=False)
@@ -79,22 +83,22 @@ class SessionLimits:
 
 @frozen(eq=False)
 class SessionServices:
-    """What every session of a runtime works with."""
+    """The services that every session of a runtime uses."""
 
     tasks: TaskServices
     checks: Checks
     limits: SessionLimits
     manifests: ToolCatalogue
     wake_at: Callable[[str, float], None]
-    """Ask for a NUDGE at a time of Trio's clock."""
+    """Asks for a TIMER_FIRED at a time of Trio's clock."""
     forget: Callable[[Session], None]
-    """Take the session out of the directory: from then on nobody finds it."""
+    """Removes the session from the directory, so that no request finds it. Idempotent."""
     rates: PrincipalRates = field(factory=PrincipalRates)
-    """What each principal has used, over all its sessions."""
+    """The tokens that each principal has used, over all its sessions."""
 
 
 class Session:
-    """One session. Others know its `session_id`, its owner's `principal`, and `post`."""
+    """One session. Connections use only its `session_id`, its `principal`, `ended` and `post`."""
 
     __slots__ = (
         "_account",
@@ -124,7 +128,7 @@ class Session:
     def __init__(
         self, principal: str, grant: Grant, opening: SessionOpen, services: SessionServices, account: Account
     ) -> None:
-        """Raises QueueFull."""
+        """Make a session and charge its memory. Raises QueueFull."""
         self._account = account
         self._charged = SESSION_BYTES + text_bytes(
             opening.client_name, opening.client_version, opening.protocol_version
@@ -155,17 +159,17 @@ class Session:
         self._handling: Request | None = None
         self._closers: list[Request] = []
         self.reason: str | None = None
-        """Why it takes no more requests, from when it does not."""
+        """The reason why the session takes no more requests; None while it does."""
         self._nursery: trio.Nursery | None = None
         self._winding_up = False
         self._unrecorded = False
         self.end_recorded = False
-        """True once the record of the end has been handed to the journal."""
+        """True once the record of the end has been posted to the journal."""
         self.made_safe: list[Any] = []
-        """What went to its safe state last of all: for the record of a session that was torn down."""
+        """The reports of outputs that were made safe last, for the record of a session that was torn down."""
 
     def post(self, message: Message) -> None:
-        """Leave a message."""
+        """Add a message to the session's mailbox; never waits."""
         self._inbox.post(message)
 
     @property
@@ -176,7 +180,7 @@ class Session:
     # --- the actor ----------------------------------------------------------------------------------------------
 
     async def run(self, opener: Request) -> None:
-        """Open, serve until something ends the session, and leave nothing moving behind."""
+        """Open the session, serve until something ends it, cancel its tasks and make its outputs safe."""
         self._opener = opener.follower
         self._handling = opener
         try:
@@ -209,9 +213,9 @@ class Session:
                 refuse(message, SessionInvalid())
             for bus in self._services.checks.buses.values():
                 bus.driver.forget(self.session_id)
-            # Once more and whatever happened above: tasks that were still yielding may have driven outputs since.
+            # Once more, whatever happened above: tasks that were still yielding may have driven outputs since.
             with trio.CancelScope(shield=True):
-                # Waited for only if that is still to be recorded here; else their buses tell.
+                # Wait only if the outcome is still to be recorded here; else the buses record it.
                 grace = 0.0 if self.end_recorded else self._services.limits.close_grace
                 self.made_safe = await self._make_safe(trio.current_time() + grace)
 
@@ -231,11 +235,11 @@ class Session:
                 for message in messages:
                     self._take(message)
                     if trio.current_time() > until:
-                        # Shielded: what is in the batch has been taken and will be answered.
+                        # Shielded: the requests of this batch must be answered.
                         await trio.lowlevel.cancel_shielded_checkpoint()
                         until = trio.current_time() + TURN
             except BaseException:
-                # A bug, which the supervisor will contain once the tasks have yielded; nobody must wait for that.
+                # A bug, which the supervisor will contain once the tasks have yielded. Answer all requests before that.
                 self._services.forget(self)
                 if self._handling is not None:
                     handling, self._handling = self._handling, None
@@ -270,13 +274,13 @@ class Session:
             if message.follower is self._opener and self._opening.on_disconnect == "close":
                 self.reason = self.reason or "its client disconnected"
             elif message.untold and self._idle_timer.unbroken:
-                # Nobody will ever use it: clients that give up while they wait must not use up their principal's share.
+                # No client will use it. Clients that give up while they wait must not use up their principal's share.
                 self.reason = self.reason or "its client never learned of it"
         elif self.reason is None:
             self._check_idle()
 
     def _handle(self, ask: Request, looked: PathVerdicts) -> None:
-        """Execute one request; what a request does wrong is answered, never raised."""
+        """Execute one request. An RpcError is sent as its answer; anything else is a bug and is raised."""
         self._handling = ask
         params = ask.params
         try:
@@ -312,7 +316,7 @@ class Session:
             if first.waiting is None:
                 self._repeat(ask, submit, first, None)
             else:
-                # An answer says that the task is on record, also one to a repeat.
+                # A repeat, too, is answered only when the task is on record.
                 first.waiting.append(partial(self._repeat, ask, submit, first))
             return
         assert self._nursery is not None
@@ -337,7 +341,7 @@ class Session:
             ask.follower.follow(self._task_registry.log_of(first.task_id), 1)
 
     async def _look_up(self, ask: Request, submit: TaskSubmit, question: PathsUnchecked) -> None:
-        """Look paths up in a thread, because a disk may take its time, then have the submission checked again."""
+        """Check paths in a thread, because a disk may be slow; then have the submission checked again."""
         paths = self._services.checks.paths
         answer: PathsChecked | None = None
         with trio.CancelScope() as scope:
@@ -354,7 +358,7 @@ class Session:
                     ask.error(SessionInvalid())
 
     async def _permit(self, ask: Request, record: Mapping[str, Any]) -> None:
-        """Answer once the use is on record, so that none begins before; reads go on when the log cannot be written."""
+        """Answer once the use is on record, so that no use begins before; reads go on if the log cannot be written."""
         answer: RpcError | None = SessionInvalid()
         try:
             await self._services.tasks.journal.post(record).get()
@@ -375,7 +379,7 @@ class Session:
             self._inbox.post(TIMER_FIRED)
 
     def _check_idle(self) -> None:
-        """Close a session that has been silent for too long; otherwise ask to be woken when it would be."""
+        """Close a session that has been silent for too long; otherwise ask for a timer at the next deadline."""
         self.reason = self._idle_timer.too_long(trio.current_time(), followed=self._subscribers.listening)
         if self.reason is None:
             self._services.wake_at(self.session_id, self._idle_timer.until)
@@ -383,9 +387,9 @@ class Session:
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def _wind_up(self) -> None:
-        """Cancel what runs, wait a little for it to yield, make outputs safe, record the end, answer who asked.
+        """Cancel the tasks, wait for them, make outputs safe, record the end, answer session.close.
 
-        All of that together takes no longer than the grace, whatever the buses are doing.
+        Tasks and outputs together take no longer than `close_grace`, whatever the buses are doing.
         """
         self._winding_up = True
         until = trio.current_time() + self._services.limits.close_grace
@@ -400,7 +404,7 @@ class Session:
         yielding = len(self._task_registry.all_live())
         safe = await self._make_safe(until)
         self.end_recorded = True
-        # Of a session that began while the log could not be written, only outputs are more than reads.
+        # A session that began while the log could not be written has only read, unless it has driven outputs.
         minor = self._unrecorded and not safe
         await self._record(
             "session.close", minor=minor, reason=self.reason, yielding=yielding or None, safe=safe or None
@@ -410,17 +414,17 @@ class Session:
             ask.result({"ok": True, "yielding": yielding} if yielding else {"ok": True})
 
     async def _make_safe(self, until: float) -> list[Any]:
-        """Bring every output this session drove to its safe state; what was done, for the record.
+        """Bring every output that this session drove to its safe state; return the reports, for the audit log.
 
-        Once the end is on record, what becomes of them is for their buses to tell.
+        Once the end is on record, the buses record the outcome.
         """
         buses = self._services.checks.buses.values()
-        # A heartbeat is asked for where the end of the session, of whatever kind, has to stop something.
+        # A client asks for a heartbeat if any end of the session, also one in good order, must stop its outputs.
         hands_over = self.reason == CLOSED and self._opening.heartbeat_ms is None
         return await make_safe(buses, self.session_id, until, alone=self.end_recorded, hands_over=hands_over)
 
     async def _record(self, event: str, *, minor: bool, **members: Any) -> bool:
-        """Write a record about the session; False if it could not be written, which keeps nobody from reading."""
+        """Write a record about the session; return False if that fails, after which reads are still served."""
         record: Mapping[str, Any] = {
             "event": event,
             "session_id": self.session_id,
@@ -434,14 +438,16 @@ class Session:
         return True
 
 
-# --- How long a session has been silent, and whether that is too long (design §4, §8)
-#
-# Two clocks, and no timer of its own. The deadman counts requests only. The idle time-to-live also counts from the end
-# of the last subscription, because until then somebody was listening; a running task alone does not keep a session.
+# --- the idle timer
 
 
 class IdleTimer:
-    """Times are Trio's, in seconds; `heartbeat_ms` None: no deadman."""
+    """The deadlines of a silent session: the deadman (`heartbeat_ms`; None: no deadman) and the idle time-to-live.
+
+    The deadman counts requests only. The idle time-to-live also counts from the end of the last subscription. A running
+    task alone does not keep a session open. Times are Trio's, in seconds. It computes; `runtime.Timers` wakes the
+    session.
+    """
 
     __slots__ = ("_heartbeat_ms", "_opened_at", "_ttl", "followed_at", "heard_at", "until")
 
@@ -449,17 +455,17 @@ class IdleTimer:
         self._ttl = ttl
         self._heartbeat_ms = heartbeat_ms
         self._opened_at = self.heard_at = self.followed_at = now
-        """When somebody was last heard of, and when somebody was last known to listen."""
+        """The time of the last request, and the last time at which a subscriber was known."""
         self.until = now
-        """When to look again, as of the last look."""
+        """The time of the next check, set by `too_long`."""
 
     @property
     def unbroken(self) -> bool:
-        """True if nobody has been heard of since the session was opened."""
+        """True if no request has come since the session was opened."""
         return self.heard_at == self._opened_at
 
     def too_long(self, now: float, *, followed: bool) -> str | None:
-        """Why the session must be closed, or None; `followed`: somebody listens at this moment."""
+        """Return the reason why the session must be closed, or None. `followed`: there is a subscriber now."""
         heartbeat = self._heartbeat_ms
         due = self.heard_at + (self._ttl if heartbeat is None else heartbeat / 1000)
         if heartbeat is not None and now >= due:
@@ -473,14 +479,15 @@ class IdleTimer:
         return None
 
 
-# --- Who is told of a session's tasks: subscriptions to one task and to all of them, those to come included (draft §8)
-#
-# Owns the list of those who follow the whole session. Who follows one task is that task's log's business, and what is
-# sent to whom, and when, the follower's own.
+# --- subscriptions
 
 
 class Subscribers:
-    """One session's followers."""
+    """The subscriptions to a session's tasks (draft §8).
+
+    Owns the list of followers of the whole session, future tasks included. A task's event log owns its own list of
+    readers. The follower decides when events are sent.
+    """
 
     __slots__ = ("_account", "_followers", "_task_registry")
 
@@ -490,34 +497,34 @@ class Subscribers:
         self._followers: list[EventSink] = []
 
     def __len__(self) -> int:
-        """How many follow the whole session."""
+        """Return the number of followers of the whole session."""
         return len(self._followers)
 
     @property
     def listening(self) -> bool:
-        """True while anybody can be told of anything that still happens."""
+        """True while a connected follower follows the session or a live task of it."""
         return any(not follower.gone for follower in self._followers) or any(
             task.log.followed for task in self._task_registry.all_live()
         )
 
     def had(self, follower: EventSink, followed: Collection[History]) -> bool:
-        """Whether one that has gone, and was following these histories, followed the session or a task of it."""
+        """Return True if a follower that has gone, with these histories, followed the session or a task of it."""
         return any(other is follower for other in self._followers) or any(
             log in followed for log in self._task_registry.logs()
         )
 
     def follow(self, log: EventLog) -> None:
-        """A new task: let all who follow the session follow it."""
+        """Let all followers of the session follow a new task."""
         for follower in self._followers:
             if not follower.gone:
                 follower.follow(log, 1)
 
     def forget(self, follower: EventSink) -> None:
-        """A follower has gone, or wants no more of the session."""
+        """Remove a follower of the whole session."""
         self._followers = [other for other in self._followers if other is not follower]
 
     def subscribe(self, ask: Request, params: EventsSubscribe) -> None:
-        """Answer first, then send from the history on. Raises TaskNotFound, PermissionDenied, QueueFull."""
+        """Answer, then send the history and what follows. Raises TaskNotFound, PermissionDenied, QueueFull."""
         follower = ask.follower
         if follower is None:
             raise PermissionDenied("this carrier takes no notifications")
@@ -536,7 +543,7 @@ class Subscribers:
             follower.follow(log, 1)
 
     def unsubscribe(self, ask: Request, params: EventsUnsubscribe) -> None:
-        """Send no more, then answer. Raises TaskNotFound."""
+        """Send no more events, then answer. Raises TaskNotFound."""
         follower = ask.follower
         if follower is not None:
             if params.task_id is not None:

@@ -1,8 +1,8 @@
-"""Keeps actors' crashes where they happen.
+"""The supervisor: contains the crash of an actor, so that the other actors go on.
 
-Two rules, and no others: a session or task that crashes ends alone (`contain`), and a bus that crashes or cannot be
-opened is opened again with growing pauses (`keep_open`). This is the one place that catches every exception, because
-it is the place that answers for all of them: each is logged with its traceback and reported to the actor's owner.
+Two rules: a session or task that crashes ends alone (`contain`), and a bus that crashes or cannot be opened is opened
+again after growing pauses (`keep_open`). Only this module catches every exception. Each one is logged with its
+traceback and reported to the actor's owner. Cancellation is never contained.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ STABLE_AFTER = 60.0
 
 
 async def contain(name: str, actor: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]) -> None:
-    """Run an actor; if it raises, log it, tell `on_crash`, and return as if it had ended well."""
+    """Run an actor; if it raises, log the exception, call `on_crash` with it, and return.
+
+    Cancellation passes through. An actor that crashes while it is being cancelled has both done: `on_crash` and raise.
+    """
     try:
         await actor()
     except Exception as error:
@@ -40,14 +43,14 @@ async def contain(name: str, actor: Callable[[], Awaitable[None]], on_crash: Cal
         if crash is not None:
             log.error("%s crashed", name, exc_info=crash)
             on_crash(sole(crash))
-        raise rest or group from None  # it crashed while it was being cancelled: the one is ours to contain, not this
+        raise rest or group from None  # it crashed while it was being cancelled: the cancellation is not contained
 
 
 async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], None]) -> None:
     """Run a bus for as long as the runtime lives, opening it again after each failure.
 
-    `started` is called once: when the bus is open, or when its first attempt has failed, since a machine with one dead
-    adapter must still serve the others.
+    `started` is called when the bus is open, or when its first attempt has failed: a machine with one dead adapter must
+    still serve the others. It may be called again and must be idempotent.
     """
     pause = FIRST_PAUSE
     failures = 0
@@ -85,11 +88,11 @@ async def keep_open(bus: Bus, audit: Callable[..., None], started: Callable[[], 
 
 
 def _traced(error: BaseException) -> BaseException | None:
-    """What is logged with its traceback: a device that says no is not a crash."""
+    """Return the error to log with its traceback, or None: a device that cannot be used is not a crash."""
     return None if isinstance(sole(error), HearthError) else error
 
 
 def _describe(error: BaseException) -> str:
-    """One line for the log."""
+    """Return one line for the log."""
     error = sole(error)
     return f"cannot be used: {error}" if isinstance(error, HearthError) else f"crashed: {error!r}"

@@ -1,9 +1,9 @@
-"""A session's tasks: those that live, those that have ended, and the idempotency keys that stand for them.
+"""The task registry of a session: its live tasks, its ended tasks, and their idempotency keys.
 
-It belongs to one session and is as single-threaded as that. A task that ends is filed at once, since what it took while
-it lived is free from then on. Ended tasks are kept as the bytes of their last state, up to the
-history's bound, and give way where their principal's memory is needed; keys are never forgotten, because forgetting one
-could actuate twice. Everything here is charged to the principal's account: a task's whole cost before it is accepted.
+It belongs to one session and runs in the Trio thread only. An ended task is kept as the bytes of its last state, up to
+`max_history` tasks; older ones are dropped first, and earlier if their principal needs the memory. Keys are never
+dropped while the session lives, because a dropped key could move the hardware twice. Everything here is charged to the
+principal's account; a task's whole cost is charged before it is accepted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from hearth.protocol.methods import TaskSubmit
 
 Settled: TypeAlias = "Callable[[RpcError | None], None]"
-"""Is told that a submission is on record, or why it is not."""
+"""A callback: called with None when a submission is on record, or with the error that prevents it."""
 
 MAX_KEYS = 10_000
-"""Idempotency keys a session may use."""
+"""Idempotency keys that a session may use."""
 
 
 @define(slots=True, eq=False)
 class Finished:
-    """What is kept of a task that has ended. Implements `memory_budget.Droppable`."""
+    """A task that has ended, as its last snapshot and its history. Implements `policy.memory.Droppable`."""
 
     task_id: str
     status: str
@@ -50,14 +50,14 @@ class Finished:
 
 @define(slots=True, eq=False)
 class IdempotencyEntry:
-    """An idempotency key's first submission."""
+    """The first submission with an idempotency key."""
 
     task_id: str
     digest: bytes
     status: str
-    """How the task has ended, once it has."""
+    """QUEUED, or the terminal status once the task has ended."""
     waiting: list[Settled] | None = field(factory=list)
-    """Who repeats it before it is on record, and learns with it what became of it; None from then on."""
+    """Callbacks of repeats that came before the submission was on record; None once it is."""
 
 
 class TaskRegistry:
@@ -73,12 +73,12 @@ class TaskRegistry:
         self._history: dict[str, Finished] = {}
         self._keys: dict[str, IdempotencyEntry] = {}
         self._keyed: dict[str, IdempotencyEntry] = {}
-        """Of the live tasks, those that a key stands for."""
+        """The entries of live tasks that have a key, by task id."""
 
-    # --- coming and going ---------------------------------------------------------------------------------------
+    # --- adding and removing ------------------------------------------------------------------------------------
 
     def check_room(self, submit: TaskSubmit, cost: int) -> None:
-        """Refuse what there is no room for; `cost` is the memory that the task takes. Raises QueueFull."""
+        """Raise QueueFull if there is no room for a task that takes `cost` bytes of memory, or for its key."""
         if len(self._live) >= self._max_live:
             raise QueueFull(
                 f"Queue full: the session has {len(self._live)} live tasks",
@@ -89,17 +89,17 @@ class TaskRegistry:
         self._account.require(cost + _key_bytes(submit.idempotency_key))
 
     def enter(self, task: TaskActor, submit: TaskSubmit) -> None:
-        """A task has been accepted, and its cost charged."""
+        """Add an accepted task, whose cost has been charged."""
         self._live[task.task_id] = task
         self._account.add(_key_bytes(submit.idempotency_key))
         if submit.idempotency_key is not None:
-            remembered = IdempotencyEntry(task.task_id, digest(submit), "QUEUED")
-            self._keys[submit.idempotency_key] = self._keyed[task.task_id] = remembered
+            entry = IdempotencyEntry(task.task_id, digest(submit), "QUEUED")
+            self._keys[submit.idempotency_key] = self._keyed[task.task_id] = entry
 
     def settle_key(self, submit: TaskSubmit, error: RpcError | None) -> None:
-        """The submission is on record; or, with the error, it came to nothing: then its key stands for nothing.
+        """Note that a submission is on record, or, with `error`, that it failed: its key is then free again.
 
-        Those that repeated it meanwhile are told so, in the order in which they came.
+        The repeats that came in between are answered, in their order.
         """
         if submit.idempotency_key is None:
             return
@@ -112,7 +112,7 @@ class TaskRegistry:
             settled(error)
 
     def ended(self, task: TaskActor) -> None:
-        """Called by the task as its last act, in its own turn."""
+        """Move a task that has ended to the history; the task calls this last."""
         assert task.snapshot is not None
         del self._live[task.task_id]
         self._account.release(task.charged)
@@ -120,21 +120,21 @@ class TaskRegistry:
         self._history[task.task_id] = finished
         self._account.offer(finished)
         self._account.add(_ended_bytes(finished))
-        remembered = self._keyed.pop(task.task_id, None)
-        if remembered is not None:
-            remembered.status = task.status
+        entry = self._keyed.pop(task.task_id, None)
+        if entry is not None:
+            entry.status = task.status
         while len(self._history) > self._max_history:
             self.forget(next(iter(self._history)))
 
     def forget(self, task_id: str) -> None:
-        """Remember a task that has ended no longer. Its events stay charged for as long as somebody is sent them."""
+        """Drop an ended task. Its events stay charged while a send queue still holds them."""
         finished = self._history.pop(task_id)
         self._account.withdraw(finished)
         self._account.release(_ended_bytes(finished))
         finished.log.let_go()
 
     def close(self) -> None:
-        """The session has ended, and its tasks with it: let go of everything. Idempotent."""
+        """Drop everything, because the session and its tasks have ended. Idempotent."""
         for task_id in list(self._history):
             self.forget(task_id)
         for task in self._live.values():
@@ -148,7 +148,10 @@ class TaskRegistry:
     # --- looking up ---------------------------------------------------------------------------------------------
 
     def repeat(self, submit: TaskSubmit) -> IdempotencyEntry | None:
-        """What a submission repeats, or None if it is a new one. Raises InvalidParams if its key is another task's."""
+        """Return the first submission with this key, or None for a new one.
+
+        Raises InvalidParams if the key was used for another task.
+        """
         key = submit.idempotency_key
         known = None if key is None else self._keys.get(key)
         if known is None:
@@ -162,18 +165,21 @@ class TaskRegistry:
         return known
 
     def repeated(self, known: IdempotencyEntry) -> dict[str, Any]:
-        """The answer to a submission that repeats this one."""
+        """Return the answer to a submission that repeats this one."""
         live = self._live.get(known.task_id)
         status = known.status if live is None else live.status
         return {"task_id": known.task_id, "status": status, "repeated": True}
 
     def get(self, task_id: str) -> Any:
-        """The result of task.get. Raises TaskNotFound."""
+        """Return the result of task.get. Raises TaskNotFound."""
         finished = self._history.get(task_id)
         return self.live(task_id).describe() if finished is None else orjson.Fragment(finished.snapshot)
 
     def cancel(self, task_id: str) -> dict[str, Any]:
-        """Cancel a task; the result of task.cancel: a task that has ended says how. Raises TaskNotFound."""
+        """Cancel a task; return the result of task.cancel, with the status of a task that has ended.
+
+        Raises TaskNotFound.
+        """
         finished = self._history.get(task_id)
         if finished is not None:
             return {"task_id": task_id, "status": finished.status}
@@ -184,41 +190,41 @@ class TaskRegistry:
         return {"task_id": task_id, "status": "CANCELLING"}
 
     def live(self, task_id: str) -> TaskActor:
-        """A task that lives. Raises TaskNotFound."""
+        """Return a live task. Raises TaskNotFound."""
         task = self._live.get(task_id)
         if task is None:
             raise TaskNotFound(data={"task_id": task_id[:64]})
         return task
 
     def log_of(self, task_id: str) -> EventLog:
-        """A task's history. Raises TaskNotFound."""
+        """Return a task's event history. Raises TaskNotFound."""
         finished = self._history.get(task_id)
         return self.live(task_id).log if finished is None else finished.log
 
     def has(self, task_id: str) -> bool:
-        """True while the task lives or is remembered."""
+        """Return True while the task lives or is kept as ended."""
         return task_id in self._live or task_id in self._history
 
     def logs(self) -> Iterator[EventLog]:
-        """The histories of all tasks, oldest first."""
+        """Yield the event histories of all tasks, oldest first."""
         for finished in self._history.values():
             yield finished.log
         for task in self._live.values():
             yield task.log
 
     def all_live(self) -> list[TaskActor]:
-        """The tasks that live."""
+        """Return the live tasks."""
         return list(self._live.values())
 
 
 def digest(submit: TaskSubmit) -> bytes:
-    """What makes two submissions the same: intent, constraints, and the steps with their args as they were written.
+    """Return a digest that two submissions share if intent, constraints and steps, with their args, are the same.
 
-    The order of members and the white space between them do not count, but 1 and 1.0 are two (decision 0096).
+    The order of members and white space do not count, but 1 and 1.0 differ (docs/decisions/0096).
     """
     steps = [(step.tool, step.args) for step in submit.steps]
-    said = (submit.intent, repr(submit.constraints), steps)
-    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).digest()
+    parts = (submit.intent, repr(submit.constraints), steps)
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).digest()
 
 
 def _key_bytes(key: str | None) -> int:

@@ -1,11 +1,11 @@
-"""What a connection needs of the thing that carries its documents, and the one for stream sockets.
+"""The `Carrier` protocol, which moves a connection's documents, and its implementation for stream sockets.
 
-A carrier moves documents and knows nothing of what they say. Most are streams of bytes in which lines are found; some,
-such as a WebSocket, hand over each document whole. Whatever can go wrong between two ends comes out as `PeerGone`.
+A carrier does not read documents. Most carriers are byte streams in which the protocol finds lines; some, such as a
+WebSocket, deliver each document whole. Every failure between the two ends is raised as `PeerGone`.
 
-Trio streams on a direct socket, for protocol libraries to stand on, and the way back: a carrier on any Trio stream.
-
-It moves bytes and bounds how long a peer may take none of them; what they say, encrypted or framed, it does not know.
+This module also has Trio streams over a direct socket, on which protocol libraries are built, and a carrier over any
+Trio stream. It moves bytes and bounds the time in which a peer reads none of them. It does not know what the bytes
+mean, encrypted or framed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ RECEIVE_SIZE = 1 << 16
 
 
 class PeerGone(CarrierError):
-    """The other end closed, vanished, or does not read."""
+    """The peer closed the connection, vanished, or does not read."""
 
 
 class Unreadable(CarrierError):
-    """What the peer sent is no document, and can be answered as such: the connection goes on."""
+    """The peer sent data that is no document; it can be answered with an error, and the connection goes on."""
 
 
 class Carrier(Protocol):
@@ -37,17 +37,17 @@ class Carrier(Protocol):
 
     @property
     def whole_documents(self) -> bool:
-        """True where it frames by itself: what `receive` returns is one document, not a piece of a stream."""
+        """True if the carrier frames: `receive` returns one document, not a piece of a stream."""
         ...
 
     async def receive(self) -> bytes | None:
-        """Some bytes, or one document; None when the peer will send no more. Raises PeerGone or Unreadable."""
+        """Return some bytes, or one document; None when the peer will send no more. Raises PeerGone or Unreadable."""
         ...
 
     async def send(self, documents: Sequence[bytes]) -> None:
         """Send documents, each of which ends with its LF.
 
-        Raises PeerGone, also when the peer has taken nothing for too long.
+        Raises PeerGone, also when the peer has read nothing for too long.
         """
 
     async def aclose(self) -> None:
@@ -57,9 +57,9 @@ class Carrier(Protocol):
 class SocketCarrier:
     """A carrier over a connected, non-blocking stream socket.
 
-    It calls the socket directly and waits only when the kernel says so. Trio's own SocketStream adds a scheduling
-    round to every call that succeeds at once; here fairness is kept by the actors, each of which waits for its
-    mailbox between two pieces of work.
+    It calls the socket directly, and waits only when the kernel has no data or no room. Trio's own SocketStream adds a
+    scheduling round to every call that succeeds at once. Here the actors keep fairness: each one waits for its mailbox
+    between two pieces of work.
     """
 
     __slots__ = ("_send_timeout", "_socket")
@@ -74,7 +74,7 @@ class SocketCarrier:
     async def receive(self) -> bytes | None:
         """See Carrier."""
         while True:
-            # Waiting first: a request-and-answer peer has sent nothing yet, and a busy one loses nothing by it.
+            # Wait first: a peer that waits for answers has sent nothing yet, and for a busy one the wait is short.
             try:
                 await trio.lowlevel.wait_readable(self._socket)
                 return self._socket.recv(RECEIVE_SIZE) or None

@@ -87,7 +87,7 @@ def bound(row: str) -> list[float]:
         ("Records of refusals of one principal, of each kind", [Rate.parse(LIMITS.reject_rate).count]),
         (
             "Records of failed authentications",
-            [refusals.STRANGERS.count, 6, refusals.ALL_STRANGERS.count],
+            [refusals.ADDRESS_RATE.count, 6, refusals.TOTAL_RATE.count],
         ),
     ],
 )
