@@ -7,7 +7,7 @@ import pytest
 from support.card_server import hosting
 from support.cards import EXAMPLE
 
-from hearth.actors.bridges.http.app import PATH, routes
+from hearth.actors.bridges.http.app import PATH, card_routes as routes
 from hearth.agentcard.validate import validate
 
 OWN, PLAIN = "application/agentcard+json", "application/json"
