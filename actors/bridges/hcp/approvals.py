@@ -1,7 +1,7 @@
-"""Jobs that wait for a person: asked about, decided once, forgotten with the process (L3; decision 0077).
+"""Approvals: jobs that wait for a person's decision, which is made once and lost with the process (L3; decision 0077).
 
-It owns the questions that are open and their time. Who may decide is looked up by whoever calls; that nobody decides
-about a job of their own is seen to here.
+It owns the open questions and their time limits, and refuses a decision about one's own job. The caller checks the
+right to approve.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @frozen(kw_only=True)
 class Question:
-    """A job that waits for a person: what one needs to know to decide."""
+    """A question to a person about a job, with what is needed to decide."""
 
     principal: str
     message_id: str
     about: Mapping[str, Any]
-    """capability, capability_version, caller_id, intent, inputs, risk_level, data_classification …, as JSON."""
+    """JSON: capability, capability_version, caller_id, intent, inputs, risk_level, data_classification and more."""
     session_id: str | None = None
-    """Of a running job that asks; None where it is about the job as a whole."""
+    """The session of a running job that asks; None for a question about starting a job."""
 
 
 def question_of(approval: Approval, submit: TaskSubmit, principal: str, message_id: str) -> Question:
-    """What is asked about a job that has passed the gate."""
+    """Return the question about a job that has passed the gate."""
     capability = approval.capability
     about: dict[str, Any] = {
         "capability": capability.name,
@@ -53,7 +53,7 @@ def question_of(approval: Approval, submit: TaskSubmit, principal: str, message_
 
 @frozen
 class Decision:
-    """What a person said, and who that was."""
+    """A person's answer, and the person's principal (`by`)."""
 
     approved: bool
     by: str
@@ -71,7 +71,7 @@ class _Open:
 
 
 class Approvals:
-    """The open questions of one desk; times are epoch seconds."""
+    """The open questions of one job server; times are epoch seconds."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -79,7 +79,7 @@ class Approvals:
         self._closed = False
 
     async def ask(self, question: Question, now: float) -> Decision:
-        """Wait until somebody has decided. Raises Rejection: approval_timeout, or shutting_down."""
+        """Wait for a decision. Raises Rejection: approval_timeout, or shutting_down."""
         waiting = _Open(question, now, now + self._timeout_s)
         if not self._closed:
             self._open[waiting.approval_id] = waiting
@@ -97,7 +97,7 @@ class Approvals:
         raise Rejection("approval_timeout", reason, suggestion=cure)
 
     def pending(self, by: str) -> list[dict[str, Any]]:
-        """The open questions, the oldest first; `own`: those whose asker looks at them, who cannot decide them."""
+        """Return the open questions, the oldest first; `own` marks those that `by` asked and cannot decide."""
         return [
             {
                 "approval_id": waiting.approval_id,
@@ -112,12 +112,12 @@ class Approvals:
         ]
 
     def waiting(self, principal: str) -> list[dict[str, Any]]:
-        """The jobs of a principal's that wait to be approved, the newest first, as hcp.sessions shows them."""
+        """Return a principal's jobs that wait for approval, the newest first, as hcp.sessions shows them."""
         newest_first = (waiting for waiting in reversed(self._open.values()) if waiting.question.session_id is None)
         return [_entry_of(waiting) for waiting in newest_first if waiting.question.principal == principal]
 
     def decide(self, approval_id: str, *, approved: bool, by: str, reason: str | None) -> None:
-        """Answer a question. Raises InvalidParams where there is no such one, PermissionDenied for one's own."""
+        """Answer a question. Raises InvalidParams for an unknown question, PermissionDenied for the asker's own."""
         waiting = self._open.get(approval_id)
         if waiting is None or waiting.decision is not None:
             why = "no such approval is open: it was decided, timed out, or never asked for"
@@ -128,14 +128,14 @@ class Approvals:
         waiting.decided.set()
 
     def close(self) -> None:
-        """The daemon is ending: nobody will decide any more."""
+        """End every wait: the daemon is ending."""
         self._closed = True
         for waiting in self._open.values():
             waiting.decided.set()
 
 
 def _entry_of(waiting: _Open) -> dict[str, Any]:
-    """A job that has no session yet, with the members of one that has."""
+    """Return the entry of a job without a session, with the same members as one that has a session."""
     question, since = waiting.question, write_instant(waiting.submitted_at)
     about = ("capability", "capability_version", "caller_id", "intent", "risk_level", "data_classification")
     return {

@@ -1,9 +1,9 @@
-"""The artifacts of HCP's jobs: kept whole or not at all, read in slices, within bounds.
+"""The artifacts of HCP jobs: kept whole or not at all, read in slices, within bounds.
 
-Owns the order of things: a file is written before the job store knows it, and the job store forgets it before it is
-removed. So what the job store tells of is there, and what a kill leaves between the two is removed at the next start.
-The files are `ArtifactFiles`'. What an artifact is called and is, its size and checksum, and which ones give way when
-there is no room, is the job store's; who may read one is decided by whoever asks for it.
+It owns the order of writes: a file is written before the job store lists it, and the job store forgets it before it is
+removed. So a listed artifact has its file, and a file that a kill leaves in between is removed at the next start.
+`ArtifactFiles` owns the files. The job store owns an artifact's name, size and checksum, and chooses which ones are
+deleted when there is no room. The caller checks who may read one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @frozen
 class Slice:
-    """A part of an artifact; shorter than what was asked for only at its end."""
+    """A part of an artifact; shorter than requested only at the artifact's end."""
 
     artifact: Artifact
     offset: int
@@ -51,10 +51,10 @@ class Slice:
 
 
 class ArtifactStore:
-    """The artifacts of one book. `open` it once the job store is open; keep and read while the job store runs.
+    """The artifacts of one job store. `open` it once the job store is open; keep and read while the job store runs.
 
-    One artifact has at most `most_each` bytes, all together have `most_all`; past that the job store decides which give
-    way.
+    One artifact has at most `most_each` bytes, all together at most `most_all`; past that the job store chooses which
+    ones to delete.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class ArtifactStore:
         self._limiter = trio.CapacityLimiter(1)
 
     def open(self) -> list[str]:
-        """Make the directory, and remove what a run that was killed left in it; notes for a person, one line each.
+        """Make the directory and remove the leftovers of a killed run; return notes for the operator, one line each.
 
-        Blocking. Where the job store had to begin anew, what belongs to the former one is moved aside like that. Raises
+        Blocking. If the job store had to start empty, the artifacts of the damaged one are moved aside with it. Raises
         ConfigError.
         """
         try:
@@ -83,9 +83,9 @@ class ArtifactStore:
         return [] if note is None else [note]
 
     async def keep(self, session_id: str, name: str, file: str, type_: str, content: bytes) -> Artifact:
-        """Write an artifact of a session that the job store has. Once begun it is done, whatever is cancelled.
+        """Write an artifact of a session that the job store has. Once begun it is completed, even when cancelled.
 
-        With durability "fsync" it is on the disk when this returns. Raises StoreError, and then there is nothing of it.
+        With durability "fsync" it is on the disk when this returns. Raises StoreError; then nothing of it is left.
         """
         if not is_session(session_id) or not is_file(file):
             raise StoreError(f"an artifact cannot be called {file[:80]!r}: letters, digits, '.', '_', '-', 64 at most")
@@ -107,9 +107,9 @@ class ArtifactStore:
         return artifact
 
     async def read(self, uri: str, offset: int, length: int) -> Slice:
-        """Up to `length` bytes of an artifact from `offset` on; none past its end.
+        """Return up to `length` bytes of an artifact from `offset` on; none past its end.
 
-        The whole of it has been found to have its checksum, in this run and since the file last changed. Raises
+        The whole file's checksum is verified once in each run, and again after the file has changed. Raises
         NoSuchArtifact, StoreError.
         """
         try:
@@ -126,17 +126,17 @@ class ArtifactStore:
         await self._in_thread(self._files.remove_session, session_id)
 
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
-        """Do it in a thread; what the system refuses is a StoreError."""
+        """Run work in a thread. Raises StoreError for an OSError."""
         try:
             return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
         except OSError as error:
             raise StoreError(f"HCP artifacts {self._files.path}: {error.strerror}") from error
 
 
-# --- The files of artifacts: `artifacts/SESSION/FILE`, 0700 and 0600, each written beside its place and moved there
+# --- The files of artifacts: `artifacts/SESSION/FILE`, modes 0700 and 0600 -------------------------------------------
 #
-# Owns the directory and the bytes in it. No name leads out of it and no link in it is followed, whoever put it there: a
-# directory is opened by itself, and a file by its name in that. Blocking; raises OSError where the system refuses.
+# Each file is written under a temporary name and renamed. No name leads out of the directory and no link is followed: a
+# session's directory is opened by itself, and a file by its name in it. Blocking; raises OSError.
 
 _CHUNK: Final = 1 << 20
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -144,30 +144,30 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 _OLD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _Print: TypeAlias = tuple[int, int, int, int]
-"""By which a file is known not to have been changed: device, inode, size, time of the last write."""
+"""The fingerprint of an unchanged file: device, inode, size, time of the last write."""
 
 
 class StoreError(HearthError):
-    """An artifact cannot be kept or read; one line that says why."""
+    """An artifact cannot be kept or read; the message is one line with the reason."""
 
 
 class NoSuchArtifact(StoreError):
-    """There is none of that name, or none any more."""
+    """There is no artifact of that name, or none any more."""
 
 
 class ArtifactFiles:
-    """The directory at `path`. With `sync`, what is written is on the disk."""
+    """The directory at `path`. With `sync`, every write is on the disk when it returns."""
 
     def __init__(self, path: Path, *, sync: bool) -> None:
         self.path = path
         self._sync = sync
         self._sound: dict[tuple[str, str], _Print] = {}
-        """Files that have been found to have their checksum."""
+        """Files whose checksum has been verified."""
 
     def open(self, aside: str | None) -> str | None:
-        """Make the directory if there is none; with `aside`, rename one that is there, and return a note of it.
+        """Make the directory if there is none; with `aside`, rename an existing one and return a note about it.
 
-        Raises ConfigError if it is none of ours.
+        Raises ConfigError if the directory is not the daemon's own.
         """
         note = None
         if aside is not None:
@@ -185,7 +185,7 @@ class ArtifactFiles:
         return note
 
     def everything(self) -> set[tuple[str, str]]:
-        """Every (session_id, file) there is, drafts included; directories without any are removed on the way."""
+        """Return every (session_id, file) there is, drafts included; remove empty directories."""
         found: set[tuple[str, str]] = set()
         for path in self.path.iterdir():
             if is_session(path.name):
@@ -195,7 +195,7 @@ class ArtifactFiles:
         return found
 
     def write(self, session_id: str, file: str, content: bytes) -> str:
-        """Write a file that is not there yet; returns its checksum, "sha256:…". Raises StoreError, OSError."""
+        """Write a new file; return its checksum, "sha256:…". Raises StoreError, OSError."""
         with suppress(FileExistsError):
             self.path.joinpath(session_id).mkdir(mode=0o700)
         with self._within(session_id) as fd:
@@ -235,7 +235,7 @@ class ArtifactFiles:
             os.close(fd)
 
     def read(self, names: ArtifactUri, artifact: Artifact, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset` on, of a file that is found to be what the job store says.
+        """Return up to `length` bytes from `offset` on, of a file that matches the job store's size and checksum.
 
         Raises NoSuchArtifact, StoreError, OSError.
         """
@@ -246,13 +246,13 @@ class ArtifactFiles:
             raise NoSuchArtifact(f"the file of artifact {artifact.uri} is gone: {error.strerror}") from error
         try:
             size = self._must_be_sound(fd, names, artifact)
-            # Numbers as large as a caller likes are no offset for the system.
+            # A caller's numbers may be larger than any offset the system accepts.
             return os.pread(fd, min(length, size - offset), offset) if offset < size else b""
         finally:
             os.close(fd)
 
     def _must_be_sound(self, fd: int, names: ArtifactUri, artifact: Artifact) -> int:
-        """Its size, in bytes."""
+        """Return the file's size in bytes. Raises StoreError if its content is not the artifact's."""
         status = os.fstat(fd)
         key = names.session_id, names.file
         if self._sound.get(key) == _print(status):
@@ -269,7 +269,7 @@ class ArtifactFiles:
         return status.st_size
 
     def remove(self, files: Iterable[tuple[str, str]]) -> None:
-        """Remove files that may be there, and directories that have become empty. Raises OSError."""
+        """Remove files, if they exist, and directories that have become empty. Raises OSError."""
         for session_id, file in files:
             self._sound.pop((session_id, file), None)
             with suppress(FileNotFoundError), self._within(session_id) as fd:
@@ -277,7 +277,7 @@ class ArtifactFiles:
             self._remove_if_empty(session_id)
 
     def remove_session(self, session_id: str) -> None:
-        """Remove all files of a session, if it has some. Raises OSError."""
+        """Remove all files of a session. Raises OSError."""
         if not is_session(session_id):
             return
         with suppress(FileNotFoundError):
@@ -291,7 +291,7 @@ class ArtifactFiles:
 
     @contextmanager
     def _within(self, session_id: str) -> Iterator[int]:
-        """A session's directory, itself and no link to another."""
+        """Open a session's directory; a link in its place is not followed."""
         fd = os.open(self.path / session_id, _DIRECTORY)
         try:
             yield fd
@@ -300,7 +300,7 @@ class ArtifactFiles:
 
 
 def _names(directory: int) -> list[str]:
-    """What is in it; but for directories, which are not ours and stay."""
+    """Return the names in a directory; directories in it are not the daemon's, and are left alone."""
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
 

@@ -1,7 +1,6 @@
-"""What a capability function gets: `Job`, the face of an `Execution` (docs/capabilities.md has it for authors).
+"""`Job`: the interface that a capability function gets to its `Execution` (docs/capabilities.md is for authors).
 
-It owns the names, the defaults and the bounds of what a function can ask and say. How an operation is recorded and
-replayed is `execution`'s.
+It owns the names, the defaults and the bounds of the calls. `execution` owns how operations are recorded and replayed.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LONGEST_SLEEP: Final = 366 * 86_400.0
-"""Seconds of one sleep, at most."""
+"""Seconds of the longest sleep."""
 
 
 class Job:
-    """What a capability function gets: the operations that are recorded and replayed, and what it may say.
+    """The object that a capability function gets: recorded operations, and calls that report to the caller.
 
     Everything a function does with time, chance, hardware and people goes through here. See docs/capabilities.md.
     """
@@ -41,22 +40,22 @@ class Job:
         self.session_id = execution.session_id
         """The HCP session's id."""
         self.intent = execution.submit.intent
-        """What the caller wants it for, in the caller's words."""
+        """The purpose of the job, in the caller's words."""
         self.context: Mapping[str, Any] = execution.submit.context
-        """What else the caller said."""
+        """The caller's additional context."""
         self.started_at = datetime.fromtimestamp(started_at, UTC)
-        """When the job began; if it goes on from a checkpoint, when the first one did."""
+        """The start of the job; for a resumed one, the start of the first job of its chain."""
 
     # --- time -----------------------------------------------------------------------------------------------------
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from the job's start to the end of the last operation, as it is on record."""
+        """The seconds from the job's start to the end of the last operation, as recorded."""
         return BRANCH.get().elapsed_s
 
     @property
     def at(self) -> datetime:
-        """When the last operation ended, in UTC, as it is on record."""
+        """The time at which the last operation ended, in UTC, as recorded."""
         return self.started_at + timedelta(seconds=self.elapsed_s)
 
     async def now(self) -> datetime:
@@ -88,7 +87,7 @@ class Job:
     # --- work -----------------------------------------------------------------------------------------------------
 
     async def run(self, tool: str, /, **args: Any) -> dict[str, Any]:
-        """Have one step done, and return its result (as the tool's result_schema has it).
+        """Run one step, and return its result (as the tool's result_schema has it).
 
         Raises StepFailed, and OutcomeUnknown for a step that was under way when the daemon died.
         """
@@ -98,10 +97,10 @@ class Job:
     async def submit(
         self, steps: Sequence[Step], *, exclusive: bool = False, rollback_on_failure: bool = False
     ) -> list[dict[str, Any]]:
-        """Have several steps done as one task, and return their results. Raises as `run`.
+        """Run several steps as one task, and return their results. Raises as `run`.
 
-        `exclusive` takes all buses of its steps for the task's whole time; `rollback_on_failure` undoes what was done
-        if a step fails.
+        `exclusive` reserves all buses of its steps for the task's whole time; `rollback_on_failure` undoes the
+        completed steps if one fails.
         """
         if not steps:
             return []
@@ -156,11 +155,11 @@ class Job:
         if scope.cancelled_caught:
             await self.warn("clean-up took too long and was cut short", code="clean_up_cut_short")
 
-    # --- what is said ---------------------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------------------------
 
     @property
     def phase(self) -> str:
-        """The stage that the job is in, in the capability's own words."""
+        """The job's stage, in the capability's own words."""
         return self._execution.account.phase
 
     @phase.setter
@@ -170,7 +169,7 @@ class Job:
     async def report(
         self, progress: float | None = None, message: str = "", *, result_type: str = "progress", **data: Any
     ) -> None:
-        """Say how far the job is (0 to 1; told once a second and percent at most), and what it has found so far."""
+        """Report progress (0 to 1; sent once a second and percent at most), and intermediate results."""
         execution = self._execution
         if execution.history.replaying:
             return
@@ -184,16 +183,19 @@ class Job:
             )
 
     async def warn(self, message: str, *, code: str = "capability", **details: Any) -> None:
-        """Say something that is wrong and no failure; it is in the summary too."""
+        """Report a problem that is not a failure; it is in the summary too."""
         if not self._execution.history.replaying:
             await self._execution.warn(code, message, {"details": details} if details else {})
 
     def partial(self, **outputs: Any) -> None:
-        """Set outputs that are known already: a job that fails or is aborted tells them."""
+        """Set outputs that are known already: a job that fails or is aborted reports them."""
         self._execution.partial.update(outputs)
 
     def artifact(self, file: str, content: bytes | str, *, media_type: str, name: str | None = None) -> None:
-        """Leave a file behind, whatever the job's end; one of the same name is replaced. `name` is the file's stem."""
+        """Keep a file, whatever the job's end; one of the same name is replaced.
+
+        `name` is the file's stem by default.
+        """
         data = content.encode() if isinstance(content, str) else bytes(content)
         self._execution.leave(
             ArtifactFile(name=name or file.partition(".")[0], file=file, type=media_type, content=data)
@@ -210,7 +212,7 @@ class Job:
         y_label: str = "",
         name: str | None = None,
     ) -> None:
-        """Leave a plot of named series behind (PNG), drawn when the job has ended; a number may be missing (None)."""
+        """Keep a plot of named series (PNG), drawn when the job has ended; a number may be missing (None)."""
         request = {"series": dict(series), "x": x, "title": title, "x_label": x_label, "y_label": y_label}
         asked = {key: value for key, value in request.items() if value not in (None, "")}
         self._execution.leave(
@@ -218,7 +220,7 @@ class Job:
         )
 
     def watch(self, name: str, value: float) -> None:
-        """Hold a measured value against the limit of this name. Raises SafetyViolation."""
+        """Check a measured value against the limit of this name. Raises SafetyViolation."""
         violation = self._execution.capability.envelope.check_value(name, value)
         if violation is not None:
             raise SafetyViolation(name, violation.message)
@@ -226,7 +228,7 @@ class Job:
 
 @define(eq=False)
 class _Every:
-    """Even intervals. See Job.every."""
+    """An iterator over even intervals. See Job.every."""
 
     _execution: Execution
     _interval_s: float
@@ -252,7 +254,7 @@ class _Every:
 
 
 async def run_function(execution: Execution, job: Job, arguments: Mapping[str, Any]) -> Any:
-    """Run the capability's function in a branch of its own; what it returns."""
+    """Run the capability's function in a branch of its own, and return its result."""
     token = BRANCH.set(Branch())
     try:
         result = await execution.watched(execution.capability.function(job, **arguments))

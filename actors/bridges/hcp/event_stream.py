@@ -1,8 +1,8 @@
-"""The event stream of one HCP session: every message that its caller gets, numbered, stored, then sent, in this order.
+"""The event stream of one HCP session: every message is numbered, stored, then sent to its caller, in this order.
 
 It owns the session's state and the numbers of its events; nothing else writes to the session's message log. A message
-is in the job store before a caller gets it, out of reach of cancellation: what one caller has read, every later one
-reads. What happens is decided by the job.
+is in the job store before a caller gets it, and cancellation cannot come between the two: so what one caller has read,
+every later one reads too. The job decides what to report.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.store import JobStore
     from hearth.hcp.messages import EventType, State
 Said: TypeAlias = "tuple[EventType, Mapping[str, Any]] | Payload"
-"""An event by its type and its data, which gets its number here; or a payload that has none."""
+"""An event (type and data), which gets its number here; or a payload, which has none."""
 
 log = logging.getLogger("hearth.hcp")
 
 
 class EventWriter:
-    """One session's; `message_log` has its first line already."""
+    """The writer of one session's messages; `message_log` has its first line already."""
 
     def __init__(
         self,
@@ -47,40 +47,40 @@ class EventWriter:
         self.message_log = message_log
         self.state: State = state
         self.phase = phase
-        """Where the job is, by its plan's own names: goes into the job store with the next entry."""
+        """The job's phase, in its capability's own words; stored with the next entry."""
         self._job_store = job_store
         self._clock = clock
         self._sequence = sequence
         self._turn = trio.StrictFIFOLock()
 
     async def tell(self, *said: Said) -> None:
-        """Say these things. Raises JobStoreError, and they are not told."""
+        """Store and send messages. Raises JobStoreError; then none of them is sent."""
         async with self._uninterrupted():
             lines = self._lines(said)
             await self._job_store.append(self.session_id, lines, phase=self.phase, state=self.state)
             self.message_log.append(*lines)
 
     async def open(self, created: Mapping[str, Any], reason: str) -> None:
-        """The session is there and its work begins. Raises JobStoreError."""
+        """Report that the session exists and that its work begins. Raises JobStoreError."""
         self.state = "PENDING"
         await self.tell(("session_created", created), self._changed("RUNNING", reason))
 
     async def move(self, to: State, reason: str | None, *said: Said) -> None:
-        """Change the state and say so, then the rest. Raises JobStoreError."""
+        """Change the state and report it, then send the other messages. Raises JobStoreError."""
         await self.tell(self._changed(to, reason), *said)
 
     async def keep(self, number: int, outcome: dict[str, Any], *said: Said) -> None:
-        """Write down what an operation came to, with what is said of it. Raises JobStoreError."""
+        """Store an operation's outcome together with the messages about it. Raises JobStoreError."""
         async with self._uninterrupted():
             lines = self._lines(said)
             await self._job_store.record(self.session_id, number, outcome, lines, phase=self.phase)
             self.message_log.append(*lines)
 
     async def close(self, to: State, reason: str, *said: Said, closing: Mapping[str, Any] | None = None) -> None:
-        """The end: the state, what is said of it, and session_closed as the last line of all.
+        """End the session: its final state, the last messages, and session_closed as the last line.
 
-        It is told even where it cannot be written: whoever waits must not wait for ever. The next start then finds a
-        session without an end, and gives it one.
+        They are sent even if they cannot be stored, because a caller must not wait for ever. The next start then finds
+        a session without an end, and writes one.
         """
         async with self._uninterrupted():
             moved = [self._changed(to, reason)] if self.state != to else []
@@ -110,10 +110,10 @@ class EventWriter:
 
     @asynccontextmanager
     async def _uninterrupted(self) -> AsyncIterator[None]:
-        """Write one thing after the other, whatever state the surrounding task is in.
+        """Store and send one entry at a time, out of reach of cancellation.
 
-        Parts of a job that run side by side say things too, and numbers go with their order in the job store. A disk
-        that hangs, the store itself gives up.
+        Parts of a job that run side by side send messages too; the lock keeps the numbers in the order of the job
+        store. The shield cannot hang: the job store itself gives up on a disk that does not answer.
         """
         with trio.CancelScope(shield=True):
             async with self._turn:
@@ -121,6 +121,6 @@ class EventWriter:
                 try:
                     yield
                 except JobStoreError:
-                    # What was not told has no number.
+                    # A message that was not stored was not sent, so its number is free again.
                     self._sequence = sequence
                     raise

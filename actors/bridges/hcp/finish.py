@@ -1,7 +1,7 @@
-"""How a job ends: its files are kept, its outputs are held against what was promised, and the last messages are said.
+"""The end of a job: keep its files, check its outputs against what was declared, and write its last messages.
 
-It runs when the job's HACP session has closed, so that nothing moves any more when the caller reads that it is over.
-What a summary says has been counted or measured here or by the job; nothing is made up.
+It runs when the job's HACP session has closed: nothing moves any more when the caller reads that the job is over. Every
+figure of the summary was counted or measured, here or by the job.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import Artifact
 
 MOST_OUTPUT_BYTES: Final = 512 << 10
-"""Bytes of JSON that outputs may have: a message is one document, and what is larger belongs into an artifact (L1)."""
+"""Bytes of JSON of a job's outputs: a message is one document, and larger data belongs in an artifact (L1)."""
 MOST_WARNINGS: Final = 100
-"""How many a summary lists."""
+"""Warnings that a summary lists, at most."""
 DRAWING: Final = trio.CapacityLimiter(1)
-"""One plot is drawn at a time: there are more urgent things for a small machine's processor."""
+"""Draws one plot at a time: a small machine's processor has more urgent work."""
 
 AFTER_ABORT: Final = ("partial_outputs", "artifacts", "execution_summary")
-"""What session_closed has of an aborted job, beside L2's own members."""
+"""The members that session_closed has for an aborted job, beside those of L2."""
 
 
 class JobFinisher:
-    """The end of one job, which has stopped working."""
+    """The end of one job that has stopped working."""
 
     def __init__(self, job: RunningJob) -> None:
         self._job = job
@@ -50,7 +50,7 @@ class JobFinisher:
         self._partial: dict[str, Any] = {}
 
     async def run(self) -> None:
-        """Bring the session to its end, whatever the capability's own code does."""
+        """End the session, whatever the capability's own code does."""
         job = self._job
         name = f"HCP job {job.row.session_id}"
         if (execution := job.execution) is not None:
@@ -59,7 +59,7 @@ class JobFinisher:
             await contain(f"{name}: its files", partial(self._keep_files, execution), self._crashed)
         await contain(f"{name}: its end", self._write_end, self._crashed)
         if not job.account.message_log.ended:
-            # What could not be said: the outputs. That it failed can be.
+            # The partial outputs could not be written. Write at least that the job failed.
             self._partial = {}
             await self._write_end()
 
@@ -80,7 +80,7 @@ class JobFinisher:
             try:
                 content = artifact_file.content
                 if artifact_file.plot is not None:
-                    # Abandoned when cancelled: it has nothing but a picture to lose.
+                    # Abandoned when cancelled: only a picture is lost.
                     work = partial(draw, artifact_file.plot)
                     content = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=DRAWING)
                 await self._keep(artifact_file, content or b"")
@@ -96,7 +96,7 @@ class JobFinisher:
                     )
 
     async def _warn(self, code: str, message: str) -> None:
-        # What cannot be told now is in the summary all the same.
+        # A warning that cannot be sent now is still in the summary.
         with suppress(JobStoreError):
             await self._job.warn(code, message)
 
@@ -117,14 +117,14 @@ class JobFinisher:
             data_classification=job.row.data_classification,
         )
 
-    # --- what is said -------------------------------------------------------------------------------------------
+    # --- the last messages ------------------------------------------------------------------------------------------
 
     async def _write_end(self) -> None:
         job = self._job
         assert job.end is not None
         end = self._check_outputs(job.end)
         if job.account.state == "ABORTING":
-            # Whatever else happened while it was being stopped: L2 has no other way from there.
+            # Whatever else happened while it was being stopped: L2 has no other transition from ABORTING.
             end = evolve(end, state="ABORTED")
         done = summary(
             duration_s=job.duration_s,
@@ -168,7 +168,7 @@ class JobFinisher:
         if end.state == "FAILED":
             await job.account.close("FAILED", end.reason or end.error_code, failed)
         else:
-            # L4 has no message for the results of an aborted task: they go where it says that it is over.
+            # L4 has no message for the results of an aborted task: they go into session_closed.
             said = write_payload(failed)
             left = {name: said[name] for name in AFTER_ABORT if said.get(name)}
             await job.account.close("ABORTED", end.message or "aborted", closing=left)
@@ -188,5 +188,5 @@ class JobFinisher:
 
 
 def _within(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Partial outputs, unless they are too large for a message."""
+    """Return partial outputs, or none if they are too large for a message."""
     return dict(outputs) if len(orjson.dumps(outputs)) <= MOST_OUTPUT_BYTES else {}

@@ -1,8 +1,8 @@
-"""The messages of one HCP session as a history that any number of readers follow (L1, Stream Continuity; L2).
+"""The messages of one HCP session, as a history that any number of readers follow (L1, Stream Continuity; L2).
 
 It owns the lines, numbered from 1: task_accepted, the events, task_completed or task_failed, session_closed. A reader
-is the number of the line it wants next: a slow one delays no other, and a late one misses nothing. A line is in the job
-store before it is appended here.
+is the number of its next line: a slow reader delays no other, and a late one misses nothing. A line is in the job store
+before it is appended here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def sequence_of(line: bytes) -> int | None:
-    """The event's sequence on a line of ours; None for a message of another type."""
+    """Return the sequence of the event on a stored line; None for a message of another type."""
     message: Any = orjson.loads(line)
     if message["type"] != "event":
         return None
@@ -36,8 +36,8 @@ def sequence_of(line: bytes) -> int | None:
 class MessageLog(Retained):
     """A session's messages, each a whole line. Implements `events.History`.
 
-    While the session runs whoever runs it appends; one that has ended is made of what the job store has of it. It is
-    charged to `account`: while its job runs, and for as long as somebody who follows it has yet to be sent of it.
+    The writer of a running session appends; the log of an ended session is read from the job store. Its bytes are
+    charged to `account` while the job runs, and as long as a follower has lines yet to be sent.
     """
 
     __slots__ = ("__weakref__", "_lines", "_readers", "ended", "metrics")
@@ -54,7 +54,7 @@ class MessageLog(Retained):
         self._lines = list(lines)
         self.grow(_size(self._lines))
         if ended:
-            # Nobody keeps it but those who follow it.
+            # Only its followers keep it from here on.
             self.let_go()
         self._readers: dict[Reader, None] = {}
         self.ended = ended
@@ -63,11 +63,11 @@ class MessageLog(Retained):
 
     @property
     def last_seq(self) -> int:
-        """See History: the number of lines, whatever the sequence of the newest event is."""
+        """The number of lines (see History); the sequence of the newest event is smaller."""
         return len(self._lines)
 
     def append(self, *lines: bytes) -> None:
-        """Add messages, which are in the job store by now, and tell the readers. Raises RuntimeError after the end."""
+        """Add messages that are in the job store already, and notify the readers. Raises RuntimeError after `end`."""
         if self.ended:
             raise RuntimeError("this story has ended")
         self._lines += lines
@@ -75,10 +75,10 @@ class MessageLog(Retained):
         self._poke()
 
     def end(self) -> None:
-        """Nothing comes after what is there. Idempotent."""
+        """Mark the log as complete. Idempotent."""
         if not self.ended:
             self.ended = True
-            # Who has read everything learns of the end by looking once more.
+            # A reader that has read everything learns of the end by reading once more.
             self._poke()
             self._readers = {}
             self.let_go()
@@ -106,15 +106,15 @@ class MessageLog(Retained):
         return found, start + 1 + len(found)
 
     def index_of(self, sequence: int) -> int:
-        """The number of the line to go on from for who wants the events from `sequence` on.
+        """Return the number of the line from which a caller gets the events from `sequence` on.
 
-        It is the line after the last event before that one: so what stands between two events (task_completed) is not
-        missed by a caller who knows only which event it has seen last. 1 where there is no such event.
+        It is the line after the last earlier event. So a line between two events (task_completed) is not missed by a
+        caller that knows only the last event it has seen. 1 if there is no earlier event.
         """
         return bisect_left(range(len(self._lines)), sequence, key=self._due) + 1
 
     def _due(self, index: int) -> int:
-        """The sequence of the first event from there on; beyond all where there is none. It never falls."""
+        """Return the sequence of the first event from a line on, or sys.maxsize. It never falls, so bisect works."""
         for line in islice(self._lines, index, None):
             sequence = sequence_of(line)
             if sequence is not None:

@@ -1,7 +1,7 @@
-"""The hcp.* methods: what is asked about whole jobs beside HCP's own messages (hearth.protocol.methods).
+"""The hcp.* methods: questions about whole jobs, beside HCP's own messages (hearth.protocol.methods).
 
-Each is answered from what the desk and its book know, and for who may ask: a session, and what it left behind, is its
-principal's own; an artifact of class T1 or T2 is also for those who may use the capability that made it.
+Each is answered from the job table and the job store, within the caller's rights: a session and its messages belong to
+its principal; an artifact of class T1 or T2 can also be read by those that may use the capability that made it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from hearth.policy.principal import Principal
 
 MOST_SESSIONS: Final = 200
-"""Sessions in one answer, the newest."""
+"""Sessions in one answer, at most: the newest."""
 SHARED: Final = frozenset(("T1", "T2"))
-"""Classes whose artifacts others may read who may use the capability; the higher ones are their principal's alone."""
+"""Classes whose artifacts can be read by every principal that may use the capability; higher classes are private."""
 
 
 class Methods:
-    """The hcp.* methods over one table of jobs. `withdraw` takes back a task_submit that has not been accepted."""
+    """The hcp.* methods over one job table. `withdraw` takes back a task_submit that has not been accepted."""
 
     def __init__(self, jobs: JobTable, withdraw: Callable[[Principal, str, str | None], bool]) -> None:
         self._jobs = jobs
@@ -54,7 +54,7 @@ class Methods:
         self._reads = Buckets(jobs.services.rate)
 
     async def answer(self, principal: Principal, ask: Request, reader: MessageSink) -> None:
-        """Execute one, and answer it."""
+        """Run one method call and answer it."""
         params = ask.params
         try:
             allowed = self._allowed(principal)
@@ -133,7 +133,7 @@ class Methods:
                 "size": len(found.data),
                 "data_classification": row.data_classification,
             }
-            # It discloses something: unless that is on record, it is refused.
+            # Reading discloses data: without an audit record it is refused.
             await services.journal.post(record("hcp.artifact.read", read)).get()
         return {
             "name": artifact.name,
@@ -168,7 +168,7 @@ class Methods:
 
 
 def entry_of(row: SessionRow) -> dict[str, Any]:
-    """A session as hcp.sessions and hcp.attach show it."""
+    """Return a session as hcp.sessions and hcp.attach show it."""
     entry: dict[str, Any] = {
         "session_id": row.session_id,
         "message_id": row.message_id,

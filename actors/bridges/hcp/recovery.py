@@ -1,12 +1,7 @@
-"""The end of sessions whose daemon ended before them: said at the next start (L2, Recovery; L4, Task Failure).
+"""Recovery at start: ends the sessions whose daemon ended before them (L2, Recovery; L4, Task Failure).
 
-It says what the job store has: nothing is known of a step that was in flight. No job goes on by itself, since its
-caller may be gone: a caller resubmits with `last_checkpoint`.
-
-Resuming from a checkpoint: which one a submission names, whether it may, what is on record of it (L2, Recovery).
-
-A checkpoint belongs to its session's principal; another principal's is answered as an unknown one. A resumed job must
-be the same work: same capability, same version, same inputs.
+The final messages say what the job store has on record: the outcome of a step that was in flight is unknown. No job
+goes on by itself, since its caller may be gone; a caller resubmits with `last_checkpoint`.
 """
 
 from __future__ import annotations
@@ -47,7 +42,7 @@ log = logging.getLogger("hearth.hcp")
 
 
 async def recover(services: Services) -> None:
-    """Bring every session that has none to its end; one that cannot be written to now is left to the next start."""
+    """End every unfinished session. One whose end cannot be stored now is left to the next start."""
     for row in services.job_store.unfinished:
         try:
             await _end(services, row)
@@ -105,7 +100,7 @@ async def _end(services: Services, row: SessionRow) -> None:
         phase=row.phase,
     )
     if row.state == "PAUSED":
-        # L2 has no way from there to the end.
+        # L2 has no transition from PAUSED to an end.
         await account.move("RUNNING", "the daemon ended")
     if aborting:
         said = write_payload(failed)
@@ -117,7 +112,7 @@ async def _end(services: Services, row: SessionRow) -> None:
 
 
 def _measured(row: SessionRow, lines: list[bytes]) -> tuple[float, int, tuple[str, ...]]:
-    """For how long it is known to have run (seconds), its checkpoints, and what it was warned of: by its messages."""
+    """Return the known run time (seconds), the checkpoints made and the warnings, as the stored messages have them."""
     messages: list[dict[str, Any]] = [orjson.loads(line) for line in lines]
     newest = datetime.fromisoformat(messages[-1]["timestamp"]).timestamp() if messages else row.created_at
     events = [message["payload"] for message in messages if message["type"] == "event"]

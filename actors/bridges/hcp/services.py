@@ -1,6 +1,6 @@
-"""What every job of a desk works with, and the records that a job leaves in the audit log.
+"""The services that every job of a job server uses, and the audit records that a job writes.
 
-Values and one-line helpers only: who decides is the desk, what is done is the job's.
+Values and one-line helpers only. The job server decides; the job acts.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 
 class OpenSession(Protocol):
-    """Opens a HACP session of this principal, in which it may use these tools of those that it may use anyway.
+    """Open a HACP session of a principal, restricted to these tools out of those that the policy allows.
 
-    On the way out it is closed and its outputs are safe.
+    When the block ends, the session is closed and its outputs are in their safe state.
     """
 
     def __call__(
         self, principal: Principal, client_name: str, tools: frozenset[str]
     ) -> AbstractAsyncContextManager[Session]:
-        """Raises PermissionDenied, QueueFull or ShuttingDown."""
+        """Open the session. Raises PermissionDenied, QueueFull, ShuttingDown."""
         ...
 
 
 @frozen(kw_only=True, eq=False)
 class Services:
-    """The surroundings of a desk."""
+    """The services of one job server."""
 
     capabilities: Mapping[str, Capability]
     settings: HcpConfig
@@ -54,30 +54,30 @@ class Services:
     store: ArtifactStore
     open_session: OpenSession
     line_name: LineName
-    """The board's one spelling of a line."""
+    """Return the board's canonical spelling of a line."""
     port_name: PortName
-    """The board's one spelling of a serial port."""
+    """Return the board's canonical spelling of a serial port."""
     clock: Callable[[], float]
     """Epoch seconds."""
     idle_ttl_s: float
-    """How long a HACP session lives that nobody names."""
+    """Seconds after which a HACP session without requests ends."""
     memory: MemoryBudget
-    """What is kept for each principal."""
+    """The memory budget, per principal."""
     refusals: Refusals
-    """Which refusals are recorded one by one."""
+    """The limit on refusals that get an audit record of their own."""
     rate: Rate
-    """How often one principal may begin a job, and how often read an artifact whose reading is on record."""
+    """The rate at which one principal may begin jobs, and read artifacts whose reading is audited."""
 
     @property
     def abort_timeout(self) -> timedelta:
-        """How long ABORTING may last, as task_accepted says it."""
+        """Return the longest time in state ABORTING, as task_accepted announces it."""
         return timedelta(seconds=self.settings.abort_timeout_s)
 
     def audit(self, event: str, **members: Any) -> None:
-        """Record something that nobody waits for; members that are None are left out."""
+        """Post an audit record without waiting for it; members that are None are left out."""
         self.journal.post(record(event, members))
 
 
 def record(event: str, members: Mapping[str, Any]) -> dict[str, Any]:
-    """An audit record, without the members that are None."""
+    """Return an audit record without the members that are None."""
     return {"event": event, **{name: value for name, value in members.items() if value is not None}}

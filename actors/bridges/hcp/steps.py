@@ -1,7 +1,7 @@
-"""A job's steps, each handed in as a HACP task in the job's own HACP session.
+"""The steps of a job, each submitted as a HACP task in the job's own HACP session.
 
-It owns the way from tools and args to an `Outcome`. Cancelled, it asks the task to stop and then waits for it: a
-transaction that has begun finishes, and what it came to is not lost. It decides nothing about the job.
+It turns tools and args into an `Outcome`. On cancellation it asks the task to stop and then waits for it: a transaction
+that has begun finishes, and its outcome is not lost. It decides nothing about the job.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from hearth.api import Session, Step, StepResult, Task, TaskResult
 
 MOST_OUTCOME_BYTES: Final = 1 << 20
-"""Bytes of JSON that one operation may leave: it is kept as long as the session is."""
+"""Bytes of JSON of one operation's outcome: it is kept as long as its session."""
 MOST_INTENT: Final = 1000
-"""Characters of a HACP task's intent: the job's own, and the step's name."""
+"""Characters of a HACP task's intent: the step's name and the job's intent."""
 SHORTEST_PAUSE: Final = 0.05
-"""Seconds to wait at least where a rate limit says that it is too early."""
+"""Seconds to wait, at least, when a rate limit delays a step."""
 _NO_EFFECT: Final = {"effect": "none"}
 
 
 class StepsEnded(HearthError):
-    """No step can be done any more: the HACP session has ended, or the audit log cannot be written.
+    """No step can run any more: the HACP session has ended, or the audit log cannot be written.
 
-    `begun` is True if a step was under way, of which nothing is known.
+    `begun` is True if a step was under way; its outcome is unknown.
     """
 
     def __init__(self, message: str, *, audit: bool = False, begun: bool = False) -> None:
@@ -43,7 +43,10 @@ class StepsEnded(HearthError):
 
 
 class Steps:
-    """The steps of one job. `stopping` says that a step is about to be stopped, and until when it is waited for."""
+    """The steps of one job.
+
+    `stopping` is awaited before a step is stopped; it returns the time (Trio's clock) until which to wait for the step.
+    """
 
     def __init__(
         self,
@@ -66,19 +69,19 @@ class Steps:
         self._stopping = stopping
         self._throttled = throttled
         self.begun = 0
-        """Steps that were handed in."""
+        """Steps that were submitted."""
         self._was_throttled = False
         self._patience = trio.CancelScope()
 
     def hurry(self, until: float) -> None:
-        """Wait for a step that is being stopped no longer than until this time of Trio's clock."""
+        """Wait for a step that is being stopped no longer than until this time (Trio's clock)."""
         self._patience.deadline = min(self._patience.deadline, until)
 
     async def do(self, name: str, steps: Sequence[Step], **constraints: Any) -> Outcome:
-        """Have steps done as one task. Raises StepsEnded.
+        """Run steps as one task. Raises StepsEnded.
 
-        The value of one step is its result, of several the list of their results. Cancelled, it still returns what is
-        known ("unknown" where nothing is), and the cancellation comes at the next checkpoint.
+        The value of one step is its result; of several, the list of their results. When cancelled it still returns the
+        known outcome ("unknown" if there is none); the cancellation is raised at the next checkpoint.
         """
         try:
             task = await self._submit(name, steps, constraints)
@@ -87,7 +90,7 @@ class Steps:
         except AuditUnavailable as error:
             raise StepsEnded(error.message, audit=True) from None
         except trio.Cancelled:
-            # It was waiting for its turn under a rate limit: nothing was handed in.
+            # It was waiting for its turn under a rate limit: nothing was submitted.
             return self._failed("cancelled", None, _NO_EFFECT)
         except RpcError as error:
             self.begun += len(steps)
@@ -100,16 +103,16 @@ class Steps:
         except RpcError as error:
             raise StepsEnded(error.message, begun=True) from None
         if done.status == "CANCELLED" and not _all_done(done):
-            # Nothing here asked for it.
+            # This job did not ask for it: the session has ended.
             raise StepsEnded(done.error or "the HACP session has ended", begun=_began(done))
         return self._outcome(done)
 
     async def _submit(self, name: str, steps: Sequence[Step], constraints: Mapping[str, Any]) -> Task:
-        """Hand the task in; where a rate limit says that it is too early, come back when it says."""
+        """Submit the task; when a rate limit delays it, submit it again at the time the limit names."""
         while True:
             pause = 0.0
             remaining_ms = max(1.0, math.ceil((self._deadline() - trio.current_time()) * 1000))
-            # Shielded: a submission that is not waited for could be done without a record of it here.
+            # Shielded: a submission that is not awaited could run without a record of it here.
             with trio.CancelScope(shield=True):
                 try:
                     return await self._session.submit(
@@ -128,7 +131,7 @@ class Steps:
             await trio.sleep(max(pause, SHORTEST_PAUSE))
 
     async def _stop(self, task: Task) -> Outcome:
-        """Ask the task to stop and wait for it; what it came to."""
+        """Ask the task to stop, wait for it, and return its outcome."""
         with trio.CancelScope(shield=True):
             self.hurry(await self._stopping())
         self._patience.shield = True
@@ -156,7 +159,7 @@ class Steps:
             (0, None),
         )
         if step is None:
-            # What fails a task and none of its steps is its time limit.
+            # A task that failed without a failed step ran into its time limit.
             failed = self._failed(done.error or done.status, TimedOut.code, {"effect": "unknown"})
         else:
             failed = self._failed(step.error or "failed", step.error_code, step.error_data)
@@ -171,15 +174,15 @@ class Steps:
 
 
 def _all_done(done: TaskResult) -> bool:
-    """Look whether every step was done, whatever the task's end: it may have been cancelled after the last of them."""
+    """Return True if every step succeeded, whatever the task's end: it may have been cancelled after the last step."""
     return bool(done.steps) and all(step.status == "SUCCESS" for step in done.steps)
 
 
 def _began(done: TaskResult) -> bool:
-    """Look whether any step of a task began."""
+    """Return True if any step of a task began."""
     return any(step.status != "CANCELLED" for step in done.steps)
 
 
 def _drove(steps: Sequence[StepResult]) -> bool:
-    """Look whether a step was done and not rolled back."""
+    """Return True if a step was done and not rolled back."""
     return any(step.status == "SUCCESS" and not step.rolled_back for step in steps)
