@@ -64,12 +64,12 @@ class Job:
         return datetime.fromisoformat(text)
 
     async def random(self) -> float:
-        """Return a random number from 0 up to 1; the same one when the function is replayed. Not for secrets."""
+        """Return a random number, 0 <= x < 1; the same one when the function is replayed. Not for secrets."""
         number: float = await self._execution.value("random", random.random)
         return number
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, counted from the end of the last operation: what passed while the daemon was down counts too."""
+        """Wait this long from the end of the last operation; time in which the daemon was down counts too."""
         if not 0 <= seconds <= LONGEST_SLEEP:
             raise ValueError(f"job.sleep takes 0 to {LONGEST_SLEEP:g} seconds, got {seconds!r}")
         await self._execution.sleep_until("sleep", seconds, self.elapsed_s + seconds)
@@ -77,8 +77,8 @@ class Job:
     def every(self, interval_s: float, count: int | None = None) -> AsyncIterator[int]:
         """Iterate over 1, 2, … `count` (without one, for ever) at even intervals, the first at once.
 
-        A round that takes longer than the interval is followed by the next at once; what was missed by more than one
-        interval, as while the daemon was down, is not made up for.
+        A round that takes longer than the interval is followed by the next at once. Rounds missed by more than one
+        interval, as while the daemon was down, are skipped.
         """
         if not 0 <= interval_s <= LONGEST_SLEEP:
             raise ValueError(f"job.every takes an interval of 0 to {LONGEST_SLEEP:g} seconds, got {interval_s!r}")
@@ -117,7 +117,7 @@ class Job:
         return await self._execution.gather(parts)
 
     async def retry(self, part: Callable[[], Awaitable[T]], *, times: int = 2, after_s: float = 0.0) -> T:
-        """Run a part, and again, up to so many more times, if a step of it fails in a way that may pass."""
+        """Run a part, and repeat it up to `times` times if a step of it fails for a reason that may pass."""
         while True:
             try:
                 return await part()
@@ -130,15 +130,15 @@ class Job:
                 await self.sleep(after_s)
 
     async def ask_person(self, question: str) -> Answer:
-        """Ask someone who may approve jobs, and not one's own; no answer within approval_timeout_s is a no."""
+        """Ask a person with the right to approve jobs, other than the caller; no answer in approval_timeout_s is a no."""
         return await self._execution.ask(question)
 
     @asynccontextmanager
     async def clean_up(self) -> AsyncIterator[None]:
-        """Allow steps in a `finally` block, also of a job that is being stopped.
+        """Allow steps in a `finally` block, also in a job that is being stopped.
 
-        They may use the tools that the capability declares as `clean_up`, for `clean_up_duration`, of a job that is
-        being stopped also no longer than the daemon waits for it.
+        The steps may use the tools that the capability declares as `clean_up`, for `clean_up_duration`; in a job that
+        is being stopped, no longer than the daemon waits for it.
         """
         execution, branch = self._execution, BRANCH.get()
         deadline = trio.current_time() + execution.capability.clean_up_s

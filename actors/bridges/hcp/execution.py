@@ -1,30 +1,30 @@
-"""The execution of a capability function: its operations, each done once and written down, or replayed (decision 0107).
+"""The execution of a capability function: each operation is done once and recorded, or replayed (decision 0107).
 
 `Execution` stands behind the `Job` that a function gets (`capability_api`). Theory of operation:
 
-- Every operation goes through `Execution.perform`. It takes the next position of the branch that asks (a context
-  variable says which branch that is: the function's own, or a part of a gather), asks the `History` for what is on
-  record, and otherwise has the operation done and writes its outcome down before it returns.
-- A step that may have an effect (effective risk above 0) is noted as begun before it is handed in. The note goes when
-  the outcome is written. What a crash leaves is a note without an outcome: an unknown one.
-- A step that failed without any effect is written down only once the function goes on: as the last thing of a job that
-  fails, it may be tried again by whoever goes on from the last checkpoint.
-- When a part of a gather fails, the others are cancelled, and what they had not come to is never done: replayed, a part
-  that has no more on record waits until the others have come to where they were (`_caught_up`). What a part had done
-  when it had been cancelled already is on record as missed: replayed, the part waits there to be cancelled again.
-- Cancellation (abort, max_duration, the daemon's end, a failed neighbour in a gather) reaches the function as Trio's. A
-  step in flight is stopped cooperatively, and what it came to is written down first. In the `finally` blocks of a job
-  that is ending, `Job.clean_up` allows some more steps: those are no part of the function's course, so they are not
+- Every operation goes through `Execution.perform`. It takes the next position of the branch that asks, and looks it up
+  in the `ReplayHistory`. If there is no record, it runs the operation and stores its outcome before it returns. A
+  context variable holds the branch: the function's own, or that of a part of a gather.
+- A step that may have an effect (effective risk above 0) is noted as begun before it is submitted. Storing its outcome
+  removes the note. So a note without an outcome, which a crash leaves, means an unknown outcome.
+- A step that failed without any effect is stored only once the function goes on. If it is the last step of a job that
+  fails, a job that resumes from the last checkpoint can try it again.
+- When a part of a gather fails, the others are cancelled, and the operations they had not reached are never done. So in
+  a replay, a part without further records waits until the other parts have reached their recorded positions
+  (`_caught_up`). An operation that a part had completed when it was cancelled already is recorded as missed. In a
+  replay, the part waits there to be cancelled again.
+- Cancellation (abort, max_duration, the daemon's end, a failed sibling in a gather) reaches the function as Trio's. A
+  step in flight is stopped cooperatively, and its outcome is stored first. In the `finally` blocks of a job that is
+  ending, `Job.clean_up` allows more steps. Those are not part of the function's normal course, so they are not
   recorded.
-- What makes every further operation pointless (the job store or the HACP session is gone, a replay that does not match)
-  is remembered as `fatal`, whatever the function does with the exception.
+- An error after which no operation can succeed (the job store or the HACP session is gone, or a replay does not match)
+  is kept in `fatal`, whatever the function does with the exception.
 
-Code that holds the event loop: found out, and reported with the name of who does it.
-
-A capability's function is somebody's Python on the daemon's one event loop: while it computes, nothing else is served.
-`Watch.over` measures each stretch between two awaits. A stretch that is long is reported when it ends; one that does
-not end is reported while it lasts, by a thread, with the line that it is at: the last thing in the log before a service
-manager ends the daemon. It stops nothing: Python cannot.
+`LimitWatch` reports code that holds the event loop. A capability's function is third-party Python on the daemon's one
+event loop: while it computes, the daemon serves no other task. `LimitWatch.over` measures each stretch between two
+awaits. A long stretch is reported when it ends. A thread reports one that does not end, with the line that it is at;
+that is the last log entry before a service manager ends the daemon. The watch cannot stop the code: Python has no means
+for it.
 """
 
 from __future__ import annotations
@@ -80,33 +80,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_TOLD_BYTES: Final = 256 << 10
-"""Bytes of JSON in one event of a function's."""
+"""Bytes of JSON in one event of a function."""
 MOST_FILES: Final = 64
-"""Artifacts of one job."""
+"""Artifacts of one job, at most."""
 REPLAY_PATIENCE: Final = 1.0
-"""Seconds for which a part waits for another one that has outcomes on record and does not ask for them."""
+"""Seconds that a part waits, in a replay, for another part that has recorded outcomes and does not ask for them."""
 OPERATIONS_PER_STEP: Final = 4
-"""How many operations a job may have for each step that it may do: sleeps, times and numbers are kept as well."""
+"""Operations that a job may have for each step that it may do: sleeps, times and numbers are recorded as well."""
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 @frozen(kw_only=True)
 class ArtifactFile:
-    """A file that a job leaves behind: its content, or what a plot of it is drawn from."""
+    """A file that a job keeps: its content, or the data of a plot."""
 
     name: str
     file: str
     """Letters, digits, '.', '_' and '-'."""
     type: str
-    """MIME."""
+    """The MIME type."""
     content: bytes | None = None
     plot: Mapping[str, Any] | None = None
-    """For `hearth.hcp.plot`, where there is no content: title, x, series, labels."""
+    """The request to `hearth.hcp.plot` if there is no content: title, x, series, labels."""
 
 
 @frozen
 class Answer:
-    """What a person answered to `Job.ask_person`; `by` is empty where nobody did in time."""
+    """A person's answer to `Job.ask_person`; `by` is empty if there was none in time."""
 
     approved: bool
     by: str
@@ -115,36 +115,39 @@ class Answer:
 
 @define(eq=False)
 class Branch:
-    """A function's course, or one part of a gather: the positions that it has used, and its time."""
+    """A function's course of operations, or one part of a gather: its used positions and its recorded time."""
 
     prefix: str = ""
     elapsed_s: float = 0.0
     cleaning: bool = False
     """True within `Job.clean_up`."""
     cancelled: bool = False
-    """True if that began when the branch was cancelled already."""
+    """True if the clean-up began in a branch that was cancelled already."""
     _numbers: Counter[str] = field(factory=Counter)
 
     def next(self) -> str:
-        """The next position. How far a part has come when its neighbour fails is chance: its clean-up counts anew."""
+        """Return the next position.
+
+        A cancelled branch counts apart: how far a part has come when its sibling fails depends on timing.
+        """
         kind = CANCELLED if self.cancelled else ""
         self._numbers[kind] += 1
         return f"{self.prefix}{kind}{self._numbers[kind]}"
 
 
 class TooMuch(CapabilityFailed):
-    """A function that asks for more than a job may do."""
+    """A function asks for more than a job may do."""
 
 
 FATAL: Final = (JobStoreError, StepsEnded, TokenError, ReplayMismatch, TooMuch)
-"""After these no operation can be done."""
+"""Errors after which no operation can be done."""
 
 BRANCH: ContextVar[Branch] = ContextVar("hearth_job_branch")
 
 
 @define(eq=False, kw_only=True)
 class Execution:
-    """The operations of one job. `capability` is what runs, `done` how many records there are."""
+    """The operations of one job."""
 
     services: Services
     approvals: Approvals
@@ -156,36 +159,36 @@ class Execution:
     steps: Steps
     history: ReplayHistory
     done: int
-    """Operations on record, those of the jobs before included: the newest checkpoint."""
+    """Operations on record, those of the jobs it resumes from included: the number of the newest checkpoint."""
     elapsed: Callable[[], float]
-    """Seconds since the first job of the line began."""
+    """Return the seconds since the first job of the chain began."""
     authorize: Callable[[], None]
     """Called before each step; raises TokenError."""
     progress: Callable[[float | None, str], Mapping[str, Any] | None]
-    """The data of a progress event, if one is due: the part that is done, and a message."""
+    """Return the data of a progress event, if one is due, for the part that is done (0 to 1) and a message."""
     warn: Callable[[str, str, Mapping[str, Any]], Awaitable[None]]
     stopping: Callable[[], bool]
     """True once the job as a whole is being stopped."""
     patience: Callable[[], float]
-    """The time of Trio's clock until which such a job may clean up."""
+    """Return the time (Trio's clock) until which a job that is being stopped may clean up."""
     watched: Callable[[Awaitable[Any]], Awaitable[Any]]
-    """Wraps code of the capability's, to see that it does not hold the event loop."""
+    """Wrap the capability's code, to detect that it holds the event loop."""
     announced: int = 0
-    """Checkpoints that HCP has been told of."""
+    """Checkpoints that were announced with a checkpoint_created event."""
     steps_asked: int = 0
-    """Steps that the function has asked for, those on record included."""
+    """Steps that the function has asked for, recorded ones included."""
     files: dict[str, ArtifactFile] = field(factory=dict)
     partial: dict[str, Any] = field(factory=dict)
     begun: set[str] = field(factory=set)
-    """Positions of which only the beginning is on record."""
+    """Positions noted as begun that have no outcome yet."""
     fatal: Exception | None = None
     _asked: int = 0
     _told: int = 0
     _failures: list[Recorded] = field(factory=list)
-    """Steps that failed without effect, and are not on record yet."""
+    """Steps that failed without effect and are not stored yet."""
     _keeping: trio.StrictFIFOLock = field(factory=trio.StrictFIFOLock)
     _replaying: set[Branch] = field(factory=set)
-    """Branches that have had an outcome on record, and have not asked for anything else since."""
+    """Branches that got a recorded outcome and have not asked for another operation since."""
     _went_on: trio.Event = field(factory=trio.Event)
     """Set when a branch has asked for an operation or has ended."""
 
@@ -194,14 +197,15 @@ class Execution:
     async def perform(
         self, kind: OperationKind, title: str, asked: Any, live: Live, *, tools: Sequence[str] = ()
     ) -> Any:
-        """Have an operation done, or replay it; its value. Raises StepFailed and OutcomeUnknown, and what is fatal."""
+        """Do or replay an operation, and return its value. Raises StepFailed, OutcomeUnknown and the `FATAL` errors."""
         if self.fatal is not None:
             raise self.fatal
         branch = BRANCH.get()
         self._goes_on(branch)
         try:
             if branch.cancelled and self.stopping():
-                # No part of the function's course: whoever goes on from here has it go on where it was stopped.
+                # Clean-up of a stopped job: not recorded, so a job that resumes from here continues where this one was
+                # stopped.
                 operation = Operation.of("", kind, title, asked)
                 return results_of(await live(operation), operation, tools)
             operation = Operation.of(branch.next(), kind, title, asked)
@@ -211,7 +215,7 @@ class Execution:
                 await self._caught_up("")
                 outcome = await self._do(operation, live)
             elif outcome.missed:
-                # The part that failed will cancel this one, here as it did then.
+                # The part that failed will cancel this one, as it did in the recorded run.
                 with trio.move_on_after(REPLAY_PATIENCE):
                     await trio.sleep_forever()
             else:
@@ -229,15 +233,15 @@ class Execution:
         self._went_on = trio.Event()
 
     async def _caught_up(self, prefix: str) -> None:
-        """Wait until the parts beneath a position are where they were when the record ended.
+        """Wait until the parts beneath a position have reached their last recorded operations.
 
-        Otherwise a part could do what it never came to, because another one had failed by then.
+        Otherwise a part could do an operation that it never reached, because another part had failed by then.
         """
         while self.history.awaits(prefix) or any(one.prefix.startswith(prefix) for one in self._replaying):
             with trio.move_on_after(REPLAY_PATIENCE) as patience:
                 await self._went_on.wait()
             if patience.cancelled_caught:
-                # Parts that wait for each other by other means than the job's.
+                # The parts wait for each other by other means than the job's.
                 return
 
     def _check_amount(self, operation: Operation, steps: int) -> None:
@@ -250,9 +254,9 @@ class Execution:
             raise TooMuch(f"{operation} would be operation {self._asked}, and a job may do {most} ([hcp] max_steps)")
 
     async def _do(self, operation: Operation, live: Live) -> Outcome:
-        """Do an operation and write its outcome down."""
+        """Do an operation and store its outcome."""
         async with self._keeping:
-            # The function goes on in spite of a step that failed: then that is part of its course.
+            # The function goes on after a step that failed: from here on the failure is part of its course.
             await self._keep_failures()
         outcome = await live(operation)
         cancelled = trio.current_effective_deadline() <= trio.current_time()
@@ -261,7 +265,7 @@ class Execution:
             if not cancelled:
                 self._failures.append(Recorded(operation, outcome))
         elif missed or outcome.status != "unknown":
-            # At once, whatever comes of the job now: who goes on from here must not do it again.
+            # At once, even if the job is being stopped: a job that resumes from here must not do it again.
             async with self._shielded():
                 if missed:
                     outcome = evolve(outcome, missed=True)
@@ -282,7 +286,7 @@ class Execution:
                 yield
 
     async def _keep(self, recorded: Recorded) -> None:
-        """Write an outcome down: the job can go on from here. Raises JobStoreError."""
+        """Store an outcome: from here on a job can resume after it. Raises JobStoreError."""
         number, operation, outcome = self.done + 1, recorded.operation, recorded.outcome
         said: list[Said] = []
         if operation.kind in ANNOUNCED:
@@ -306,7 +310,7 @@ class Execution:
     # --- steps ----------------------------------------------------------------------------------------------------
 
     async def run_steps(self, kind: OperationKind, steps: Sequence[Step], constraints: Mapping[str, Any]) -> Any:
-        """Have steps done as one task. Raises as `perform`, and CapabilityFailed for a tool that is not declared."""
+        """Run steps as one task. Raises as `perform`, and CapabilityFailed for a tool that is not declared."""
         self._check_tools([step.tool for step in steps])
         tools = [step.tool for step in steps]
         asked: Any = [[step.tool, step.args] for step in steps]
@@ -319,7 +323,7 @@ class Execution:
 
         async def live(operation: Operation) -> Outcome:
             if not BRANCH.get().cleaning:
-                # The token ends with max_duration; clean-up may come after it, and has a bound of its own.
+                # The token expires with max_duration. Clean-up may run later, within a time limit of its own.
                 self.authorize()
             noted = await self._note(operation, steps)
             try:
@@ -331,7 +335,7 @@ class Execution:
             if noted and outcome.status == "failed" and outcome.effect == "none":
                 await self._withdraw(operation)
             elif not noted and outcome.status != "done":
-                # What cannot have had an effect is done again by whoever goes on from here.
+                # A step without a possible effect is done again by a job that resumes from here.
                 error_data = {**(outcome.error_data or {}), "effect": "none"}
                 return evolve(outcome, status="failed", error=outcome.error or "unknown", error_data=error_data)
             return outcome
@@ -348,7 +352,7 @@ class Execution:
                 raise CapabilityFailed(f"{said}; add it there", "internal_error")
 
     async def _note(self, operation: Operation, steps: Sequence[Step]) -> bool:
-        """Note that steps begin, unless none of them can have an effect; whether it did. Raises JobStoreError."""
+        """Note that steps begin, and return True; False for steps that cannot have an effect. Raises JobStoreError."""
         registry = self.services.registry
         harmless = all((tool := registry.get(step.tool)) is not None and not tool.risk_of(step.args) for step in steps)
         if harmless or not operation.position:
@@ -363,10 +367,10 @@ class Execution:
             await self.services.job_store.withdraw(self.session_id, operation.position)
         self.begun.discard(operation.position)
 
-    # --- what is no step ------------------------------------------------------------------------------------------
+    # --- operations that are not steps --------------------------------------------------------------------------------
 
     async def sleep_until(self, kind: OperationKind, asked: Any, until_s: float) -> None:
-        """Wait until the job is so many seconds old."""
+        """Wait until the job is this old, in seconds."""
 
         async def live(_operation: Operation) -> Outcome:
             await trio.sleep(max(0.0, until_s - self.elapsed()))
@@ -375,7 +379,7 @@ class Execution:
         await self.perform(kind, "", asked, live)
 
     async def value(self, kind: OperationKind, make: Callable[[], Any]) -> Any:
-        """A value that is made once."""
+        """Make a value once and record it; a replay returns the same one."""
 
         async def live(_operation: Operation) -> Outcome:
             return Outcome(elapsed_s=self.elapsed(), value=make())
@@ -411,7 +415,7 @@ class Execution:
             decision = await self.approvals.ask(question, self.services.clock())
         except Rejection as rejection:
             if rejection.reason_code != "approval_timeout":
-                # The daemon is ending, and so is the job, in a moment.
+                # The daemon is ending, and will cancel this job in a moment.
                 await trio.sleep_forever()
             return Answer(approved=False, by="", reason=rejection.message)
         self.services.audit(
@@ -425,7 +429,7 @@ class Execution:
         return Answer(decision.approved, decision.by, decision.reason)
 
     async def gather(self, parts: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-        """Run parts side by side; their results in order. Raises the first failure, by position, of those there are."""
+        """Run parts side by side, and return their results in order. Raises the failure of the first failed part."""
         parent = BRANCH.get()
         position = parent.next()
         self._goes_on(parent)
@@ -459,10 +463,10 @@ class Execution:
             raise failures[min(failures)]
         return [results[index] for index in range(len(parts))]
 
-    # --- what is said ---------------------------------------------------------------------------------------------
+    # --- events and files ---------------------------------------------------------------------------------------------
 
     async def tell(self, *said: Said) -> None:
-        """Emit events of the function's, but not what was said before a crash already. Raises JobStoreError."""
+        """Send the function's events, except those that were sent before a crash. Raises JobStoreError."""
         if self.fatal is not None:
             raise self.fatal
         self._told += 1
@@ -480,7 +484,7 @@ class Execution:
             raise
 
     def leave(self, artifact: ArtifactFile) -> None:
-        """Note a file that the job leaves behind. Raises CapabilityFailed, ValueError."""
+        """Note a file to keep when the job ends. Raises CapabilityFailed, ValueError."""
         if not _FILE_NAME.fullmatch(artifact.file):
             raise ValueError(f"{artifact.file!r}: an artifact's file name takes letters, digits, '.', '_' and '-'")
         if artifact.file not in self.files and len(self.files) >= MOST_FILES:
@@ -493,20 +497,20 @@ class Execution:
 
 
 def checkpoint_id(session_id: str, number: int) -> str:
-    """The name of the checkpoint after so many operations."""
+    """Return the name of the checkpoint after this many operations."""
     return f"ckpt-{session_id}-{number:06d}"
 
 
 LONG_S: Final = 0.1
-"""Seconds of a stretch that is reported."""
+"""Seconds after which a stretch between two awaits is reported."""
 STUCK_S: Final = 2.0
-"""Seconds after which one that has not ended is reported."""
+"""Seconds after which a stretch that has not ended is reported."""
 
 log = logging.getLogger("hearth.hcp")
 
 
 class LimitWatch:
-    """Watches the code of one job. `report` is called after a stretch that was long, with its seconds."""
+    """The watch on one job's code. `report` is called after a long stretch, with its seconds."""
 
     def __init__(self, name: str, report: Callable[[float], None]) -> None:
         self._name = name
@@ -515,12 +519,12 @@ class LimitWatch:
         self._over = threading.Event()
 
     async def over(self, code: Awaitable[Any]) -> Any:
-        """Await something of the job's."""
+        """Await the job's code, measuring each stretch."""
         return await _Stretches(code, self)
 
     @contextmanager
     def stretch(self) -> Iterator[None]:
-        """One stretch: the time until the code awaits something, or ends."""
+        """Measure one stretch: the time until the code awaits something, or ends."""
         self._began = began = time.perf_counter()
         try:
             yield
@@ -531,7 +535,7 @@ class LimitWatch:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Have a thread look for a stretch that does not end, for as long as this lasts."""
+        """Run the thread that looks for a stretch that does not end, until the block ends."""
         looking = threading.Thread(
             target=self._look, args=(threading.get_ident(),), name="hearth-hcp-watch", daemon=True
         )
@@ -554,7 +558,7 @@ class LimitWatch:
 
 
 class _Stretches:
-    """Awaits something, one stretch after the other."""
+    """An awaitable that runs another one, stretch by stretch."""
 
     def __init__(self, code: Awaitable[Any], watch: LimitWatch) -> None:
         self._code = code

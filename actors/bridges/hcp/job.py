@@ -1,9 +1,9 @@
 """The job actor: one approved job, from its first operation to its end (HCP L2, L4; decisions 0076, 0107).
 
-It runs the capability's function, in which every operation is done or replayed by an `Execution`, and keeps the
-account. However the job ends (done, failed, aborted, out of time, the daemon going down, a bug in its function), it
-stops cooperatively: a transaction in flight finishes, and what it came to is kept. The end itself, with files and
-summary, is `ending`'s, when the HACP session has closed.
+It runs the capability's function, whose operations an `Execution` does or replays, and reports events and state. A job
+may end in these ways: done, failed, aborted, out of time, by the daemon's end, by a bug in its function. In each case
+it stops cooperatively: a transaction in flight finishes, and its outcome is stored. `finish` writes the end itself,
+with files and summary, when the HACP session has closed.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import ErrorCode, State, TaskSubmit
     from hearth.hcp.safety import Approval
 
-# --- How often a job says how far it is: at most once a second and once a percent, so that a long one stays readable
+# --- Progress events: one a second and one a percent at most, so that a long stream stays readable ------------------
 
 LEAST_S: Final = 1.0
-"""Seconds between two, unless the stage changes."""
+"""Seconds between two progress events, unless the stage changes."""
 PART: Final = 0.01
-"""Where the whole is not known: the part of the time so far that passes between two."""
+"""The fraction of the time so far that must pass between two events of a job whose total is unknown."""
 
 
 @define(eq=False)
 class ProgressThrottle:
-    """What has been said last; times are Trio's."""
+    """The last progress event that was sent; times are Trio's."""
 
     _stage: str | None = None
     _percent: float = -1.0
@@ -66,12 +66,12 @@ class ProgressThrottle:
     _last: float = 0.0
 
     def due(self, stage: str, message: str, done: float | None, elapsed_s: float, now: float) -> dict[str, Any] | None:
-        """The data of a progress event, if one is due; `done` is the part that is done, 0 to 1, where that is known."""
-        # Where there turns out to be more to do it stands still; it never goes back.
+        """Return the data of a progress event, if one is due; `done` is the part that is done, 0 to 1, if known."""
+        # If there turns out to be more to do, the percentage stands still; it never falls.
         percent = None if done is None else max(self._percent, min(100.0, round(100 * done, 1)))
         begins = percent is not None and self._percent < 0
         if percent is None and self._percent >= 0:
-            # The function says itself how far it is: a count of steps must not take the second of its next percent.
+            # The function reports its own percentage: a count of steps must not use up the second of the next percent.
             percent = self._percent
         if self._stage is None:
             self._first = now
@@ -94,14 +94,14 @@ class ProgressThrottle:
 
 
 KEEP_ALIVE: Final = 60.0
-"""Seconds between two requests by which a job keeps its HACP session, at most."""
+"""Seconds, at most, between two requests that keep a job's HACP session open."""
 
 log = logging.getLogger("hearth.hcp")
 
 
 @define(eq=False)
 class RunningJob:
-    """One job. The desk makes it, runs it within its HACP session, and ends it when that has closed."""
+    """One job. A `Submission` creates it, runs it within its HACP session, and finishes it when that has closed."""
 
     services: Services
     approvals: Approvals
@@ -111,7 +111,7 @@ class RunningJob:
     token: str
     account: EventWriter
     recorded: Sequence[Recorded] = ()
-    """What is replayed instead of being done: of the job that this one goes on with."""
+    """The records that are replayed: those of the job that this one resumes."""
     execution: Execution | None = None
     risk_events: list[str] = field(factory=list)
     warnings: list[str] = field(factory=list)
@@ -123,12 +123,12 @@ class RunningJob:
     _stop_request: StopRequest | None = None
     _throttle: ProgressThrottle = field(factory=ProgressThrottle)
     _held_s: list[float] = field(factory=list)
-    """Seconds for which the function held the event loop, as far as that has not been told."""
+    """The stretches, in seconds, for which the function held the event loop."""
 
-    # --- what others may do -------------------------------------------------------------------------------------
+    # --- for other actors -------------------------------------------------------------------------------------------
 
     def stop(self, request: StopRequest) -> None:
-        """Stop at the next chance, for this reason; the first reason counts, and the earliest time."""
+        """Stop the job as soon as possible; the first request's reason counts, and the earliest `until`."""
         if self._stop_request is None and self.end is None:
             self._stop_request = request
             self._scope.cancel()
@@ -136,41 +136,41 @@ class RunningJob:
             self.steps.hurry(request.until)
 
     def check(self, token: str) -> None:
-        """Raises TokenError for a token that is not this session's, or not any more.
+        """Check a session token. Raises TokenError for one that is not this session's, or has expired.
 
-        By the time that has passed, not by the clock on the wall: that may be set while a job runs.
+        Age is the time that has passed, not the wall clock's, which may be set while a job runs.
         """
         now = self.row.created_at + (trio.current_time() - self._began)
         verify(self.services.job_store.key, token, now, session_id=self.row.session_id)
 
     @property
     def begun(self) -> int:
-        """Steps that this job has begun."""
+        """The steps that this job has begun."""
         return 0 if self.steps is None else self.steps.begun
 
     @property
     def checkpoints_made(self) -> int:
-        """Checkpoints that HCP has been told of by this job."""
+        """The checkpoints that this job has announced."""
         return 0 if self.execution is None else self.execution.announced
 
     @property
     def step(self) -> int:
-        """The number of the newest step that the function has asked for, counted from the first job of the line."""
+        """The number of the newest step that the function has asked for, counted from the first job of the chain."""
         return 0 if self.execution is None else self.execution.steps_asked
 
     @property
     def last_checkpoint(self) -> str | None:
-        """The newest one's name."""
+        """The name of the newest checkpoint; None if there is none."""
         execution = self.execution
         done = len(self.recorded) if execution is None else execution.done
-        # Before the first one, if there is a step that must not be done again.
+        # Also before the first checkpoint, if there is a step that must not be done again.
         named = done or (execution is not None and execution.begun)
         return checkpoint_id(self.row.session_id, done) if named else None
 
     # --- the actor ----------------------------------------------------------------------------------------------
 
     async def run(self, session: Session) -> None:
-        """Do the work; `end` says what came of it. Crashes stay here."""
+        """Run the job; `end` is its outcome. Exceptions are contained here."""
         await contain(f"HCP job {self.row.session_id}", partial(self._run, session), self._crashed)
         self.duration_s = trio.current_time() - self._began
 
@@ -201,7 +201,7 @@ class RunningJob:
             priority=approval.priority,
             intent=self.submit.intent,
             elapsed=self._elapsed,
-            # Args are computed as the job goes: none of them makes a step riskier than what was approved.
+            # Args are computed while the job runs: none of them may raise a step's risk above the approved one.
             max_risk_level=NEEDED_RISK_LEVEL[approval.risk],
             deadline=trio.current_effective_deadline,
             stopping=self._stopping,
@@ -244,7 +244,7 @@ class RunningJob:
         return end
 
     async def _call(self, execution: Execution, job: Job) -> JobOutcome | None:
-        """Run the function, and put what comes of it into an End; None where that is `execution.fatal`."""
+        """Run the function and return its outcome; None if the outcome is `execution.fatal`."""
         capability = self.approval.capability
         try:
             outputs = capability.unstructure(
@@ -271,19 +271,19 @@ class RunningJob:
         return JobOutcome(state="COMPLETED", outputs=outputs)
 
     async def _keep_alive(self, session: Session, execution: Execution, function: trio.CancelScope) -> None:
-        """Name the HACP session from time to time, whatever the function waits for: one that is not named would end."""
+        """Send requests that keep the HACP session open while the function waits: an idle session would be ended."""
         nap = min(KEEP_ALIVE, self.services.idle_ttl_s / 3)
         while True:
             await trio.sleep(nap)
             try:
                 await session.tools()
             except RpcError as error:
-                # The function may be waiting for a day: what it does next cannot be done.
+                # Cancel the function, which may be in a wait of a day: its next operation cannot succeed.
                 execution.fatal = execution.fatal or StepsEnded(error.message)
                 function.cancel()
                 return
 
-    # --- what is said -------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------
 
     async def _announce_created(self) -> None:
         row = self.row
@@ -293,7 +293,7 @@ class RunningJob:
             await self.warn("gate", warning)
 
     async def warn(self, code: str, message: str, more: Mapping[str, Any] | None = None) -> None:
-        """Say a warning: told now, and listed in the summary."""
+        """Send a warning, and list it in the summary."""
         self.warnings.append(message)
         await self.account.tell(("warning", {"code": code, "message": message, **(more or {})}))
 
@@ -310,14 +310,14 @@ class RunningJob:
     def _note_held(self, seconds: float) -> None:
         self._held_s.append(seconds)
         if len(self._held_s) == 1:
-            # Now, and not only at the job's end, which may be far.
+            # Log the first stretch now, and not only at the job's end, which may be far away.
             log.warning("%s", self._held_message())
 
     def _progress(self, done: float | None, message: str) -> dict[str, Any] | None:
         return self._throttle.due(self.account.phase, message, done, self._elapsed(), trio.current_time())
 
     async def _stopping(self) -> float:
-        """A step is about to be stopped: say so if that is the job's end, and return for how long it is waited for."""
+        """Report ABORTING if the whole job is being stopped; return the time until which to wait for the step."""
         if self._scope.cancel_called:
             await self._announce_aborting()
         return self._patience()
@@ -339,12 +339,12 @@ class RunningJob:
         return self._stop_request.end()
 
     def _elapsed(self) -> float:
-        """Seconds since the job began; for one that goes on from a checkpoint, since the first of its line did."""
+        """Return the seconds since the job began; for a resumed job, since the first job of its chain began."""
         return (self.row.created_at - self.row.started_at) + (trio.current_time() - self._began)
 
 
 def _of_fatal(error: Exception) -> JobOutcome:
-    """The end of a job that can do nothing more."""
+    """Return the outcome of a job that met a fatal error."""
     if isinstance(error, CapabilityFailed):
         return JobOutcome.failed(error.error_code, str(error))
     if isinstance(error, JobStoreError):
@@ -359,55 +359,55 @@ def _of_fatal(error: Exception) -> JobOutcome:
 
 
 def _place_of(error: BaseException, place: str) -> str:
-    """The innermost line of the capability's own file that an exception came through; where it stands, if none."""
+    """Return FILE:LINE of the innermost frame in the capability's file; without such a frame, the function's place."""
     file = place.rpartition(":")[0]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == Path(file)]
     return f"{file}:{lines[-1]}" if lines else place
 
 
-# --- What may come of a job, and why one is to stop: values, which the job decides on and `ending` makes known
+# --- Values: a job's outcome, and a request to stop it. `finish` reports the outcome ----------------------------------
 
 
 @frozen(kw_only=True)
 class JobOutcome:
-    """What came of a job."""
+    """The outcome of a job."""
 
     state: State
     outputs: Mapping[str, Any] = field(factory=dict)
     error_code: ErrorCode = "internal_error"
     message: str = ""
     reason: str | None = None
-    """What a program may tell apart within one error code."""
+    """A machine-readable reason within one error code."""
     recoverable: bool = False
-    """Whether going on from the newest checkpoint may help."""
+    """True if resuming from the newest checkpoint may help."""
     place: str | None = None
-    """FILE:LINE of the capability that crashed, for the audit log."""
+    """FILE:LINE in the capability that crashed, for the audit log."""
 
     @classmethod
     def failed(
         cls, error_code: ErrorCode, message: str, *, reason: str | None = None, recoverable: bool = False
     ) -> JobOutcome:
-        """An end that is a failure."""
+        """Return the outcome of a job that failed."""
         return cls(state="FAILED", error_code=error_code, message=message, reason=reason, recoverable=recoverable)
 
     @classmethod
     def crashed(cls, error: BaseException, *, place: str | None = None) -> JobOutcome:
-        """An end by a bug."""
+        """Return the outcome of a job that met a bug."""
         message = f"internal error: {type(error).__name__}"
         return cls(state="FAILED", error_code="internal_error", message=message, reason="crashed", place=place)
 
 
 @frozen(kw_only=True)
 class StopRequest:
-    """Why a job is to stop, and until when (Trio's clock) it may wait for the step that is in flight."""
+    """A request to stop a job: the reason, and the time (Trio's clock) until which its step in flight may finish."""
 
     message: str
     until: float
     aborts: bool = True
-    """Whether its caller asked for it; else the daemon is ending."""
+    """True if the caller asked for it; False if the daemon is ending."""
 
     def end(self) -> JobOutcome:
-        """What comes of a job that was cut short by this."""
+        """Return the outcome of a job that this request stopped."""
         if self.aborts:
             return JobOutcome(state="ABORTED", message=self.message)
         return JobOutcome.failed("internal_error", self.message, reason="daemon_ended", recoverable=True)
