@@ -130,7 +130,7 @@ class Job:
                 await self.sleep(after_s)
 
     async def ask_person(self, question: str) -> Answer:
-        """Ask a person with the right to approve jobs, other than the caller; no answer in approval_timeout_s is a no."""
+        """Ask a person who may approve jobs, other than the caller; no answer within approval_timeout_s means no."""
         return await self._execution.ask(question)
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
-"""The job store: what HCP's jobs must not forget when the daemon dies, in one SQLite file.
+"""The job store: the messages, sessions and records of HCP jobs that survive a restart, in one SQLite file.
 
-Owns who holds which message: each is answered once, however often it is sent; and the order of the operations and their
-commits. The operations are `book_rows`'s, the file is `book_file`'s.
+It owns the claims on messages (each is answered once, however often it is sent) and the order of the operations and
+their commits. `queries` holds the operations' SQL, `database` the file.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from hearth.audit.log import Durability
     from hearth.hcp.messages import Artifact, State
 
-# --- Who does what is asked of the job store, in order, in one thread at a time: the actor behind `job_store`
+# --- The actor: runs database operations in order, one thread at a time --------------------------------------------
 #
-# It takes operations in the order in which they were asked. Those that write, and are there together, are one commit;
-# an asker goes on once its commit is as durable as configured. One that is cancelled before its operation has begun
-# takes it back; afterwards it waits for what came of it, as with a transaction on a bus. So the job store never says
-# what nobody did, nor the other way round. What the operations are it does not know.
+# It takes operations in the order of the calls. Neighbouring operations that write share one commit, and a caller goes
+# on once its commit is as durable as configured. A call that is cancelled before its operation has begun withdraws it;
+# later it waits for the outcome, as with a transaction on a bus. So the store never records an operation whose caller
+# believes it did not happen, nor the reverse. The actor does not know what the operations mean.
 
 FLUSH_LIMIT_S: Final = 5.0
-"""How long the last commits may take once the job store is told to end; a disk that hangs must not keep the process."""
+"""Seconds that the last commits may take at the end; a disk that hangs must not keep the process alive."""
 
 T = TypeVar("T")
 
@@ -58,18 +58,18 @@ class _Asked(Slot[Any]):
     def __init__(self, operation: Callable[[sqlite3.Connection], Any] | None, *, writes: bool) -> None:
         super().__init__()
         self.operation = operation
-        """None only wakes the actor up."""
+        """None only wakes the actor."""
         self.writes = writes
         self.begun = self.withdrawn = False
 
     def abort(self) -> bool:
-        """See Slot: what has begun is waited for."""
+        """See Slot: an operation that has begun is waited for."""
         self.withdrawn = not self.begun
         return self.withdrawn
 
 
 class DatabaseActor:
-    """The actor. `run` it in a nursery; what is asked before that waits for it."""
+    """The actor. `run` it in a nursery; calls made before that wait for it."""
 
     def __init__(self, file: JobDatabase) -> None:
         self._file = file
@@ -79,24 +79,24 @@ class DatabaseActor:
         self._guard = trio.CancelScope(shield=True)
         self._stopping = False
         self._closed = False
-        """Nothing more is taken."""
+        """True once no more operations are accepted."""
         self._left = False
-        """The file has been closed, or is left to a thread that does not come back."""
+        """True once the file is closed, or left to a thread that does not return."""
 
-    # --- asking
+    # --- operations
 
     async def write(self, operation: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Have an operation done in a transaction, and return what it returns. Raises JobStoreError."""
+        """Run an operation in a transaction, and return its result. Raises JobStoreError."""
         written: T = await self._post(lambda job_store: operation(job_store, *args, **named), writes=True).get()
         return written
 
     async def read(self, operation: Callable[..., T], *args: Any) -> T:
-        """Have an operation done that writes nothing, or wants no transaction around it. Raises JobStoreError."""
+        """Run an operation that writes nothing, or needs no transaction. Raises JobStoreError."""
         read: T = await self._post(lambda job_store: operation(job_store, *args), writes=False).get()
         return read
 
     def write_later(self, operation: Callable[..., Any], *args: Any) -> None:
-        """Have an operation done in a transaction; nobody waits for it, and nobody is told that it failed."""
+        """Run an operation in a transaction without waiting for it; a failure is not reported."""
         if not self._closed:
             self._post(lambda job_store: operation(job_store, *args), writes=True)
 
@@ -107,12 +107,12 @@ class DatabaseActor:
         self._mailbox.post(asked)
         return asked
 
-    # --- its life
+    # --- lifetime
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Do what is asked, until cancelled; then what was asked by then, within `FLUSH_LIMIT_S`, and end.
+        """Run operations until cancelled; then those posted by then, within `FLUSH_LIMIT_S`, and end.
 
-        What is asked after that is refused. It can be run once.
+        Later operations are refused. It can be run once.
         """
         running = self._running = trio.Event()
         try:
@@ -127,7 +127,7 @@ class DatabaseActor:
             running.set()
 
     async def aclose(self) -> None:
-        """End `run`, and close the file. Idempotent; cancellation does not cut it short; does not raise."""
+        """End `run`, and close the file. Idempotent; not cut short by cancellation; does not raise."""
         with trio.CancelScope(shield=True):
             if self._running is not None and not self._running.is_set():
                 self._stop()
@@ -145,7 +145,7 @@ class DatabaseActor:
         self._mailbox.post(_Asked(None, writes=False))
 
     def _refuse(self) -> None:
-        """Take nothing more."""
+        """Refuse all operations that wait and all later ones."""
         self._closed = True
         self._fail(self._mailbox.drain(), "closed")
 
@@ -155,7 +155,7 @@ class DatabaseActor:
                 asked.fail(JobStoreError(f"HCP job store {self._file.path}: {reason}"))
 
     async def _serve(self, outer: trio.CancelScope) -> None:
-        """The loop, out of reach of cancellation from outside; its guard ends it if the last commits take too long."""
+        """Run batches, shielded from outside cancellation; the guard ends the loop if the last commits hang."""
         try:
             with self._guard:
                 while not self._stopping:
@@ -167,12 +167,12 @@ class DatabaseActor:
         outer.cancel()
 
     async def _do(self, batch: list[_Asked]) -> None:
-        """Do what has been asked, in order, with one commit for those that write and stand together."""
+        """Run a batch in order; neighbouring operations that write share one commit."""
         try:
             for writes, together in groupby(batch, key=attrgetter("writes")):
                 await self._do_together(list(together), writes=writes)
         except BaseException:
-            # A bug, or a disk that does not answer on the way out.
+            # A bug, or a disk that does not answer at the end.
             self._fail(batch, "it ended before this was safe")
             raise
 
@@ -200,26 +200,26 @@ class DatabaseActor:
 # --- The job store itself
 
 _PRUNE_EVERY: Final = 256
-"""After how many rejections the oldest are looked for: they cost a caller nothing."""
+"""Rejections stored between two prunings of the oldest."""
 
 
 class _Held:
-    """A message that somebody has, from `claim` until it is answered or released."""
+    """A message that a caller has claimed, from `claim` until it is answered or released."""
 
     __slots__ = ("digest", "looked")
 
     def __init__(self, digest: str) -> None:
         self.digest = digest
         self.looked: trio.Event | None = None
-        """Set when the job store has been asked whether it was answered before; None from then on."""
+        """Set once the store has been searched for an earlier answer; None from then on."""
 
 
 class JobStore(DatabaseActor):
-    """One job store. `open` it, then `run` it in a nursery; ask while it runs.
+    """One job store. `open` it, then `run` it in a nursery; call the operations while it runs.
 
-    All of its coroutines raise JobStoreError, one line that says why: then what was asked has had no effect, unless the
-    disk failed while it synced, when nobody can tell. The job store stays usable: each operation tries anew. Who is
-    cancelled takes back what has not begun, and waits for what has. The clock gives epoch seconds.
+    Every coroutine raises JobStoreError, with the reason in one line. A failed operation had no effect, unless the disk
+    failed while it synced: then the effect is unknown. The store stays usable: each operation tries again. A cancelled
+    call withdraws its operation if that has not begun, and waits for it otherwise. The clock gives epoch seconds.
     """
 
     def __init__(
@@ -235,46 +235,46 @@ class JobStore(DatabaseActor):
         self._clock = clock
         self._held: dict[tuple[str, str], _Held] = {}
         self._refused = 0
-        """Rejections of this run, whoever's message it was."""
+        """Rejections of this run, of all principals."""
         self._ended: dict[str, float] = {}
-        """When sessions of this run ended, by a clock that nobody sets."""
+        """The end of each session of this run, by a monotonic clock."""
 
-    # --- its life
+    # --- lifetime
 
     def open(self) -> list[str]:
-        """Lock, repair and read the job store; return notes for a person. A new one is made when it is first used.
+        """Lock, repair and read the store; return notes for the operator. The first operation makes a missing file.
 
-        Blocking; call it before `run`. What is damaged is moved aside, and a note says so. Raises ConfigError if
-        another process uses it, if it is somebody else's or a newer release's, or if it cannot be read.
+        Blocking; call it before `run`. A damaged file is moved aside, with a note. Raises ConfigError for a file that
+        another process uses, that another user or a newer release owns, or that cannot be read.
         """
         return self._file.open(self._clock())
 
     def close(self) -> None:
-        """Close a job store that was opened and will not run. Blocking; idempotent."""
+        """Close a store that was opened and will not run. Blocking; idempotent."""
         self._file.close()
 
     @property
     def key(self) -> bytes:
-        """The secret that session tokens are made with: as old as the job store."""
+        """The secret that session tokens are made with: as old as the store."""
         return self._file.key
 
     @property
     def aside(self) -> str | None:
-        """What the names of a damaged store's files end in, if that was moved aside when this one was opened."""
+        """The suffix of a damaged store's files, if that store was moved aside at `open`."""
         return self._file.aside
 
     @property
     def unfinished(self) -> tuple[SessionRow, ...]:
-        """The sessions that had not ended when the job store was opened, in the order in which they began."""
+        """The sessions that had not ended at `open`, in the order in which they began."""
         return self._file.unfinished
 
     # --- messages: each is answered once
 
     async def claim(self, principal: str, message_id: str, digest: str) -> Claim:
-        """Ask for a message, to answer it; `digest` stands for what it says. See Claim for what comes back.
+        """Claim a message, in order to answer it; `digest` identifies its content. See Claim for the result.
 
-        A claim that is "new" is held until it is answered, released, or the process ends. One that is "pending" comes
-        back at once, without a checkpoint, if whoever holds it has got his claim by then.
+        A claim of kind "new" is held until it is answered, released, or the process ends. "pending" returns at once,
+        without a checkpoint, if the holder's own `claim` has returned by then.
         """
         key = principal, message_id
         while (held := self._held.get(key)) is not None:
@@ -304,11 +304,11 @@ class JobStore(DatabaseActor):
         session: SessionRow | None = None,
         outcomes: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Remember what a message that is held has been answered, and let go of it.
+        """Store the answer to a claimed message, and end the claim.
 
-        With a `session` the message has begun that one: its story begins with the answer, and its checkpoints with
-        `outcomes`, those of the one that it goes on from. If this raises JobStoreError, the message is still held.
-        Raises KeyError for a message that nobody holds.
+        With a `session` the message has begun that session: its message log begins with the answer, and its checkpoints
+        with `outcomes`, those of the session that it resumes. After a JobStoreError the claim still holds. Raises
+        KeyError for a message that is not claimed.
         """
         key = principal, message_id
         message = (principal, message_id, self._held[key].digest)
@@ -320,7 +320,7 @@ class JobStore(DatabaseActor):
             self.write_later(queries.forget_refusals, self._limits)
 
     async def release(self, principal: str, message_id: str) -> None:
-        """Let go of a message without an answer: if it comes again, it is new."""
+        """End a claim without an answer: the same message, sent again, is new."""
         self._held.pop((principal, message_id), None)
 
     # --- sessions
@@ -328,7 +328,7 @@ class JobStore(DatabaseActor):
     async def append(
         self, session_id: str, lines: Sequence[bytes], *, phase: str | None = None, state: State | None = None
     ) -> None:
-        """Go on with a session's story; `phase` and `state` where they change. Raises MessageLogFull."""
+        """Append to a session's message log; `phase` and `state` where they change. Raises MessageLogFull."""
         await self.write(
             queries.add_lines, session_id, lines, self._limits, phase=phase, state=state, now=self._clock()
         )
@@ -343,7 +343,7 @@ class JobStore(DatabaseActor):
         phase: str | None = None,
         state: State | None = None,
     ) -> None:
-        """Write record `number`: an operation with its outcome, and its messages. Raises MessageLogFull."""
+        """Store record `number`: an operation with its outcome, and its messages. Raises MessageLogFull."""
         await self.write(
             queries.add_checkpoint,
             session_id,
@@ -358,43 +358,43 @@ class JobStore(DatabaseActor):
         )
 
     async def begin(self, session_id: str, position: str, operation: Mapping[str, Any]) -> None:
-        """Write down that an operation begins which may have an effect; `record` and `withdraw` undo that."""
+        """Note that an operation begins that may have an effect; `record` and `withdraw` remove the note."""
         await self.write(queries.begin_operation, session_id, position, orjson.dumps(operation))
 
     async def withdraw(self, session_id: str, position: str) -> None:
-        """Forget that an operation began: it had no effect."""
+        """Remove the note that an operation began: it had no effect."""
         await self.write(queries.withdraw_operation, session_id, position)
 
     async def begun(self, session_id: str) -> list[dict[str, Any]]:
-        """The operations of which only the beginning is on record, in their order."""
+        """Return the operations that began and have no outcome, in their order."""
         return [orjson.loads(text) for text in await self.read(queries.begun_operations, session_id)]
 
     async def end(self, session_id: str, state: State, lines: Sequence[bytes]) -> None:
-        """Write a session's last messages, however long its story is, and the state in which it has ended."""
+        """Store a session's last messages, however long its log is, and its final state."""
         await self.write(queries.end_session, session_id, state, lines, self._clock())
         self._ended[session_id] = trio.current_time()
 
     async def session(self, session_id: str) -> SessionRow | None:
-        """A session; None if there is none, or none any more."""
+        """Return a session; None if it does not exist, or is no longer kept."""
         return await self.read(queries.find_session, session_id)
 
     async def sessions(self, principal: str, most: int) -> list[SessionRow]:
-        """A principal's sessions, the newest first."""
+        """Return a principal's sessions, the newest first."""
         return await self.read(queries.newest_sessions, principal, most)
 
     async def message_log(self, session_id: str) -> list[bytes]:
-        """A session's messages, each a whole line; none if there is no such session."""
+        """Return a session's messages, each a whole line; none if there is no such session."""
         return await self.read(queries.read_messages, session_id)
 
     async def outcomes(self, session_id: str, upto: int) -> list[dict[str, Any]]:
-        """The outcomes 1 to `upto` of a session. Raises JobStoreError unless all of them are there."""
+        """Return the outcomes 1 to `upto` of a session. Raises JobStoreError unless all of them are there."""
         return await self.read(_read_outcomes, session_id, upto)
 
     async def expire(self, now: float, retention_s: float) -> list[str]:
-        """Forget what ended longer ago than that, and what is past the bounds; the ids of sessions that are forgotten.
+        """Delete sessions that ended more than `retention_s` ago or exceed the limits; return their ids.
 
-        Their artifacts' files are left to whoever keeps those. What ended in this run is as old as time has passed,
-        whatever the clock on the wall has been set to since: a board without a battery learns the date late.
+        The caller deletes their artifacts' files. The age of a session that ended in this run is the time that has
+        passed since, whatever the wall clock has been set to: a board without a battery learns the date late.
         """
         young = trio.current_time() - retention_s
         spared = frozenset(session_id for session_id, ended in self._ended.items() if ended > young)
@@ -405,25 +405,25 @@ class JobStore(DatabaseActor):
             await self.read(queries.give_back)
         return gone
 
-    # --- artifacts, for the store that keeps their files
+    # --- artifacts, for `ArtifactStore`, which keeps their files
 
     async def admit(self, session_id: str, file: str, artifact: Artifact, most: int) -> list[tuple[str, str]]:
-        """Note an artifact whose file is there; returns those (session_id, file) that had to give way to it.
+        """List an artifact whose file exists; return the (session_id, file) pairs that are deleted to make room.
 
-        All artifacts together have at most `most` bytes. Raises NoRoom where nothing that may give way is left.
+        All artifacts together have at most `most` bytes. Raises NoRoom if nothing deletable is left.
         """
         return await self.write(queries.admit_artifact, session_id, file, artifact, most)
 
     async def artifact(self, session_id: str, file: str) -> Artifact | None:
-        """An artifact; None if there is none, or none any more."""
+        """Return an artifact; None if it does not exist, or is no longer kept."""
         return await self.read(queries.find_artifact, session_id, file)
 
     async def artifacts(self, session_id: str) -> list[Artifact]:
-        """A session's artifacts, in the order in which they were kept."""
+        """Return a session's artifacts, in the order in which they were kept."""
         return await self.read(queries.list_artifacts, session_id)
 
     def settle_artifacts(self, there: set[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Forget the artifacts of which no file is `there`; returns those (session_id, file) that are left.
+        """Forget the artifacts whose file is not in `there`; return the (session_id, file) pairs that are left.
 
         Blocking; for the time between `open` and `run`. Raises JobStoreError.
         """

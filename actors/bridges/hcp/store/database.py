@@ -1,9 +1,9 @@
-"""The job store's file: its directory, the lock on it, and transactions that are done whole or leave nothing behind.
+"""The job store's file: its directory, its lock, and its transactions, each done whole or not at all.
 
-Owns `jobs.sqlite3` from `open` to `close`, and decides what becomes of a file that cannot be used: what is another's,
-or a newer release's, is refused; what is damaged is moved aside and said to be. Blocking, used by one thread at a
-time. It turns every sqlite3.Error into a JobStoreError, opens the file anew after an error that a connection may not
-survive, and does not know what the operations mean.
+It owns `jobs.sqlite3` from `open` to `close`. It refuses a file that belongs to another program or a newer release, and
+moves a damaged one aside with a note. Blocking; used by one thread at a time. It turns every sqlite3.Error into a
+JobStoreError, and opens the file again after an error that may have broken the connection. It does not know what the
+operations mean.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FILE: Final = "jobs.sqlite3"
 FORMER_FILE: Final = "book.sqlite3"
-"""Its name up to release 0.1: such a file is taken over when it is opened."""
+"""The file's name up to release 0.1; `open` renames such a file."""
 _SIDE_FILES: Final = ("-wal", "-journal")
 _LOST: Final = (
     "what earlier HCP jobs left behind (answers to repeated messages, stories, checkpoints, artifacts) is not known "
@@ -40,9 +40,9 @@ _LOST: Final = (
 _GONE: Final = "somebody removed or replaced it while it was in use; put it back, or restart the daemon for a new one"
 _DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 _SURVIVED: Final = frozenset((sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT))
-"""Errors after which a connection is as good as before."""
+"""Errors that leave the connection intact."""
 _UNHOLDABLE: Final = (UnicodeEncodeError, OverflowError)
-"""What Python's module says of a text with half a character in it, and of an integer past 64 bits."""
+"""The sqlite3 module's errors for a text with half a surrogate pair, and for an integer past 64 bits."""
 _PLAIN: Final = {
     sqlite3.SQLITE_FULL: "no space is left on the disk",
     sqlite3.SQLITE_READONLY: "it may not be written",
@@ -57,18 +57,18 @@ _PLAIN: Final = {
 
 
 class JobDatabase:
-    """One job store, from `open` to `close`."""
+    """The file of one job store, from `open` to `close`."""
 
     def __init__(self, directory: Path, durability: Durability) -> None:
         self.path = directory / FILE
         self.key = secrets.token_bytes(KEY_BYTES)
         """The secret that session tokens are made with: the store's own, once it is open."""
         self.fresh = False
-        """There is no job store yet: the first operation begins it."""
+        """True while there is no file yet: the first operation creates it."""
         self.unfinished: tuple[SessionRow, ...] = ()
-        """The sessions that had not ended when it was opened."""
+        """The sessions that had not ended at `open`."""
         self.aside: str | None = None
-        """What the names of a damaged store's files end in, if it had to give way: ".found-…"."""
+        """The suffix of a damaged store's files, if one was moved aside: ".found-…"."""
         self._directory = directory
         self._durability: Durability = durability
         self._lock = -1
@@ -78,9 +78,9 @@ class JobDatabase:
     # --- opening and closing
 
     def open(self, now: float) -> list[str]:
-        """Lock the directory and open the job store that is there; notes for a person, one line each.
+        """Lock the directory and open an existing store; return notes for the operator, one line each.
 
-        Where there is none, one is begun by the first operation. Raises ConfigError, and then nothing is open.
+        Without one, the first operation creates it. Raises ConfigError; then nothing is open.
         """
         try:
             self._lock_directory()
@@ -92,7 +92,7 @@ class JobDatabase:
                 self.close()
 
     def close(self) -> None:
-        """Bring the log into the file, close it, and let go of the directory. Idempotent; does not raise."""
+        """Merge the write-ahead log into the file, close it, and unlock the directory. Idempotent; does not raise."""
         self._drop()
         if self._lock >= 0:
             os.close(self._lock)
@@ -111,7 +111,7 @@ class JobDatabase:
             ) from None
 
     def _open_what_is_there(self, now: float) -> list[str]:
-        """Open the job store, if there is one; a damaged one gives way to a new one."""
+        """Open the store, if there is one; move a damaged one aside."""
         self._take_over_former_file()
         try:
             status = self.path.lstat()
@@ -138,7 +138,7 @@ class JobDatabase:
         return []
 
     def _take_over_former_file(self) -> None:
-        """Rename what an older release has left, the main file last: a start that is cut short here goes on there."""
+        """Rename an older release's files, the main file last: the next start completes one that is cut short here."""
         former = self.path.with_name(FORMER_FILE)
         if not os.path.lexists(former) or os.path.lexists(self.path):
             return
@@ -147,7 +147,7 @@ class JobDatabase:
                 former.with_name(FORMER_FILE + suffix).rename(self.path.with_name(FILE + suffix))
 
     def _begin(self) -> sqlite3.Connection:
-        """Make the job store that is not there yet. Raises JobStoreError, sqlite3.Error, and then there is none."""
+        """Create the store. Raises JobStoreError, sqlite3.Error; then there is none."""
         try:
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             if self._durability == "fsync":
@@ -176,14 +176,14 @@ class JobDatabase:
         return f"HCP job store {self.path}: {why}; it is now {aside}: {_LOST}"
 
     def _connect(self) -> sqlite3.Connection:
-        """Open the file that is there. Raises SchemaError, sqlite3.Error."""
+        """Open the existing file. Raises SchemaError, sqlite3.Error."""
         job_store = connect(self.path, self._durability)
         status = self.path.stat()
         self._there = status.st_dev, status.st_ino
         return job_store
 
     def _drop(self) -> None:
-        """Close a connection that may be broken, if there is one."""
+        """Close the connection, which may be broken, if there is one."""
         job_store, self._connection = self._connection, None
         if job_store is not None:
             with suppress(sqlite3.Error):
@@ -192,9 +192,10 @@ class JobDatabase:
     # --- transactions
 
     def write(self, operations: Sequence[Callable[[sqlite3.Connection], Any]]) -> list[outcome.Outcome[Any]]:
-        """Do operations in their order, committed together, and return what came of each.
+        """Run operations in their order, commit them together, and return their outcomes.
 
-        One that raises JobStoreError leaves nothing behind and the others alone. What fails the commit fails them all.
+        An operation that raises JobStoreError is undone; the others are not affected. A failed commit fails all of
+        them.
         """
         try:
             job_store = self._ready()
@@ -207,7 +208,7 @@ class JobDatabase:
         return results
 
     def read(self, operations: Sequence[Callable[[sqlite3.Connection], Any]]) -> list[outcome.Outcome[Any]]:
-        """Do operations that write nothing, or want no transaction around them; one that fails fails alone."""
+        """Run operations that write nothing, or need no transaction; a failure affects only its own operation."""
         return [self._read_one(operation) for operation in operations]
 
     def _read_one(self, operation: Callable[[sqlite3.Connection], Any]) -> outcome.Outcome[Any]:
@@ -219,7 +220,10 @@ class JobDatabase:
             return outcome.Error(JobStoreError(f"the HCP job store cannot hold that: {error}"))
 
     def _ready(self) -> sqlite3.Connection:
-        """The open job store, whose file is still the one that was opened. Raises JobStoreError, sqlite3.Error."""
+        """Return the connection, after checking that the file is still the one opened.
+
+        Raises JobStoreError, sqlite3.Error.
+        """
         if self.fresh:
             return self._begin()
         try:
@@ -237,7 +241,7 @@ class JobDatabase:
         return self._connection
 
     def _failed(self, error: sqlite3.Error | JobStoreError) -> str:
-        """After an error: leave no transaction open, nor a connection that may be broken. Returns what to say."""
+        """Roll back after an error, drop a connection that may be broken, and return the reason."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
@@ -250,7 +254,7 @@ class JobDatabase:
 
 
 def _one(job_store: sqlite3.Connection, operation: Callable[[sqlite3.Connection], Any]) -> outcome.Outcome[Any]:
-    """One of several operations, undone by itself if it is refused. Raises sqlite3.Error."""
+    """Run one of several operations; undo it by itself if it is refused. Raises sqlite3.Error."""
     job_store.execute("SAVEPOINT one")
     result: outcome.Outcome[Any]
     try:
@@ -276,7 +280,7 @@ def _must_be_ours(status: os.stat_result, path: Path, mode: str) -> None:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary code; for what Python's module itself raises, that of a misuse."""
+    """Return SQLite's primary code; SQLITE_MISUSE for an error of Python's sqlite3 module itself."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
     return code & 0xFF
 
@@ -285,17 +289,15 @@ def _why(error: sqlite3.Error) -> str:
     return _PLAIN.get(_code(error), str(error))
 
 
-# --- The job store's tables, what SQLite is told when it opens them, and the way from an older release's tables to
-# these
+# --- The schema: its tables, SQLite's settings, and the migration from an older release ----------------------------
 #
-# Owns the SQL of the schema and nothing that is written into it. Blocking; raises sqlite3.Error, and SchemaError for a
-# database that is not a job store of this release.
+# Blocking; raises sqlite3.Error, and SchemaError for a database that is not a job store of this release.
 
 APPLICATION_ID: Final = 0x48435042
-"""SQLite's mark of whose file it is: "HCPB"."""
+"""SQLite's application id of a job store: "HCPB"."""
 KEY_BYTES: Final = 32
 BUSY_S: Final = 0.5
-"""How long somebody who looks into the file with a tool of his own may hold up its opening."""
+"""Seconds for which another program that reads the file may delay `open`."""
 
 _RELEASES: Final[tuple[str, ...]] = (
     """
@@ -378,24 +380,25 @@ _RELEASES: Final[tuple[str, ...]] = (
     UPDATE sessions SET checkpoints = 0, outcome_bytes = 0, resumable = 0;
     """,
 )
-"""What each release of the schema adds to the one before; `user_version` counts how many of them a job store has."""
+"""The additions of each release of the schema; `user_version` counts those that a file has."""
 
 
 class SchemaError(HearthError):
-    """A database that is whole, and no job store that this release may write in; the message says which."""
+    """A database that is intact but not a job store this release may write; the message says which."""
 
 
 class Damaged(sqlite3.DatabaseError):
-    """A job store that SQLite can open and that is not whole."""
+    """A job store that SQLite can open but that is damaged."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
 def connect(path: Path, durability: Durability) -> sqlite3.Connection:
-    """Open the file, which must be there, for one process and any thread. Raises SchemaError, sqlite3.Error.
+    """Open an existing file for one process and any thread. Raises SchemaError, sqlite3.Error.
 
-    Another's database is left as it is. The exclusive mode is for robustness more than for the lock: with it SQLite
-    keeps the index of its log in memory and maps no file, so that one which is cut off under us is an error, no SIGBUS.
+    Another program's database is not changed. The exclusive mode serves robustness more than locking: SQLite then keeps
+    the index of its log in memory and maps no file, so a log that is truncated from outside is an error and not a
+    SIGBUS.
     """
     place = f"{path.absolute().as_uri()}?mode=rw"
     job_store = sqlite3.connect(place, BUSY_S, uri=True, isolation_level=None, check_same_thread=False)
@@ -404,7 +407,7 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
         if _is_new(job_store):
             job_store.execute("PRAGMA auto_vacuum = INCREMENTAL")
             if durability != "fsync":
-                # A power cut at this moment leaves a job store to be begun anew, in which there was nothing.
+                # A power cut at this moment leaves a file that is created again; it held nothing yet.
                 job_store.execute("PRAGMA synchronous = OFF")
         for pragma in (
             "journal_mode = WAL",
@@ -422,7 +425,7 @@ def connect(path: Path, durability: Durability) -> sqlite3.Connection:
 
 
 def _is_new(job_store: sqlite3.Connection) -> bool:
-    """Whether nothing is in it yet. Raises SchemaError for what is no job store, or none of ours."""
+    """Return True for an empty database. Raises SchemaError for a foreign one, or one of a newer release."""
     mark, release = _pragma(job_store, "application_id"), _pragma(job_store, "user_version")
     if mark == APPLICATION_ID:
         if release > len(_RELEASES):
@@ -434,9 +437,9 @@ def _is_new(job_store: sqlite3.Connection) -> bool:
 
 
 def prepare(job_store: sqlite3.Connection, key: bytes) -> None:
-    """Look whether the file is whole, and make the tables or bring an older release's up to this one.
+    """Check that the file is intact, and create the tables or migrate those of an older release.
 
-    A new job store gets this key. Raises sqlite3.Error, also for a file that is damaged.
+    A new store gets this key. Raises sqlite3.Error, also for a damaged file.
     """
     damage = job_store.execute("PRAGMA quick_check(1)").fetchone()[0]
     if damage != "ok":
@@ -456,7 +459,7 @@ def prepare(job_store: sqlite3.Connection, key: bytes) -> None:
 
 
 def read_key(job_store: sqlite3.Connection) -> bytes:
-    """The secret that session tokens are made with. Raises sqlite3.Error, also where there is none."""
+    """Return the secret that session tokens are made with. Raises sqlite3.Error, also if it is missing."""
     row = job_store.execute("SELECT value FROM facts WHERE name = 'key'").fetchone()
     if row is None or not isinstance(row[0], bytes) or len(row[0]) != KEY_BYTES:
         raise Damaged("it has lost its key")

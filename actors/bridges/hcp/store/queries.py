@@ -1,12 +1,11 @@
-"""The rows of the job store, and the SQL for them: each function is one operation, inside its caller's transaction.
+"""The rows of the job store and their SQL: each function is one operation, inside its caller's transaction.
 
-Blocking. Raises JobStoreError for what is not so (no such session), and sqlite3.Error for a disk or a file that fails,
-which the caller that runs the transaction turns into a JobStoreError. Nothing here keeps a connection, a time or a
-thread. Retention and the artifacts' rows come last.
+Blocking. Raises JobStoreError for an operation that does not fit the rows (no such session), and sqlite3.Error for a
+disk or a file that fails; the caller that runs the transaction turns that into a JobStoreError. No function keeps a
+connection, a time or a thread. Retention and the rows of artifacts come last.
 
-How an artifact is called: `hcp://SESSION/artifacts/FILE`, and which names SESSION and FILE may be.
-
-Both become names in a directory, so what could mean anything else there (a separator, a leading dot) is no name.
+An artifact's URI is `hcp://SESSION/artifacts/FILE`. Both names become names in a directory, so any name with another
+meaning there (a separator, a leading dot) is refused.
 """
 
 from __future__ import annotations
@@ -36,29 +35,29 @@ _IS_URI = re.compile(rf"hcp://({_SESSION})/artifacts/({_FILE})")
 
 @frozen
 class ArtifactUri:
-    """The two names in it."""
+    """The two names in an artifact's URI."""
 
     session_id: str
     file: str
 
 
 def is_session(name: str) -> bool:
-    """Whether this is an id that a session of ours may have: a UUID in lower case."""
+    """Return True for a possible session id: a UUID in lower case."""
     return _IS_SESSION.fullmatch(name) is not None
 
 
 def is_file(name: str) -> bool:
-    """Whether an artifact's file may be called so: letters, digits, '.', '_' and '-', 64 at most, no sign first."""
+    """Return True for a valid file name: up to 64 letters, digits, '.', '_' and '-', the first a letter or digit."""
     return _IS_FILE.fullmatch(name) is not None
 
 
 def write_uri(session_id: str, file: str) -> str:
-    """The URI of a session's file."""
+    """Return the URI of a session's file."""
     return f"hcp://{session_id}/artifacts/{file}"
 
 
 def parse_uri(uri: str) -> ArtifactUri:
-    """The names in a URI. Raises ValueError."""
+    """Return the names in a URI. Raises ValueError."""
     match = _IS_URI.fullmatch(uri)
     if match is None:
         raise ValueError(f"expected hcp://SESSION/artifacts/FILE, got {uri[:120]!r}")
@@ -66,20 +65,20 @@ def parse_uri(uri: str) -> ArtifactUri:
 
 
 class JobStoreError(HearthError):
-    """The job store cannot do what it is asked; one line that says why. What it did not do has no effect."""
+    """The job store cannot do an operation; one line with the reason. A failed operation has no effect."""
 
 
 class MessageLogFull(JobStoreError):
-    """A session's story or its outcomes have reached their bound; its end is taken nevertheless."""
+    """A session's messages or outcomes have reached their limit; its end can still be stored."""
 
 
 @frozen
 class Claim:
-    """What the job store knows of a message.
+    """The store's record of a message.
 
-    "new": it is the asker's now, to answer or to release. "pending": somebody has it already and has not answered yet.
-    "answered": `answer` is the line that was said, `session_id` the session it began, if any; the job store may have
-    forgotten that session by now. "conflict": another message has this id.
+    "new": the caller holds the message now, and answers or releases it. "pending": another caller holds it and has not
+    answered yet. "answered": `answer` is the line that was sent, `session_id` the session it began, if any; that
+    session may have been deleted since. "conflict": another message has this id.
     """
 
     kind: Literal["new", "pending", "answered", "conflict"]
@@ -91,60 +90,60 @@ class Claim:
 class SessionRow:
     """An HCP session, as the job store keeps it. Instants are epoch seconds.
 
-    The members from `state` on are the store's own: what a new row says there counts for nothing.
+    The store owns the members from `state` on: their values in a new row are ignored.
     """
 
     session_id: str
     principal: str
-    """The key of whoever submitted it."""
+    """The key of the principal that submitted it."""
     message_id: str
-    """Of its task_submit."""
+    """The message_id of its task_submit."""
     caller_id: str
     intent: str
     capability: str
     version: str
     inputs_hash: str
-    """Of the inputs with defaults filled in."""
+    """The hash of the inputs with defaults filled in."""
     risk_level: Risk
     data_classification: Classification
     resumable: bool
     created_at: float
     started_at: float
-    """The start of the first of a chain of sessions of which each went on from the one before."""
+    """The start of the first session in a chain of sessions that each resumed the one before."""
     resumed_from: str | None = None
-    """The checkpoint that it went on from."""
+    """The checkpoint that it resumed from."""
     state: State = "RUNNING"
     updated_at: float = 0.0
-    """Of the last change of state."""
+    """The time of the last change of state."""
     ended_at: float | None = None
     phase: str = ""
-    """Where it was last, by its plan's own names."""
+    """Its last phase, in its capability's own words."""
     checkpoints: int = 0
-    """The number of the newest one: steps completed, those of the sessions that it went on from included."""
+    """The number of the newest checkpoint; those of the sessions it resumes are included."""
     lines: int = 0
-    """Of its story."""
+    """The number of its messages."""
     sequence: int = 0
-    """Of its newest event."""
+    """The sequence of its newest event."""
 
 
 @frozen(kw_only=True)
 class Limits:
-    """How much the job store keeps of what is young enough to be kept."""
+    """Limits on the store's size, apart from age."""
 
     story_bytes: int = 16 << 20
-    """Of one session's messages, but for its last ones."""
+    """Bytes of one session's messages, except for its last ones."""
     outcome_bytes: int = 64 << 20
-    """Of one session's outcomes."""
+    """Bytes of one session's outcomes."""
     sessions: int = 1000
     """Ended sessions of one principal."""
     refusals: int = 1000
-    """Remembered rejections of one principal; a message whose rejection is forgotten is judged again."""
+    """Stored rejections of one principal; a message whose rejection was deleted is judged again."""
     all_refusals: int = 5000
-    """Remembered rejections of all principals together."""
+    """Stored rejections of all principals together."""
     answers: int = 10_000
-    """Remembered acceptances of one principal whose sessions are kept no longer."""
+    """Stored acceptances of one principal whose sessions were deleted."""
     all_bytes: int = 256 << 20
-    """All stories and outcomes together."""
+    """Bytes of all messages and outcomes together."""
 
 
 _STORED = tuple(attribute.name for attribute in fields(SessionRow))
@@ -157,7 +156,7 @@ _SELECT = f"SELECT {_COLUMNS} FROM sessions"
 
 
 def find_answer(job_store: sqlite3.Connection, principal: str, message_id: str, digest: str) -> Claim | None:
-    """What was answered to a message; None where it is not known."""
+    """Return the stored answer to a message; None if there is none."""
     row = job_store.execute(
         "SELECT digest, answer, session_id FROM answers WHERE principal = ? AND message_id = ?", (principal, message_id)
     ).fetchone()
@@ -174,9 +173,9 @@ def put_answer(
     outcomes: Sequence[bytes],
     now: float,
 ) -> None:
-    """Remember what is answered to a message (principal, message_id, digest), and the session that it begins.
+    """Store the answer to a message (principal, message_id, digest), and the session that it begins.
 
-    The story begins with the answer; `outcomes` are those of the checkpoint that the session goes on from.
+    The session's messages begin with the answer; `outcomes` are those of the checkpoint that it resumes from.
     """
     if session is not None:
         begun = evolve(
@@ -198,19 +197,19 @@ def put_answer(
 
 
 def find_session(job_store: sqlite3.Connection, session_id: str) -> SessionRow | None:
-    """The session; None where it is not known."""
+    """Return a session; None if it is not known."""
     row = job_store.execute(f"{_SELECT} WHERE session_id = ?", (session_id,)).fetchone()
     return None if row is None else _session(row)
 
 
 def newest_sessions(job_store: sqlite3.Connection, principal: str, most: int) -> list[SessionRow]:
-    """A principal's sessions, the newest first."""
+    """Return a principal's sessions, the newest first."""
     rows = job_store.execute(f"{_SELECT} WHERE principal = ? ORDER BY no DESC LIMIT ?", (principal, most))
     return [_session(row) for row in rows]
 
 
 def unfinished_sessions(job_store: sqlite3.Connection) -> tuple[SessionRow, ...]:
-    """The sessions that have not ended, in the order in which they began."""
+    """Return the sessions that have not ended, in the order in which they began."""
     return tuple(_session(row) for row in job_store.execute(f"{_SELECT} WHERE ended_at IS NULL ORDER BY no"))
 
 
@@ -220,7 +219,7 @@ def _session(row: tuple[object, ...]) -> SessionRow:
     return SessionRow(**values)  # type: ignore[arg-type]  # as they were put in
 
 
-# --- what becomes of a session
+# --- changes to a session
 
 
 def add_lines(
@@ -233,7 +232,7 @@ def add_lines(
     state: State | None,
     now: float,
 ) -> None:
-    """Go on with a story. Raises MessageLogFull."""
+    """Append messages to a session. Raises MessageLogFull."""
     no, have, story_bytes, _, _ = _running(job_store, session_id)
     if story_bytes + sum(map(len, lines)) > limits.story_bytes:
         raise MessageLogFull(f"the story of HCP session {session_id} has reached its {limits.story_bytes} bytes")
@@ -257,7 +256,7 @@ def add_checkpoint(
     state: State | None,
     now: float,
 ) -> None:
-    """Write down what came of the operation at a position, and the messages that tell of it. Raises MessageLogFull."""
+    """Store the outcome of the operation at a position, and the messages about it. Raises MessageLogFull."""
     no, _, _, outcome_bytes, checkpoints = _running(job_store, session_id)
     if number != checkpoints + 1:
         raise JobStoreError(f"checkpoint {number} of HCP session {session_id} cannot follow number {checkpoints}")
@@ -271,20 +270,20 @@ def add_checkpoint(
 
 
 def begin_operation(job_store: sqlite3.Connection, session_id: str, position: str, operation: bytes) -> None:
-    """Write down that an operation which may have an effect begins."""
+    """Note that an operation begins that may have an effect."""
     no = _running(job_store, session_id)[0]
     job_store.execute("INSERT INTO begun (session, position, operation) VALUES (?, ?, ?)", (no, position, operation))
 
 
 def withdraw_operation(job_store: sqlite3.Connection, session_id: str, position: str) -> None:
-    """Forget that an operation began: it had no effect."""
+    """Remove the note that an operation began: it had no effect."""
     job_store.execute(
         "DELETE FROM begun WHERE session = ? AND position = ?", (_running(job_store, session_id)[0], position)
     )
 
 
 def begun_operations(job_store: sqlite3.Connection, session_id: str) -> list[bytes]:
-    """The operations that began and of which nothing more is known, as JSON, in the order in which they began."""
+    """Return the operations that began and have no outcome, as JSON, in the order in which they began."""
     found = job_store.execute(
         "SELECT operation FROM begun WHERE session = (SELECT no FROM sessions WHERE session_id = ?) ORDER BY rowid",
         (session_id,),
@@ -295,14 +294,14 @@ def begun_operations(job_store: sqlite3.Connection, session_id: str) -> list[byt
 def end_session(
     job_store: sqlite3.Connection, session_id: str, state: State, lines: Sequence[bytes], now: float
 ) -> None:
-    """Write a session's last messages and its final state, whatever the length of its story."""
+    """Store a session's last messages and its final state, whatever the number of its messages."""
     no, have, _, _, _ = _running(job_store, session_id)
     _add_lines(job_store, no, have, lines)
     job_store.execute("UPDATE sessions SET state = ?, updated_at = ?, ended_at = ? WHERE no = ?", (state, now, now, no))
 
 
 def read_messages(job_store: sqlite3.Connection, session_id: str) -> list[bytes]:
-    """A session's messages; none where it is not known."""
+    """Return a session's messages; none if it is not known."""
     found = job_store.execute(
         "SELECT line FROM lines WHERE session = (SELECT no FROM sessions WHERE session_id = ?) ORDER BY n",
         (session_id,),
@@ -311,7 +310,7 @@ def read_messages(job_store: sqlite3.Connection, session_id: str) -> list[bytes]
 
 
 def read_outcomes(job_store: sqlite3.Connection, session_id: str, upto: int) -> list[bytes]:
-    """The outcomes 1 to `upto`, as JSON. Raises JobStoreError where not all of them are there."""
+    """Return the outcomes 1 to `upto`, as JSON. Raises JobStoreError unless all of them are there."""
     found = job_store.execute(
         "SELECT outcome FROM outcomes WHERE session = (SELECT no FROM sessions WHERE session_id = ?)"
         " AND n <= ? ORDER BY n",
@@ -323,7 +322,7 @@ def read_outcomes(job_store: sqlite3.Connection, session_id: str, upto: int) -> 
 
 
 def _running(job_store: sqlite3.Connection, session_id: str) -> tuple[int, int, int, int, int]:
-    """A running session's number, lines, bytes of story and of outcomes, and checkpoints."""
+    """Return a running session's row number, lines, bytes of messages, bytes of outcomes, and checkpoints."""
     row = job_store.execute(
         "SELECT no, lines, story_bytes, outcome_bytes, checkpoints, ended_at FROM sessions WHERE session_id = ?",
         (session_id,),
@@ -359,10 +358,10 @@ def _add_outcomes(job_store: sqlite3.Connection, no: int, have: int, outcomes: S
     )
 
 
-# --- What the job store lets go of, and the artifacts it knows: bounds by age, by number and by size, and who gives way
+# --- Retention and artifacts: limits by age, number and size, and the choice of what to delete ---------------------
 #
-# Operations as those of `book_rows`. Fairness is decided here: where a bound holds for all principals together, whoever
-# takes up most of it gives way first, by his own oldest ended session. A session that runs never gives way.
+# These are operations like those above. Where a limit holds for all principals together, the principal that uses most
+# of it loses its oldest ended session first. A running session is never deleted.
 
 _ARTIFACTS = (
     "SELECT file, name, type, size, checksum FROM artifacts"
@@ -371,17 +370,17 @@ _ARTIFACTS = (
 
 
 class NoRoom(JobStoreError):
-    """Everything that could give way has done so."""
+    """Everything that may be deleted has been deleted, and there is still no room."""
 
 
 # --- retention
 
 
 def forget_old(job_store: sqlite3.Connection, before: float, spared: Collection[str], limits: Limits) -> list[str]:
-    """Forget sessions that ended before then and are not `spared`, and those past the bounds; the ids of all of them.
+    """Delete sessions that ended before a time and are not `spared`, and those past the limits; return all their ids.
 
-    The answer that began a session is kept on for its own age, so that a repeated message never runs anew because its
-    principal was busy.
+    The answer that began a session is kept for its own age, so that a repeated message never runs again only because
+    its principal was busy.
     """
     old = job_store.execute("SELECT no, session_id FROM sessions WHERE ended_at < ?", (before,)).fetchall()
     gone = [(no, session_id) for no, session_id in old if session_id not in spared]
@@ -416,7 +415,7 @@ def forget_old(job_store: sqlite3.Connection, before: float, spared: Collection[
 
 
 def forget_refusals(job_store: sqlite3.Connection, limits: Limits) -> None:
-    """Keep the newest rejections of each principal, and of all; those who have most give way first.
+    """Keep the newest rejections of each principal, and of all; the principal with most loses its own first.
 
     Acceptances are counted apart: no flood of rejections makes a job run twice.
     """
@@ -424,7 +423,10 @@ def forget_refusals(job_store: sqlite3.Connection, limits: Limits) -> None:
 
 
 def _forget_oldest(job_store: sqlite3.Connection, which: str, most: int, most_in_all: int = -1) -> None:
-    """Keep of those answers the newest of each principal; of all, those nearest to their principal's newest."""
+    """Delete matching answers: each principal keeps its `most` newest, and all together keep `most_in_all`.
+
+    Past `most_in_all`, each principal loses its oldest first.
+    """
     job_store.execute(
         "WITH placed AS (SELECT rowid AS no, answered_at, row_number() OVER"
         f" (PARTITION BY principal ORDER BY answered_at DESC, rowid DESC) AS place FROM answers WHERE {which})"
@@ -436,15 +438,17 @@ def _forget_oldest(job_store: sqlite3.Connection, which: str, most: int, most_in
 
 
 def give_back(job_store: sqlite3.Connection) -> None:
-    """Make the file shorter by what has become free; outside of a transaction."""
-    # Not by execute: this pragma frees a page at each step, and of a statement without columns that takes only one.
+    """Return free pages to the file system; outside a transaction."""
+    # Not `execute`: this pragma frees one page at each step, and `execute` takes only one step of a statement without
+    # columns.
     job_store.executescript("PRAGMA incremental_vacuum")
 
 
 def _giving_way(rows: list[tuple[str, int, str, int, int]], most: int) -> Iterator[tuple[int, str]]:
-    """What has to go until no more than `most` is left, as (number, session_id).
+    """Choose the sessions to delete until at most `most` bytes are left; yields (number, session_id).
 
-    `rows` are (principal, number, session_id, size, whether it may go); those that may go are in the order of going.
+    `rows` are (principal, number, session_id, size, whether it may be deleted); the deletable ones are in the order of
+    deletion.
     """
     held: defaultdict[str, int] = defaultdict(int)
     movable: defaultdict[str, list[tuple[int, str, int]]] = defaultdict(list)
@@ -469,13 +473,13 @@ def _giving_way(rows: list[tuple[str, int, str, int, int]], most: int) -> Iterat
 
 
 def list_artifacts(job_store: sqlite3.Connection, session_id: str) -> list[Artifact]:
-    """A session's artifacts, in the order in which they were kept."""
+    """Return a session's artifacts, in the order in which they were kept."""
     rows = job_store.execute(f"{_ARTIFACTS} ORDER BY artifacts.rowid", (session_id,))
     return [_artifact(session_id, *row) for row in rows]
 
 
 def find_artifact(job_store: sqlite3.Connection, session_id: str, file: str) -> Artifact | None:
-    """One of them."""
+    """Return one artifact; None if it is not known."""
     row = job_store.execute(f"{_ARTIFACTS} AND file = ?", (session_id, file)).fetchone()
     return None if row is None else _artifact(session_id, *row)
 
@@ -488,7 +492,7 @@ def _artifact(session_id: str, file: str, name: str, type_: str, size: int, chec
 def admit_artifact(
     job_store: sqlite3.Connection, session_id: str, file: str, artifact: Artifact, most: int
 ) -> list[tuple[str, str]]:
-    """Note an artifact, whose file is there; returns those (session_id, file) that had to give way to it.
+    """List an artifact whose file exists; return the (session_id, file) pairs that were deleted to make room.
 
     All artifacts together have at most `most` bytes. Raises NoRoom, JobStoreError.
     """
@@ -518,7 +522,7 @@ def admit_artifact(
 
 
 def settle_artifacts(job_store: sqlite3.Connection, there: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Forget the artifacts whose files are not `there`; returns the others, as (session_id, file)."""
+    """Forget the artifacts whose files are not in `there`; return the others, as (session_id, file)."""
     known: set[tuple[str, str]] = set(
         job_store.execute("SELECT session_id, file FROM artifacts JOIN sessions ON no = session")
     )
