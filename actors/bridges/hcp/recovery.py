@@ -1,7 +1,11 @@
-"""Recovery at start: ends the sessions whose daemon ended before them (L2, Recovery; L4, Task Failure).
+"""Recovery: ends the sessions whose daemon ended before them, and resumes jobs from checkpoints (L2, Recovery; L4).
 
-The final messages say what the job store has on record: the outcome of a step that was in flight is unknown. No job
-goes on by itself, since its caller may be gone; a caller resubmits with `last_checkpoint`.
+At start, each session without an end gets its final messages. They say what the job store has on record: the outcome of
+a step that was in flight is unknown. No job goes on by itself, since its caller may be gone; a caller resubmits with
+`last_checkpoint`.
+
+A checkpoint belongs to its session's principal; another principal's is answered as an unknown one. A resumed job must
+be the same work: the same capability, version and inputs.
 """
 
 from __future__ import annotations
@@ -122,25 +126,28 @@ def _measured(row: SessionRow, lines: list[bytes]) -> tuple[float, int, tuple[st
 
 
 MEMBERS: Final = ("last_checkpoint", "resume_from")
-"""Of `context`: where a submission names the checkpoint to go on from; error_details has it under the first name."""
+"""The members of `context` that may name the checkpoint to resume from; error_details uses the first name."""
 _CHECKPOINT: Final = re.compile(r"ckpt-(.{1,200})-(\d{6,9})", re.DOTALL)
 
 
 @frozen(kw_only=True)
 class Resumption:
-    """What a job goes on from."""
+    """The checkpoint that a job resumes from, with everything recorded up to it."""
 
     checkpoint: str
     row: SessionRow
     steps: tuple[Recorded, ...]
     recorded: tuple[dict[str, Any], ...]
-    """The same as the job store has them."""
+    """The same steps, as the job store has them."""
 
 
 async def resumption(
     job_store: JobStore, principal: str, submit: TaskSubmit, approval: Approval, live: Container[str]
 ) -> Resumption | None:
-    """What a submission goes on from, if it names a checkpoint. Raises Rejection (invalid_input), and JobStoreError."""
+    """Return what a submission resumes from; None if it names no checkpoint. Raises Rejection, JobStoreError.
+
+    The rejection's reason code is invalid_input.
+    """
     named = next(((name, given) for name in MEMBERS if (given := submit.context.get(name)) is not None), None)
     if named is None:
         return None
@@ -152,9 +159,9 @@ async def resumption(
     number = int(found[2])
     recorded = await job_store.outcomes(row.session_id, row.checkpoints)
     while 0 < number < row.checkpoints and recorded[number]["kind"] not in ANNOUNCED:
-        # No checkpoint was told of what is no step: it goes with the step before it.
+        # An operation that is not a step has no announced checkpoint: it belongs to the step before it.
         number += 1
-    # Of what was under way when the daemon died the outcome will never be known, and from now on that is on record.
+    # The outcome of a step that was under way when the daemon died stays unknown: from now on that is recorded.
     begun = await job_store.begun(row.session_id) if number == row.checkpoints else []
     if number > row.checkpoints or not (number or begun):
         cure = f"name {checkpoint_id(row.session_id, row.checkpoints)}" if row.checkpoints else "leave it out"
