@@ -177,7 +177,7 @@ MOST_CURSORS = 1024
 
 
 @define
-class _Cursor:
+class _ReadPosition:
     """`at`: the offset of the reader's next byte; `overruns`: how many lost characters it has been told of."""
 
     at: int
@@ -208,7 +208,7 @@ class Inbox:
         """The offset of the first byte that is kept."""
         self._read = 0
         """The offset of the first byte that no reader has read."""
-        self._cursors: OrderedDict[str, _Cursor] = OrderedDict()
+        self._cursors: OrderedDict[str, _ReadPosition] = OrderedDict()
         self._overruns = self._told = 0
         self._fed_at = 0.0
         self._feeds = 0
@@ -242,10 +242,10 @@ class Inbox:
         """Drop a reader's place."""
         self._cursors.pop(reader, None)
 
-    def _cursor(self, reader: str) -> _Cursor:
+    def _cursor(self, reader: str) -> _ReadPosition:
         cursor = self._cursors.get(reader)
         if cursor is None:
-            cursor = self._cursors[reader] = _Cursor(self._read, self._told)
+            cursor = self._cursors[reader] = _ReadPosition(self._read, self._told)
             if len(self._cursors) > MOST_CURSORS:
                 self._cursors.popitem(last=False)
         else:
@@ -285,7 +285,7 @@ class Inbox:
         self._move(cursor, self._end)
         return size
 
-    def _move(self, cursor: _Cursor, at: int) -> None:
+    def _move(self, cursor: _ReadPosition, at: int) -> None:
         cursor.at = at
         self._read = max(self._read, at)
         self._told = max(self._told, cursor.overruns)

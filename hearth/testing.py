@@ -116,7 +116,7 @@ def run_capability(
     Call it from a plain function, not from a coroutine. Raises JobRejected if the gate refuses the job, and ValueError,
     with all faults, for a function that hearthd would refuse.
     """
-    run = _Run(function, dict(inputs or {}), _simulated(board, seed), config or Config(), answer, crash_at)
+    run = _TestRun(function, dict(inputs or {}), _simulated(board, seed), config or Config(), answer, crash_at)
     clock, state = _Clock(), random.getstate()
     random.seed(seed)
     try:
@@ -185,7 +185,7 @@ def _waits_outside(task: trio.lowlevel.Task) -> bool:
 
 
 @define(eq=False)
-class _Run:
+class _TestRun:
     """One job, over one life of a runtime, or over two with a crash between them."""
 
     _function: Callable[..., Any]

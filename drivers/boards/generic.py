@@ -91,7 +91,7 @@ _GONE = frozenset({"ENOENT", "ENODEV", "ENXIO"})
 
 
 @frozen
-class Survey:
+class MachineSurvey:
     """What was found: chips, adapters and ports that may be driven, and the rest with its reasons."""
 
     chips: tuple[ChipSpec, ...] = ()
@@ -100,7 +100,7 @@ class Survey:
     undriven: tuple[Undriven, ...] = ()
 
 
-def survey(profile: Profile, found: Machinery, holders: Holders = NOBODY) -> Survey:
+def survey(profile: Profile, found: Machinery, holders: Holders = NOBODY) -> MachineSurvey:
     """Sort what was found: what the profile's `discover` asks for, without what the profile lists itself.
 
     `holders` are the processes that have ports open.
@@ -115,7 +115,7 @@ def survey(profile: Profile, found: Machinery, holders: Holders = NOBODY) -> Sur
         for port in found.ports
         if _asked(wanted.get("uart"), port.node) and (port.origin.above or wanted["uart"] != EVERYTHING)
     ]
-    return Survey(
+    return MachineSurvey(
         tuple(_chips(profile, chips, undriven)),
         tuple(_adapters(profile, adapters, undriven)),
         tuple(_ports(profile, ports, holders, undriven)),

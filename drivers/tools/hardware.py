@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.drivers.i2c import I2cDriver
-    from hearth.drivers.linux.sensors import KernelSensor, KernelSensors, Reading
+    from hearth.drivers.linux.sensors import KernelReading, KernelSensor, KernelSensors
     from hearth.drivers.tools.schemas import Schema
 
 MAX_SENSORS = 1024
@@ -132,7 +132,7 @@ def _sensor_tools(board: Board) -> list[Tool]:
     async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
         name = args["sensor"]
         if kernel and name not in board.sensors:
-            reading: Reading = await ctx.transact(lambda driver: driver.read(name))
+            reading: KernelReading = await ctx.transact(lambda driver: driver.read(name))
             return {"sensor": name, "value": reading.value, "unit": reading.unit, "kernel": reading.kernel}
         sensor = board.sensor(name)
         adapter = cast("I2cDriver", board.drivers[sensor.bus])

@@ -83,7 +83,7 @@ def verify(
     """
     if public_key is not None and not isinstance(public_key, keys.PublicKeys):
         public_key = keys.load_public(Path(public_key))
-    return _Check(public_key, known).run(_inputs(paths))
+    return _ChainCheck(public_key, known).run(_inputs(paths))
 
 
 def head(path: PathLike) -> Head | None:
@@ -185,7 +185,7 @@ _OF_THE_DISK = frozenset(("audit.reserve", "audit.resume", "audit.gap", "daemon.
 
 
 @define
-class _Check:
+class _ChainCheck:
     """One pass over a log."""
 
     public_keys: keys.PublicKeys | None

@@ -216,7 +216,7 @@ KINDS = {"sha256": hashlib.sha256}
 
 
 @frozen
-class _Slice:
+class _ArtifactSlice:
     """A part of an artifact, and what all of it should be."""
 
     data: bytes
@@ -260,11 +260,11 @@ def _digest(checksum: str, uri: str) -> Any:
     return kind()
 
 
-def _read(answer: Mapping[str, Any], uri: str) -> _Slice:
+def _read(answer: Mapping[str, Any], uri: str) -> _ArtifactSlice:
     data, size, checksum = (answer.get(name) for name in ("data", "size_bytes", "checksum"))
     if isinstance(data, str) and type(size) is int and isinstance(checksum, str):
         with suppress(ValueError):  # binascii.Error is one
-            return _Slice(base64.b64decode(data, validate=True), size, checksum)
+            return _ArtifactSlice(base64.b64decode(data, validate=True), size, checksum)
     raise ArtifactDamaged(f"{uri}: the server's answer is no part of a file")
 
 
@@ -279,7 +279,7 @@ async def fetch_to(ask: Ask, uri: str, path: Path) -> int:
 
     A file of that name is replaced; the new one is its owner's alone to read. Raises as `read_slices`, and OSError.
     """
-    part = await trio.to_thread.run_sync(_Part.make, path)
+    part = await trio.to_thread.run_sync(_PartialFile.make, path)
     try:
         async with aclosing(read_slices(ask, uri)) as slices:
             async for data in slices:
@@ -290,7 +290,7 @@ async def fetch_to(ask: Ask, uri: str, path: Path) -> int:
         part.discard()
 
 
-class _Part:
+class _PartialFile:
     """A file on its way, beside the place where it is to be."""
 
     def __init__(self, path: Path, fd: int, name: str) -> None:
@@ -299,7 +299,7 @@ class _Part:
         self._name = name
 
     @classmethod
-    def make(cls, path: Path) -> _Part:
+    def make(cls, path: Path) -> _PartialFile:
         if path.exists() and not path.is_file():
             raise FileExistsError(17, "there is something that is no file", str(path))
         return cls(path, *tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent))

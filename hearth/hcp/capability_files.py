@@ -301,12 +301,12 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 @frozen
-class _Step:
+class _PlanStep:
     tool: str
     args: Mapping[str, Any]
 
 
-class _Raw(FieldType):
+class _RawPlan(FieldType):
     """Whatever is there, which `declare` reads."""
 
     def read(self, raw: object) -> Any:
@@ -358,7 +358,7 @@ def _declared(about: Table) -> tuple[dict[str, Any], dict[str, str]]:
     for name, keys in _KEYS.items():
         table = about.table(name, required=False) if name else about
         places |= {key: table.at(key) for key in keys}
-        found = {key: table.take(key, _Raw(), None) for key in keys}
+        found = {key: table.take(key, _RawPlan(), None) for key in keys}
         values |= {key: value for key, value in found.items() if value is not None}
         if name:
             table.done()
@@ -369,7 +369,7 @@ def _declared(about: Table) -> tuple[dict[str, Any], dict[str, str]]:
     return values, places
 
 
-def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _Step | None:
+def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _PlanStep | None:
     name, args = table.take("tool", Text("a tool's name")), table.mapping("args", {})
     table.done()
     before = len(table.faults)
@@ -383,7 +383,7 @@ def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _Step | None:
         return None
     if len(table.faults) == before:
         _check_args(table, args, registry[name])
-    return _Step(name, args)
+    return _PlanStep(name, args)
 
 
 def _wrong(part: re.Match[str], inputs: Any) -> str | None:
@@ -462,7 +462,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _function(steps: Sequence[_Step]) -> Callable[..., Any]:
+def _function(steps: Sequence[_PlanStep]) -> Callable[..., Any]:
     """The function that does the steps, one after another."""
 
     async def run(job: Any, /, **inputs: Any) -> dict[str, Any]:

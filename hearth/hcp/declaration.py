@@ -45,7 +45,7 @@ _MACHINE = ("hw", "file", "sys", "proc")
 _SENTENCE: Final = Text(limit=300)
 
 
-class _Read(FieldType):
+class _ReadDeclaration(FieldType):
     """A string, read by a function that raises ValueError with what was expected."""
 
     def __init__(self, expected: str, read: Callable[[str], object]) -> None:
@@ -86,8 +86,8 @@ class _Instance(FieldType):
 
 
 _NAME = Text('a name such as "bench-climate-survey"', r"[a-z0-9]+(-[a-z0-9]+)*", limit=LONGEST_NAME)
-_VERSION = _Read('a semver version such as "1.0.0"', read_version)
-_DURATION = _Read('an ISO 8601 duration such as "PT10M"', read_duration)
+_VERSION = _ReadDeclaration('a semver version such as "1.0.0"', read_version)
+_DURATION = _ReadDeclaration('an ISO 8601 duration such as "PT10M"', read_duration)
 
 
 @frozen

@@ -29,7 +29,7 @@ is, and a thousand answers that wait for a slow client would take 4 MiB."""
 
 
 @define(slots=True, eq=False)
-class Request:
+class JsonRpcRequest:
     """A request object. `id` is None for a notification: it is executed and never answered."""
 
     id: Id | None
@@ -72,7 +72,7 @@ def is_deeper(value: Any, most: int) -> bool:
     return True
 
 
-def read_request(value: Any) -> Request:
+def read_request(value: Any) -> JsonRpcRequest:
     """Return the request of a JSON value.
 
     Raises InvalidRequest, to be answered with the id that `reply_id_of` gives.
@@ -88,7 +88,7 @@ def read_request(value: Any) -> Request:
     if id_ is not None and type(id_) is not str and type(id_) is not int:
         raise InvalidRequest(data={"reason": f'member "id" must be a string or an integer, not {kind_of(id_)}'})
     # A fresh {} for each: a shared one that an executor writes into would reach other callers.
-    return Request(id_, method, value.get("params", {}))
+    return JsonRpcRequest(id_, method, value.get("params", {}))
 
 
 def reply_id_of(value: Any) -> Id | None:

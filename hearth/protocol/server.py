@@ -34,7 +34,7 @@ from hearth.errors import InvalidParams, InvalidRequest, MethodNotFound, ParseEr
 from hearth.protocol.framing import MAX_VALUES, TOO_MANY, DocumentTooLong, LineFramer, has_more_values, parsed_bytes
 from hearth.protocol.jsonrpc import (
     Id,
-    Request,
+    JsonRpcRequest,
     dump_error,
     dump_result,
     join_batch,
@@ -264,7 +264,7 @@ class ServerProtocol:
         return join_batch(batch.lines)
 
 
-def _refusal(request: Request) -> RpcError:
+def _refusal(request: JsonRpcRequest) -> RpcError:
     """Return the error for a request that `_request` cannot turn into a call, whatever its principal."""
     method = request.method
     if method not in METHODS:

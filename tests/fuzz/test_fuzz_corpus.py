@@ -89,7 +89,7 @@ PLANTED = {
     "board": ("hearth.drivers.boards.toml.Table.done", lambda table: None),
     "card": ("hearth.agentcard.validate._CAPABILITY", re.compile("(?s).*")),
     "hcp": ("hearth.hcp.codec._session_id", lambda document, kind: None),
-    "audit": ("hearth.audit.verify._Check._link", lambda check, seq, prev: None),
+    "audit": ("hearth.audit.verify._ChainCheck._link", lambda check, seq, prev: None),
     "mcp": ("hearth.actors.step.args_hash", lambda args: "sha256:" + "0" * 64),
 }
 """A bug for each target, of the kind that raises nothing."""

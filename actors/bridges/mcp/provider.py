@@ -78,7 +78,7 @@ class SessionFactory(Protocol):
         ...
 
 
-class _Held:
+class _HeldSession:
     """A session, from the moment it is asked for."""
 
     __slots__ = ("board", "ending", "error", "ready", "session", "view")
@@ -139,7 +139,7 @@ class Client:
         self._name = name
         self._version = version
         self._keep_alive = keep_alive
-        self._held: _Held | None = None
+        self._held: _HeldSession | None = None
         self._lost: str | None = None
         self._news: str | None = None
         self.gone = trio.Event()
@@ -189,12 +189,12 @@ class Client:
                 log.info("the board's name cannot be had: %s", error)
         return held.board
 
-    async def _hold_one(self) -> _Held:
+    async def _hold_one(self) -> _HeldSession:
         held = self._held
         if held is None:
             if self.gone.is_set():
                 raise CarrierError("this client has gone")
-            held = self._held = _Held()
+            held = self._held = _HeldSession()
             self.nursery.start_soon(self._hold, held)
         await held.ready.wait()
         if held.session is None:
@@ -233,7 +233,7 @@ class Client:
         """Its session, if there is one by now."""
         return None if self._held is None else self._held.session
 
-    async def _hold(self, held: _Held) -> None:
+    async def _hold(self, held: _HeldSession) -> None:
         name, version = (None if text is None else text[:MOST_NAME] for text in (self._name, self._version))
         try:
             async with self._session_factory.open_session(client_name=name, client_version=version) as session:
@@ -252,7 +252,7 @@ class Client:
                 self._held = None
             held.ready.set()
 
-    async def _keep(self, held: _Held, session: Session) -> None:
+    async def _keep(self, held: _HeldSession, session: Session) -> None:
         """Until it is to end; a session without requests would end by itself."""
         while not held.ending.is_set():
             with trio.move_on_after(self._keep_alive or float("inf")):

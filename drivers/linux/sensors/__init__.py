@@ -82,7 +82,7 @@ class KernelSensor:
 
 
 @frozen
-class Reading:
+class KernelReading:
     """What a sensor measured: `value` in `unit`, by the device that the kernel calls `kernel`."""
 
     value: float
@@ -128,7 +128,7 @@ class KernelSensors(BaseDriver):
                         found.append(_told(_joined(name, channel.name), device, channel, limits, tuple(alarms)))
         return found
 
-    def read(self, name: str) -> Reading:
+    def read(self, name: str) -> KernelReading:
         """Read a sensor once.
 
         Raises DeviceError: ENODEV where no such sensor is there now, ENOTUNIQ where the name is that of several,
@@ -140,7 +140,7 @@ class KernelSensors(BaseDriver):
             value = _measure(name, channel)
         except OSError as error:
             raise failure(name, device, channel, error) from error
-        return Reading(value, channel.unit, device.kernel)
+        return KernelReading(value, channel.unit, device.kernel)
 
     def _find(self, name: str) -> tuple[SensorDevice, SensorChannel]:
         prefix, _, rest = name.partition("/")

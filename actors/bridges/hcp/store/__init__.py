@@ -203,7 +203,7 @@ _PRUNE_EVERY: Final = 256
 """Rejections stored between two prunings of the oldest."""
 
 
-class _Held:
+class _HeldMessage:
     """A message that a caller has claimed, from `claim` until it is answered or released."""
 
     __slots__ = ("digest", "looked")
@@ -233,7 +233,7 @@ class JobStore(DatabaseActor):
         super().__init__(JobDatabase(directory, durability))
         self._limits = Limits() if limits is None else limits
         self._clock = clock
-        self._held: dict[tuple[str, str], _Held] = {}
+        self._held: dict[tuple[str, str], _HeldMessage] = {}
         self._refused = 0
         """Rejections of this run, of all principals."""
         self._ended: dict[str, float] = {}
@@ -283,7 +283,7 @@ class JobStore(DatabaseActor):
             if held.looked is None:
                 return Claim("pending")
             await held.looked.wait()
-        held, looked = _Held(digest), trio.Event()
+        held, looked = _HeldMessage(digest), trio.Event()
         held.looked, self._held[key] = looked, held
         new = False
         try:
