@@ -1,5 +1,5 @@
-"""HCP, the layer in which another agent harness hands over a whole job: messages, capabilities, the gate, the record.
+"""HCP, by which another agent harness submits a whole job: messages, capabilities, safety gate, durable record.
 
-Pure: nothing here knows a carrier, a clock, a file that it was not handed, or Trio. What lives is in
-`hearth.actors.bridges.hcp`, what a caller holds in `hearth.client.jobs`.
+Pure: nothing here knows a carrier, a clock, a file that it was not given, or Trio. The running parts are in
+`hearth.actors.bridges.hcp`, the client's in `hearth.client.jobs`.
 """

@@ -112,9 +112,9 @@ def evaluated(annotation: Any, names: Mapping[str, Any], where: str) -> Any:
 
 
 def structurer(annotation: Any) -> Callable[[Any], Any]:
-    """The function that turns JSON which fits the schema of an annotation into its value.
+    """Return the function that turns JSON which fits the schema of an annotation into its value.
 
-    It raises what the initialiser of an attrs class raises, and ValueError for a date that there is not.
+    It raises what the initialiser of an attrs class raises, and ValueError for a date that does not exist.
     """
     annotation = _named(annotation)
     origin, args = get_origin(annotation), get_args(annotation)
@@ -243,7 +243,7 @@ def _alias(field: attrs.Attribute[Any]) -> str:
 
 
 def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
-    """One schema of several. Of a type and null it stays one: that is what `format` needs to be looked at."""
+    """Return one schema of several. A type and null stay one schema, because `format` is checked only then."""
     if all(set(one) == {"type"} for one in schemas):
         return {"type": list(dict.fromkeys(kind for one in schemas for kind in _types(one)))}
     others = [one for one in schemas if one != {"type": "null"}]

@@ -1,13 +1,12 @@
-"""Capabilities: the decorator that marks a function as one, and the checked values that the gate and a job work with.
+"""Capabilities: the decorator that marks a function as one, and the checked values that the safety gate and a job use.
 
 `@capability(...)` only keeps its arguments. `hearth.hcp.declaration` checks them when the daemon starts, so that
 `hearthd --check` shows all mistakes of all files at once, and makes a `Capability` of them.
 
-The safety envelope of a capability (L3): hard boundaries of its parameters, which no caller can relax.
-
-A limit with a `value` is checked on the inputs, before a job is accepted; `check_value` also serves a job that watches
-a quantity while it runs. A boundary that cannot be judged is violated: a `value` that raises, or a result that is no
-finite number. None is "not known yet", and violates nothing.
+The safety envelope of a capability (L3) is a set of hard boundaries that no caller can relax. A limit with a `value` is
+checked on the inputs, before a job is accepted; `check_value` also serves a job that watches a quantity while it runs.
+A boundary that cannot be evaluated is violated: a `value` that raises, or a result that is no finite number. None means
+"not known yet" and violates nothing.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class CapabilitySource:
     values: Mapping[str, Any]
     """Arguments of `capability`, by name. A plan file adds `description`; a function has its docstring."""
     keys: Mapping[str, str] = field(factory=dict)
-    """Where messages say another key than the argument's name: {"risk_floor": "capability.safety.risk_floor"}."""
+    """Keys that messages name instead of the argument: {"risk_floor": "capability.safety.risk_floor"}."""
 
 
 def capability(
@@ -160,7 +159,7 @@ class Capability:
     structure: Callable[[Mapping[str, Any]], dict[str, Any]] = field(default=_as_given, repr=False, eq=False)
     """From valid JSON inputs to keyword arguments. Raises InputRefused."""
     unstructure: Callable[[Any], Any] = field(default=lambda value: value, repr=False, eq=False)
-    """From what the function returned to JSON. Raises NotJson."""
+    """From the function's return value to JSON. Raises NotJson."""
     check: Callable[[Mapping[str, Any]], None] = field(default=lambda _inputs: None, repr=False, eq=False)
     """The author's own check of valid JSON inputs. Raises InputRefused."""
     clean_up: frozenset[str] = frozenset()
@@ -208,13 +207,13 @@ class CapabilitySet(Mapping[str, Capability]):
 
     @classmethod
     def later(cls, load: Callable[[], CapabilitySet]) -> CapabilitySet:
-        """What `load` gives, once somebody looks: a start does not spend the tenth of a second that it takes."""
+        """Return a set that calls `load` when it is first read, so a start does not spend the tenth of a second."""
         late = cls()
         late._load = load
         return late
 
     def loaded(self) -> CapabilitySet:
-        """Itself, with everything there. Two threads may both load; they load the same."""
+        """Return itself, loaded. Two threads may both load; they load the same."""
         if (load := self._load) is not None:
             found = load()
             self._by_name, self._notes, self._load = found._by_name, found._notes, None
@@ -222,7 +221,7 @@ class CapabilitySet(Mapping[str, Capability]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """For a person, a sentence each: what is left out or stands back, and why."""
+        """Return sentences for a person: each capability that is left out or replaced, and why."""
         return self.loaded()._notes
 
     def __getitem__(self, name: str) -> Capability:
@@ -243,7 +242,7 @@ class Violation:
     message: str
     cure: str
     places: tuple[str, ...] = ()
-    """The inputs that it is about, as JSON pointers into the task_submit; none for a measured value."""
+    """The inputs at fault, as JSON pointers into the task_submit; none for a measured value."""
 
 
 @frozen(kw_only=True)
@@ -255,7 +254,7 @@ class SafetyEnvelope:
     emergency_procedures: Mapping[str, str] = field(factory=dict)
 
     def check_inputs(self, inputs: Mapping[str, Any]) -> Violation | None:
-        """The first boundary that approved inputs (structured, defaults filled in) would break."""
+        """Return the first boundary that approved inputs (structured, defaults filled in) would violate, else None."""
         for name, limit in self.parameters.items():
             if limit.value is None:
                 continue
@@ -269,7 +268,7 @@ class SafetyEnvelope:
         return None
 
     def check_value(self, name: str, found: Any, at: tuple[str, ...] = ()) -> Violation | None:
-        """Hold a number, or a list of them, against the limit of this name. Raises LookupError if there is none."""
+        """Check a number, or a list of them, against the limit of this name. Raises LookupError if there is none."""
         if (limit := self.parameters.get(name)) is None:
             there = ", ".join(self.parameters) or "none"
             raise LookupError(f"there is no limit {name!r}, but {there}; declare it: limits={{{name!r}: Limit(max=…)}}")
@@ -287,7 +286,7 @@ class SafetyEnvelope:
         return None
 
     def to_wire(self) -> dict[str, Any]:
-        """As L3's schema has it; {} where nothing is bounded."""
+        """Return the envelope by L3's schema; {} where nothing is bounded."""
         wire: dict[str, Any] = {}
         if self.parameters:
             wire["parameters"] = {name: _limit_to_wire(limit) for name, limit in self.parameters.items()}

@@ -1,22 +1,20 @@
-"""Capability files in Python: who may have written one, and what it declares once it has run.
+"""Capability files: Python files, whose owners and modes are checked before they run, and plan files.
 
-A capability file is code that hearthd runs, as root where hearthd is started as root: whoever can write it, or exchange
-it on the way to it, owns the machine. So `read_code` opens the file first, then looks at owners, modes and links up to
-the root directory (decision 0093), and reads what it has opened. `run_code` runs exactly those bytes, as a module that
-nothing else can import and that is compiled in memory: no *.pyc is read or written beside the file.
+A Python capability file is code that hearthd runs, as root where hearthd is started as root: any user that can write
+it, or replace it on the way to it, owns the machine. So `read_code` opens the file first, then checks owners, modes and
+links up to the root directory (decision 0093), and reads the file that it has opened. `run_code` runs exactly those
+bytes, as a module that nothing else can import and that is compiled in memory: no *.pyc is read or written beside the
+file.
 
-A look at a capability's source for calls whose results a replay would not repeat.
+`source_warnings` looks for calls whose results a replay would not repeat. After a crash the function runs again and
+gets the recorded outcomes of its job's operations. The results of a clock, a random number, a file, a socket or a
+thread of the function's own are not recorded: the second run takes another course, or does the work twice. The check
+reads the syntax tree of the function, and of the functions of its module that it calls by name. It warns and never
+refuses: it cannot follow values, so it misses calls through variables and other modules.
 
-After a crash the function runs again and gets the recorded outcomes of its job's operations. A clock, a random number,
-a file, a socket or a thread of its own is on no record: the second run takes another course, or does the work twice.
-This module reads the syntax tree of the function, and of the functions of its module that it calls by name. It warns
-and never refuses: it cannot follow values, so it misses calls through variables and other modules.
-
-Plan files: capabilities that are a list of steps and nothing more, written in TOML instead of Python.
-
-It owns the file's tables, and `{input}` within a step's args. A string that is one placeholder takes the input's value
-with its type; within other text the value is written out. `{{` and `}}` are braces. What may be declared, and whether
-it is enough for the tools, `hearth.hcp.declaration` checks as it does for a Python function.
+A plan file is a capability that is a list of steps, written in TOML. This module owns its tables, and `{input}` within
+a step's args. A string that is one placeholder takes the input's value with its type; within other text the value is
+written out. `{{` and `}}` are braces. `hearth.hcp.declaration` checks the declarations of both kinds of file.
 """
 
 from __future__ import annotations
@@ -60,12 +58,12 @@ LARGEST: Final = 1 << 20
 
 
 def read_file(file: Path) -> bytes:
-    """Return what is in a plan file. Raises ConfigError for one that everybody may write."""
+    """Return the content of a plan file. Raises ConfigError for one that every user may write."""
     return _read(file, is_code=False)
 
 
 def read_code(file: Path) -> bytes:
-    """Return what is in a Python file. Raises ConfigError for one that only root and this process could have written.
+    """Return the content of a Python file. Raises ConfigError if a user other than root and our own could write it.
 
     The file, every directory above it and every link on the way belong to root or to the effective user, and no other
     user may write there. A sticky directory such as /tmp is accepted on the way.
@@ -86,7 +84,7 @@ def _read(file: Path, *, is_code: bool) -> bytes:
         if is_code:
             _check_hands(file, status)
         elif status.st_mode & stat.S_IWOTH:
-            # Who can write it decides what its callers have done to the hardware, under their names.
+            # A user that can write it decides what its callers do to the hardware, under their names.
             raise ConfigError(f"{file}: is writable by everybody; chmod o-w {file}")
         data = stream.read(LARGEST + 1)
     if len(data) > LARGEST:
@@ -108,7 +106,7 @@ def _check_hands(file: Path, status: os.stat_result) -> None:
 
 
 def run_code(file: Path, data: bytes) -> list[CapabilitySource]:
-    """Run a file's bytes and return what it declares, in its order. Raises ConfigError, whatever the file raises."""
+    """Run a file's bytes and return its declarations, in their order. Raises ConfigError, whatever the file raises."""
     try:
         code = compile(data, str(file), "exec", dont_inherit=True)
         text = decode_source(data)
@@ -121,7 +119,8 @@ def run_code(file: Path, data: bytes) -> list[CapabilitySource]:
     module = _module(file)
     # Under its name: attrs and `inspect` look there for the names that annotations use.
     sys.modules[module.__name__] = module
-    # Without a time of change, so that tracebacks and `inspect.getsource` show what runs and not what is there by now.
+    # Without a time of change, so that tracebacks and `inspect.getsource` show the code that runs, not the file's new
+    # content.
     linecache.cache[str(file)] = (len(data), None, text.splitlines(keepends=True), str(file))
     try:
         exec(code, module.__dict__)
@@ -136,7 +135,7 @@ def run_code(file: Path, data: bytes) -> list[CapabilitySource]:
 
 
 def declared_in(module: ModuleType) -> list[CapabilitySource]:
-    """What the functions of a module declare: those that it defines, not those that it imports, each once."""
+    """Return the declarations of a module's functions: those that it defines, not those that it imports, each once."""
     found: dict[int, CapabilitySource] = {}
     for value in vars(module).values():
         source = getattr(value, MARK, None) if isinstance(value, FunctionType) else None
@@ -195,9 +194,9 @@ _CALLS: Final[Mapping[str, str]] = {
 }
 """Functions, and modules all of whose functions are meant, with what to do instead. The most specific one counts."""
 _SEEDED: Final = frozenset(("random.Random",))
-"""The same at each run if they are given a seed."""
+"""Calls that give the same at each run if they have a seed."""
 _METHODS: Final = frozenset(("read_text", "write_text", "read_bytes", "write_bytes"))
-"""Of pathlib.Path, and of nothing else that is common."""
+"""Methods of pathlib.Path, and of no other common class."""
 
 
 def source_warnings(function: Callable[..., Any]) -> list[str]:
@@ -272,7 +271,7 @@ def _name(node: ast.expr, names: Mapping[str, str]) -> str | None:
 
 
 def _builtin(name: str) -> str | None:
-    """A name that is not imported is a function of the file, or a variable, or one of these."""
+    """Return the name of a builtin function, unless the file has a function or a variable of that name."""
     return name if name in ("open", "input") else None
 
 
@@ -297,7 +296,7 @@ _RECIPE = (
     "docs/capabilities.md"
 )
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-"""A brace that is text, a placeholder, or a brace that is neither."""
+"""A brace that is text, a placeholder, or a stray brace."""
 
 
 @frozen
@@ -307,16 +306,16 @@ class _PlanStep:
 
 
 class _RawPlan(FieldType):
-    """Whatever is there, which `declare` reads."""
+    """A value of any type, which `declare` reads."""
 
     def read(self, raw: object) -> Any:
         return raw
 
 
 def read_plan(file: Path, data: bytes, registry: ToolRegistry) -> tuple[CapabilitySource | None, list[Fault]]:
-    """Return what a plan file declares, unchecked, and what is wrong with its keys and its steps.
+    """Return a plan file's declaration, unchecked, and the faults of its keys and its steps.
 
-    There is no declaration where it is no plan file at all. Raises ConfigError for what is not TOML.
+    There is no declaration where the file is no plan file at all. Raises ConfigError for text that is not TOML.
     """
     document = _parse(file, data)
     if "recipe" in document:
@@ -352,7 +351,7 @@ def _parse(file: Path, data: bytes) -> dict[str, Any]:
 
 
 def _declared(about: Table) -> tuple[dict[str, Any], dict[str, str]]:
-    """The arguments of @capability that are there, and the key of each; a fault for each unknown key."""
+    """Return the arguments of @capability that are given, and the key of each; add a fault for each unknown key."""
     values: dict[str, Any] = {"input_schema": _NO_INPUTS}
     places: dict[str, str] = {}
     for name, keys in _KEYS.items():
@@ -387,7 +386,7 @@ def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _PlanStep | None
 
 
 def _wrong(part: re.Match[str], inputs: Any) -> str | None:
-    """What is wrong with a placeholder, or with a brace that is none."""
+    """Return the fault of a placeholder, or of a stray brace."""
     name = part[1]
     if name is None:
         return 'a brace alone; write "{{" or "}}" for one that is text' if len(part[0]) == 1 else None
@@ -402,7 +401,7 @@ def _wrong(part: re.Match[str], inputs: Any) -> str | None:
 
 
 def _check_args(table: Table, args: Mapping[str, Any], tool: Tool) -> None:
-    """Hold a step's args against the tool's own schema, as far as they are constant."""
+    """Check a step's args against the tool's own schema, as far as they are constant."""
     at, schema = table.at("args"), tool.params_schema
     names = known_by(schema)
     if names is not None and (unknown_members := names.unknown_members(args)):
@@ -428,7 +427,7 @@ def _check_args(table: Table, args: Mapping[str, Any], tool: Tool) -> None:
 
 
 def _is_late(text: str) -> bool:
-    """Whether it has a placeholder, whose value only a job knows."""
+    """Return True if it has a placeholder, whose value only a job knows."""
     return any(part[1] is not None for part in _PART.finditer(text))
 
 
@@ -445,7 +444,7 @@ def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def filled(value: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return a copy of a step's args in which inputs stand for their placeholders."""
+    """Return a copy of a step's args in which inputs replace their placeholders."""
     if isinstance(value, Mapping):
         return {name: filled(member, inputs) for name, member in value.items()}
     if isinstance(value, list):

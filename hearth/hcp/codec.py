@@ -1,7 +1,7 @@
 """HCP messages from JSON documents and back: the envelope (L1), and the payload by the table of its type.
 
-Reading raises MessageError, and nothing else, for whatever a document may hold; what was read and is written reads as
-the same again. What a message means, and whether it may be heeded, is not asked here.
+Reading raises MessageError, and nothing else, whatever a document holds. A message that is read and written reads as
+the same message again. The meaning of a message and the sender's rights are not checked here.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ if TYPE_CHECKING:
 
     from hearth.hcp.kinds import ValueType
 
-# --- HCP's tables (L1 to L4) as this program has them: which members a payload has, which it needs, of which kind
+# --- HCP's tables (L1 to L4): which members a payload has, which it needs, and their types
+# --- HCP's tables (L1 to L4): which members a payload has, which it needs, and their types ----------------------------
 #
-# Nothing but shape: whether a capability exists, a schema is one, or a session is the sender's is for others to find
-# out.
+# Shape only. Whether a capability exists, a schema is valid, or a session is the sender's is checked elsewhere.
 
 _NAME = Text('"bench-climate-survey"', most=200)
 _SENTENCE = Text('"..."')
@@ -90,7 +90,7 @@ SAFETY_ENVELOPE: Table[dict[str, Any]] = Table(
         "emergency_procedures": MapOf(_SENTENCE),
     },
 )
-"""L3, Safety Envelope. What else a parameter has is its own affair."""
+"""L3, Safety Envelope. A parameter may have further members."""
 
 _CONSTRAINTS = Table(
     Constraints,
@@ -213,7 +213,7 @@ EVENT_DATA: Mapping[EventType, Table[dict[str, Any]]] = {
         dict, {}, {"final_state": Choice(("REJECTED", "ABORTED", "COMPLETED", "FAILED")), "reason": _WORDS}
     ),
 }  # fmt: skip
-"""Event type -> the data fields that L2's table has for it; the page's own example leaves them out, so any may be."""
+"""Event type -> the data fields of L2's table for it. The page's own example omits them, so each may be absent."""
 
 _SCHEMA = Free(example='{"type": "object"}')
 DECLARATION: Table[dict[str, Any]] = Table(
@@ -251,7 +251,7 @@ _DECLARED = Checked(Table(dict, {"capability": DECLARATION}, {"safety_envelope":
 
 
 def read_message(document: Any) -> Message:
-    """The message that a JSON value is. Raises MessageError."""
+    """Return the message of a JSON value. Raises MessageError."""
     if type(document) is not dict:
         raise MessageError("", f"expected an object, got {shown(document)}", suggestion="send one HCP message")
     message_id = None
@@ -278,7 +278,7 @@ def read_message(document: Any) -> Message:
 
 
 def message_id_of(document: Mapping[str, Any]) -> str | None:
-    """The id of a message of which nothing else is read; None where it is no id."""
+    """Return the id of a message, without reading the rest; None where it is no id."""
     try:
         given: str = _member(document, "message_id")
     except MessageError:
@@ -327,7 +327,7 @@ def _session_id(document: Mapping[str, Any], kind: MessageType) -> str | None:
 
 
 def read_payload(kind: MessageType, payload: Any, at: str = "/payload") -> Payload:
-    """The payload of a message of this type. Raises MessageError without a message_id."""
+    """Return the payload of a message of this type. Raises MessageError without a message_id."""
     read: Payload = PAYLOADS[kind].read(payload, at)
     if isinstance(read, Event):
         EVENT_DATA[read.event_type].members(read.data, f"{at}/data")
@@ -335,18 +335,18 @@ def read_payload(kind: MessageType, payload: Any, at: str = "/payload") -> Paylo
 
 
 def read_declaration(document: Any, at: str = "") -> Mapping[str, Any]:
-    """A Capability Declaration (L3) as hcp.capabilities lists it: checked, with its safety envelope where it has one.
+    """Check a Capability Declaration (L3) as hcp.capabilities lists it, with its safety envelope where it has one.
 
-    It is handed on as it is. Raises MessageError.
+    It is returned unchanged. Raises MessageError.
     """
     read: Mapping[str, Any] = _DECLARED.read(document, at)
     return read
 
 
 def read_submission(document: Any, *, now: float) -> Message:
-    """A task_submit from a file: whole, or its payload alone, which gets an envelope of this moment (epoch seconds).
+    """Return a task_submit from a file: whole, or its payload alone, which gets an envelope of `now` (epoch seconds).
 
-    Raises MessageError; its pointer is into what was given.
+    Raises MessageError; its pointer is into the given document.
     """
     if type(document) is dict and "hcp_version" not in document and "payload" not in document:
         return message(read_payload("task_submit", document, ""), session_id=None, now=now)
@@ -371,7 +371,7 @@ def message(payload: Payload, *, session_id: str | None, now: float) -> Message:
 
 
 def write_message(message: Message) -> dict[str, Any]:
-    """The document that reads back as this message. Members that say nothing are left out."""
+    """Return the document that reads back as this message. Empty optional members are left out."""
     return {
         "hcp_version": message.hcp_version,
         "message_id": message.message_id,
@@ -388,5 +388,5 @@ def write_payload(payload: Payload) -> dict[str, Any]:
 
 
 def dump(message: Message) -> bytes:
-    """A message as one line with its line feed, in UTF-8. Raises TypeError for a member that JSON cannot say."""
+    """Return a message as one line with its line feed, in UTF-8. Raises TypeError for a member without JSON."""
     return orjson.dumps(write_message(message)) + b"\n"

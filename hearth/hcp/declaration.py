@@ -1,8 +1,8 @@
-"""From a function and what its author declares to a Capability, or to all that is wrong with it.
+"""From a function and its author's declaration to a Capability, or to the list of all its faults.
 
-It owns the rules of a declaration: each argument of `@capability`, the signature, and that what is declared is no less
-than what the tools can do: their risk, the hardware that they drive, the person who is asked. A plan file is checked by
-the same rules: its loader makes a `CapabilitySource` of it. This module reads no files.
+It owns the rules of a declaration: each argument of `@capability`, the signature, and that the declaration covers what
+the tools can do: their risk, the hardware that they drive, the approval by a person. A plan file is checked by the same
+rules: its loader makes a `CapabilitySource` of it. This module reads no files.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 64
 USUAL_MAX_DURATION = timedelta(hours=1)
-"""How long a job may take whose capability says nothing."""
+"""Longest run of a job whose capability declares no max_duration."""
 USUAL_CLEAN_UP = timedelta(seconds=2)
 
 _RISK = Choice(*RISKS)
 _APPROVED_FROM = "R3"
-"""The least risk at which a person is asked (L3, Approval Flow)."""
+"""The least risk at which a person must approve (L3, Approval Flow)."""
 _WORDS = ListOf(Text(limit=128))
 _MACHINE = ("hw", "file", "sys", "proc")
-"""First parts of the names of tools that drive no hardware: what tells of the board; files, the machine, processes."""
+"""First parts of the names of tools that drive no hardware: board information, files, the machine, processes."""
 _SENTENCE: Final = Text(limit=300)
 
 
@@ -53,7 +53,7 @@ class _ReadDeclaration(FieldType):
         self._read = read
 
     def read(self, raw: object) -> object:
-        """What the function makes of it. Raises Mismatch."""
+        """Return the function's value for `raw`. Raises FieldErrors."""
         text = Text(self.expected).read(raw)
         try:
             return self._read(text)
@@ -97,11 +97,11 @@ class DeclaredCapability:
     capability: Capability | None
     faults: tuple[Fault, ...] = ()
     of_machine: bool = False
-    """Whether all faults are tools that this machine does not have: the declaration may be right for another one."""
+    """True if all faults are tools that this machine does not have: the declaration may be right for another one."""
 
 
 class _Values(Table):
-    """What an author gave, read strictly; a fault is at the key that the author knows."""
+    """The author's values, read strictly. A fault is reported at the key that the author wrote."""
 
     def __init__(self, source: CapabilitySource, faults: list[Fault]) -> None:
         super().__init__({key: _plain(value) for key, value in source.values.items()}, "", faults)
@@ -113,7 +113,7 @@ class _Values(Table):
         return self._keys.get(key, key)
 
     def hold(self, function: Any, key: str) -> None:
-        """Look at a function over the inputs."""
+        """Check an author's function over the inputs."""
         self.faults += faults_over_inputs(function, self.inputs, key)
 
 
@@ -122,7 +122,7 @@ def _plain(value: Any) -> Any:
 
 
 def declare(source: CapabilitySource, registry: ToolRegistry) -> DeclaredCapability:
-    """The capability of a source, or everything that is wrong with it."""
+    """Return the capability of a source, or all its faults."""
     faults: list[Fault] = []
     values = _Values(source, faults)
     said: dict[str, Any] = {
@@ -182,7 +182,7 @@ def _description(source: CapabilitySource, values: _Values) -> Any:
 
 
 def _tools(names: Sequence[str], key: str, registry: ToolRegistry) -> tuple[list[Tool], list[Fault]]:
-    """The declared tools that there are, by name, and a fault for each that there is not."""
+    """Return the declared tools that exist, by name, and a fault for each other one."""
     missing = [
         Fault(key, f"this daemon has no tool {name!r}{near(name, registry)}; tool.list has them all")
         for name in dict.fromkeys(names)
@@ -213,7 +213,7 @@ def _given_schema(values: _Values, key: str) -> Mapping[str, Any] | None:
 
 
 def _safety(values: _Values, tools: list[Tool]) -> Safety | None:
-    """The safety declaration, held against what the tools can do; None with at least one fault."""
+    """Return the safety declaration, checked against the tools; None with at least one fault."""
     before = len(values.faults)
     ceiling: Risk | None = values.take("risk_ceiling", _RISK)
     floor: Risk | None = values.take("risk_floor", _RISK, ceiling)
@@ -252,7 +252,7 @@ def _safety(values: _Values, tools: list[Tool]) -> Safety | None:
 
 
 def _escalations(values: _Values, ceiling: Risk | None, floor: Risk | None) -> Iterator[Escalation]:
-    """Those that are right, with their `risk` as it stands; the others are faults."""
+    """Yield the valid ones, with their `risk` as it stands; the others become faults."""
     given = values.take("escalate", ListOf(_Instance("an Escalation(when, risk, because, cure)", Escalation)), ())
     for index, one in enumerate(given or ()):
         at = f"{values.at('escalate')}[{index}]"
@@ -269,10 +269,10 @@ def _escalations(values: _Values, ceiling: Risk | None, floor: Risk | None) -> I
 
 
 def _less_than(values: _Values, floor: Risk, ceiling: Risk, tools: list[Tool]) -> Iterator[Fault]:
-    """A floor that is lower than what the tools can do."""
+    """Yield a fault for a floor that is lower than the tools' risk."""
     if not tools:
         return
-    # What a tool needs at least: a step that its args make riskier than the job is refused when it comes to it.
+    # A tool's least risk counts. A step whose args make it riskier than the job is refused when the job comes to it.
     riskiest = max(tools, key=lambda tool: tool.least_risk)
     least = LEAST_RISK[riskiest.least_risk]
     if floor < least:
@@ -308,11 +308,12 @@ def _envelope(values: _Values) -> SafetyEnvelope:
     )
 
 
-# --- A capability's function: the schemas of its inputs and outputs, and the way from JSON to a call and back
+# --- signatures: the schemas of inputs and outputs, and the conversion from JSON to a call and back
+# --- signatures: the schemas of inputs and outputs, and the conversion from JSON to a call and back -------------------
 #
-# The schemas come from the annotations; with an `input_schema` of its own, a function gets the JSON values as they are.
-# This module also looks at the author's functions over the inputs (checks, limits, escalations): at the names of their
-# parameters, which must be inputs.
+# The schemas come from the annotations. A function with an `input_schema` of its own gets the JSON values unchanged.
+# This part also checks the author's functions over the inputs (checks, limits, escalations): the names of their
+# parameters must be inputs.
 
 Structure: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
 Schema: TypeAlias = Mapping[str, Any]
@@ -331,7 +332,7 @@ class Signature:
 def read_signature(
     function: Callable[..., Any], input_schema: Schema | None, output_schema: Schema | None, faults: list[Fault]
 ) -> Signature | None:
-    """Read a function's signature; a schema that is given stands for its annotations. None with at least one fault."""
+    """Read a function's signature; a given schema replaces its annotations. None with at least one fault."""
     before = len(faults)
     if not inspect.iscoroutinefunction(function):
         faults.append(Fault("function", "expected an async function (`async def`) that returns its outputs"))
@@ -365,12 +366,12 @@ def read_signature(
 
 
 def outputs(value: Any) -> Any:
-    """The outputs of a job as JSON; a function that returns nothing has none. Raises NotJson."""
+    """Return the outputs of a job as JSON; a function that returns nothing has none. Raises NotJson."""
     return {} if value is None else unstructure(value, "outputs")
 
 
 def checker(check: Callable[..., None] | None, structure: Structure) -> Callable[[Mapping[str, Any]], None]:
-    """The author's check as a function of JSON inputs, which raises InputRefused and nothing else."""
+    """Return the author's check as a function of JSON inputs, which raises InputRefused and nothing else."""
 
     def checked(inputs: Mapping[str, Any]) -> None:
         if check is None:
@@ -389,7 +390,7 @@ def checker(check: Callable[..., None] | None, structure: Structure) -> Callable
 
 
 def faults_over_inputs(function: Any, schema: Schema | None, key: str) -> Iterator[Fault]:
-    """All that is against an author's function over the inputs; without their schema, names are not looked at."""
+    """Yield the faults of an author's function over the inputs; without their schema, names are not checked."""
     if not callable(function):
         yield Fault(key, "expected a function of the inputs, such as `lambda samples: samples > 500`")
         return
@@ -412,7 +413,7 @@ def faults_over_inputs(function: Any, schema: Schema | None, key: str) -> Iterat
 def _as_given(
     schema: Schema, parameters: Sequence[inspect.Parameter], takes_all: bool, faults: list[Fault]
 ) -> Structure:
-    """With a schema of its own the function gets JSON values as they are, by the names of its parameters."""
+    """Return the structure for a given schema: JSON values as they are, by the names of the function's parameters."""
     properties: Mapping[str, Any] = schema.get("properties", {})
     always = {name for name, one in properties.items() if isinstance(one, Mapping) and "default" in one}
     always.update(schema.get("required", ()))
@@ -495,7 +496,7 @@ def _from_return(function: Callable[..., Any], returned: Any, faults: list[Fault
 
 
 def _of_author(key: str) -> str:
-    """A place in a derived schema as the author knows it."""
+    """Return a place in a derived schema by the author's name for it."""
     return key.replace("parameters.properties.", "parameters.", 1).replace("returns.properties.", "returns.", 1)
 
 

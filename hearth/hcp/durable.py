@@ -1,18 +1,18 @@
 """The record of a capability function's operations, and its replay. Pure: no I/O, no clock, no concurrency.
 
-A capability is an ordinary async function. What it asks of its `Job` is an *operation*: a step, a task of several, a
-sleep, the time, a random number, a person's answer. Each has a *position*: its number in the order in which the
-function asks, and within `job.gather` the position of the gather, the part's index and a number of its own ("7.1.3").
-What came of an operation is an `Outcome`, which is written down before the function goes on.
+A capability is an ordinary async function. Each call of a method of its `Job` is an *operation*: a step, a task of
+several, a sleep, the time, a random number, a person's answer. Each has a *position*: its number in the order of the
+calls, and within `job.gather` the position of the gather, the part's index and a number of its own ("7.1.3"). The
+result of an operation is an `Outcome`, which is written to the job store before the function goes on.
 
-To go on after a crash is to run the function again, from its beginning, with the outcomes that are on record. As long
-as there is one at the position that is asked for, it is returned and nothing is done. So a function must ask the same
-at the same position, given the same outcomes: what it asks differently is a `ReplayMismatch`, and the job ends.
+To continue after a crash, the function runs again from its beginning with the recorded outcomes. As long as there is an
+outcome at the position of a call, it is returned and nothing is done. So a function must make the same call at the same
+position, given the same outcomes. A different call is a `ReplayMismatch`, and the job ends.
 
 Three things may be on record of an operation:
 - an outcome that is done or has failed: it is returned, or raised, again;
-- only that it was begun, which is written before a step that may have an effect: then the process died while the step
-  was under way. Its outcome is unknown. It is never done again by itself: the function gets `OutcomeUnknown`;
+- only its beginning, which is written before a step that may have an effect: the process died while the step ran. Its
+  outcome is unknown. It is never repeated automatically: the function gets `OutcomeUnknown`;
 - nothing: it is done now. That includes a step that failed without any effect at the end of a job: it may be tried
   again.
 """
@@ -42,22 +42,22 @@ Status: TypeAlias = Literal["done", "failed", "unknown"]
 STEPS: Final = frozenset(("run", "submit"))
 """The operations that hand steps to a HACP session."""
 ANNOUNCED: Final = STEPS | {"ask_person"}
-"""The operations that HCP is told of as checkpoints; the others are on record as well."""
+"""The operations that are sent to the HCP caller as checkpoints; the others are on record as well."""
 CANCELLED: Final = "c"
-"""In the positions of what is done when a part has been cancelled."""
+"""Marks the positions of operations that run after a part has been cancelled."""
 MOST_SHOWN: Final = 160
 """Characters of an operation in messages and on record."""
 
 
-# --- what a capability function may have to deal with ---------------------------------------------------------------
+# --- exceptions for capability functions ------------------------------------------------------------------------------
 
 
 class StepFailed(HearthError):
-    """A step that could not be done, raised by `job.run` and `job.submit`.
+    """A step that failed, raised by `job.run` and `job.submit`.
 
     `tool` is the step's; `code` is HACP's error code (None where there is none) and `data` its data; `error_code` is
-    what the job fails with if nothing handles this. `effect` says what happened to the hardware: "none", "done" or
-    "unknown".
+    the HCP error code of the job if the function does not handle this. `effect` says what happened to the hardware:
+    "none", "done" or "unknown".
     """
 
     def __init__(self, tool: str, outcome: Outcome) -> None:
@@ -75,17 +75,17 @@ class StepFailed(HearthError):
 
     @property
     def recoverable(self) -> bool:
-        """True if the same job, handed in again from its last checkpoint, may well succeed with nothing changed."""
+        """True if the same job, submitted again from its last checkpoint, may succeed with nothing changed."""
         return recoverable(self.code, self.effect)
 
     @property
     def passing(self) -> bool:
-        """True if asking once more may help: neither the arguments nor a limit were at fault."""
+        """True if a retry may help: neither the arguments nor a limit were at fault."""
         return self.error_code not in ("input_error", "safety_violation", "internal_error")
 
 
 class OutcomeUnknown(HearthError):
-    """A step that was under way when the daemon died: nothing says whether it was done. It is not done again."""
+    """A step that was running when the daemon died. Its effect is unknown, and it is not repeated."""
 
     def __init__(self, operation: str) -> None:
         super().__init__(f"the daemon ended while {operation} was under way, so its outcome is unknown")
@@ -93,7 +93,7 @@ class OutcomeUnknown(HearthError):
 
 
 class ReplayMismatch(HearthError):
-    """A function that asks something else than what is on record: it is not the one that made the record."""
+    """A function that makes another call than the recorded one: it has changed since the record was made."""
 
 
 class CapabilityFailed(HearthError):
@@ -106,7 +106,7 @@ class CapabilityFailed(HearthError):
 
 
 class SafetyViolation(HearthError):
-    """A measured value outside of the capability's safety envelope, raised by `job.watch`."""
+    """A measured value outside the capability's safety envelope, raised by `job.watch`."""
 
     def __init__(self, parameter: str, message: str) -> None:
         super().__init__(f"outside of the safety envelope: {message}")
@@ -118,18 +118,18 @@ class SafetyViolation(HearthError):
 
 @frozen
 class Operation:
-    """One call of a `Job`'s method: where in the function's course, and what was asked."""
+    """One call of a `Job`'s method: its position and its arguments."""
 
     position: str
     kind: OperationKind
     what: str
     """For messages: `gpio.set {"line":17,"value":1}`, shortened."""
     digest: str
-    """Of all that was asked."""
+    """Hash of all arguments."""
 
     @classmethod
     def of(cls, position: str, kind: OperationKind, title: str, asked: Json) -> Operation:
-        """Make one; `asked` is JSON. Raises TypeError for what is not."""
+        """Make one; `asked` is JSON. Raises TypeError for other values."""
         text = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
         shown = title if asked is None else f"{title} {text.decode()}".strip()
         what = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}…"
@@ -141,7 +141,7 @@ class Operation:
 
 @frozen(kw_only=True)
 class Outcome:
-    """What came of an operation: JSON, all of it."""
+    """The result of an operation, all of it JSON."""
 
     status: Status = "done"
     elapsed_s: float = 0.0
@@ -150,20 +150,20 @@ class Outcome:
     """A step's result, a task's results, an instant, a number, an answer."""
     error: str | None = None
     error_code: int | None = None
-    """HACP's, where it was one."""
+    """HCP's error code, where it was one."""
     error_data: Mapping[str, Json] | None = None
     missed: bool = False
-    """True if the function was not told: its part had been cancelled, because another part had failed."""
+    """True if the function did not see it: its part had been cancelled, because another part had failed."""
 
     @property
     def effect(self) -> Effect:
-        """What a failure says became of the hardware."""
+        """Return the failure's effect on the hardware."""
         return effect_of(from_wire({"code": self.error_code, "message": self.error or "", "data": self.error_data}))
 
 
 @frozen
 class Recorded:
-    """An operation with its outcome, as they are on record."""
+    """An operation with its recorded outcome."""
 
     operation: Operation
     outcome: Outcome
@@ -180,32 +180,32 @@ class Recorded:
 
 
 def unknown(begun: Mapping[str, Any]) -> Recorded:
-    """The record of an operation of which only the beginning is on record (`Operation` as JSON)."""
+    """Return the record of an operation of which only the beginning is on record (`Operation` as JSON)."""
     return Recorded(Operation(**begun), Outcome(status="unknown"))
 
 
 @define
 class ReplayHistory:
-    """What is on record of the job that this one goes on from, until the function has asked for it."""
+    """The record of the job that this one continues, as far as the function has not used it yet."""
 
     _left: dict[str, Recorded] = field(factory=dict)
 
     @classmethod
     def of(cls, records: Iterable[Recorded]) -> ReplayHistory:
-        """Make one; of each position there is one record."""
+        """Make one; `records` has one record of each position."""
         return cls({one.operation.position: one for one in records})
 
     @property
     def replaying(self) -> bool:
-        """True as long as something is on record that the function has not asked for."""
+        """True as long as the function has not used all records."""
         return bool(self._left)
 
     def awaits(self, prefix: str) -> bool:
-        """Look whether parts of the function will ask for more; the clean-up of those that are cancelled comes last."""
+        """Return True if parts of the function have unused records; the clean-up of cancelled parts comes last."""
         return any(one.startswith(prefix) and CANCELLED not in one for one in self._left)
 
     def take(self, operation: Operation) -> Outcome | None:
-        """The outcome on record, None where there is none. Raises ReplayMismatch where something else is."""
+        """Return the recorded outcome, or None. Raises ReplayMismatch where another operation is recorded."""
         found = self._left.pop(operation.position, None)
         if found is None:
             return None
@@ -218,12 +218,12 @@ class ReplayHistory:
         return found.outcome
 
     def forget(self, prefix: str) -> None:
-        """Leave out what is on record of parts that have ended: one that failed cancels the others, by chance where."""
+        """Drop the records of parts that have ended: where a failed part cancels the others depends on timing."""
         for position in [one for one in self._left if one.startswith(prefix)]:
             del self._left[position]
 
     def check_complete(self) -> None:
-        """Look whether a function that has returned has asked for all. Raises ReplayMismatch."""
+        """Raise ReplayMismatch if a function that has returned has not used all records."""
         for recorded in self._left.values():
             was = recorded.operation
             raise ReplayMismatch(
@@ -233,7 +233,7 @@ class ReplayHistory:
 
 
 def results_of(outcome: Outcome, operation: Operation, tools: Sequence[str]) -> Json:
-    """The value of a step or task that was done. Raises StepFailed, OutcomeUnknown."""
+    """Return the value of a step or task that was done. Raises StepFailed, OutcomeUnknown."""
     if outcome.status == "unknown":
         raise OutcomeUnknown(str(operation))
     if outcome.status == "failed":

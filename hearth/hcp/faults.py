@@ -1,4 +1,4 @@
-"""A mistake in a capability: its place, its key, and the cure. Every check at start-up collects these."""
+"""A mistake in a capability: its place, its key, and the cure. All checks at start-up collect these."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ def join(path: str, key: str) -> str:
 
 
 def near(name: str, there: Iterable[str]) -> str:
-    """Words to add to a fault: the nearest of the names that there are, if one is near."""
+    """Return a suffix for a fault that suggests the nearest of the valid names, or ""."""
     said = suggest(name, there, show=repr)
     return f"; {said}" if said else ""
 
 
-# --- Reading a capability file's tables strictly, and going on after a fault: the author is told of all of them at once
+# --- tables of a capability file
+# --- tables of a capability file --------------------------------------------------------------------------------------
 #
-# It owns the way from a TOML table to a list of faults, each with its key path and the cure. It refuses keys that
-# nobody asked for, and what JSON cannot say: a plan's values go to callers and into the audit log. It knows no
-# capability; the kinds of value are those of hearth.toml (`hearth.fields`), in the same words.
+# From a TOML table to values and a list of faults, each with its key path and the cure. Reading goes on after a fault,
+# so that the author sees all of them at once. Unknown keys and values that JSON cannot express are faults, because a
+# plan's values go to callers and into the audit log. The value types are those of hearth.toml (`hearth.fields`).
 
 REQUIRED: Final = object()
 _MOST = 2**53
 
 
 class Table:
-    """One table and the path to it. What a getter cannot give is on the list of faults, and None takes its place."""
+    """One table and its path. A getter that fails adds to the list of faults and returns None."""
 
     def __init__(self, content: Mapping[str, Any], path: str, faults: list[Fault]) -> None:
         self.content = content
@@ -65,11 +66,11 @@ class Table:
         return join(self._path, key)
 
     def fault(self, key: str, why: str) -> None:
-        """Put one on the list."""
+        """Add a fault."""
         self.faults.append(Fault(self.at(key), why))
 
     def take(self, key: str, kind: FieldType, default: Any = REQUIRED) -> Any:
-        """The value, as its kind reads it; the default where it is not there, None where it is wrong."""
+        """Return the value, read by its type; the default where it is absent, None where it is wrong."""
         self._known.append(key)
         if key not in self.content:
             if default is REQUIRED:
@@ -83,11 +84,11 @@ class Table:
             return None
 
     def mapping(self, key: str, default: Any = REQUIRED) -> Any:
-        """A table within, as it is, for others to read."""
+        """Return a table within, unread."""
         return self.take(key, _Mapping(), default)
 
     def table(self, key: str, *, required: bool = True) -> Table:
-        """A table within; an empty one where there is none, of which nothing more is said."""
+        """Return a table within; where it is absent, an empty one whose faults are not reported."""
         content = self.mapping(key, REQUIRED if required else {})
         return Table(content or {}, self.at(key), self.faults if content is not None else [])
 
@@ -102,7 +103,7 @@ class Table:
             yield Table(one, f"{self.at(key)}[{index}]", self.faults)
 
     def done(self, also: Sequence[str] = ()) -> None:
-        """Refuse the keys that nobody asked for; `also` are read by somebody else."""
+        """Add a fault for each unknown key; `also` are keys that other code reads."""
         known = [*self._known, *also]
         for key in self.content:
             if key not in known:
@@ -119,7 +120,7 @@ class _Mapping(FieldType):
 
 
 def unsayable(value: object, path: str = "") -> Iterator[Fault]:
-    """A fault for each value that JSON has no notation for: TOML's dates and times, inf, nan, and the largest integers.
+    """Yield a fault for each value without JSON: TOML's dates and times, inf, nan, and the largest integers.
 
     Other parties read integers beyond 2**53 as doubles, which are then other integers.
     """

@@ -1,13 +1,11 @@
-"""A job's inputs: defaults filled in, what to change where they do not fit, and the author's functions over them.
+"""A job's inputs: defaults, cures for refused values, the author's functions over them, and one spelling for hardware.
 
-The verdict on the schema is the validator's; this module puts the cure into words, from what the schema says of the
-place. An author's function (of a limit, an escalation, a check) gets the inputs that its parameters name.
+The validator decides if inputs fit the schema; this module derives the cure from the schema of the place. An author's
+function (of a limit, an escalation, a check) gets the inputs that its parameters name.
 
-One spelling for each thing that inputs name: 27, "GPIO27" and an alias of it are one line.
-
-A schema says with `format` that a value names such a thing; the annotations `Line`, `I2cAddress` and `Port` say so in
-Python. The gate replaces the value by its one spelling before a check, an envelope, an escalation or a function
-compares it with another. The board knows the spellings.
+The board has one spelling for each line, I2C address and port: 27, "GPIO27" and an alias of it are one line. A schema
+marks such a value with `format`; the annotations `Line`, `I2cAddress` and `Port` do so in Python. The safety gate
+replaces the value by its one spelling before a check, an envelope, an escalation or a function compares it.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ from hearth.hcp.faults import join
 from hearth.schema import Validator, escaped
 
 AT: Final = "/payload/inputs"
-"""Where inputs are in a task_submit."""
+"""JSON pointer of the inputs in a task_submit."""
 _SHOWN = 80
 _NAMES_SHOWN = 12
 _COMPARED = 12
 
 
 class InputRefused(HearthError):
-    """Inputs that fit the schema and are refused all the same, by a capability's own check."""
+    """Inputs that fit the schema but are refused by a capability's own check."""
 
     def __init__(self, reason: str, *, cure: str, at: str = "") -> None:
         super().__init__(reason)
@@ -69,13 +67,13 @@ def places(function: Callable[..., Any]) -> list[str]:
 
 
 def ask(function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """What an author's function says of structured inputs; one that is not there is None. Raises what it raises."""
+    """Return the value of an author's function of structured inputs; an absent input is None. Raises what it raises."""
     by_wire = {wire_name(name): value for name, value in inputs.items()}
     return function(**{name: by_wire.get(wire_name(name)) for name in named(function)})
 
 
 def fill_defaults(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs, and for each property at the top of the schema that they leave out, its default if it has one."""
+    """Return the inputs, with the defaults of absent properties at the top of the schema."""
     filled = dict(inputs)
     for name, inner in _properties(schema).items():
         if name not in filled and isinstance(inner, Mapping) and "default" in inner:
@@ -84,7 +82,7 @@ def fill_defaults(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[
 
 
 def what_is_wrong(schema: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[str, str]:
-    """For inputs that were refused: a sentence that names the place, and the cure."""
+    """Return a sentence that names the place of a fault in refused inputs, and the cure."""
     pointer_in, reason = Validator(schema).explain(inputs)
     place = AT
     value: Any = inputs
@@ -114,12 +112,12 @@ def _cure(place: str, value: Any, wanted: Any) -> str:
 
 
 def _strangers(value: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
-    """The first few members that there are not: comparing names takes time, and a caller may send a million."""
+    """Return the first few unknown members: comparing names takes time, and a caller may send a million."""
     return list(islice((name for name in value if name not in known), _COMPARED))
 
 
 def describe(schema: Any) -> str:
-    """What a schema asks for, in words: "an integer from 1 to 1000 (how many samples)"."""
+    """Return a schema's requirement in words: "an integer from 1 to 1000 (how many samples)"."""
     if not isinstance(schema, Mapping):
         return "a value as the capability's input_schema says"
     about = schema.get("description")
@@ -177,7 +175,7 @@ def _properties(schema: Any) -> Mapping[str, Any]:
 
 
 def _beneath(root: Mapping[str, Any], schema: Any, part: str) -> Any:
-    """What the schema says of a member or an item, where it says so plainly; None where that takes more to find out."""
+    """Return the subschema of a member or an item, where it is stated directly; else None."""
     if not isinstance(schema, Mapping):
         return None
     inner = _properties(schema).get(part, schema.get("items") if part.isdecimal() else None)
@@ -202,7 +200,7 @@ FORMATS: Final = (LINE, ADDRESS, PORT)
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 
 DATA: Final = frozenset({"const", "default", "enum", "examples"})
-"""Keywords whose value is data: what looks like a keyword there is none."""
+"""Keywords whose value is data. A name in it that looks like a keyword is not one."""
 
 
 class Keywords(dict[str, Any]):
@@ -223,9 +221,9 @@ Port: TypeAlias = Annotated[str, Keywords(format=PORT, minLength=1, maxLength=12
 """A serial port: its one name in the function."""
 
 LineName: TypeAlias = Callable[[Any, Any], Any]
-"""From a line and its chip (None for the first) to the line's name; a line that it does not know stays as it is."""
+"""From a line and its chip (None for the first) to the line's name; an unknown line is unchanged."""
 PortName: TypeAlias = Callable[[Any], Any]
-"""From a serial port, however it is given, to its name; a port that it does not know stays as it is."""
+"""From a serial port, in any of its spellings, to its name; an unknown port is unchanged."""
 
 
 def line_as_given(line: Any, _chip: Any) -> Any:
@@ -245,7 +243,7 @@ def respelled(
     port_name: PortName = port_as_given,
     chip: Any = None,
 ) -> Any:
-    """A copy of a valid value in which each thing that the schema marks has its one spelling."""
+    """Return a copy of a valid value in which each marked value has its one spelling."""
     if isinstance(schema, bool):
         return value
     if isinstance(value, Mapping):
@@ -270,7 +268,7 @@ def respelled(
 
 
 def misplaced(schema: Any, path: str, *, reached: bool = True) -> Iterator[str]:
-    """The paths of marks that would never be looked at: only `properties` and `items` lead to values."""
+    """Yield the paths of marks that have no effect: only `properties` and `items` lead to values."""
     if isinstance(schema, list):
         for number, inner in enumerate(schema):
             yield from misplaced(inner, f"{path}[{number}]", reached=False)

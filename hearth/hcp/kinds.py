@@ -1,8 +1,8 @@
-"""The kinds of value that HCP's tables know, each read strictly from JSON and written back to it.
+"""The value types of HCP's tables, each read strictly from JSON and written back to it.
 
-Nothing is coerced: true is not 1, "5" is not 5, 5.0 is no integer. What does not fit is a `MessageError` that names the
-place, what was expected there, what was there, and the cure. A kind knows no message; `hearth.hcp.codec` has the
-tables, and `hearth.hcp.kinds` the kinds that are made of others.
+Nothing is coerced: true is not 1, "5" is not 5, 5.0 is no integer. A value of another type is a `MessageError` that
+names the place, the expected type, the value, and the cure. A value type knows no message; `hearth.hcp.codec` has the
+tables.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 MAX_SAFE = (1 << 53) - 1
 """Integers beyond this do not survive a peer that reads numbers as doubles."""
 ELIDED = "..."
-"""What the pages' examples have where an id or an instant goes."""
+"""Placeholder of the pages' examples for an id or an instant."""
 
 T = TypeVar("T")
 _SHOWN = 60
 
 
 class MessageError(HearthError):
-    """A document that is not the message it should be.
+    """A document that is not a valid message.
 
-    `pointer` is the JSON pointer of the member at fault ("" for the whole), `reason` says what was expected there and
-    what was there, `suggestion` what to do; `message_id` is the document's own where one could be read, and `code` the
+    `pointer` is the JSON pointer of the member at fault ("" for the whole), `reason` says what was expected and what
+    was found, `suggestion` is the cure; `message_id` is the document's own where one could be read, and `code` the
     `reason_code` of the task_rejected that answers it.
     """
 
@@ -60,29 +60,29 @@ class MessageError(HearthError):
 
 
 class ValueType(Protocol[T]):
-    """One kind of value."""
+    """One type of value."""
 
     @property
     def expected(self) -> str:
-        """It in words, to complete "expected …"."""
+        """Return its name, to complete "expected …"."""
         ...
 
     @property
     def example(self) -> str:
-        """One as JSON, for a cure."""
+        """Return an example as JSON, for a cure."""
         ...
 
     def read(self, value: Any, at: str) -> T:
-        """The value that a JSON value at this pointer stands for. Raises MessageError."""
+        """Return the value of a JSON value at this pointer. Raises MessageError."""
         ...
 
     def write(self, value: T) -> Any:
-        """The JSON value that reads back as it."""
+        """Return the JSON value that reads back as it."""
         ...
 
 
 def type_error(kind: ValueType[Any], value: Any, at: str) -> MessageError:
-    """What to raise for a value that is not of its kind."""
+    """Return the error for a value of another type."""
     cure = f"give {named(at)} {kind.expected}, for example {kind.example}"
     if type(value) is str and re.fullmatch(r"-?[0-9.]+|true|false", value) and kind.example[:1] != '"':
         cure = f"write the value of {named(at)} without quotes: {kind.example}"
@@ -90,7 +90,7 @@ def type_error(kind: ValueType[Any], value: Any, at: str) -> MessageError:
 
 
 def shown(value: Any) -> str:
-    """A JSON value for a message: its type, and itself where it is short."""
+    """Return a JSON value for a message: its type, and the value where it is short."""
     if type(value) is int and abs(value) > MAX_SAFE:
         return "an integer beyond what a double holds"
     if value is None or type(value) is bool:
@@ -106,17 +106,17 @@ def _kind(value: Any) -> str:
 
 
 def named(at: str) -> str:
-    """A place in words."""
+    """Return a place in words."""
     return at or "the message"
 
 
 class _Plain:
-    """A kind whose values are the same in the program as in JSON."""
+    """A type whose values are the same in the program as in JSON."""
 
     __slots__ = ()
 
     def write(self, value: Any) -> Any:
-        """See Kind."""
+        """See ValueType."""
         return value
 
 
@@ -130,7 +130,7 @@ class Text(_Plain):
     expected: str = "a string"
 
     def read(self, value: Any, at: str) -> str:
-        """See Kind."""
+        """See ValueType."""
         if type(value) is not str:
             raise type_error(self, value, at)
         if not self.least <= len(value) <= self.most:
@@ -142,13 +142,13 @@ class Text(_Plain):
 
 @frozen
 class Identifier(_Plain):
-    """Whatever a peer names its messages and sessions by: 1 to 200 printable characters (decision 0068)."""
+    """A peer's own name for a message or a session: 1 to 200 printable characters (decision 0068)."""
 
     example: str = '"550e8400-e29b-41d4-a716-446655440000"'
     expected: str = "a string of 1 to 200 printable characters"
 
     def read(self, value: Any, at: str) -> str:
-        """See Kind."""
+        """See ValueType."""
         if type(value) is not str or not 1 <= len(value) <= 200 or not value.isprintable():
             raise type_error(self, value, at)
         return value
@@ -156,22 +156,22 @@ class Identifier(_Plain):
 
 @frozen
 class Choice(_Plain):
-    """One of a few words; letter case counts."""
+    """One of a few strings; letter case counts."""
 
     words: tuple[str, ...]
 
     @property
     def expected(self) -> str:
-        """The words."""
+        """Return the choices."""
         return ", ".join(f'"{word}"' for word in self.words[:-1]) + f' or "{self.words[-1]}"'
 
     @property
     def example(self) -> str:
-        """The first."""
+        """Return the first."""
         return f'"{self.words[0]}"'
 
     def read(self, value: Any, at: str) -> Any:
-        """See Kind."""
+        """See ValueType."""
         if type(value) is not str or value not in self.words:
             near = self._near(value) if type(value) is str else None
             cure = f'did you mean "{near}" at {at}?' if near else f"write {self.expected} at {at}"
@@ -179,7 +179,7 @@ class Choice(_Plain):
         return value
 
     def _near(self, value: str) -> str | None:
-        """The word that was meant, if one comes close in either case."""
+        """Return the intended choice, if one is close in either case."""
         by_lower = {word.lower(): word for word in self.words}
         found = get_close_matches(value[:_SHOWN].lower(), by_lower, 1)
         return by_lower[found[0]] if found else None
@@ -193,7 +193,7 @@ class Flag(_Plain):
     example: str = "true"
 
     def read(self, value: Any, at: str) -> bool:
-        """See Kind."""
+        """See ValueType."""
         if type(value) is not bool:
             raise type_error(self, value, at)
         return value
@@ -201,7 +201,7 @@ class Flag(_Plain):
 
 @frozen
 class Integer(_Plain):
-    """A whole number that a double holds exactly, written as one: 5.0 is not it."""
+    """A whole number that a double holds exactly. 5.0 is refused."""
 
     least: int = 0
     most: int = MAX_SAFE
@@ -213,7 +213,7 @@ class Integer(_Plain):
         return f"an integer ≥ {self.least}" if self.most == MAX_SAFE else f"an integer {self.least} to {self.most}"
 
     def read(self, value: Any, at: str) -> int:
-        """See Kind."""
+        """See ValueType."""
         if type(value) is not int or not self.least <= value <= self.most:
             raise type_error(self, value, at)
         return value
@@ -233,7 +233,7 @@ class Number(_Plain):
         return "a number" if self.least == -math.inf else f"a number from {self.least:g} to {self.most:g}"
 
     def read(self, value: Any, at: str) -> float:
-        """See Kind."""
+        """See ValueType."""
         # Neither NaN, which compares as false, nor an infinity, though no document from outside holds one.
         if type(value) not in (int, float) or not self.least <= value <= self.most or value in (math.inf, -math.inf):
             raise type_error(self, value, at)
@@ -249,7 +249,7 @@ class Duration:
     example: str = '"PT10M"'
 
     def read(self, value: Any, at: str) -> timedelta:
-        """See Kind."""
+        """See ValueType."""
         if type(value) is not str:
             raise type_error(self, value, at)
         try:
@@ -259,7 +259,7 @@ class Duration:
             raise MessageError(at, str(error), suggestion=cure) from None
 
     def write(self, value: timedelta) -> str:
-        """See Kind."""
+        """See ValueType."""
         return write_duration(value)
 
 
@@ -272,7 +272,7 @@ class Instant:
     example: str = '"2025-01-15T08:30:00.000Z"'
 
     def read(self, value: Any, at: str) -> datetime | None:
-        """See Kind."""
+        """See ValueType."""
         if self.elidable and value == ELIDED:
             return None
         if type(value) is not str:
@@ -284,7 +284,7 @@ class Instant:
             raise MessageError(at, str(error), suggestion=cure) from None
 
     def write(self, value: datetime | None) -> str:
-        """See Kind."""
+        """See ValueType."""
         return ELIDED if value is None else write_instant(value)
 
 
@@ -296,14 +296,15 @@ class Anything(_Plain):
     example: str = "null"
 
     def read(self, value: Any, at: str) -> Any:
-        """See Kind."""
+        """See ValueType."""
         return value
 
 
-# --- Arrays and objects of HCP's tables: what is in them is read strictly, member by member, and written back
+# --- arrays and objects of HCP's tables
+# --- arrays and objects of HCP's tables -------------------------------------------------------------------------------
 #
-# An object may have members that its table does not: they are ignored, at every level, as a later minor version's would
-# have to be. As in `hearth.hcp.kinds`, what does not fit is a `MessageError`.
+# Their members are read strictly, one by one, and written back. Unknown members are ignored at every level, because a
+# later minor version may add some.
 
 _LONGEST_NAME = 60
 _COMPARED = 32
@@ -311,53 +312,53 @@ _COMPARED = 32
 
 @frozen
 class Checked(_Plain):
-    """What must be of some kind, and is handed on as it is, with what its sender added."""
+    """A value that is checked against a type and passed on unchanged, with members that its sender added."""
 
     kind: ValueType[Any]
 
     @property
     def expected(self) -> str:
-        """The kind's."""
+        """Return the type's."""
         return self.kind.expected
 
     @property
     def example(self) -> str:
-        """The kind's."""
+        """Return the type's."""
         return self.kind.example
 
     def read(self, value: Any, at: str) -> Any:
-        """See Kind."""
+        """See ValueType."""
         self.kind.read(value, at)
         return value
 
 
 @frozen
 class Free:
-    """An object with members of its sender's own; handed on as it is."""
+    """An object with any members; passed on unchanged."""
 
     expected: str = "an object"
     example: str = "{}"
 
     def read(self, value: Any, at: str) -> dict[str, Any]:
-        """See Kind."""
+        """See ValueType."""
         if type(value) is not dict:
             raise type_error(self, value, at)
         return value
 
     def write(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """See Kind."""
+        """See ValueType."""
         return dict(value)
 
 
 @frozen
 class ListOf(Generic[T]):
-    """An array of values of one kind; the program gets a tuple."""
+    """An array of values of one type; the program gets a tuple."""
 
     item: ValueType[T]
 
     @property
     def expected(self) -> str:
-        """With the kind of its items."""
+        """Return its name with the type of its items."""
         return f"an array, each item {self.item.expected}"
 
     @property
@@ -366,36 +367,36 @@ class ListOf(Generic[T]):
         return f"[{self.item.example}]"
 
     def read(self, value: Any, at: str) -> tuple[T, ...]:
-        """See Kind."""
+        """See ValueType."""
         if type(value) is not list:
             raise type_error(self, value, at)
         return tuple([self.item.read(item, f"{at}/{index}") for index, item in enumerate(value)])
 
     def write(self, value: tuple[T, ...]) -> list[Any]:
-        """See Kind."""
+        """See ValueType."""
         return [self.item.write(item) for item in value]
 
 
 @frozen
 class MapOf(Generic[T]):
-    """An object whose member names are the sender's own, and whose values are of one kind."""
+    """An object with names of the sender's own and values of one type."""
 
     item: ValueType[T]
     example: str = "{}"
 
     @property
     def expected(self) -> str:
-        """With the kind of its values."""
+        """Return its name with the type of its values."""
         return f"an object, each value {self.item.expected}"
 
     def read(self, value: Any, at: str) -> dict[str, T]:
-        """See Kind."""
+        """See ValueType."""
         if type(value) is not dict:
             raise type_error(self, value, at)
         return {str(name): self.item.read(item, step(at, str(name))) for name, item in value.items()}
 
     def write(self, value: Mapping[str, T]) -> dict[str, Any]:
-        """See Kind."""
+        """See ValueType."""
         return {name: self.item.write(item) for name, item in value.items()}
 
 
@@ -406,10 +407,10 @@ def step(at: str, name: str) -> str:
 
 @frozen
 class Table(Generic[T]):
-    """An object as one of the pages' tables has it, and the class that holds it.
+    """An object of one of the pages' tables, and the class that holds it.
 
-    A `required` member must be there and not be null; an `optional` one that is absent, or null, is what the class has
-    by default, and is left out again on the way back, unless it is one of `always`.
+    A `required` member must be present and not null. An `optional` one that is absent or null has the class's default,
+    and is left out when written, unless it is one of `always`.
     """
 
     make: Callable[..., T]
@@ -424,11 +425,11 @@ class Table(Generic[T]):
         return "{" + ", ".join(f'"{name}": {kind.example}' for name, kind in self.required.items()) + "}"
 
     def read(self, value: Any, at: str) -> T:
-        """See Kind."""
+        """See ValueType."""
         return self.make(**self.members(value, at))
 
     def members(self, value: Any, at: str) -> dict[str, Any]:
-        """Those members of an object that the table has, read. Raises MessageError."""
+        """Read the members of an object that the table has. Raises MessageError."""
         if type(value) is not dict:
             raise type_error(self, value, at)
         found: dict[str, Any] = {}
@@ -442,7 +443,7 @@ class Table(Generic[T]):
         return found
 
     def write(self, value: T) -> dict[str, Any]:
-        """See Kind."""
+        """See ValueType."""
         return dict(self._written(value))
 
     def _written(self, value: T) -> Iterator[tuple[str, Any]]:
@@ -456,7 +457,7 @@ class Table(Generic[T]):
 
 @cache
 def _defaults(made: type) -> Mapping[str, Any]:
-    """What the optional members of an attrs class are where nothing is said of them."""
+    """Return the defaults of the optional members of an attrs class."""
     return {
         each.name: each.default.factory() if isinstance(each.default, Factory) else each.default  # type: ignore[arg-type]
         for each in fields(made)
@@ -465,7 +466,7 @@ def _defaults(made: type) -> Mapping[str, Any]:
 
 
 def missing(name: str, kind: ValueType[Any], value: Mapping[str, Any], at: str) -> MessageError:
-    """What to raise for a required member that is not there."""
+    """Return the error for a required member that is absent."""
     cure = f'add "{name}" to {named(at)}: {kind.expected}, for example {kind.example}'
     # The first few: comparing names takes time, and there may be thousands.
     unknown_members = [key for key in islice(value, _COMPARED) if type(key) is str and len(key) <= _LONGEST_NAME]

@@ -1,9 +1,9 @@
-"""The capabilities of a daemon: which there are, whose name holds, and all that is wrong with all of them.
+"""The capabilities of a daemon: loaded from all sources, with all their faults, and one capability for each name.
 
-Sources are what `[hcp] capabilities` lists (files, directories, entry points of installed packages) and the modules of
-`hearth.hcp.capabilities`, which come with hearth. It refuses to offer a part of the operator's: with one fault in one
-of them, none is offered. What a file may be, `python_files` and `plan_files` say; what a declaration means,
-`hearth.hcp.declaration`.
+Sources are the entries of `[hcp] capabilities` (files, directories, entry points of installed packages) and the modules
+of `hearth.hcp.capabilities`, which ship with hearth. With one fault in one of the operator's sources, none of the
+operator's capabilities is offered. `python_files` and `plan_files` read the files; `hearth.hcp.declaration` checks the
+declarations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hearth.tools import ToolRegistry
 
 SHIPPED: Final = "hearth.hcp.capabilities"
-"""The package of those that come with hearth: `bench-climate-survey` is in its module `bench_climate_survey`."""
+"""The package of the shipped ones: `bench-climate-survey` is in its module `bench_climate_survey`."""
 ENTRY_POINTS: Final = "hearth.capabilities"
 """The entry point group of installed packages: each is a function decorated with @capability."""
 _KINDS: Final = (".py", ".toml")
@@ -41,7 +41,7 @@ _KINDS: Final = (".py", ".toml")
 
 @frozen
 class _Found:
-    """What came of a set of sources."""
+    """The result of loading a set of sources."""
 
     registry: ToolRegistry
     capabilities: dict[str, Capability] = field(factory=dict)
@@ -49,7 +49,7 @@ class _Found:
     wrong: list[str] = field(factory=list)
 
     def add(self, capability: Capability) -> None:
-        """Offer it, unless another one has its name."""
+        """Offer a capability, unless another one has its name."""
         taken = self.capabilities.setdefault(capability.name, capability)
         if taken is not capability:
             cure = "give one of them another name"
@@ -61,15 +61,15 @@ def load_capabilities(
 ) -> CapabilitySet:
     """Return the capabilities of the entries of `[hcp] capabilities`, and those of `package` that fit the patterns.
 
-    An operator's takes the place of a shipped one of its name. A shipped one that this machine has not the tools for is
-    left out. Both are told in the notes. Blocking; it runs the operator's Python files. Raises ConfigError with a line
+    An operator's capability replaces a shipped one of the same name. A shipped one is left out if this machine does not
+    have its tools. The notes name both. Blocking; it runs the operator's Python files. Raises ConfigError with a line
     for each fault of each source.
     """
     own = _own(entries, registry)
     ours = _ours(shipped, package, registry, own)
     if wrong := [*own.wrong, *ours.wrong]:
         raise ConfigError("\n".join(wrong))
-    # Of those that come with hearth there are none: a test sees to it, and a start need not read their sources.
+    # The shipped capabilities have no faults: a test checks that, so a start need not read their sources.
     warnings = [warning for one in own.capabilities.values() for warning in source_warnings(one.function)]
     found = [*own.capabilities.values(), *ours.capabilities.values()]
     return CapabilitySet(found, [*own.notes, *ours.notes, *warnings])
@@ -113,7 +113,7 @@ def _load(point: EntryPoint, found: _Found) -> None:
 
 
 def _files(path: Path, seen: set[tuple[int, int]], found: _Found) -> Iterator[Path]:
-    """The file, or the files of the directory that are not hidden, by name; each once, however often it is named."""
+    """Yield the file, or the directory's files that are not hidden, by name; each once, however often it is named."""
     try:
         for file in _listed(path, found) if path.is_dir() else [path]:
             status = file.stat()
@@ -155,7 +155,7 @@ def _read(file: Path, found: _Found) -> None:
 
 
 def _take(source: CapabilitySource, found: _Found) -> None:
-    """Offer what a source declares, or tell what is wrong with it."""
+    """Offer the capability of a source, or add its faults."""
     declared = declare(source, found.registry)
     found.wrong.extend(map(str, declared.faults))
     if declared.capability is not None:
@@ -163,7 +163,7 @@ def _take(source: CapabilitySource, found: _Found) -> None:
 
 
 def _ours(patterns: Sequence[str], package: str, registry: ToolRegistry, own: _Found) -> _Found:
-    """Those that come with hearth: each is offered if this machine has the tools for it."""
+    """Load the shipped capabilities: each is offered if this machine has its tools."""
     found = _Found(registry)
     paths = import_module(package).__path__
     modules = {one.name.replace("_", "-"): one.name for one in pkgutil.iter_modules(paths) if one.name[0] != "_"}
@@ -182,7 +182,7 @@ def _ours(patterns: Sequence[str], package: str, registry: ToolRegistry, own: _F
             if declared.capability is not None:
                 found.add(declared.capability)
             elif declared.of_machine:
-                # What it takes, another machine has: that is no mistake of anybody's.
+                # Another machine has the tools, so this is no mistake of the operator's.
                 why = "; ".join(map(str, declared.faults))
                 found.notes.append(f"capability {name} is left out, since this machine cannot carry it out: {why}")
             else:

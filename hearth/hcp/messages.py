@@ -1,20 +1,12 @@
 """The messages of HCP as values (L1 envelope, L2 events, L3 answers, L4 payloads), one class for each table.
 
-`hearth.hcp.codec` makes them from documents and documents from them. Members that a table has as optional are None
-or empty here, and are left out on the wire when they are.
+`hearth.hcp.codec` makes them from documents and documents from them. Members that a table has as optional are None or
+empty here, and are then left out on the wire.
 
-The values that HCP messages are made of: instants, durations, risk levels, data classes, priorities (L1, L3, L4).
-
-One way in and one way out for each. It refuses to guess: what is not exactly of its kind is a ValueError that says
-what was expected.
-
-The states of an HCP session and the ways between them (L2, Session State Machine): a table, and nothing that lives.
-
-The page's table is whole: what it does not have is a bug of whoever tries it.
-
-The refusal of a message as a value: reason code, sentence, assessed risk, what to do about it (L3, TaskRejected).
-
-It owns the codes there are and how a stranger's words are quoted. Who refuses, and when, is not known here.
+This module also owns the types of their values (instants, durations, risk levels, data classes, priorities; L1, L3,
+L4), each with one reader and one writer that raise ValueError for anything else; the table of session states and
+transitions (L2, Session State Machine); and `Rejection`, the refusal of a message as a value (L3, TaskRejected), with
+all reason codes. Components that decide to refuse raise it.
 """
 
 from __future__ import annotations
@@ -83,7 +75,7 @@ class Abort:
 
 @frozen(kw_only=True)
 class AcceptedConstraints:
-    """What holds for the session (L3, TaskAccepted Response)."""
+    """The constraints of the session (L3, TaskAccepted Response)."""
 
     max_duration: timedelta
     abort_timeout: timedelta
@@ -103,9 +95,9 @@ class TaskAccepted:
 
 @frozen(kw_only=True)
 class TaskRejected:
-    """L3, TaskRejected Response; also what answers a message that cannot be read or acted upon.
+    """L3, TaskRejected Response; also the answer to a message that cannot be read or acted upon.
 
-    `final_state` is ours: how the session has ended that an abort came too late for.
+    `final_state` is ours: the state of a session that had ended before an abort arrived.
     """
 
     reason_code: str
@@ -158,7 +150,7 @@ class TaskCompleted:
 
 @frozen(kw_only=True)
 class ErrorDetails:
-    """L4, TaskFailed Schema. `reason` is ours: what a program may tell apart within one error code."""
+    """L4, TaskFailed Schema. `reason` is ours: it distinguishes causes within one error code."""
 
     phase: str | None = None
     step: int | None = None
@@ -208,11 +200,11 @@ EventType: TypeAlias = Literal[
     "session_created", "state_changed", "progress", "intermediate_result", "log", "warning", "error",
     "checkpoint_created", "session_closed",
 ]  # fmt: skip
-"""What an event says (L2, Standard Event Types)."""
+"""The type of an event (L2, Standard Event Types)."""
 ErrorCode: TypeAlias = Literal[
     "execution_error", "timeout", "safety_violation", "resource_unavailable", "internal_error", "input_error"
 ]
-"""Why a task failed (L4, Standard Error Codes)."""
+"""The cause of a task's failure (L4, Standard Error Codes)."""
 
 RISKS: Final[tuple[Risk, ...]] = get_args(Risk)
 CLASSIFICATIONS: Final[tuple[Classification, ...]] = get_args(Classification)
@@ -224,7 +216,7 @@ LEAST_RISK: Final[dict[int, Risk]] = {0: "R1", 1: "R2", 2: "R3", 3: "R5"}
 
 
 _LEAST: Final = timedelta(microseconds=1)
-# What the two libraries are given at all: they take a line feed at the end, any character for the T, "PT", and more.
+# Checked before the two libraries parse: they accept a final line feed, any character for the T, "PT", and more.
 _INSTANT: Final = re.compile(r"[0-9W-]{7,10}T[0-9:.,]{2,40}(Z|[+-]00(:?00)?)")
 _PART: Final = r"[0-9]{1,12}([.,][0-9]{1,12})?"
 _DURATION: Final = re.compile(f"P(?=.)({_PART}[YMWD])*(T({_PART}[HMS])+)?")
@@ -236,7 +228,7 @@ def new_id() -> str:
 
 
 def write_instant(instant: float | datetime) -> str:
-    """Epoch seconds, or a datetime in UTC, as ISO 8601 with milliseconds; a datetime that has finer ones keeps them."""
+    """Return epoch seconds, or a UTC datetime, as ISO 8601 with milliseconds; finer digits of a datetime are kept."""
     if not isinstance(instant, datetime):
         return write_instant(whole_milliseconds(instant))
     precision = "microseconds" if instant.microsecond % 1000 else "milliseconds"
@@ -244,7 +236,7 @@ def write_instant(instant: float | datetime) -> str:
 
 
 def whole_milliseconds(epoch_s: float) -> datetime:
-    """Epoch seconds as a datetime that `write_instant` says exactly."""
+    """Return epoch seconds as a datetime that `write_instant` writes exactly."""
     return datetime.fromtimestamp(math.floor(epoch_s * 1000) / 1000, UTC)
 
 
@@ -261,7 +253,7 @@ def read_instant(text: str) -> datetime:
 
 def read_duration(text: str, *, least: timedelta = _LEAST) -> timedelta:
     """An ISO 8601 duration of a fixed length (no years, no months), by default more than nothing. Raises ValueError."""
-    import isodate  # 30 ms, and most who import this module never see a duration
+    import isodate  # 30 ms, and most importers of this module read no duration
 
     try:
         duration = isodate.parse_duration(text) if _DURATION.fullmatch(text) else None
@@ -318,20 +310,20 @@ ReasonCode: TypeAlias = Literal[
     "unauthorized", "forbidden", "invalid_input", "risk_too_high",
     # what else the gate finds
     "unknown_capability", "version_mismatch", "safety_violation", "classification_too_high",
-    # what is found before it or after it
+    # # other refusals, before or after the gate
     "invalid_message", "unsupported_version", "unknown_session", "message_id_reused", "approval_denied",
     "approval_timeout", "withdrawn", "session_ended", "resource_unavailable", "shutting_down", "internal_error",
 ]  # fmt: skip
-"""Why a message was rejected: every `reason_code` that this daemon sends."""
+"""The reasons for rejecting a message: every `reason_code` that this daemon sends."""
 
 LONGEST: Final = 600
-"""Characters of a sentence to the caller, who may have sent a megabyte to quote from."""
+"""Characters of a sentence to the caller, which may quote from a message of a megabyte."""
 _QUOTED = 80
 _LISTED = 12
 
 
 class Rejection(HearthError):
-    """A message that is not acted upon: what task_rejected says, apart from what it answers."""
+    """The refusal of a message: the members of task_rejected, apart from the message that it answers."""
 
     def __init__(
         self,
@@ -350,7 +342,7 @@ class Rejection(HearthError):
         super().__init__(f"{reason_code}: {self.message}")
 
     def payload(self, in_reply_to: str | None) -> TaskRejected:
-        """The answer to the message of this id."""
+        """Return the answer to the message of this id."""
         return TaskRejected(
             reason_code=self.reason_code,
             reason_message=self.message,
@@ -362,19 +354,19 @@ class Rejection(HearthError):
 
 
 def quoted(text: str) -> str:
-    """A stranger's word for a sentence: what cannot be printed is escaped, what is long is cut."""
+    """Quote untrusted text for a sentence: unprintable characters are escaped, long text is cut."""
     return repr(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…")
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names, the first of them and how many more."""
+    """Return the first of some names, and the number of further ones."""
     every = list(names)
     more = f" and {len(every) - _LISTED} more" if len(every) > _LISTED else ""
     return (", ".join(every[:_LISTED]) or "none") + more
 
 
 def one_of(names: Iterable[str]) -> str:
-    """Names to choose from."""
+    """Return a choice of names."""
     return " or ".join(map(quoted, names))
 
 

@@ -1,14 +1,14 @@
 """Line plots: named series over one axis, as a PNG of a fixed size, drawn by Pillow in this process.
 
 A request is an object: `series` (name -> numbers, with None where there is none), `x` (as many numbers; without it they
-are counted from 0), `title`, `x_label`, `y_label`. `draw` takes some tens of milliseconds, so a job calls it
-in a thread. Everything is drawn SCALE times too large and reduced at the end, which smooths it.
+are counted from 0), `title`, `x_label`, `y_label`. `draw` takes some tens of milliseconds, so a job calls it in a
+thread. Everything is drawn SCALE times too large and reduced at the end, which smooths it.
 
 Pillow holds the interpreter's lock while it draws, so one call draws at most 102 points: with 8 series of 25,000 random
 numbers the event loop waits for at most 53 ms at a time. Of the points of a series in one column of pixels the first,
-the lowest, the highest and the last are drawn, so a peak is never lost. Letters are DejaVu Sans where it is installed,
-else Pillow's own font, which has little more than ASCII ("µT" becomes "uT"). matplotlib, which drew plots before, takes
-a second of processor time and 77 MiB, and would need a process of its own; most clients of agents show no SVG.
+the lowest, the highest and the last are drawn, so a peak is never lost. The font is DejaVu Sans where it is installed,
+else Pillow's own, which has little more than ASCII ("µT" becomes "uT"). matplotlib, which drew plots before, takes a
+second of processor time and 77 MiB, and would need a process of its own; most clients of agents show no SVG.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     Scale: TypeAlias = Callable[[float], float]
 
 WIDTH, HEIGHT = 960, 540
-"""Of the picture, in pixels."""
+"""Size of the picture in pixels."""
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#f0e442", "#000000")
-"""Of the series, in their order; colour-blind people can tell them apart too (Okabe and Ito). Yellow is late."""
+"""Colours of the series, in order; colour-blind people can distinguish them too (Okabe and Ito). Yellow is late."""
 MOST_POINTS: Final = 200_000
 """Numbers in all."""
 MOST_TEXT: Final = 200
@@ -50,20 +50,20 @@ FEW: Final = 60
 MOST_STROKES: Final = 4 * WIDTH
 """Points of a series after thinning; only an x that goes back and forth has more."""
 AT_ONCE: Final = 100
-"""Points in one call of Pillow, which lets no other thread run meanwhile."""
+"""Points in one call of Pillow. During a call no other thread runs."""
 FONT: Final = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"
 """Preferred, where it is installed: Pillow's own font has ASCII and little more."""
 SPELT: Final = {"µ": "u", "μ": "u", "Ω": "Ohm", "×": "x", "–": "-", "—": "-", "→": "->", "ß": "ss"}
-"""What is written instead of what Pillow's own font lacks; an accent is dropped, anything else is a "?"."""
+"""Replacements for characters that Pillow's own font lacks; an accent is dropped, anything else is a "?"."""
 CURE: Final = "pip install 'hearth[plot]'"
 SCALE: Final = 2
 EM: Final = 13 * SCALE
-"""Height of the letters, in pixels before the picture is reduced. All other distances are given in it."""
+"""Height of the characters, in pixels before the picture is reduced. All other distances are given in it."""
 INK, GRID = "#222222", "#e5e5e5"
 
 
 class PlotError(HearthError):
-    """What cannot be drawn, and why, in one line."""
+    """A request that cannot be drawn; the message is one line."""
 
 
 @frozen(kw_only=True)
@@ -142,7 +142,7 @@ def draw(request: Mapping[str, Any]) -> bytes:
 
 
 def _spelt(plot: Plot) -> Plot:
-    """The same plot, in letters that Pillow's own font has."""
+    """Return the same plot, in characters that Pillow's own font has."""
 
     def plain(text: str) -> str:
         apart = unicodedata.normalize("NFKD", "".join(SPELT.get(letter, letter) for letter in text))
@@ -155,12 +155,12 @@ def _spelt(plot: Plot) -> Plot:
 
 
 def _scale(low: float, high: float, begin: float, end: float) -> Scale:
-    """From a number between `low` and `high` to its pixel between `begin` and `end`."""
+    """Return the map from a number between `low` and `high` to its pixel between `begin` and `end`."""
     return lambda value: begin + (value - low) / (high - low) * (end - begin)
 
 
 def _span(values: Iterable[float], margin: float) -> tuple[float, float]:
-    """The least and the greatest of these numbers, with a margin: a part of their distance."""
+    """Return the least and the greatest of these numbers, with a margin: a part of their distance."""
     known = [value for value in values if not math.isnan(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
     largest = max(-low, high)
@@ -172,7 +172,7 @@ def _span(values: Iterable[float], margin: float) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
-    """Round numbers within a range, at most so many and one, and their labels."""
+    """Return round numbers within a range, at most `most` and one more, and their labels."""
     rough = (high - low) / most
     exponent = math.floor(math.log10(rough))
     factor = next((each for each in (1, 2, 5) if each * 10.0**exponent >= rough), 10)
@@ -252,13 +252,13 @@ def _is_gap(values: tuple[float, ...]) -> bool:
 
 
 def _shown(name: str, values: tuple[float, ...]) -> str:
-    """What the legend says of a series."""
+    """Return a series' text in the legend."""
     short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
     return f"{short} (none)" if _is_gap(values) else short
 
 
 def _fitting(text: str, font: Font, width: float) -> str:
-    """As much of a text as fits."""
+    """Return the part of a text that fits."""
     kept = text
     while kept and font.getlength(kept) > width:
         kept = f"{kept[:-2]}…"

@@ -1,7 +1,6 @@
-"""The account of a job's end: whether its outputs are what was promised and asked for, and the error code if not.
+"""The result of a job's end: the check of its outputs, the error code of a failure, and the summary.
 
-docs/hcp.md has the tables. It refuses to invent: a summary is of what was measured, and outputs that nobody can vouch
-for are a failure.
+docs/hcp.md has the tables. A summary holds only measured values. Outputs that cannot be verified are a failure.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ Reason: TypeAlias = Literal[
     "confidence_unknown",
     "confidence_below_threshold",
 ]
-"""What `error_details.reason` says of outputs that fall short."""
+"""The `error_details.reason` of refused outputs."""
 
 MOST_NOTED: Final = 100
-"""Entries of each list in a summary; what is beyond is counted."""
+"""Entries of each list in a summary; further ones are counted."""
 LONGEST_NOTE: Final = 300
 
 
 @frozen
 class Shortfall:
-    """Outputs with which a job is not complete: it fails with this."""
+    """The fault of a job's outputs: the job fails with it."""
 
     error_code: ErrorCode
     reason: Reason
@@ -67,9 +66,9 @@ class Shortfall:
 
 
 def conform(outputs: Mapping[str, Any], approval: Approval, submit: TaskSubmit) -> Shortfall | None:
-    """Why these outputs are not what the capability promises and the caller expects; None where they are.
+    """Return the first fault of the outputs against the capability's and the caller's schema; None if they are right.
 
-    What is looked at is what the caller will read, so a number that JSON has no notation for is null here too.
+    The check reads what the caller will read, so a number that JSON has no notation for is null here too.
     """
     try:
         told = orjson.loads(orjson.dumps(outputs))
@@ -106,9 +105,9 @@ def _confident(outputs: Mapping[str, Any], threshold: float | None) -> Shortfall
 
 
 ERROR_CODES: Final[Mapping[int, ErrorCode]] = {
-    # Args made from the inputs turned out not to be possible.
+    # The args made from the inputs turned out to be impossible.
     InvalidParams.code: "input_error",
-    # Allowlist, risk cap, path guard: limits that are enforced here and that no caller can relax.
+    # Allowlist, risk cap, path guard: limits that hearth enforces and no caller can relax.
     PermissionDenied.code: "safety_violation",
     ResourceBusy.code: "resource_unavailable",
     QueueFull.code: "resource_unavailable",
@@ -117,7 +116,7 @@ ERROR_CODES: Final[Mapping[int, ErrorCode]] = {
     # A step's own limit; `timeout` is said of the job's max_duration alone.
     TimedOut.code: "execution_error",
     DeviceError.code: "execution_error",
-    # The step was ours to write: whatever is wrong with the request is no caller's fault.
+    # The daemon wrote the step: a wrong request is not the caller's fault.
     ParseError.code: "internal_error",
     InvalidRequest.code: "internal_error",
     MethodNotFound.code: "internal_error",
@@ -136,15 +135,15 @@ _PASSING: Final = frozenset({
 
 
 def error_code_of(hacp_code: int | None) -> ErrorCode:
-    """What a job fails with when a step failed with this; a code that we do not know is a failure of the step."""
+    """Return the error code of a job whose step failed with this; an unknown code is a failure of the step."""
     return ERROR_CODES.get(hacp_code, "execution_error") if hacp_code is not None else "execution_error"
 
 
 def recoverable(hacp_code: int | None, effect: Effect) -> bool:
-    """Whether the same job, handed in again from its last checkpoint, may well succeed with nothing changed.
+    """Return True if the same job, submitted again from its last checkpoint, may succeed with nothing changed.
 
-    So it is where what stood in the way passes by itself, and for a device's failure that is known to have had no
-    effect: the step that failed is done again then.
+    This is so where the obstacle passes by itself, and for a device's failure that is known to have had no effect: the
+    failed step is done again then.
     """
     return hacp_code in _PASSING or (hacp_code in (DeviceError.code, TimedOut.code) and effect == "none")
 
@@ -157,7 +156,7 @@ def summary(
     risk_events: Iterable[str] = (),
     warnings: Iterable[str] = (),
 ) -> ExecutionSummary:
-    """What was measured, to the millisecond; equal notes are told once, with how often."""
+    """Return the measured summary, to the millisecond; equal notes appear once, with their number."""
     return ExecutionSummary(
         duration=timedelta(milliseconds=round(duration_s * 1000)),
         steps_executed=steps,

@@ -1,14 +1,12 @@
 """The safety gate: from a task_submit to an approval or a rejection, in the order that L3 gives (decision 0072).
 
-It knows policy, capability and message, and decides once, before anything runs. It refuses to know who waits for a
-person's approval, how many jobs run already, and the carrier. Nothing that a caller can write makes a limit wider: what
-is approved is the narrower of what was asked, what the capability declares and what the policy allows.
+It knows policy, capability and message, and decides once, before anything runs. Approvals by persons, the number of
+running jobs and the carrier are not known here. No value of a caller's widens a limit: the approval is the narrower of
+the request, the capability's declaration and the policy.
 
-Whether a capability's version is one of those that a caller takes: semver ranges, in npm's grammar (L4).
-
-The grammar is a library's. This module knows what to say of a range that is none, and of a version that is outside.
-
-What the desk refuses by itself, before or beside the gate: one place for the words.
+It also owns versions: semver ranges in npm's grammar (L4), parsed by a library, with the messages for a range that
+cannot be read and for a version outside a range. And it has the rejections that the job server sends before or beside
+the gate, so that their texts are in one place.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from hearth.tools import Tool
 
 LONGEST_RANGE: Final = 200
-"""Characters of a range; the longest that somebody means is far shorter."""
+"""Characters of a range; real ranges are far shorter."""
 GRAMMAR: Final = (
     'Write a range as npm does: "1.x", "^1.2", "~1.2.3", ">=1.0.0 <2.0.0" (a space between two bounds, none after an '
     'operator), "1.x || 3.x", or leave capability_version out for any version'
@@ -60,7 +58,7 @@ GRAMMAR: Final = (
 
 
 def read_version(text: str) -> str:
-    """A semver version, as it was given. Raises ValueError that says what was expected."""
+    """Return a semver version, unchanged. Raises ValueError that says what was expected."""
     try:
         Version(text)
     except ValueError:
@@ -69,9 +67,9 @@ def read_version(text: str) -> str:
 
 
 def satisfies(version: str, accepted: str) -> bool:
-    """Whether `version` lies within the range `accepted`. Raises ValueError for a range that cannot be read.
+    """Return True if `version` lies within the range `accepted`. Raises ValueError for a range that cannot be read.
 
-    A pre-release is in a range only where the range names a pre-release of the same version, as npm has it.
+    A pre-release is in a range only where the range names a pre-release of the same version, as in npm.
     """
     if len(accepted) > LONGEST_RANGE:
         raise ValueError(f"a range of {len(accepted)} characters; at most {LONGEST_RANGE} are read")
@@ -83,7 +81,7 @@ def satisfies(version: str, accepted: str) -> bool:
 
 
 def how_to_accept(version: str) -> str:
-    """A sentence for a caller whose range leaves out `version`, the one there is."""
+    """Return a sentence for a caller whose range excludes `version`, the only one."""
     there = Version(version)
     if there.prerelease:
         return f'The version here is {version}, a pre-release: name it exactly, capability_version "{version}"'
@@ -92,12 +90,12 @@ def how_to_accept(version: str) -> str:
 
 
 _SUPERVISED: Final[Risk] = "R3"
-"""From here on a capability that requires human approval gets it (L3, Approval Flow)."""
+"""From this risk on, a capability that requires human approval needs it (L3, Approval Flow)."""
 
 
 @frozen(kw_only=True)
 class Allowance:
-    """What whole jobs one principal may hand in."""
+    """The whole jobs that one principal may submit."""
 
     policy: str
     rules: JobRules
@@ -111,7 +109,7 @@ class Allowance:
 
 @frozen(kw_only=True)
 class Approval:
-    """A job that may run once a person has agreed, where that is needed: all that holds for it."""
+    """A job that may run, after a person's approval where that is needed, with all its limits."""
 
     capability: Capability
     inputs: Mapping[str, Any]
@@ -122,7 +120,7 @@ class Approval:
     priority: Priority
     needs_approval: bool
     warnings: tuple[str, ...]
-    """Sentences for the caller about what was asked for and cannot be promised."""
+    """Sentences for the caller about requests that cannot be promised."""
     safety_envelope: Mapping[str, Any]
     """As L3's schema has it."""
     expected: CallerSchema | None
@@ -130,7 +128,7 @@ class Approval:
 
 
 def allowance(policy: Iterable[PolicyEntry], principal: Principal, registry: Mapping[str, Tool]) -> Allowance | None:
-    """What the first entry that matches allows; None where none does."""
+    """Return the rights that the first matching entry gives; None where none matches."""
     grant = decide(policy, principal, registry)
     if grant is None:
         return None
@@ -147,7 +145,7 @@ def allowance(policy: Iterable[PolicyEntry], principal: Principal, registry: Map
 
 
 def may_submit(capability: Capability, allowed: Allowance) -> bool:
-    """Whether some job of this capability would be let in: what a list for this caller has."""
+    """Return True if some job of this capability could be admitted: the caller's list shows it then."""
     tools = capability.tools
     return (
         allowed.rules.allows(capability.name)
@@ -166,10 +164,10 @@ def assess(
     line_name: LineName = line_as_given,
     port_name: PortName = port_as_given,
 ) -> Approval:
-    """Whether this task may run, and within what. Raises Rejection with the first reason why not.
+    """Return the approval of this task, with its limits. Raises Rejection with the first reason against it.
 
-    `line_name` and `port_name` are the board's: the one spelling of a line and of a serial port, in which all that
-    follows sees it (`spelling`).
+    `line_name` and `port_name` are the board's: they return the one spelling of a line and of a serial port, in which
+    all later checks see it (`hearth.hcp.inputs`).
     """
     allowed = _check_caller(submit, allowed)
     capability = _find(submit, capabilities, allowed)
@@ -251,13 +249,13 @@ def _spelt(submit: TaskSubmit, capability: Capability, line_name: LineName, port
     _check_fit(capability, given)
     inputs: Mapping[str, Any] = respelled(schema, given, line_name, port_name)
     if inputs != given:
-        # Items that were different as they were spelt may be the same one.
+        # Items with different spellings may be the same one.
         _check_fit(capability, inputs)
     return inputs
 
 
 def _checked(capability: Capability, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values that the capability's own functions get, once its check has let them pass."""
+    """Return the values that the capability's own functions get, after its check has accepted them."""
     try:
         values = capability.structure(inputs)
         capability.check(inputs)
@@ -323,17 +321,20 @@ def _check_tools(capability: Capability, allowed: Allowance, risk: Risk) -> None
         raise Rejection("forbidden", reason, suggestion=cure, risk=risk)
 
 
-# --- words ----------------------------------------------------------------------------------------------------------
+# --- messages
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
 def _there_are(names: list[str]) -> str:
     return f"There are {listed(names)}" if names else "No capability is permitted here"
 
 
-# --- What risk a job has, and which inputs would lower it (L3, Risk Assessment Process; decision 0072)
+# --- the risk of a job, and the inputs that would lower it (L3, Risk Assessment Process; decision 0072)
+# --- the risk of a job, and the inputs that would lower it (L3, Risk Assessment Process; decision 0072) ---------------
 #
 # The risk is the capability's floor, raised by each declared rule whose condition holds. A condition that raises an
-# exception counts as one that holds: inputs that cannot be judged are not harmless. Nothing a caller sends lowers it.
+# exception counts as one that holds, because inputs that cannot be evaluated are not harmless. No message of a caller
+# lowers it.
 
 
 @frozen
@@ -346,7 +347,7 @@ class Assessment:
 
 
 def above(risk: Risk, limit: Risk) -> bool:
-    """Whether a risk is higher than a limit."""
+    """Return True if a risk is higher than a limit."""
     return RISKS.index(risk) > RISKS.index(limit)
 
 
@@ -373,7 +374,7 @@ def _holds(rule: Escalation, inputs: Mapping[str, Any]) -> bool:
 
 
 def why(assessment: Assessment) -> str:
-    """Where an assessed risk comes from, to follow a colon or a comma."""
+    """Return the cause of an assessed risk, to follow a colon or a comma."""
     highest = [rule for rule in assessment.raised_by if rule.risk == assessment.risk]
     if not highest or assessment.risk == assessment.floor:
         return f"{assessment.risk} is the least that this capability has"
@@ -381,7 +382,7 @@ def why(assessment: Assessment) -> str:
 
 
 def how_to_lower(assessment: Assessment, limit: Risk) -> str | None:
-    """Which inputs to change to what, for the risk to come within `limit`; None where no input can do that."""
+    """Return the inputs to change, and to what, to bring the risk within `limit`; None where no input can do that."""
     if above(assessment.floor, limit):
         return None
     rules = [rule for rule in assessment.raised_by if above(rule.risk, limit)]
@@ -391,16 +392,17 @@ def how_to_lower(assessment: Assessment, limit: Risk) -> str | None:
     return f"{said[:1].upper()}{said[1:]}: then the risk is {left}"
 
 
-# --- Whether what a caller expects of the outputs can be met at all (L4, Expected Output)
+# --- what a caller expects of the outputs (L4, Expected Output)
+# --- what a caller expects of the outputs (L4, Expected Output) -------------------------------------------------------
 #
-# It is found out before anything runs: what can never be is refused now rather than after all the work; what is merely
-# not promised becomes a warning.
+# Checked before anything runs: an expectation that the capability can never meet is refused now instead of after all
+# the work. One that is merely not promised becomes a warning.
 
 _AT = "/payload/expected_output"
 
 
 def check_expected(submit: TaskSubmit, capability: Capability) -> tuple[CallerSchema | None, list[str]]:
-    """The caller's schema compiled, and warnings. Raises Rejection for what this capability can never deliver."""
+    """Return the caller's schema compiled, and warnings. Raises Rejection for an expectation that can never be met."""
     expected = submit.expected_output
     warnings = _check_format(expected.format, capability) if expected.format is not None else []
     warnings += _check_promised(f"{_AT}/required_fields", expected.required_fields, capability)
@@ -430,7 +432,7 @@ def _check_format(name: str, capability: Capability) -> list[str]:
 
 
 def _check_promised(at: str, names: Iterable[str], capability: Capability) -> list[str]:
-    """Nothing but what is declared can be there where the output_schema says that there is nothing else."""
+    """Return warnings for fields that may be absent. Raises Rejection for one that the output_schema excludes."""
     declared = _declared(capability)
     unknown_members = [name for name in dict.fromkeys(names) if name not in declared]
     if not unknown_members:

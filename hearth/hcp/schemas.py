@@ -1,15 +1,11 @@
-"""The schemas of a capability, held to what a job needs of them.
+"""The schemas of a capability, and the schema that a caller sends as `expected_output.schema`.
 
-They are the operator's, so `hearth.schema` runs them; what a caller sends has a module of its own (`caller_schema`).
-This one refuses what is no schema of an object, references to elsewhere (a validator would fetch them), and defaults
-that the schema itself refuses.
+A capability's schemas are the operator's, and `hearth.schema` runs them. This module checks that they are schemas of an
+object, refer to nothing elsewhere (a validator would fetch it), and accept their own defaults.
 
-The JSON Schema that a caller sends as `expected_output.schema`: read, bounded, and held against outputs.
-
-It comes from a stranger and is run in the daemon, so what may be written is a part of 2020-12 whose cost is known
-before it is run: no reference that leaves the schema or leads back to itself, patterns only as far as they run in
-linear time, a bound on how much there is to look at. jsonschema-rs alone runs it, Python's `re` never sees a pattern
-of it. The capability's own schemas are the operator's, and `hearth.schema` has those.
+A caller's schema is untrusted and runs in the daemon. It may use the part of 2020-12 whose cost is known before it
+runs: no reference that leaves the schema or leads back to itself, only patterns that run in linear time, and a bound on
+the amount of work. Only jsonschema-rs runs it; Python's `re` never sees one of its patterns.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_faults(schema: Mapping[str, Any], key: str) -> Iterator[Fault]:
-    """All that is against a capability's input_schema or output_schema; `key` is its path."""
+    """Yield the faults of a capability's input_schema or output_schema; `key` is its path."""
     if schema.get("type") != "object":
         there = f"; got {show(schema['type'])}" if "type" in schema else ""
         yield Fault(join(key, "type"), f'expected type = "object": inputs and outputs are objects{there}')
@@ -75,7 +71,7 @@ def _elsewhere(value: object, path: str) -> Iterator[Fault]:
 
 
 def _default_faults(schema: Mapping[str, Any], key: str) -> Iterator[Fault]:
-    """Defaults of top-level properties, which are filled in: each must be what its property takes."""
+    """Yield the faults of defaults of top-level properties: they are filled in, so each must be valid."""
     properties = schema.get("properties", {})
     surroundings = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
     alone = {**surroundings, "properties": properties}
@@ -96,21 +92,21 @@ else:
     _rs = _fast
 
 MOST_BYTES: Final = 64 * 1024
-"""Of a schema, as JSON without blanks."""
+"""Size of a schema in bytes, as JSON without blanks."""
 MOST_DEPTH: Final = 32
 """Objects and arrays within each other; the compiler itself gives up at some hundreds."""
 MOST_COST: Final = 2_000
-"""Schemas, and values to compare with; each $ref counts as what it leads to, unevaluated… as what is beneath, again."""
+"""Schemas, and values to compare with. Each $ref counts as its target, unevaluated… as the schemas beneath, again."""
 MOST_PATTERN_BYTES: Final = 64 * 1024
-"""Of a compiled pattern. Running one takes time in proportion to this, once for each byte of text."""
+"""Size of a compiled pattern. Running one takes time in proportion to this, for each byte of text."""
 MOST_PATTERNS: Final = 32
-"""Compiling one takes up to 0.3 ms, in which nothing else runs."""
+"""Patterns in a schema. Compiling one takes up to 0.3 ms, in which nothing else runs."""
 UNIQUE_COST: Final = 20
-"""What uniqueItems counts, in schemas."""
+"""Cost of uniqueItems, in schemas."""
 PATTERN_COST: Final = 1_000
-"""What a pattern counts, in schemas, for each byte of text: the worst that was measured within that size."""
+"""Cost of a pattern, in schemas, for each byte of text: the worst that was measured within that size."""
 MOST_WORK: Final = 5_000_000
-"""Cost times bytes of outputs. The worst there is took 15 ms on a laptop, in which nothing else runs."""
+"""Cost times bytes of outputs. The worst case took 15 ms on a laptop, in which nothing else runs."""
 
 _ONE = frozenset({
     "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
@@ -120,11 +116,11 @@ _LIST = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAP = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
 _DEFINITIONS = ("$defs", "definitions")
 _MOVING = ("$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary")
-"""Keywords that give a schema another name or another base: a $ref would then not be where it seems to be."""
+"""Keywords that give a schema another name or another base. With them the target of a $ref would not be evident."""
 
 
 class SchemaRefused(HearthError):
-    """A schema that is not run. `pointer` leads into it, `reason` is a sentence's end, `cure` says what to change."""
+    """A schema that is refused. `pointer` leads into it, `reason` is a sentence's end, `cure` says what to change."""
 
     def __init__(self, pointer: str, reason: str, cure: str) -> None:
         super().__init__(f"{pointer or 'the schema'}: {reason}")
@@ -135,12 +131,12 @@ class SchemaRefused(HearthError):
 
 @frozen
 class SchemaMismatch:
-    """Why a value does not fit: a JSON pointer into it, and a sentence."""
+    """The place and cause of a mismatch: a JSON pointer into the value, and a sentence."""
 
     pointer: str
     reason: str
     too_much: bool = False
-    """It was not looked at: there is more of it than may be held against such a schema."""
+    """True if the value was not checked, because it is too large for such a schema."""
 
 
 @frozen
@@ -148,14 +144,14 @@ class CallerSchema:
     """A caller's schema, compiled."""
 
     cost: int
-    """How many schemas and values there are to hold against a value, patterns apart."""
+    """Number of schemas and values to compare a value with, patterns apart."""
     patterns: int
     required: tuple[str, ...]
-    """The members that it asks of the outputs as a whole."""
+    """The members that the schema requires of the outputs as a whole."""
     _compiled: Any = field(repr=False, eq=False)
 
     def misfit(self, value: Any) -> SchemaMismatch | None:
-        """Why `value`, which is plain JSON, does not fit; None where it does. Its time is bounded by MOST_WORK."""
+        """Return the first mismatch of `value`, which is plain JSON, or None. Its time is bounded by MOST_WORK."""
         size = len(orjson.dumps(value))
         text = _text_bytes(value) if self.patterns else 0
         if self.cost * size + self.patterns * PATTERN_COST * text > MOST_WORK:
@@ -192,7 +188,7 @@ def read_caller_schema(schema: Mapping[str, Any]) -> CallerSchema:
 
 
 def explain(schema: Mapping[str, Any], value: Any) -> SchemaMismatch:
-    """What is wrong with a value that a schema of the operator's refuses."""
+    """Return the mismatch of a value that an operator's schema refuses."""
     return SchemaMismatch(*Validator(schema).explain(value))
 
 
@@ -218,17 +214,17 @@ def _fetch_nothing(uri: str) -> NoReturn:
 
 
 class _Cost:
-    """What running a schema takes: a walk of all schemas in it, by the keywords that hold schemas."""
+    """The cost of a schema: a walk of all schemas in it, by the keywords that hold schemas."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._known: dict[str, tuple[int, int]] = {}
         self._open: set[str] = set()
         self.patterns = 0
-        """Those that are compiled; each once, however many references lead to it."""
+        """Number of compiled patterns; each counts once, however many references lead to it."""
 
     def of(self, schema: Any, at: str) -> tuple[int, int]:
-        """How many schemas, and how many patterns, this one comes to. Raises SchemaRefused."""
+        """Return the cost of a schema and of its patterns. Raises SchemaRefused."""
         if not isinstance(schema, Mapping):
             return 1, 0  # true and false; what is neither, the compiler refuses
         _check_keywords(schema, at)
@@ -244,12 +240,12 @@ class _Cost:
             more, further = self.of(inner, place)
             count, patterns = count + more, patterns + further
         if "unevaluatedItems" in schema or "unevaluatedProperties" in schema:
-            # What lies beneath is run once more, to find out what it has evaluated.
+            # The schemas beneath run once more, to find the members that they have evaluated.
             count, patterns = 2 * count, 2 * patterns
         return count, patterns
 
     def of_definitions(self) -> int:
-        """What the costliest definition comes to; one that nothing refers to is compiled all the same."""
+        """Return the cost of the costliest definition; one without references to it is compiled all the same."""
         return max(
             (
                 self._referred(f"#/{keyword}/{escaped(name)}", f"/{keyword}")[0]
@@ -297,7 +293,7 @@ def _check_keywords(schema: Mapping[str, Any], at: str) -> None:
 
 
 def _within(schema: Mapping[str, Any], at: str) -> Iterator[tuple[Any, str]]:
-    """The schemas that one holds directly, definitions apart, each with its place."""
+    """Yield the schemas directly within one, definitions apart, each with its place."""
     for keyword, held in schema.items():
         place = f"{at}/{keyword}"
         if keyword in _ONE:
@@ -309,7 +305,7 @@ def _within(schema: Mapping[str, Any], at: str) -> Iterator[tuple[Any, str]]:
 
 
 def _values(schema: Mapping[str, Any]) -> int:
-    """The values to compare with: those of enum, const, required and the like."""
+    """Return the number of values to compare: those of enum, const, required and the like."""
     left = [held for keyword, held in schema.items() if keyword not in _ONE | _LIST | _MAP]
     total = 0
     while left:
@@ -326,7 +322,7 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def _text_bytes(value: Any) -> int:
-    """How much text there is for patterns to run over, at most: all strings, and the names of members."""
+    """Return an upper bound of the text that patterns run over: all strings, and the names of members."""
     total, left = 0, [value]
     while left:
         one = left.pop()

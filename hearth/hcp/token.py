@@ -1,8 +1,7 @@
 """The token that authorizes an HCP session (L3, Session Token): claims, and an HMAC-SHA256 over them.
 
-To a caller it is an opaque string. Whoever holds the key can tell that it issued it, for which session, what was
-approved, and until when. It is no secret that opens anything by itself: the principal that a carrier proves still has
-to be the session's own.
+To a caller it is an opaque string. A holder of the key can verify its issuer, its session, its approval and its end.
+The token alone grants no access: the principal that a carrier proves must also be the session's own.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import Classification, Risk
 
 KEY_BYTES = 32
-"""Of the key: as many as its hash has, from a CSPRNG."""
+"""Length of the key: as many bytes as its hash has, from a CSPRNG."""
 MOST_CHARACTERS = 16_384
-"""Of a token that is looked at at all."""
+"""Longest token that is verified, in characters."""
 _PURPOSE = b"hearth hcp session token v1\0"
-"""Signed before the claims, so that nothing else the key may ever sign is a token."""
+"""Signed before the claims, so that no other signature of the key is a valid token."""
 
 
 class TokenError(HearthError):
@@ -36,7 +35,7 @@ class TokenError(HearthError):
 
 @frozen(kw_only=True)
 class Claims:
-    """What a token says (L3, Session Token Properties). Instants are epoch seconds."""
+    """The claims of a token (L3, Session Token Properties). Instants are epoch seconds."""
 
     session_id: str
     issued_at: float
@@ -71,15 +70,15 @@ def issue(
 
 
 def verify(key: bytes, token: str, now: float, *, session_id: str) -> Claims:
-    """What a token of this session says. Raises TokenError for another's, a forged one, and one that has expired."""
+    """Return the claims of a token of this session. Raises TokenError for a foreign, a forged and an expired one."""
     said, dot, signature = token.partition(".") if len(token) <= MOST_CHARACTERS else ("", "", "")
-    # Compared as bytes: text that is not ASCII would raise. Nothing is decoded before it is known to be our own.
+    # Compare as bytes: text that is not ASCII would raise. Nothing is decoded before it is known to be ours.
     if not dot or not hmac.compare_digest(_signature(key, said).encode(), signature.encode("utf-8", "replace")):
         raise TokenError("this is no session token that was issued here")
     claims = _claims(said)
     if claims.session_id != session_id:
         raise TokenError("this session token is another session's")
-    # Not against issued_at: a clock that is set back by a second while a job runs makes nobody an impostor.
+    # Not compared with issued_at: a clock that is set back by a second while a job runs does not invalidate a token.
     if now >= claims.expires_at:
         raise TokenError("this session token has expired")
     return claims

@@ -185,7 +185,7 @@ def summary(wires: list[TestedWire], trials: list[Trial]) -> SelfTest:
 
 
 def judged(trial: Trial, wires: list[TestedWire]) -> LineResult:
-    """Return whether the right inputs, and no others, went from low to high with the output."""
+    """Report if the right inputs, and no others, went from low to high with the output."""
     wire = trial.wire
     wired = [other.in_ for other in wires if other.out == wire.out]
     low_before = [level.line for level in trial.low if level.level == 0]
