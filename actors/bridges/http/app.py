@@ -1,11 +1,10 @@
-"""The HTTP application: a door that every request passes, and behind it the routes, each from a module of its own.
+"""The HTTP application: the checks that every request passes, its own routes, and those of /metrics and /mcp.
 
-The door asks in this order: for which host, from which page, from whom. Paths that say nothing to anybody in particular
-are named here; behind all others stands only who is in the policy.
+`Door` checks, in this order: the Host, the Origin, the principal. The paths that need no principal are named here; all
+others serve only principals in the policy.
 
-/.well-known/agentcard: this machine's AgentCard, for anybody who asks (draft-aevum-agentcard-00 §3, §4).
-
-This module owns the media type, the caching and who may read it from a page; what the card says is the keeper's.
+/.well-known/agentcard is this machine's AgentCard, open to every reader (draft-aevum-agentcard-00 §3, §4). This module
+owns its media type, its caching and its cross-origin headers; the runtime's card keeper owns its content.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ MAX_AGE = 3600
 
 OWN, PLAIN = "application/agentcard+json", "application/json"
 _OFFERED = (OWN, PLAIN)
-"""The media types, the preferred one first: it is for whoever has no preference of its own."""
+"""The media types, the preferred one first: a client without a preference of its own gets it."""
 
 _READ = {
     "Access-Control-Allow-Origin": "*",
@@ -67,7 +66,7 @@ _PREFLIGHT = {
 
 
 def card_routes(card: Callable[[], Mapping[str, Any] | None]) -> list[Route]:
-    """GET, HEAD and OPTIONS of /.well-known/agentcard. `card` gives what is so now, or None: then it is a 503."""
+    """Return the route of /.well-known/agentcard. `card` returns the current card; None is answered 503."""
     kept: tuple[Mapping[str, Any] | None, bytes, str] = (None, b"", "")
 
     async def agentcard(request: Request) -> Response:
@@ -83,7 +82,7 @@ def card_routes(card: Callable[[], Mapping[str, Any] | None]) -> list[Route]:
         if now is not kept[0]:
             body = orjson.dumps(now)
             kept = now, body, hashlib.sha256(body).hexdigest()[:32]
-        # Two representations are two entities, even of the same bytes: a cache must not answer one for the other.
+        # Two representations are two entities, even with equal bytes: a cache must not answer one for the other.
         tag = f'"{kept[2]}{"" if chosen == OWN else "-json"}"'
         headers = {**_READ, "Cache-Control": f"max-age={MAX_AGE}", "ETag": tag}
         if _matches(request.headers.getlist("if-none-match"), tag):
@@ -98,9 +97,9 @@ def _told(status: int, why: str) -> Response:
 
 
 def choose(accept: Iterable[str]) -> str | None:
-    """The media type for an Accept header, given as its lines; None if neither fits (RFC 9110 §12.5.1).
+    """Return the media type for an Accept header, given as its lines; None if neither fits (RFC 9110 §12.5.1).
 
-    Without the header, or with one that is empty, anything is accepted. A range that cannot be read counts for nothing.
+    Without the header, or with an empty one, the preferred type is returned. An unreadable range is ignored.
     """
     ranges = [part.strip() for line in accept for part in line.split(",") if part.strip()]
     if not ranges:
@@ -110,7 +109,7 @@ def choose(accept: Iterable[str]) -> str | None:
 
 
 def _weight(offered: str, ranges: Iterable[str]) -> float:
-    """How much a media type is wanted, by the most specific range that it is in."""
+    """Return a media type's weight, by the most specific range that includes it."""
     best = (-1, 0.0)
     for each in ranges:
         wanted, *parameters = (part.strip().lower() for part in each.split(";"))
@@ -134,21 +133,20 @@ def _quality(text: str) -> float:
 
 
 def _matches(lines: Iterable[str], tag: str) -> bool:
-    """Whether an If-None-Match header names the tag; compared weakly, as RFC 9110 §13.1.2 has it."""
+    """Return True if an If-None-Match header names the tag; the comparison is weak (RFC 9110 §13.1.2)."""
     tags = {part.strip().removeprefix("W/") for line in lines for part in line.split(",")}
     return tag in tags or "*" in tags
 
 
 # --- problems ---------------------------------------------------------------------------------------------------------
-# What a request that is refused is answered with: RFC 9457, as `application/problem+json`.
-#
-# It owns the form: a status, a sentence that names what is wrong and what to do, and no word of what is inside.
+# The answers to refused requests: RFC 9457, as `application/problem+json`: a status, and a sentence that names the
+# fault and the cure. They contain nothing about the daemon's internals.
 
 MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(Exception):
-    """A request is answered with this status. `detail` names the place and the cure; `headers` go with the answer."""
+    """A refused request: the answer's status and headers; `detail` names the place and the cure."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -157,47 +155,47 @@ class Problem(Exception):
         self.headers = dict(headers or {})
 
     def response(self) -> Response:
-        """The answer."""
+        """Return the response for this problem."""
         return Response(document(self.status, self.detail), self.status, self.headers, MEDIA_TYPE)
 
 
 def document(status: int, detail: str) -> bytes:
-    """A problem document; its title is the status in words."""
+    """Return a problem document; its title is the status in words."""
     return orjson.dumps({"title": HTTPStatus(status).phrase, "status": status, "detail": detail})
 
 
 async def told(_request: Request, error: Exception) -> Response:
-    """Starlette's handler for Problem."""
+    """Answer a Problem (Starlette handler)."""
     assert isinstance(error, Problem)
     return error.response()
 
 
 async def not_found(_request: Request, _error: Exception) -> Response:
-    """Starlette's handler for a path that nobody serves. The path may hold a secret, so it is not repeated."""
+    """Answer 404 (Starlette handler). The path may hold a secret, so it is not repeated."""
     return Problem(404, "nothing is served at this path").response()
 
 
 async def not_allowed(_request: Request, error: Exception) -> Response:
-    """Starlette's handler for a method that a path does not have."""
+    """Answer 405 (Starlette handler)."""
     headers = getattr(error, "headers", None) or {}
     allowed = headers.get("Allow", "GET")
     return Problem(405, f"this path takes no such method; it takes {allowed}", headers).response()
 
 
 async def broken(_request: Request, _error: Exception) -> Response:
-    """Starlette's handler for what we did wrong: the log has it, the answer does not."""
+    """Answer 500 (Starlette handler): the log has the exception, the answer does not."""
     return Problem(500, "an internal error; the daemon's log says which").response()
 
 
 # --- health -----------------------------------------------------------------------------------------------------------
-# /healthz: whether the daemon can do its work, for whoever asks; and why not, for those whom the policy lets in.
+# /healthz: whether the daemon can work, for every client; and the reasons, for principals that the policy admits.
 
 HEALTH = "/healthz"
 _HEALTH_HEADERS = {"Cache-Control": "no-store"}
 
 
 def health_routes(runtime: Runtime) -> list[Route]:
-    """GET and HEAD of /healthz: 200 {"ok": true}, or 503 {"ok": false} with what is wrong for those who may know."""
+    """Return the route of /healthz: 200 {"ok": true}, or 503 {"ok": false}; admitted principals get the reasons too."""
 
     async def healthz(request: Request) -> Response:
         found = health_report(runtime)
@@ -208,7 +206,7 @@ def health_routes(runtime: Runtime) -> list[Route]:
 
 
 def health_report(runtime: Runtime) -> Mapping[str, Any]:
-    """The runtime's health as hw.board tells it, with `ready` and `wedged`, the buses that do not answer."""
+    """Return the runtime's health as hw.board reports it, with `ready`, and `wedged`: the buses that do not answer."""
     health = runtime.health()
     wedged = sorted(bus for bus, told in health["buses"].items() if told["state"] != "ready")
     ready = not runtime.closing
@@ -222,7 +220,7 @@ def health_report(runtime: Runtime) -> Mapping[str, Any]:
 async def opened(
     config: Config, runtime: Runtime, report: Callable[[str, str], None], *, with_mcp: bool
 ) -> AsyncIterator[ASGIApp]:
-    """The application over a runtime while the context lasts; `report` is told of who is refused: peer, reason."""
+    """Open the application over a runtime; `report` is called with peer and reason of each refused client."""
     section, limits, policy = config.http, config.limits, runtime.parts.policy
     encrypted, behind_proxy = section.cert is not None, section.plaintext
     hosts = Hosts(section.hosts, section.origins, encrypted=encrypted, behind_proxy=behind_proxy)
@@ -260,7 +258,7 @@ def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[R
 
     return mcp.opened(
         partial(EmbeddedRuntime, runtime),
-        # A client that is forgotten keeps no task: so none is promised for longer than a client is known.
+        # A forgotten client keeps no task: so the lease promises no more than the time for which a client is known.
         all_offers(
             state,
             principal=mcp.requester,
@@ -279,14 +277,14 @@ def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[R
 
 
 OPEN = (HEALTH,)
-"""Paths for anybody."""
+"""Paths that need no principal."""
 WELL_KNOWN = "/.well-known/"
-"""What lies beneath is for anybody, and for every page there is."""
+"""The prefix of paths that are open to every client and every web page."""
 READING = ("GET", "HEAD", "OPTIONS")
 
 
 class Door:
-    """What every request passes; times in seconds. An ASGI application around another."""
+    """The checks that every request passes; times in seconds. An ASGI application around another."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts, callers: Callers, *, max_body: int, body_timeout: float) -> None:
         self._app = app
@@ -334,7 +332,7 @@ class Door:
 
 
 class _Answer:
-    """An ASGI send that adds what the door has to say."""
+    """An ASGI send that adds the headers of `Door`."""
 
     def __init__(self, send: Send, visit: Visit) -> None:
         self._send = send
@@ -347,7 +345,7 @@ class _Answer:
             self.begun = True
             more = list(self.extra)
             if self._visit.unknown_peer:
-                # One answer: who is nobody in particular must not keep a place at the door.
+                # One answer only: an unknown peer must not keep a slot for unknown peers.
                 more.append((b"connection", b"close"))
             kept = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"connection"]
             message = {**message, "headers": [*kept, *more]}
@@ -355,7 +353,7 @@ class _Answer:
 
 
 class _Body:
-    """An ASGI receive that bounds a request's body: its size, and the time until all of it is here."""
+    """An ASGI receive that bounds a request's body: its size, and the time until it is complete."""
 
     def __init__(self, receive: Receive, most: int, timeout: float) -> None:
         self._receive = receive
@@ -366,7 +364,7 @@ class _Body:
         self._whole = False
 
     def announced(self, headers: Any) -> None:
-        """Refuse what says of itself that it is too large. Raises Problem."""
+        """Refuse a request whose Content-Length is too large. Raises Problem."""
         for name, value in headers:
             if name == b"content-length" and value.isdigit() and int(value) > self._most:
                 raise self._too_large()
@@ -387,10 +385,10 @@ class _Body:
         return Problem(413, f"the request's body is longer than [limits] max_document_bytes = {self._most}")
 
 
-# --- Who calls, decided anew for each request, and whether the policy lets that one in
+# --- callers: the principal of each request, and the policy's admission -----------------------------------------------
 #
-# The rules of proof are `listeners.callers`'; here stands what an HTTP listener makes of them: which status, what is
-# audited, and what routes find in `request.state`.
+# `listeners.accept` owns the rules of proof. This part maps their result to HTTP: the status, the audit record, and the
+# values that routes find in `request.state`.
 
 CURES = {
     400: "send one token",
@@ -399,7 +397,7 @@ CURES = {
 
 
 class Callers:
-    """What `Door` asks of each request. `report` is told of who could not prove who it is: peer, reason."""
+    """The authentication of requests for `Door`. `report` gets peer and reason of each failed one."""
 
     def __init__(
         self,
@@ -415,18 +413,18 @@ class Callers:
         self._behind_proxy = behind_proxy
 
     def of(self, headers: Headers, visit: Visit) -> Principal | Refused:
-        """Who sends a request on this connection, or why nobody knows."""
+        """Return the principal of a request on this connection, or the reason why there is none."""
         try:
             return caller(headers, self._tokens, visit.certificate, visit.local, behind_proxy=self._behind_proxy)
         except Refused as refused:
             return refused
 
     def admits(self, principal: Principal) -> bool:
-        """Whether some policy entry is for this principal: what it may do there is the session's to decide."""
+        """Return True if a policy entry matches the principal; the session decides what it may do."""
         return any(match.holds(principal) for entry in self._policy for match in entry.match)
 
     def refusal(self, who: Principal | Refused, visit: Visit) -> Problem:
-        """What somebody whom the policy does not let in is answered with, where only such are served; audited."""
+        """Return the answer to a client that the policy does not admit, and report it for the audit log."""
         if not isinstance(who, Refused):
             reason = f"no policy entry matches {who.key}"
             self._report(visit.peer, reason)
@@ -436,16 +434,16 @@ class Callers:
         return Problem(who.status, f"nobody knows who you are: {who}; {CURES[who.status]}", headers)
 
 
-# --- Which names a request may be sent to, and which pages may send one: the one owner of that rule
+# --- hosts and origins: the names a request may be sent to, and the pages that may send one ---------------------------
 #
-# A page of another site can have its name point at this machine (DNS rebinding), and its browser then sends what the
-# page asks for; but it says that name in Host, and the page in Origin, and no script can change either. Names that
-# nobody gave us are therefore refused before anything else is looked at.
+# A page of another site can make its name point at this machine (DNS rebinding); its browser then sends the page's
+# requests here. But the browser names that site in Host, and the page in Origin, and no script can change either. So a
+# request under an unknown name is refused before any other check.
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-"""The names of loopback: nobody else's name server can give them away."""
+"""The names of loopback: no foreign name server can define them."""
 _SHOWN = 100
-"""Characters of what a peer sent that an answer repeats."""
+"""Characters of a peer's input that an answer repeats."""
 _METHODS = b"GET, HEAD, POST, DELETE"
 _REQUEST_HEADERS = (
     b"Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
@@ -455,7 +453,7 @@ _DAY = b"86400"
 
 
 class Hosts:
-    """The names and pages that are accepted: `hosts` without ports, `origins` as a browser says them."""
+    """The accepted names and pages: `hosts` without ports, `origins` as a browser sends them."""
 
     def __init__(
         self, hosts: Iterable[str], origins: Iterable[str], *, encrypted: bool, behind_proxy: bool = False
@@ -463,10 +461,10 @@ class Hosts:
         self._hosts = frozenset((*LOOPBACK, *hosts))
         self._origins = frozenset(origins)
         self._schemes = ("http", "https") if behind_proxy else ("https",) if encrypted else ("http",)
-        """Of our own pages: which of both a proxy in front speaks is not known here."""
+        """The schemes of the daemon's own pages; behind a proxy, the proxy's scheme is not known here."""
 
     def check(self, headers: Headers, address: str) -> str:
-        """The Host of a request that came to `address`, with its port. Raises Problem: 400 or 421."""
+        """Return the Host of a request that came to `address`, with its port. Raises Problem: 400 or 421."""
         given = values(headers, b"host")
         if len(given) != 1:
             raise Problem(400, "a request has exactly one Host header")
@@ -478,9 +476,9 @@ class Hosts:
         return host
 
     def origin(self, headers: Headers, host: str) -> str | None:
-        """The page that sends a request, if it is one of another place. Raises Problem: 403.
+        """Return the origin of a page of another site that sends the request. Raises Problem: 403.
 
-        A page under our own Host was served by us, or by the proxy in front that speaks for us.
+        A page under the request's own Host was served by this daemon, or by the proxy in front of it.
         """
         given = values(headers, b"origin")
         if not given:
@@ -497,14 +495,14 @@ class Hosts:
 
 
 def _in_a_url(address: str) -> str:
-    """A socket's address as it stands in a URL: an IPv4 address without its IPv6 clothes, an IPv6 one in brackets."""
+    """Return a socket's address as in a URL: IPv4 without the IPv6 prefix, IPv6 in brackets."""
     if "." in address:
         return address.removeprefix("::ffff:")
     return f"[{address.partition('%')[0]}]"
 
 
 def allowing(origin: str | None) -> Sequence[tuple[bytes, bytes]]:
-    """The headers by which a browser lets a page of `origin` read an answer."""
+    """Return the headers that let a page of `origin` read an answer."""
     if origin is None:
         return ()
     return (
@@ -515,7 +513,7 @@ def allowing(origin: str | None) -> Sequence[tuple[bytes, bytes]]:
 
 
 def preflight(origin: str) -> Sequence[tuple[bytes, bytes]]:
-    """The headers by which a browser lets a page of `origin` send a request that is no plain one."""
+    """Return the headers that let a page of `origin` send a request that needs a preflight."""
     return (
         (b"access-control-allow-origin", origin.encode()),
         (b"access-control-allow-methods", _METHODS),

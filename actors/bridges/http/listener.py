@@ -1,7 +1,7 @@
 """The HTTP listener: accepts as the other TCP listeners do, and serves each connection with the application.
 
-It owns the order of beginnings and ends: the application is opened with the first accept, since only then is there a
-runtime, and outlives the accepting, so that answers under way go out after the daemon has stopped to listen.
+It owns the order of start and stop. The application is opened with the first accept, since only then is there a
+runtime. It is closed after the listening has stopped, so that answers under way are still sent.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 # --- listener ---------------------------------------------------------------------------------------------------------
 
 LAST_WORDS = 0.5
-"""Seconds that answers get to go out once all sessions have ended, before streams are ended too."""
+"""Seconds for sending answers once all sessions have ended, before streams are ended too."""
 
 
 class HttpListener(Listening):
     """One TCP address that speaks HTTP. Implements `accepting.Listener`; times in seconds.
 
-    `open_app` opens the application: what it runs in the background ends when the context is left. `count` is entered,
-    with the carrier's name, for each connection.
+    `open_app` opens the application; its background work ends when the context is left. `count` is entered, with the
+    carrier's name, for each connection.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class HttpListener(Listening):
         self._visits: set[Visit] = set()
         self._over = trio.Event()
         self._left = trio.Event()
-        """Set when a visit has ended."""
+        """Set when a connection has ended."""
 
     async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
-        """See Listener. What is let in is served here, not by `welcome`."""
+        """See Listener. Connections are served here, not by `welcome`."""
         del welcome
         app = await nursery.start(self._serve_app)
 
@@ -95,12 +95,13 @@ class HttpListener(Listening):
                 await self._over.wait()
                 for visit in list(self._visits):
                     visit.finish()
-                # Answers to what has ended with its session are on their way; a stream would end with the house only.
+                # Answers to requests whose session has ended are being sent; a stream ends only when the application
+                # closes.
                 with trio.move_on_after(LAST_WORDS):
                     await self._all_gone()
             await self._all_gone()
         finally:
-            # Sends are shielded from whoever gives up an answer, but not from the end of everything.
+            # Sends are shielded from the cancellation of their request, but not from the end of the listener.
             for visit in list(self._visits):
                 visit.cut()
 
@@ -130,7 +131,7 @@ class HttpListener(Listening):
             except AuthenticationFailed as unknown_peer:
                 self._report(self._scheme, visit.peer, str(unknown_peer))
                 return
-            # Looked at once, as on the other carriers: whoever is inside stays when its certificate expires.
+            # Read once, as on the other carriers: a peer that was admitted stays when its certificate expires.
             visit.certificate = cache(partial(certificate_of, secure))
             stream, transport = secure, secure.transport_stream
         try:
@@ -145,18 +146,18 @@ class HttpListener(Listening):
         self._over.set()
 
 
-# --- Where a request ends, and how many bytes it may spend besides its body
+# --- The framing of requests: where one ends, and how many bytes it may use beside its body --------------------------
 #
-# h11 parses. Its own bound holds only while an event is incomplete: a head that arrives in one segment passes it,
-# whatever its size. Here both bounds are exact, however the bytes are cut into segments: `HEADER_BYTES` for request
-# line and headers, as much again for what frames a chunked body (chunk lines with their extensions, and trailers). That
-# holds as long as the connection is never given more than `room` bytes before its events are taken.
+# h11 parses. Its own limit holds only while an event is incomplete: a head that arrives in one segment passes it,
+# whatever its size. Here both limits are exact, however the bytes are cut into segments: `HEADER_BYTES` for request
+# line and headers, and as much again for the framing of a chunked body (chunk lines with their extensions, and
+# trailers). They hold if the connection never gets more than `room` bytes before its events are taken.
 #
-# A request that a proxy before us may have ended elsewhere is refused: one with both Content-Length and
-# Transfer-Encoding, and one of HTTP/1.0 with Transfer-Encoding (RFC 9112, section 6.1).
+# A request that a proxy may frame differently is refused: one with both Content-Length and Transfer-Encoding, and one
+# of HTTP/1.0 with Transfer-Encoding (RFC 9112, section 6.1).
 
 HEADER_BYTES: Final = 16 << 10
-"""A request's line and headers at most; beyond it is answered 431."""
+"""Bytes of a request's line and headers, at most; a longer head is answered 431."""
 FRAMING_EACH: Final = 8
 """Bytes of framing that each byte of a chunked body may add: a chunk of one byte takes five."""
 
@@ -165,18 +166,18 @@ class Framing(h11.Connection):
     """The server's end of one connection."""
 
     def __init__(self) -> None:
-        # h11 refuses what is incomplete beyond this size: a head of HEADER_BYTES without its end is already too long.
+        # h11 refuses an incomplete event beyond this size: HEADER_BYTES of head without its end are already too long.
         super().__init__(h11.SERVER, max_incomplete_event_size=HEADER_BYTES - 1)
         self._unread = 0
         """Bytes received and not yet parsed."""
         self._framing = 0
         self._body = 0
         self.answers_head = False
-        """Whether the request is a HEAD, so that its answer has no body."""
+        """True for a HEAD request, whose answer has no body."""
 
     @property
     def room(self) -> int:
-        """How many bytes to give it next, at most."""
+        """Return the number of bytes that `receive_data` may get next, at most."""
         return max(1, HEADER_BYTES - self._unread)
 
     def receive_data(self, data: bytes) -> None:
@@ -185,7 +186,10 @@ class Framing(h11.Connection):
         super().receive_data(data)
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
-        """See h11.Connection. Raises RemoteProtocolError for what is too long or has no clear end."""
+        """See h11.Connection.
+
+        Raises RemoteProtocolError for a head or framing that is too long, or an ambiguous length.
+        """
         before = self._unread
         event = super().next_event()
         self._unread = len(self.trailing_data[0])
@@ -210,16 +214,15 @@ def _require_one_length(request: h11.Request) -> None:
         raise h11.RemoteProtocolError("the request's length is given in two ways", error_status_hint=400)
 
 
-# --- HTTP/1.1 on one connection: hypercorn's protocol and ASGI, over a stream and a clock of our own
+# --- HTTP/1.1 on one connection: hypercorn's protocol and ASGI, over a Trio stream -----------------------------------
 #
-# What hypercorn reads and writes is hypercorn's; when a connection ends, and that one which ends takes its tasks with
-# it, is decided here. Spoken is HTTP/1.1 and nothing else: what asks for HTTP/2 or a WebSocket is answered as if it had
-# not asked.
+# Hypercorn reads and writes the messages. This part decides when a connection ends, and ends its tasks with it. It
+# speaks HTTP/1.1 only: a request to upgrade to HTTP/2 or a WebSocket is answered as a plain request.
 
 log = logging.getLogger("hearth.http")
 
 QUEUED = 8
-"""Pieces of a body that wait for the application, of at most what the stream reads at once."""
+"""Pieces of a body that wait for the application, each at most one read of the stream."""
 _WHY = {
     400: "this is no HTTP/1.1 request that can be read, or its length is given in two ways",
     431: f"the request's headers, or its chunk extensions and trailers, are longer than {HEADER_BYTES} bytes",
@@ -227,7 +230,7 @@ _WHY = {
 
 
 def settings() -> Config:
-    """What hypercorn goes by, as far as it is not decided here."""
+    """Return hypercorn's configuration."""
     config = Config()
     config.include_server_header = False
     config.keep_alive_max_requests = 1 << 60
@@ -251,17 +254,17 @@ class HttpConnection:
         self._turn = trio.Lock()
         self._reading = trio.CancelScope()
         self._closing = False
-        """Whether the last answer has gone out, and what still comes is read past."""
+        """True once the last answer is sent: what the peer still sends is read and dropped."""
         self._deaf = False
-        """Whether what comes is read no more, but an answer is still due."""
+        """True once reading has stopped while an answer is still due."""
 
     async def run(self) -> None:
-        """Returns when the connection has ended, its requests with it."""
+        """Serve the connection until it and its requests have ended."""
         encrypted = self._stream is not self._transport
         try:
             connected = self._transport.socket
             client, server = connected.getpeername()[:2], connected.getsockname()[:2]
-        except OSError:  # it was reset meanwhile
+        except OSError:  # the peer has reset it
             return
         async with trio.open_nursery() as nursery:
             requests = self._requests = _Requests(nursery, self._visit)
@@ -303,14 +306,17 @@ class HttpConnection:
         elif isinstance(event, Closed):
             unfinished = self._protocol.connection.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
             if unfinished and self._requests.answering and self._protocol.stream is not None:
-                # What follows the request is nonsense; it is answered all the same, and the connection closed then.
+                # The bytes after the request are invalid. The request is still answered; then the connection closes.
                 self._deaf = True
                 return
             self._close()
             await self._protocol.handle(Closed())
 
     async def _sent(self, data: bytes) -> bool:
-        """Whether all of it went out. Whoever gives up an answer must not tear it: only the connection's end may."""
+        """Send data whole; False if the connection broke.
+
+        Cancelling a request must not cut its answer in half: only the connection's end may.
+        """
         async with self._turn:
             with trio.CancelScope(shield=True) as self._visit.sending:
                 try:
@@ -321,7 +327,7 @@ class HttpConnection:
         return False
 
     def _close(self) -> None:
-        """No more answers. What the peer still sends is read for a moment: else it might never see the last one."""
+        """End the sending side, and read on for a moment: otherwise the peer might never see the last answer."""
         self._closing = True
         self._reading.deadline = trio.current_time() + CLOSING
         if self._stream is self._transport:
@@ -330,7 +336,7 @@ class HttpConnection:
 
 
 class _Protocol(H11Protocol):
-    """Hypercorn's HTTP/1.1, without its ways out of it."""
+    """Hypercorn's HTTP/1.1 without its upgrades to other protocols."""
 
     def __init__(
         self,
@@ -349,10 +355,10 @@ class _Protocol(H11Protocol):
         self._requests = requests
         self.connection = self._framing = Framing()
         self._head = b""
-        """An answer's head that waits for its body: one packet, and one time that the peer is woken, instead of two."""
+        """An answer's head that waits for its body: one packet, and one wake-up of the peer, instead of two."""
 
     async def receive(self, data: bytes, is_over: Callable[[], bool]) -> None:
-        """Take what has come, empty at the end, in pieces that h11's bounds hold for, until it `is_over`."""
+        """Take received bytes (empty at the end) in pieces that keep h11's limits exact, until `is_over`."""
         while True:
             room = self._framing.room
             piece, data = data[:room], data[room:]
@@ -374,7 +380,7 @@ class _Protocol(H11Protocol):
             await self.send(RawData(data=data))
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        """Nobody is moved to HTTP/2."""
+        """Refuse every upgrade to HTTP/2."""
 
     async def _create_stream(self, request: h11.Request) -> None:
         headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
@@ -386,7 +392,7 @@ class _Protocol(H11Protocol):
 
     async def _send_error_response(self, status_code: int) -> None:
         if self._requests.answering:
-            # See HttpConnection._send: what is wrong follows a request that is whole, and has its answer.
+            # See HttpConnection._send: the error follows a complete request, which gets its own answer.
             return
         body = document(status_code, _WHY.get(status_code, "the request cannot be served"))
         headers = [
@@ -402,18 +408,18 @@ class _Protocol(H11Protocol):
 
 
 class _Requests:
-    """The tasks of a connection's requests; what one raises ends that request alone."""
+    """The tasks of a connection's requests; an exception ends only its own request."""
 
     def __init__(self, nursery: trio.Nursery, visit: Visit) -> None:
         self._nursery = nursery
         self._visit = visit
         self.answering = False
-        """Whether there is a request that is whole and not yet answered."""
+        """True while a complete request has no answer yet."""
 
     async def spawn_app(
         self, app: AppWrapper, config: Config, scope: Scope, send: Callable[[Message | None], Awaitable[None]]
     ) -> Callable[[Message], Awaitable[None]]:
-        """Begin a request; returns where what comes of it is put."""
+        """Begin a request; return the function that passes it the peer's messages."""
         to_app, from_peer = trio.open_memory_channel["Message"](config.max_app_queue_size)
 
         async def receive() -> Message:
@@ -424,11 +430,11 @@ class _Requests:
 
         async def put(message: Message) -> None:
             if message["type"] == "http.disconnect":
-                # It must arrive, however much of the body lies unread before it.
+                # The disconnect must arrive, however much of the body is unread.
                 to_app.close()
                 return
             self.answering = not message.get("more_body", False)
-            # An application that has answered reads no more: the rest of the body is nobody's.
+            # An application that has answered reads no more; the rest of the body is dropped.
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await to_app.send(message)
 

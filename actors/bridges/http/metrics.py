@@ -1,8 +1,8 @@
-"""/metrics: what the runtime's tally, buses and journal say at the moment of asking, for Prometheus.
+"""/metrics: the figures of the runtime's metrics, buses and journal at the time of a scrape, for Prometheus.
 
-It counts nothing itself and keeps nothing between two scrapes: every figure is read where it is owned. Label values
-come from closed sets (the registry's tools, the board's buses, methods, statuses, symbols of errors, carriers), never
-from what a client sends, so that there are as many series as the board has, whoever talks to it.
+This module counts nothing and keeps nothing between two scrapes: every figure is read from its owner. Label values come
+from closed sets (the registry's tools, the board's buses, methods, statuses, error symbols, carriers), never from a
+client's input. So the number of series depends on the board alone.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 PATH: Final = "/metrics"
 OPEN_METRICS: Final = "application/openmetrics-text"
 ENDS: Final = ("SUCCESS", "FAILED", "CANCELLED")
-"""How tasks and steps end."""
+"""The final states of tasks and steps."""
 PHASES: Final = ("start", "progress", "finish", "task_finish")
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Accept"}
 
 
 def routes(runtime: Runtime) -> list[Route]:
-    """GET and HEAD of /metrics, in the text format 0.0.4 or, where Accept names it, in OpenMetrics 1.0.0.
+    """Return the route of /metrics: text format 0.0.4 or, if Accept names it, OpenMetrics 1.0.0.
 
     Raises ValueError if two metrics have the same name.
     """
@@ -53,7 +53,7 @@ def routes(runtime: Runtime) -> list[Route]:
     ProcessCollector(registry=registry)
 
     async def metrics(request: Request) -> Response:
-        # What the library makes of a header that it does not understand is an exception, so it gets its own words.
+        # The library raises for a header that it does not understand, so it gets one of two fixed values.
         wanted = wants_open_metrics(request.headers.get("accept", ""))
         encode, kind = choose_encoder(f"{OPEN_METRICS}; version=1.0.0" if wanted else "")
         return Response(encode(registry), headers={**_HEADERS, "Content-Type": kind})
@@ -62,7 +62,7 @@ def routes(runtime: Runtime) -> list[Route]:
 
 
 def wants_open_metrics(accept: str) -> bool:
-    """Whether an Accept header names OpenMetrics, with a weight that is not 0."""
+    """Return True if an Accept header names OpenMetrics with a weight that is not 0."""
     for accepted in accept.split(","):
         kind, *parameters = (part.strip().lower() for part in accepted.split(";"))
         if kind == OPEN_METRICS and not any(parameter.rstrip("0.") == "q=" for parameter in parameters):
@@ -71,7 +71,7 @@ def wants_open_metrics(accept: str) -> bool:
 
 
 class RuntimeCollector(Collector):
-    """A runtime's figures. All is read in one go, and nothing else runs meanwhile: they belong together."""
+    """A runtime's figures, read in one turn of the event loop: they are consistent with each other."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -1,7 +1,7 @@
-"""One HTTP connection: the clock it is on, and what is known of the peer.
+"""One HTTP connection: its deadlines, and its peer.
 
-Until a request has come from a principal that the policy lets in, the peer is unknown: it has one of the few places for
-unknown peers, the handshake's deadline for all it wants, and one answer. See docs/decisions/0061.
+A peer is unknown until a request of a principal that the policy admits has come. An unknown peer holds one of the few
+slots for unknown peers, has the handshake's deadline for everything, and gets one answer. See docs/decisions/0061.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from hearth.policy.principal import Principal
 
 KEEP_ALIVE = 75.0
-"""Seconds that a connection of somebody known may lie idle: longer than the minute after which proxies let go."""
+"""Seconds that an admitted peer's connection may be idle: longer than the minute after which proxies close one."""
 GRACE = 10.0
 """Seconds that requests under way have to end once their peer has gone."""
 
 
 class Visit:
-    """A connection from accepting to its end. Times in seconds.
+    """A connection, from `accept` to its end. Times in seconds.
 
-    `scope` is the whole connection's: what is to end it moves its deadline. `patience` is for a stranger's whole visit,
-    and for the headers of each later request from their first byte on.
+    `scope` is the whole connection's: its deadline is what ends the connection. `patience` bounds an unknown peer's
+    whole connection; later, the headers of each request from their first byte on.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Visit:
         self.certificate: Certificate = nobody
         self.scope = trio.CancelScope(deadline=trio.current_time() + patience)
         self.idle = True
-        """Whether no request is under way."""
+        """True while no request is under way."""
         self.sending: trio.CancelScope | None = None
-        """A send that is under way, which nothing but `cut` cuts short."""
+        """The scope of a send under way; only `cut` cancels it."""
         self._settled = settled
         self._limiter = limiter
         self._patience = patience
@@ -61,19 +61,22 @@ class Visit:
 
     @property
     def unknown_peer(self) -> bool:
-        """Whether nobody known has called on it yet."""
+        """True until a request of an admitted principal has come."""
         return self._inside is None
 
     def local(self) -> Principal:
-        """Whom the kernel names, asked once: a socket does not change hands. Raises PermissionDenied."""
+        """Return the local principal that the kernel names. Raises PermissionDenied.
+
+        The kernel is asked once: a socket does not change its owner.
+        """
         if self._local is None:
             self._local = from_loopback(self.connected)
         return self._local
 
     def let_in(self, principal: Principal) -> QueueFull | None:
-        """A request of somebody whom the policy lets in; returns why there is no room, if there is none.
+        """Admit a principal's first request; return the reason if there is no room for the connection.
 
-        The connection counts for the first one: behind a proxy, several share it.
+        The connection counts for the first admitted principal: behind a proxy, several share it.
         """
         if self._inside is not None:
             return None
@@ -88,43 +91,43 @@ class Visit:
     # --- the clock ----------------------------------------------------------------------------------------------
 
     def heard(self) -> None:
-        """Something has come; a request has to follow."""
+        """Start the deadline for a request's headers: its first bytes have come."""
         if self.idle:
             self.hurry(self._patience)
 
     def begun(self) -> None:
-        """A request's headers are here."""
+        """Note that a request's headers are complete."""
         self.idle = False
         if not self.unknown_peer:
             self.scope.deadline = math.inf
 
     def answered(self) -> None:
-        """No request is under way any more."""
+        """Note that no request is under way any more."""
         self.idle = True
         if self._finishing:
             self.scope.cancel()
         self.hurry(KEEP_ALIVE)
 
     def hurry(self, seconds: float) -> None:
-        """It has this long at most."""
+        """End the connection after this many seconds, or at its earlier deadline."""
         self.scope.deadline = min(self.scope.deadline, trio.current_time() + seconds)
 
     # --- the end ------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """End with the answer that is under way, if one is."""
+        """End once the answer under way is sent; at once if there is none."""
         self._finishing = True
         if self.idle:
             self.scope.cancel()
 
     def cut(self) -> None:
-        """End now."""
+        """End now, also in the middle of a send."""
         self.scope.cancel()
         if self.sending is not None:
             self.sending.cancel()
 
     def over(self) -> None:
-        """It has ended."""
+        """Release the connection's slot: it has ended."""
         self._settled()
         if self._inside is not None:
             self._limiter.leave(self._inside)
