@@ -9,7 +9,7 @@ from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
 from hearth.actors import admission, connection, refusals, send_queue
-from hearth.actors.bridges.http import listener, visit
+from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
 from hearth.audit import backlog
 from hearth.config.model import Config
@@ -65,7 +65,7 @@ def bound(row: str) -> list[float]:
             [listener.HEADER_BYTES / KIB, listener.FRAMING_EACH],
         ),
         ("An HTTP request's body", [LIMITS.max_document_bytes / MIB, LIMITS.send_timeout_s]),
-        ("An idle HTTP connection", [visit.KEEP_ALIVE]),
+        ("An idle HTTP connection", [http_connection.KEEP_ALIVE]),
         ("MCP clients over HTTP", [LIMITS.max_sessions_per_principal, LIMITS.max_connections]),
         ("Jobs over HCP", [HCP.max_jobs, HCP.max_jobs_per_principal, HCP.max_steps]),
         ("Artifacts of jobs", [HCP.max_artifact_bytes / MIB, HCP.max_artifacts_bytes / MIB, HCP.retention_s]),

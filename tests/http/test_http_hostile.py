@@ -23,7 +23,7 @@ from support.http_house import (
     recorded,
 )
 
-from hearth.actors.bridges.http import visit
+from hearth.actors.bridges.http import connection as http_connection
 from hearth.actors.listeners.accept import STRANGERS_EACH
 from hearth.config.model import HttpConfig
 
@@ -105,7 +105,7 @@ async def test_a_body_that_nobody_waits_for_is_not_waited_for(house) -> None:
 
 
 async def test_a_connection_on_which_nothing_is_asked_any_more_is_closed(serve, monkeypatch) -> None:
-    monkeypatch.setattr(visit, "KEEP_ALIVE", 0.2)
+    monkeypatch.setattr(http_connection, "KEEP_ALIVE", 0.2)
     async with serve() as house, await house.connect() as raw:
         for _ in range(3):
             assert (await raw.ask("GET", "/healthz", **ALICE)).status == 200

@@ -1,7 +1,7 @@
 """The HTTP application: the checks that every request passes, its own routes, and those of /metrics and /mcp.
 
-`Door` checks, in this order: the Host, the Origin, the principal. The paths that need no principal are named here; all
-others serve only principals in the policy.
+`AccessControl` checks, in this order: the Host, the Origin, the principal. The paths that need no principal are named
+here; all others serve only principals in the policy.
 
 /.well-known/agentcard is this machine's AgentCard, open to every reader (draft-aevum-agentcard-00 §3, §4). This module
 owns its media type, its caching and its cross-origin headers; the runtime's card keeper owns its content.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from hearth.actors.bridges.http.visit import Visit
+    from hearth.actors.bridges.http.connection import PeerConnection
     from hearth.actors.listeners.accept import Headers
     from hearth.actors.runtime import Runtime
     from hearth.api import Session
@@ -237,7 +237,7 @@ async def opened(
             },
         )  # fmt: skip
         app.router.redirect_slashes = False
-        yield Door(app, hosts, callers, max_body=limits.max_document_bytes, body_timeout=limits.send_timeout_s)
+        yield AccessControl(app, hosts, callers, max_body=limits.max_document_bytes, body_timeout=limits.send_timeout_s)
 
 
 def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[Route]]:
@@ -283,7 +283,7 @@ WELL_KNOWN = "/.well-known/"
 READING = ("GET", "HEAD", "OPTIONS")
 
 
-class Door:
+class AccessControl:
     """The checks that every request passes; times in seconds. An ASGI application around another."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts, callers: Callers, *, max_body: int, body_timeout: float) -> None:
@@ -294,17 +294,17 @@ class Door:
         self._body_timeout = body_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI; `scope["state"]` has the connection's Visit."""
-        visit: Visit = scope["state"]["visit"]
-        answer = _Answer(send, visit)
+        """See ASGI; `scope["state"]` has its PeerConnection."""
+        connection: PeerConnection = scope["state"]["connection"]
+        answer = _Answer(send, connection)
         try:
-            await self._serve(scope, _Body(receive, self._max_body, self._body_timeout), answer, visit)
+            await self._serve(scope, _Body(receive, self._max_body, self._body_timeout), answer, connection)
         except Problem as problem:
             if answer.begun:
                 raise
             await problem.response()(scope, receive, answer)
 
-    async def _serve(self, scope: Scope, receive: _Body, answer: _Answer, visit: Visit) -> None:
+    async def _serve(self, scope: Scope, receive: _Body, answer: _Answer, connection: PeerConnection) -> None:
         headers, path = scope["headers"], scope["path"]
         host = self._hosts.check(headers, scope["server"][0])
         public = path.startswith(WELL_KNOWN)
@@ -316,27 +316,27 @@ class Door:
                 await Response(status_code=204)(scope, receive, answer)
                 return
         answer.extra = allowing(origin)
-        who = self._callers.of(headers, visit)
+        who = self._callers.of(headers, connection)
         state = scope["state"]
         state["principal"] = None if isinstance(who, Refused) else who
         state["admitted"] = False
         if not isinstance(who, Refused) and self._callers.admits(who):
-            full = visit.let_in(who)
+            full = connection.let_in(who)
             if full is not None:
                 raise Problem(503, f"{full.message}; try again later", {"Retry-After": "5"})
             state["admitted"] = True
         elif not public and path not in OPEN:
-            raise self._callers.refusal(who, visit)
+            raise self._callers.refusal(who, connection)
         receive.announced(headers)
         await self._app(scope, receive, answer)
 
 
 class _Answer:
-    """An ASGI send that adds the headers of `Door`."""
+    """An ASGI send that adds the headers of `AccessControl`."""
 
-    def __init__(self, send: Send, visit: Visit) -> None:
+    def __init__(self, send: Send, connection: PeerConnection) -> None:
         self._send = send
-        self._visit = visit
+        self._connection = connection
         self.extra: Any = ()
         self.begun = False
 
@@ -344,7 +344,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.begun = True
             more = list(self.extra)
-            if self._visit.unknown_peer:
+            if self._connection.unknown_peer:
                 # One answer only: an unknown peer must not keep a slot for unknown peers.
                 more.append((b"connection", b"close"))
             kept = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"connection"]
@@ -397,7 +397,7 @@ CURES = {
 
 
 class Callers:
-    """The authentication of requests for `Door`. `report` gets peer and reason of each failed one."""
+    """The authentication of requests for `AccessControl`. `report` gets peer and reason of each failed one."""
 
     def __init__(
         self,
@@ -412,10 +412,12 @@ class Callers:
         self._report = report
         self._behind_proxy = behind_proxy
 
-    def of(self, headers: Headers, visit: Visit) -> Principal | Refused:
+    def of(self, headers: Headers, connection: PeerConnection) -> Principal | Refused:
         """Return the principal of a request on this connection, or the reason why there is none."""
         try:
-            return caller(headers, self._tokens, visit.certificate, visit.local, behind_proxy=self._behind_proxy)
+            return caller(
+                headers, self._tokens, connection.certificate, connection.local, behind_proxy=self._behind_proxy
+            )
         except Refused as refused:
             return refused
 
@@ -423,13 +425,13 @@ class Callers:
         """Return True if a policy entry matches the principal; the session decides what it may do."""
         return any(match.holds(principal) for entry in self._policy for match in entry.match)
 
-    def refusal(self, who: Principal | Refused, visit: Visit) -> Problem:
+    def refusal(self, who: Principal | Refused, connection: PeerConnection) -> Problem:
         """Return the answer to a client that the policy does not admit, and report it for the audit log."""
         if not isinstance(who, Refused):
             reason = f"no policy entry matches {who.key}"
-            self._report(visit.peer, reason)
+            self._report(connection.peer, reason)
             return Problem(403, f"{reason}; write a [[policy]] entry for it")
-        self._report(visit.peer, str(who))
+        self._report(connection.peer, str(who))
         headers = {"WWW-Authenticate": "Bearer"} if who.status == 401 else {}
         return Problem(who.status, f"nobody knows who you are: {who}; {CURES[who.status]}", headers)
 

@@ -21,7 +21,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from hearth.actors.bridges.http.app import MEDIA_TYPE, document
-from hearth.actors.bridges.http.visit import GRACE, Visit
+from hearth.actors.bridges.http.connection import GRACE, PeerConnection
 from hearth.actors.listeners.accept import AuthenticationFailed
 from hearth.actors.listeners.tcp import Listening, limit_unknown_peers
 from hearth.actors.listeners.tls import certificate_of, handshake
@@ -72,7 +72,7 @@ class HttpListener(Listening):
         self._report = report
         self._count = count
         self._settings = settings()
-        self._visits: set[Visit] = set()
+        self._connections: set[PeerConnection] = set()
         self._over = trio.Event()
         self._left = trio.Event()
         """Set when a connection has ended."""
@@ -83,8 +83,8 @@ class HttpListener(Listening):
         app = await nursery.start(self._serve_app)
 
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
-            visit = Visit(connected, peer, settled, limiter, patience=self._handshake_timeout)
-            nursery.start_soon(self._serve, app, visit)
+            connection = PeerConnection(connected, peer, settled, limiter, patience=self._handshake_timeout)
+            nursery.start_soon(self._serve, app, connection)
 
         await limit_unknown_peers(self._listening, limiter, self._send_timeout, begin)
 
@@ -93,8 +93,8 @@ class HttpListener(Listening):
             async with self._open_app() as app:
                 task_status.started(app)
                 await self._over.wait()
-                for visit in list(self._visits):
-                    visit.finish()
+                for connection in list(self._connections):
+                    connection.finish()
                 # Answers to requests whose session has ended are being sent; a stream ends only when the application
                 # closes.
                 with trio.move_on_after(LAST_WORDS):
@@ -102,26 +102,30 @@ class HttpListener(Listening):
             await self._all_gone()
         finally:
             # Sends are shielded from the cancellation of their request, but not from the end of the listener.
-            for visit in list(self._visits):
-                visit.cut()
+            for connection in list(self._connections):
+                connection.cut()
 
     async def _all_gone(self) -> None:
-        while self._visits:
+        while self._connections:
             self._left = trio.Event()
             await self._left.wait()
 
-    async def _serve(self, app: ASGIApp, visit: Visit) -> None:
-        self._visits.add(visit)
+    async def _serve(self, app: ASGIApp, connection: PeerConnection) -> None:
+        self._connections.add(connection)
         try:
-            with self._count(self._scheme), visit.connected, visit.scope:
-                await contain(f"connection of {visit.peer}", partial(self._visited, app, visit), lambda _error: None)
+            with self._count(self._scheme), connection.connected, connection.scope:
+                await contain(
+                    f"connection of {connection.peer}",
+                    partial(self._serve_stream, app, connection),
+                    lambda _error: None,
+                )
         finally:
-            self._visits.discard(visit)
+            self._connections.discard(connection)
             self._left.set()
-            visit.over()
+            connection.over()
 
-    async def _visited(self, app: ASGIApp, visit: Visit) -> None:
-        connected = visit.connected
+    async def _serve_stream(self, app: ASGIApp, connection: PeerConnection) -> None:
+        connected = connection.connected
         stream: trio.abc.Stream
         if self._certificates is None:
             stream = transport = SocketTransport(connected, send_timeout=self._send_timeout)
@@ -129,13 +133,13 @@ class HttpListener(Listening):
             try:
                 secure = await handshake(connected, self._certificates, self._handshake_timeout, self._send_timeout)
             except AuthenticationFailed as unknown_peer:
-                self._report(self._scheme, visit.peer, str(unknown_peer))
+                self._report(self._scheme, connection.peer, str(unknown_peer))
                 return
             # Read once, as on the other carriers: a peer that was admitted stays when its certificate expires.
-            visit.certificate = cache(partial(certificate_of, secure))
+            connection.certificate = cache(partial(certificate_of, secure))
             stream, transport = secure, secure.transport_stream
         try:
-            await HttpConnection(app, self._settings, stream, transport, visit).run()
+            await HttpConnection(app, self._settings, stream, transport, connection).run()
         finally:
             with trio.move_on_after(CLOSING) as closing:
                 closing.shield = True
@@ -244,13 +248,18 @@ class HttpConnection:
     """Serves `app` on one connection until it ends; `transport` is the stream, or what lies beneath its TLS."""
 
     def __init__(
-        self, app: ASGIApp, config: Config, stream: trio.abc.Stream, transport: SocketTransport, visit: Visit
+        self,
+        app: ASGIApp,
+        config: Config,
+        stream: trio.abc.Stream,
+        transport: SocketTransport,
+        connection: PeerConnection,
     ) -> None:
         self._app = app
         self._config = config
         self._stream = stream
         self._transport = transport
-        self._visit = visit
+        self._connection = connection
         self._turn = trio.Lock()
         self._reading = trio.CancelScope()
         self._closing = False
@@ -267,14 +276,14 @@ class HttpConnection:
         except OSError:  # the peer has reset it
             return
         async with trio.open_nursery() as nursery:
-            requests = self._requests = _Requests(nursery, self._visit)
-            state = ConnectionState({"visit": self._visit})
+            requests = self._requests = _Requests(nursery, self._connection)
+            state = ConnectionState({"connection": self._connection})
             self._protocol = _Protocol(requests, self._app, self._config, state, encrypted, client, server, self._send)
             with self._reading:
                 await self._read()
             if not self._deaf:
                 await self._protocol.handle(Closed())
-                self._visit.hurry(GRACE)
+                self._connection.hurry(GRACE)
 
     async def _read(self) -> None:
         while True:
@@ -287,7 +296,7 @@ class HttpConnection:
                     return
                 continue
             if data:
-                self._visit.heard()
+                self._connection.heard()
             await self._protocol.receive(bytes(data), lambda: self._closing or self._deaf)
             if not data or self._deaf:
                 return
@@ -296,9 +305,9 @@ class HttpConnection:
         if isinstance(event, Updated):
             if event.idle:
                 self._requests.answering = False
-                self._visit.answered()
+                self._connection.answered()
             else:
-                self._visit.begun()
+                self._connection.begun()
         elif isinstance(event, RawData):
             if not await self._sent(event.data):
                 await self._protocol.handle(Closed())
@@ -318,7 +327,7 @@ class HttpConnection:
         Cancelling a request must not cut its answer in half: only the connection's end may.
         """
         async with self._turn:
-            with trio.CancelScope(shield=True) as self._visit.sending:
+            with trio.CancelScope(shield=True) as self._connection.sending:
                 try:
                     await self._stream.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -410,9 +419,9 @@ class _Protocol(H11Protocol):
 class _Requests:
     """The tasks of a connection's requests; an exception ends only its own request."""
 
-    def __init__(self, nursery: trio.Nursery, visit: Visit) -> None:
+    def __init__(self, nursery: trio.Nursery, connection: PeerConnection) -> None:
         self._nursery = nursery
-        self._visit = visit
+        self._connection = connection
         self.answering = False
         """True while a complete request has no answer yet."""
 
@@ -442,7 +451,7 @@ class _Requests:
             with from_peer:
                 application: Any = app
                 await contain(
-                    f"a request of {self._visit.peer}",
+                    f"a request of {self._connection.peer}",
                     partial(_run, application, scope, receive, send),
                     lambda _error: None,
                 )

@@ -28,7 +28,7 @@ GRACE = 10.0
 """Seconds that requests under way have to end once their peer has gone."""
 
 
-class Visit:
+class PeerConnection:
     """A connection, from `accept` to its end. Times in seconds.
 
     `scope` is the whole connection's: its deadline is what ends the connection. `patience` bounds an unknown peer's
