@@ -1,13 +1,14 @@
-"""The keeper of the daemon's AgentCard: who this agent is, which version of its card is out, and the card itself.
+"""The daemon's AgentCard, its file, and the energy meter whose figure the card publishes.
 
-Owns `agent-card.json` beside the audit log: the agent_id, made once from the system's CSPRNG, and the card that was
-last given out, from which the next one's version follows. What is in a card it leaves to `hearth.agentcard.build`.
-Whoever holds the audit log's lock owns the file; what cannot be written is said, and the card is given out anyhow.
+`AgentCardKeeper` owns `agent-card.json` beside the audit log: the agent_id, made once from the system's CSPRNG, and the
+card that was published last, from which the version of the next one follows. The process that holds the audit log's
+lock owns the file. If the file cannot be written, a warning says so and the card is published all the same.
 
-The actor that reads the machine's energy meters now and then, so that the card can say what a call costs.
+`EnergyMeter` is an actor that reads the machine's energy meters every PERIOD_S, so that the card can publish the energy
+of a call. It reads through the sensors' driver, in a thread and not through the bus: a reading changes nothing, and
+must not wait behind a client's transactions.
 
-Owns when they are read. It reads through the sensors' driver, in a thread, and past the bus: a reading keeps nothing
-and changes nothing, and must not wait behind a client's. What the readings mean, `hearth.agentcard.build` says.
+`hearth.agentcard.build` decides what is in a card and computes the energy of a call.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ log = logging.getLogger("hearth.agentcard")
 _FORMAT = 1
 _MOST_BYTES = 4 << 20
 STEADY = 1.25
-"""A price is measured anew for as long as the daemon runs, and published anew when it has changed by this factor."""
+"""The factor by which the measured energy of a call must change before the card publishes the new figure."""
 
 
 def card_file(log_path: Path) -> Path:
-    """Where the memory lies: `agent-card.json` beside an `audit.log`, and beside any other with that log's name first.
+    """Return the path of the card's file: `agent-card.json` beside `audit.log`, else with the log's name as prefix.
 
     Two daemons may have their logs in one directory, and are two agents.
     """
@@ -67,19 +68,19 @@ def card_file(log_path: Path) -> Path:
 
 @frozen(kw_only=True)
 class CardSources:
-    """What a card is made from, beside its keeper's memory. `board` is the profile's name."""
+    """The sources of a card, besides the keeper's file. `board` is the profile's name."""
 
     tools: Iterable[Tool]
     card: CardConfig
     http: HttpConfig
     board: str
     tokens: bool = False
-    """Whether a `[[policy]]` entry names a bearer token."""
+    """True if a `[[policy]]` entry names a bearer token."""
     audit_key: Path | None = None
-    """The audit log's private key, beside which its public half lies; None tells of none."""
+    """The audit log's private key, beside which its public half is; None: the card names no key."""
     measured: Callable[[], Measured | None] = field(default=lambda: None)
     jobs: Collection[str] = ()
-    """Names of what may be delegated over HCP."""
+    """Names of the capabilities that may be delegated over HCP."""
 
 
 @frozen
@@ -89,12 +90,12 @@ class _Memory:
 
 
 class AgentCardKeeper:
-    """The card. Without a path it remembers nothing beyond the process: for tests, and for who wants no file."""
+    """The card and its version. Without a path nothing is kept beyond the process."""
 
     def __init__(self, path: Path | None, sources: CardSources) -> None:
         self.path = path
         self.failure: str | None = None
-        """Why the file does not say what is so, or None."""
+        """The reason why the file is out of date, or None."""
         self._sources = sources
         self._memory = _Memory(new_id())
         self._made_for: tuple[Any, ...] | None = None
@@ -103,10 +104,10 @@ class AgentCardKeeper:
         self._key: str | None = None
 
     def open(self, now: float) -> list[str]:
-        """Read who this agent is, or decide it; notes for a person. Call it with the audit log locked.
+        """Read the agent_id and the last card, or make a new agent_id; return notes for a person.
 
-        Blocking, and never raises: a file that cannot be read is moved aside, and said to be. `now` in epoch seconds.
-        Where the card is served over HTTP, the audit log's key is made here if there is none yet.
+        The audit log must be locked. Blocking. Never raises: a file that cannot be read is moved aside, and a note says
+        so. `now` in epoch seconds. If the card is served over HTTP, the audit log's key is made here if there is none.
         """
         notes: list[str] = []
         if self.path is not None:
@@ -131,12 +132,12 @@ class AgentCardKeeper:
             log.warning("agent card: without the audit log's public key: %s", error)
 
     def card(self, listeners: Sequence[str] = (), serves_mcp: bool = False) -> Mapping[str, Any] | None:
-        """The card for a daemon that listens at these URLs; None, and a log entry, if the card would not be valid.
+        """Return the card for a daemon that listens at these URLs; None, and a log entry, if it would not be valid.
 
-        `serves_mcp` says that those of HTTP have /mcp.
+        `serves_mcp`: the HTTP listeners have /mcp.
 
-        Costs nothing while nothing has changed. What has is written down before it is given out: then, a replaced file
-        in the page cache, as with the ledger of driven outputs.
+        Costs nothing while nothing has changed. A changed card is written to the file, without a sync, before it is
+        returned.
         """
         sources = self._sources
         place = choose_place(sources.card, sources.http, listeners, mcp=serves_mcp, tokens=sources.tokens)
@@ -161,7 +162,7 @@ class AgentCardKeeper:
             measured=measured,
             jobs=sources.jobs,
         )
-        # As it will be read back: a tuple is not equal to the array that JSON makes of it.
+        # Compare the card as it will be read back: a tuple is not equal to the array that JSON makes of it.
         card = _as_read_back(card)
         card["version"] = next_version(former, card)
         if findings := validate(card):
@@ -173,7 +174,7 @@ class AgentCardKeeper:
         return card
 
     def _steady(self) -> Measured | None:
-        """What was measured, the former figure as long as it is about right."""
+        """Return the measured figure; the former one while the new one is within the factor STEADY."""
         new, former = self._sources.measured(), self._measured
         if new is not None and (former is None or not former.joules / STEADY <= new.joules <= former.joules * STEADY):
             self._measured = new
@@ -181,7 +182,7 @@ class AgentCardKeeper:
 
     def _audit_key(self) -> str | None:
         if self._key is None and self._sources.audit_key is not None:
-            # Not made yet, or not readable: the journal says so where that matters.
+            # Not made yet, or not readable: the journal reports it when a checkpoint needs the key.
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 self._key = keys.public_path(self._sources.audit_key).read_text("ascii")
         return self._key
@@ -189,7 +190,7 @@ class AgentCardKeeper:
     # --- the file
 
     def _write(self, *, sync: bool = False) -> bool:
-        """Replace the file by what is so now; False, with `failure` set, if that cannot be done."""
+        """Replace the file; return False, with `failure` set, if that fails."""
         if self.path is None:
             return True
         document = {"format": _FORMAT, "agent_id": self._memory.agent_id, "card": self._memory.card}
@@ -210,7 +211,7 @@ def _as_read_back(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> tuple[_Memory | None, str | None]:
-    """What the file remembers, or None, and why it could not be read."""
+    """Return the file's content, or None, and the reason why it could not be read, or None."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -231,7 +232,7 @@ def _read(path: Path) -> tuple[_Memory | None, str | None]:
 
 
 def _parse(content: bytes) -> _Memory:
-    """What a file's content remembers. Raises ValueError."""
+    """Parse the file's content. Raises ValueError."""
     document: Any = orjson.loads(content)
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise ValueError("not an agent card's memory that this release knows")
@@ -258,11 +259,7 @@ def _moved_aside(path: Path, why: str, now: float) -> str:
     return f"{trouble}; it is now {aside}, and this agent has a new agent_id: put it back, mended, to keep the former"
 
 
-# --- The version of a card, which follows from what has changed since the last one (draft §2.3). Pure
-#
-# MAJOR when a capability is gone or takes or gives something else than before (another schema), or the endpoint has
-# moved or wants other credentials; MINOR when there is a new capability; PATCH for anything else. `version` itself is
-# not compared.
+# --- the version of a card: pure functions
 
 FIRST = "1.0.0"
 
@@ -271,9 +268,11 @@ _CONTRACT = ("input_schema", "output_schema")
 
 
 def next_version(former: Mapping[str, Any] | None, card: Mapping[str, Any]) -> str:
-    """The version for `card`, which follows `former`; FIRST where there was none, the former's if nothing changed.
+    """Return the version of `card`, which follows `former` (draft §2.3); FIRST if there was none.
 
-    Raises ValueError if the former has a version that is not of this module's making, or is no card.
+    MAJOR grows when a capability is gone or has another schema, or the endpoint has changed (address or credentials);
+    MINOR when there is a new capability; PATCH for any other change. `version` itself is not compared. Raises
+    ValueError if `former` is no card, or has a version that this function did not make.
     """
     if former is None:
         return FIRST
@@ -292,7 +291,7 @@ def next_version(former: Mapping[str, Any] | None, card: Mapping[str, Any]) -> s
 
 
 def _contracts(card: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What each capability takes and gives, by id."""
+    """Return the input and output schemas of each capability, by id. Raises ValueError."""
     try:
         return {each["id"]: [each.get(name) for name in _CONTRACT] for each in card["capabilities"]}
     except (KeyError, TypeError, AttributeError) as error:
@@ -305,11 +304,11 @@ def _unversioned(card: Mapping[str, Any]) -> dict[str, Any]:
 
 MAX_SENSORS = 1000
 MOST_FAILURES = 5
-"""Readings in a row that fail before a meter is given up: it was unplugged, or its permission withdrawn."""
+"""Failed readings in a row after which a meter is given up: it was unplugged, or its permission withdrawn."""
 
 
 class EnergyMeter:
-    """Reads as long as `run` does; without a driver or meters that ends at once, and `measured` stays None."""
+    """The actor that reads the energy meters; without a driver or meters, `run` ends and `measured` stays None."""
 
     def __init__(
         self,
@@ -326,15 +325,15 @@ class EnergyMeter:
         self._energy = EnergyPerInvocation(())
 
     def measured(self) -> Measured | None:
-        """The newest figure."""
+        """Return the newest figure, or None."""
         return self._energy.measured
 
     async def run(self) -> None:
-        """Find the meters and read them every PERIOD_S, until cancelled or there is nothing more to be read."""
+        """Find the meters and read them every PERIOD_S, until cancelled or until no meter can be read."""
         driver = self._driver
         if driver is None:
             return
-        await self._pause(PERIOD_S)  # a daemon that starts has better things to do, and one that ends soon needs none
+        await self._pause(PERIOD_S)  # must not slow down the start; a daemon that ends soon needs no figure
         try:
             sensors = await _in_thread(lambda: [_known(each) for each in driver.scan(MAX_SENSORS)])
         except (DeviceError, OSError) as error:
@@ -361,7 +360,7 @@ class EnergyMeter:
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    # Left behind at the end of the daemon: a chip behind a slow wire may hold a read for seconds, and nobody waits.
+    # Abandoned at the end of the daemon: a chip on a slow wire may take seconds, and no task waits for the reading.
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 

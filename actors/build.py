@@ -1,6 +1,6 @@
-"""From a configuration to the parts of a runtime: the one place that knows which part is which class.
+"""Builds the parts of a runtime from a configuration; only this module chooses the class of each part.
 
-It opens no device and starts no actor; what it refuses, it refuses with a ConfigError before anything runs.
+It opens no device and starts no actor. It rejects a configuration with a ConfigError before anything runs.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def build_parts(
     config_file: Path | None = None,
     socket: Path | None = None,
 ) -> RuntimeParts:
-    """The parts for a configuration. `default_policy` holds where the configuration has no `[[policy]]`.
+    """Return the parts for a configuration. `default_policy` applies if the configuration has no `[[policy]]`.
 
-    `config_file` and `socket` are the daemon's own, which no directory of `[files]` may reach.
+    `config_file` and `socket` belong to the daemon: no directory of `[files]` may reach them.
 
     Raises ConfigError.
     """
@@ -126,11 +126,11 @@ def build_parts(
 
 
 def _launcher(config: Config, audit: AuditSettings, files: Sequence[Path]) -> LauncherClient:
-    """What starts the programs of proc.exec; started by who runs the parts. Raises ConfigError.
+    """Return the client of the launcher that starts the programs of proc.exec; the caller starts it.
 
-    `files` are the daemon's own beside its log: no program reaches them.
+    `files` are the daemon's own files besides its log: no program reaches them. Raises ConfigError.
     """
-    # Only now: most daemons start no program.
+    # Imported here: most daemons start no program.
     from hearth.drivers.programs import LauncherClient
     from hearth.drivers.sandbox.cage import cages
     from hearth.drivers.sandbox.plan import Places
@@ -141,37 +141,37 @@ def _launcher(config: Config, audit: AuditSettings, files: Sequence[Path]) -> La
 
 
 def programs_file(log: Path) -> Path:
-    """Where it stands which programs run, for the start after a crash."""
+    """Return the path of the list of running programs, which the start after a crash reads."""
     return Path(f"{log}.programs")
 
 
 def _capabilities(config: Config, registry: ToolRegistry) -> CapabilitySet:
-    """What whole jobs (HCP) may ask for; nothing, where none are taken. Raises ConfigError."""
+    """Return the capabilities that jobs (HCP) may use; none if HCP is not served. Raises ConfigError."""
     hcp = config.hcp
     if not hcp.serve:
         return CapabilitySet()
     if not (hcp.capabilities or hcp.shipped != HcpConfig().shipped):
-        # Nothing of the operator's is in it that could be wrong.
+        # Only shipped capabilities, which are known to be valid: load them with the first job.
         return CapabilitySet.later(partial(_load_capabilities, hcp, registry))
     return _load_capabilities(hcp, registry)
 
 
 def _load_capabilities(hcp: HcpConfig, registry: ToolRegistry) -> CapabilitySet:
-    # Only now: it takes a tenth of a second on a small board, which a daemon without jobs does without.
+    # Imported here: it takes a tenth of a second on a small board, which a daemon without jobs saves.
     from hearth.hcp.library import load_capabilities
 
     return load_capabilities(hcp.capabilities, shipped=hcp.shipped, registry=registry)
 
 
 def _meter(config: Config, board: Board, journal: Journal) -> EnergyMeter:
-    """What measures the card's price; of no driver where the price is known, or is not to be measured."""
+    """Return the energy meter; without a driver if the energy of a call is configured, or is not to be measured."""
     wanted = config.card.measure_energy and config.card.base_cost_joules is None
     driver = board.drivers.get(SENSORS_BUS) if wanted else None
     return EnergyMeter(cast("KernelSensors | None", driver), lambda: sum(journal.metrics.steps.values()))
 
 
 def audit_settings(config: Config) -> AuditSettings:
-    """Where the audit log is, with the defaults filled in."""
+    """Return the settings of the audit log, with the defaults filled in."""
     audit = config.audit
     state = default_state_dir(os.environ, os.geteuid())
     path = audit.path or state / "audit.log"
@@ -204,7 +204,7 @@ def _policy(config: Config) -> list[PolicyEntry]:
         except ConfigError as error:
             raise ConfigError(f"[[policy]] number {index + 1}: {error}") from None
     if unknown := unknown_accounts(entries):
-        raise ConfigError("\n".join(f"[[policy]]: {said}" for said in unknown))
+        raise ConfigError("\n".join(f"[[policy]]: {sentence}" for sentence in unknown))
     return entries
 
 
@@ -213,30 +213,31 @@ def _matches(match: Mapping[str, Any] | tuple[Mapping[str, Any], ...]) -> list[M
     return [Match(**alternative) for alternative in alternatives]
 
 
-# --- The check that the users and groups which policy conditions name exist on this machine
-#
-# A name that is misspelt would match nobody without a word. Numbers (`uid`, `gid`) are taken as they are.
+# --- the check of user and group names in policy conditions
 
 
 def unknown_accounts(entries: Iterable[PolicyEntry]) -> list[str]:
-    """A sentence for each user or group that a condition names and the machine's user database does not have."""
+    """Return a sentence for each user or group of a condition that the machine's user database does not have.
+
+    A misspelt name would match no user, silently. Numbers (`uid`, `gid`) are not checked.
+    """
     return [
-        said
+        sentence
         for entry in entries
         for match in entry.match
-        for said in (
+        for sentence in (
             _unknown(entry.name, "user", match.user, "uid"),
             _unknown(entry.name, "group", match.group, "gid"),
         )
-        if said is not None
+        if sentence is not None
     ]
 
 
 def _unknown(policy: str, key: str, name: str | None, number: str) -> str | None:
     if name is None or _exists(key, name):
         return None
-    said = suggest(name, _names(key), show=repr)
-    cure = f"{said} Else create the {key}" if said else f"create the {key}"
+    sentence = suggest(name, _names(key), show=repr)
+    cure = f"{sentence} Else create the {key}" if sentence else f"create the {key}"
     return f"policy {policy!r}: match.{key}: this machine has no {key} {name!r}; {cure}, or give its number as {number}"
 
 

@@ -1,9 +1,9 @@
-"""The connection actor: one carrier connection of one principal (design §3).
+"""The connection actor: one carrier connection of one principal.
 
-A reader feeds the sans-IO protocol and hands each call to the session it names; one writer sends what is due,
-coalesced. It owns no session and knows no task: it translates documents to messages and answers to documents, bounds
-how much one client can have under way, and tells the sessions it was used for when it ends. A client that
-does not read is cut off after a bound, and nobody else notices.
+A reader task feeds the sans-IO protocol and passes each call to the session that it names. A writer task sends what is
+due, coalesced (see `send_queue`). The actor owns no session and no task: it translates documents to messages and
+answers to documents, bounds the requests that one client has in flight, and notifies the sessions it opened when it
+ends. The carrier disconnects a client that does not read; no other connection is affected.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from hearth.protocol.methods import Params
 
 LINGER = 5.0
-"""Seconds that a client which has finished sending may still wait for its answers."""
+"""Seconds that a client which has finished sending may wait for its answers."""
 WEIGHTY = frozenset(("task.get", "tool.list", "mcp.tools", "hcp.capabilities", "hcp.artifact"))
-"""Methods whose answers may be long: megabytes for a few bytes of request."""
+"""Methods whose answers may be long: megabytes for a request of a few bytes."""
 WEIGHTY_AT_ONCE = 8
-"""How many of them may be under way on one connection, so that a client which does not read costs few of them."""
+"""Calls of these methods in flight on one connection: a client that does not read costs at most so many answers."""
 TURN = 0.002
-"""Seconds of work on what was read at once after which others get their turn: it may be thousands of requests."""
+"""Seconds of work on one read, which may hold thousands of requests, after which other tasks run."""
 BATCH_BYTES = 16 << 20
 """Bytes of answers that a batch may hold before further weighty calls in it are refused."""
 
 
-_NO_DESK = "this daemon takes no HCP messages: [hcp] serve = false"
+_NO_JOB_SERVER = "this daemon takes no HCP messages: [hcp] serve = false"
 
 
 class Directory(Protocol):
-    """The runtime's face to connections."""
+    """The part of the runtime that connections use."""
 
     @property
     def job_server(self) -> JobServer | None:
-        """Where whole jobs are handed in, if anywhere."""
+        """The receiver of jobs, or None if HCP is not served."""
         ...
 
     def open_session(self, principal: Principal, opening: SessionOpen, ask: Request) -> Session:
@@ -64,7 +64,7 @@ class Directory(Protocol):
         ...
 
     def find_session(self, session_id: str, principal: str) -> Session:
-        """The session, if it is this principal's. Raises SessionInvalid."""
+        """Return a session of this principal. Raises SessionInvalid."""
         ...
 
 
@@ -120,13 +120,13 @@ class Connection:
         self._opening: dict[Call, Session] = {}
         self._untold: list[Session] = []
         self._partial = 0
-        """Bytes of a document that has not come whole, as far as they are charged."""
+        """Bytes charged for a document of which only a part has been received."""
         self.send_queue = SendQueue(self._account)
 
     # --- the actor ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until the peer has gone or its stream cannot be trusted; the carrier is closed in any case."""
+        """Serve until the peer has gone or its stream is invalid; the carrier is closed in any case."""
         self._account.add(CONNECTION_BYTES)
         try:
             async with trio.open_nursery() as nursery:
@@ -147,7 +147,7 @@ class Connection:
                 await self._carrier.aclose()
 
     def finish(self) -> None:
-        """The server is ending: send what is due, then close."""
+        """Send what is due, then close, because the server is ending."""
         self.send_queue.finish()
 
     async def _write(self, connection: trio.CancelScope) -> None:
@@ -159,7 +159,7 @@ class Connection:
                     self._untold.clear()
         except PeerGone:
             pass
-        # Either all is sent that ever will be, or nothing more can be.
+        # Either everything has been sent, or nothing more can be sent.
         connection.cancel()
 
     async def _read(self) -> None:
@@ -177,7 +177,7 @@ class Connection:
             except PeerGone:
                 return
             for event in events:
-                # Reading a long document takes a turn of its own.
+                # Parsing a long document may have used up the turn.
                 if trio.current_time() > until:
                     await trio.lowlevel.checkpoint()
                     until = trio.current_time() + TURN
@@ -185,12 +185,12 @@ class Connection:
             try:
                 self._hold_partial(protocol.partial_bytes)
             except QueueFull as error:
-                # The rest of the document could not be told from what follows it.
+                # The rest of the document cannot be skipped: its end is not known.
                 self.send_queue.push(dump_error(None, error))
                 return
 
     async def _take(self, event: Event) -> None:
-        """Hand on what has been received, once there is room for its answer and few enough are under way."""
+        """Dispatch a received document once there is room for its answer and few enough requests are in flight."""
         await self._turn()
         if isinstance(event, Answer):
             self._refuse_document(event)
@@ -198,14 +198,14 @@ class Connection:
             if self._in_flight >= self._max_outstanding:
                 await self._fewer_than(self._max_outstanding)
             if isinstance(event, HcpDocument):
-                self._hand_in(event)
+                self._receive_hcp(event)
                 return
             if event.method in WEIGHTY:
                 await self._weighty_turn()
             self._dispatch(event)
 
     async def _turn(self) -> None:
-        """Wait until another document may be looked at: while its principal has no memory left, few at a time."""
+        """Wait until the next document may be handled; if the principal's memory is used up, few at a time."""
         if self.send_queue.size > HIGH_WATER:
             await self.send_queue.room(HIGH_WATER)
         if self._account.full:
@@ -213,7 +213,7 @@ class Connection:
             await self.send_queue.room(0)
 
     def _hold_partial(self, size: int) -> None:
-        """Charge what is held of a document that has not come whole. Raises QueueFull."""
+        """Charge `size` bytes of a document of which only a part has been received. Raises QueueFull."""
         grown, self._partial = size - self._partial, size
         if grown <= 0:
             self._account.release(-grown)
@@ -229,12 +229,12 @@ class Connection:
         self.send_queue.push(answer.data)
 
     async def _fewer_than(self, bound: int) -> None:
-        """Wait until fewer than `bound` requests are under way."""
+        """Wait until fewer than `bound` requests are in flight."""
         while self._in_flight >= bound:
             await self._one_settled()
 
     async def _weighty_turn(self) -> None:
-        """Wait until another weighty call may be under way, and count it."""
+        """Wait until another weighty call may be in flight, and count it."""
         while self._weighty >= WEIGHTY_AT_ONCE:
             await self._one_settled()
         if self.send_queue.size > HIGH_WATER:
@@ -247,10 +247,10 @@ class Connection:
         self._settled = None
 
     def _dispatch(self, call: Call) -> None:
-        """Hand a call to whom it concerns; what is wrong with it is answered here."""
+        """Pass a call to its session or to the job server; answer it here if it is wrong."""
         self._in_flight += 1
         if call.id is not None and call.batch is not None and call.batch is not self._batch:
-            # The calls of a batch come one after the other, so the last one seen is all there is to remember.
+            # The calls of a batch come one after the other, so comparing with the last one seen is enough.
             self._batch = call.batch
             self.send_queue.hold()
         try:
@@ -263,29 +263,29 @@ class Connection:
                 return
             if call.method.startswith("hcp."):
                 if self._directory.job_server is None:
-                    raise MethodNotFound(data={"method": call.method, "reason": _NO_DESK})
+                    raise MethodNotFound(data={"method": call.method, "reason": _NO_JOB_SERVER})
                 ask = ConnectionRequest(self, call, *read_params(call.method, call.params))
                 self._directory.job_server.call(self._principal, ask, self.send_queue)
                 return
-            # The session first, the shape of the rest after it (design §8).
+            # Check the session id first, and then the shape of the other params: the order of errors on the wire.
             session = self._directory.find_session(read_session_id(call.params), self._principal.key)
             session.post(ConnectionRequest(self, call, *read_params(call.method, call.params)))
         except RpcError as error:
             self.refuse(call, error)
 
     def _charged(self, weight: int) -> int:
-        """Charge a request until it is answered; one that makes no difference is always let in. Raises QueueFull."""
+        """Charge a request until it is answered; a small one is always accepted. Raises QueueFull."""
         if weight > SMALL:
             self._account.charge(weight)
         else:
             self._account.add(weight)
         return weight
 
-    def _hand_in(self, event: HcpDocument) -> None:
-        """Hand an HCP message to the desk, which answers in its own time."""
+    def _receive_hcp(self, event: HcpDocument) -> None:
+        """Pass an HCP message to the job server, which answers later."""
         self._in_flight += 1
         if self._directory.job_server is None:
-            self.settle(dump_error(None, InvalidRequest(data={"reason": _NO_DESK})), 0)
+            self.settle(dump_error(None, InvalidRequest(data={"reason": _NO_JOB_SERVER})), 0)
             return
         try:
             weight = self._charged(event.weight)
@@ -304,12 +304,12 @@ class Connection:
         self._opened.append(session)
         self._opening[call] = session
 
-    # --- answers, in the session's turn -------------------------------------------------------------------------
+    # --- answers, called in the session's turn ------------------------------------------------------------------
 
     def answer(self, call: Call, value: Any) -> None:
         """Send a call's result."""
         if call.batch is not None and call.method in WEIGHTY and sum(map(len, call.batch.lines)) > BATCH_BYTES:
-            # One line answers a batch, so nothing of it can be sent before all of it is there.
+            # One line answers a batch, so no part of it can be sent before the whole is there.
             reason = f"the answers of this batch are longer than {BATCH_BYTES} bytes; ask for fewer at once"
             self.refuse(call, QueueFull(f"Queue full: {reason}", data={"reason": reason}))
             return
@@ -332,7 +332,7 @@ class Connection:
         elif call.method == "session.open" and (session := self._opening.pop(call, None)) is not None:
             self._untold.append(session)
         if (batch := call.batch) is not None and call.id is not None:
-            # Its answers wait for each other.
+            # The answers of a batch wait for each other: charge those that are there.
             kept, batch.kept = batch.kept, 0 if line is not None else sum(map(len, batch.lines))
             self._account.release(kept)
             self._account.add(batch.kept)
@@ -341,7 +341,7 @@ class Connection:
             self.send_queue.unhold()
 
     def settle(self, line: bytes | None, weight: int) -> None:
-        """One that was under way no longer is, nor what it weighed; send its answer, if it has one."""
+        """End a request that was in flight: release its `weight` in bytes, and send its answer, if it has one."""
         self._in_flight -= 1
         self._account.release(weight)
         if line is not None and not self.send_queue.gone:
@@ -350,14 +350,11 @@ class Connection:
             self._settled.set()
 
 
-# --- What came over a wire, and the way back to it: a call of a HACP method, a message of HCP (draft §2.1; L1)
-#
-# Each is settled exactly once, whenever its session or the desk has an answer, and on a connection that has gone
-# meanwhile nothing happens. Bounding how many there are is the connection's business.
+# --- requests of a connection (draft §2.1; HCP L1): each is settled exactly once; without effect if it has gone
 
 
 class ReplyPath(Protocol):
-    """The side of a connection that they are settled on."""
+    """The methods of a connection that settle its requests."""
 
     send_queue: SendQueue
 
@@ -368,11 +365,11 @@ class ReplyPath(Protocol):
         """Send a call's error."""
 
     def settle(self, line: bytes | None, weight: int) -> None:
-        """One that was under way no longer is, nor what it weighed; send its answer, if it has one."""
+        """End a request that was in flight: release its `weight` in bytes, and send its answer, if it has one."""
 
 
 class ConnectionRequest:
-    """A call and the connection to answer it on. Implements `asks.Ask`."""
+    """A call and the connection to answer it on. Implements `messages.Request`."""
 
     __slots__ = ("_call", "_connection", "ignored", "params")
 
@@ -384,20 +381,20 @@ class ConnectionRequest:
 
     @property
     def follower(self) -> SendQueue:
-        """Who is sent the events this request asks for."""
+        """The send queue that gets the events this request subscribes to."""
         return self._connection.send_queue
 
     def result(self, value: Any) -> None:
-        """See Ask."""
+        """See Request."""
         self._connection.answer(self._call, with_ignored(value, self.ignored))
 
     def error(self, error: RpcError) -> None:
-        """See Ask."""
+        """See Request."""
         self._connection.refuse(self._call, error)
 
 
 class ConnectionHcpRequest:
-    """An HCP message and the connection it came on. Implements `asks.Letter`."""
+    """An HCP message and the connection it came on. Implements `messages.HcpRequest`."""
 
     __slots__ = ("_connection", "_weight", "document")
 
@@ -407,15 +404,15 @@ class ConnectionHcpRequest:
         self.document = document
 
     def answer(self, line: bytes) -> None:
-        """See Letter."""
+        """See HcpRequest."""
         self._connection.settle(line, self._weight)
 
     def follow(self, message_log: History, from_seq: int) -> None:
-        """See Letter."""
+        """See HcpRequest."""
         if not self._connection.send_queue.gone:
             self._connection.send_queue.follow(message_log, from_seq)
         self._connection.settle(None, self._weight)
 
     def done(self) -> None:
-        """See Letter."""
+        """See HcpRequest."""
         self._connection.settle(None, self._weight)

@@ -1,7 +1,7 @@
-"""The embedded face: `async with hearth.open_runtime(board="sim") as runtime`, for programs that are their own daemon.
+"""A runtime in the caller's process: `async with hearth.open_runtime(board="sim") as runtime`.
 
-Same Session interface as the remote client, same policy, limits and audit: a request goes to the same session actors,
-through a slot instead of a socket.
+The Session interface is that of the remote client, with the same policy, limits and audit: requests go to the same
+session actors, and are answered through a slot, not through a socket.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("hearth.journal")
 
 EMBEDDED_POLICY = (PolicyEntry(name="embedded", match=Match(any=True), max_risk=2, max_risk_ceiling=3),)
-"""What an embedding program may do where its configuration has no [[policy]]: risk 3 only if a task asks for it."""
+"""The policy of an embedding program whose configuration has no [[policy]]: risk 3 only if a task asks for it."""
 
 
 class LocalFollower:
-    """Takes the one history that a subscription hands over. Implements `session.Follower`."""
+    """A receiver of one task's history. Implements `messages.EventSink`."""
 
     def __init__(self) -> None:
         self.gone = False
         self.reader: EventReader | None = None
 
     def follow(self, log: EventLog, from_seq: int) -> None:
-        """See Follower."""
+        """See EventSink."""
         if not self.gone:
             self.reader = EventReader(log, from_seq)
 
     def unfollow(self, log: EventLog) -> None:
-        """See Follower."""
+        """See EventSink."""
         self.close()
 
     def close(self) -> None:
@@ -90,13 +90,13 @@ class LocalLink(SessionLink):
         self._principal = principal
 
     async def open(self, opening: SessionOpen, tools: frozenset[str] | None = None) -> Mapping[str, Any]:
-        """session.open: the one method without a session."""
+        """Call session.open, the one method without a session."""
         ask = LocalRequest(opening, LocalFollower())
         session = self._runtime.open_session(self._principal, opening, ask, tools)
         try:
             opened: Mapping[str, Any] = await ask.slot.get()
         except BaseException:
-            # A session that nobody knows could be closed by nobody.
+            # The caller has no session id, so no later call could close this session.
             session.post(CloseSession("its client never learned of it"))
             raise
         return opened
@@ -104,13 +104,13 @@ class LocalLink(SessionLink):
     async def call(
         self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> Mapping[str, Any]:
-        """See Link."""
+        """See SessionLink."""
         return await self._ask(method, params, compensate=compensate)
 
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], Following | None]:
-        """See Link."""
+        """See SessionLink."""
         following = LocalFollowing(self, {})
         follower = following.follower
         try:
@@ -121,7 +121,7 @@ class LocalLink(SessionLink):
         return answer, None if follower.reader is None else following
 
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """See Link."""
+        """See SessionLink."""
         with suppress(RpcError):
             self._session(params["session_id"]).post(LocalRequest(METHODS[method](params)))
 
@@ -134,8 +134,8 @@ class LocalLink(SessionLink):
         compensate: TakeBack | None = None,
     ) -> Mapping[str, Any]:
         session = self._session(params["session_id"])
-        # Once through JSON, as on a wire: what a caller changes afterwards cannot change what was accepted, and what
-        # is not JSON is refused here with the same words.
+        # Encode and parse, as on a wire: later changes by the caller cannot reach the accepted request, and values
+        # that are not JSON are refused with the same error.
         read, ignored = read_params(method, orjson.loads(dumps(params)))
         ask = LocalRequest(read, follower, ignored)
         session.post(ask)
@@ -155,14 +155,14 @@ class LocalLink(SessionLink):
         return answer
 
     async def subscribe(self, params: Mapping[str, Any], follower: EventSink) -> None:
-        """Let `follower` have a task's history."""
+        """Subscribe `follower` to a task's history."""
         await self._ask("task.events.subscribe", params, follower)
 
     def _session(self, session_id: str) -> Session:
         return self._runtime.find_session(session_id, self._principal.key)
 
     def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
-        """See Link."""
+        """See SessionLink."""
         return LocalFollowing(self, {"session_id": session_id, "task_id": task_id, "from_seq": from_seq})
 
 
@@ -181,7 +181,7 @@ class LocalFollowing(Following):
     async def next(self) -> TaskEvent | None:
         """See Following."""
         reader = self.follower.reader
-        assert reader is not None, "whoever reads has subscribed"
+        assert reader is not None, "read before the subscription"
         params = await anext(reader, None)
         return None if params is None else read_event(params)
 
@@ -197,17 +197,17 @@ class EmbeddedRuntime(JobsClient):
         self._runtime = runtime
         self._principal = principal
         self._jobs = jobs
-        """What brings back what its jobs say; None for a face that hands none over."""
+        """The client side of jobs; None for a runtime that takes no jobs from here."""
 
     def delegations(self) -> JobRouter:
-        """See Delegating."""
+        """See JobsClient."""
         if self._jobs is None:
             raise MethodNotFound("no jobs are handed over from here")
         return self._jobs.delegations
 
     @property
     def audit_path(self) -> Path:
-        """Where the audit log is written."""
+        """The path of the audit log."""
         return self._runtime.parts.journal.settings.path
 
     @property
@@ -216,7 +216,7 @@ class EmbeddedRuntime(JobsClient):
         return self._runtime.parts.board
 
     def health(self) -> Mapping[str, Any]:
-        """The state of every bus and of the audit log."""
+        """Return the state of every bus and of the audit log."""
         return self._runtime.health()
 
     @asynccontextmanager
@@ -227,7 +227,7 @@ class EmbeddedRuntime(JobsClient):
         client_version: str | None = None,
         heartbeat_ms: int | None = None,
     ) -> AsyncIterator[ClientSession]:
-        """Open a session; on the way out it is closed, its tasks cancelled and its outputs made safe.
+        """Open a session; at the end close it: its tasks are cancelled and its outputs made safe.
 
         Raises PermissionDenied, QueueFull or ShuttingDown.
         """
@@ -236,7 +236,7 @@ class EmbeddedRuntime(JobsClient):
             yield session
 
     def attach(self, session_id: str) -> ClientSession:
-        """A session of this process that was opened elsewhere; leaving it open is its opener's business."""
+        """Return a session of this process that was opened elsewhere; its opener closes it."""
         return ClientSession(LocalLink(self._runtime, self._principal), {"session_id": session_id})
 
 
@@ -244,7 +244,7 @@ class EmbeddedRuntime(JobsClient):
 async def _opened(
     runtime: Runtime, principal: Principal, params: Mapping[str, Any], tools: frozenset[str] | None = None
 ) -> AsyncIterator[ClientSession]:
-    """A session of this process, for as long as this lasts; it may use no other tools than these, if they are given."""
+    """Open a session of this process, and close it at the end; with `tools`, it may use no others."""
     opening = METHODS["session.open"](params)
     assert isinstance(opening, SessionOpen)
     link = LocalLink(runtime, principal)
@@ -256,7 +256,7 @@ async def _opened(
 
 
 def job_sessions(runtime: Runtime) -> OpenSession:
-    """How a whole job (HCP) comes by the session that its steps run in: one of its caller's principal."""
+    """Return the function with which a job (HCP) opens the session of its steps, for its caller's principal."""
 
     def open_session(
         principal: Principal, client_name: str, tools: frozenset[str]
@@ -267,7 +267,7 @@ def job_sessions(runtime: Runtime) -> OpenSession:
 
 
 async def close_quietly(session: ClientSession) -> None:
-    """Close a session that may have ended already, whatever state the surrounding task is in."""
+    """Close a session that may have ended already, also in a task that is cancelled."""
     if not session.closed:
         # Bounded by the session's own grace; a cancelled program must still leave its outputs safe.
         with trio.CancelScope(shield=True):
@@ -286,8 +286,8 @@ async def open_runtime(
 ) -> AsyncIterator[EmbeddedRuntime]:
     """Run a hearth in this process: `board` is a profile's name or path, or a Board; `config` is as for hearthd.
 
-    Where the configuration names no audit log, one is written to a fresh file in the temporary directory, named by
-    `audit_path`. Raises ConfigError before anything runs. An exception of the body comes out as it is.
+    If the configuration names no audit log, one is written to a new file in the temporary directory, named by
+    `audit_path`. Raises ConfigError before anything runs. An exception of the body is raised as it is.
     """
     config = config or Config()
     if config.audit.path is None:
@@ -327,11 +327,11 @@ async def serve_parts(parts: RuntimeParts, books: JobStorage | None) -> AsyncIte
             nursery.cancel_scope.cancel()
 
 
-# --- Requests and HCP messages of this process, and how they are answered: by a slot, and into an outbox
+# --- requests and HCP messages of this process
 
 
 class LocalRequest:
-    """A request of this process. Implements `asks.Ask`."""
+    """A request of this process, answered through its slot. Implements `messages.Request`."""
 
     __slots__ = ("abandoned", "follower", "ignored", "params", "slot")
 
@@ -341,22 +341,22 @@ class LocalRequest:
         self.ignored = ignored
         self.slot: Slot[Any] = Slot()
         self.abandoned: Callable[[Any], None] | None = None
-        """Set when its caller has gone: what to do with a result."""
+        """Set when the caller has gone: called with the result, to take it back."""
 
     def result(self, value: Any) -> None:
-        """See Ask."""
+        """See Request."""
         value = with_ignored(value, self.ignored)
         self.slot.fill(value)
         if self.abandoned is not None:
             self.abandoned(value)
 
     def error(self, error: RpcError) -> None:
-        """See Ask."""
+        """See Request."""
         self.slot.fail(error)
 
 
 class LocalHcpRequest:
-    """An HCP message of this process. Implements `asks.Letter`."""
+    """An HCP message of this process, answered into a send queue. Implements `messages.HcpRequest`."""
 
     __slots__ = ("_send_queue", "document")
 
@@ -365,27 +365,28 @@ class LocalHcpRequest:
         self._send_queue = send_queue
 
     def answer(self, line: bytes) -> None:
-        """See Letter."""
+        """See HcpRequest."""
         self._send_queue.push(line)
 
     def follow(self, message_log: History, from_seq: int) -> None:
-        """See Letter."""
+        """See HcpRequest."""
         if not self._send_queue.gone:
             self._send_queue.follow(message_log, from_seq)
 
     def done(self) -> None:
-        """See Letter."""
+        """See HcpRequest."""
 
 
-# --- A program of this process as a caller of whole jobs: its HCP messages go to the desk without a wire between
-#
-# It owns the way back: what the desk sends waits in an outbox, as for a connection, and one task takes it from there to
-# whoever waits for it. Documents pass through JSON both ways, so that what a program changes afterwards changes
-# nothing. What understands them is imported with the first job.
+# --- jobs of this process
 
 
 class LocalJobs:
-    """Implements `job_stream.Post`."""
+    """The jobs that a program of this process delegates. Implements `job_stream.JobLink`.
+
+    HCP messages go to the job server without a wire. The job server's messages wait in a send queue, as for a
+    connection; `run` takes them to the router of jobs. Documents are encoded and parsed in both directions, so that
+    later changes by the program have no effect. The router is imported with the first job.
+    """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime = runtime
@@ -405,7 +406,7 @@ class LocalJobs:
         return self._jobs
 
     async def run(self) -> None:
-        """Bring what the desk sends to whoever waits for it, until cancelled."""
+        """Pass the job server's messages to the router of jobs, until cancelled."""
         try:
             while lines := await self._send_queue.batch():
                 for line in lines:
@@ -416,11 +417,11 @@ class LocalJobs:
                 self._jobs.end(_ended)
 
     def send_message(self, line: bytes) -> None:
-        """See Post."""
+        """See JobLink."""
         self._job_server().receive(self._principal, LocalHcpRequest(orjson.loads(line), self._send_queue))
 
     async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See Post."""
+        """See JobLink."""
         read, ignored = read_params(method, orjson.loads(dumps(params)))
         ask = LocalRequest(read, ignored=ignored)
         self._job_server().call(self._principal, ask, self._send_queue)
@@ -428,12 +429,12 @@ class LocalJobs:
         return answer
 
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """See Post."""
+        """See JobLink."""
         with suppress(RpcError):
             self._job_server().call(self._principal, LocalRequest(METHODS[method](params)), self._send_queue)
 
     def settled(self) -> None:
-        """See Post. Nobody waits for it: with the runtime its jobs end."""
+        """Do nothing: the jobs end with the runtime. See JobLink."""
 
     def _job_server(self) -> JobServer:
         if self._runtime.job_server is None:
@@ -446,7 +447,7 @@ def _ended(when: str) -> CarrierError:
 
 
 def dumps(params: Mapping[str, Any]) -> bytes:
-    """A caller's parameters as JSON. Raises InvalidParams for what JSON cannot say, or not so deep."""
+    """Return a caller's parameters as JSON. Raises InvalidParams for values that are not JSON, or nested too deep."""
     try:
         require_depth(params)
         return orjson.dumps(params)

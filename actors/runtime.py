@@ -1,8 +1,8 @@
-"""The runtime: the tree of actors behind every face, and its embedded face (design §2, §3).
+"""The runtime: the tree of actors that the daemon and an embedding program both run.
 
-It owns the directory of sessions and the order of beginnings and ends. Journal and buses live in an outer nursery,
-sessions in an inner one: on the way out sessions end first, transactions in flight finish, outputs go to their safe
-state, the journal is flushed. It knows no socket: `connection` and `embedded` are two faces of the same directory.
+It owns the directory of sessions, and the order in which components start and stop. Journal and buses run in an outer
+nursery, sessions in an inner one. At the end the sessions end first, then transactions in flight finish, outputs go to
+their safe state, and the journal is flushed. It knows no socket: `connection` and `embedded` both use its directory.
 """
 
 from __future__ import annotations
@@ -54,22 +54,19 @@ if TYPE_CHECKING:
     from hearth.protocol.methods import SessionOpen
     from hearth.tools import ToolRegistry
 
-# --- All buses of a runtime together: how they are started, and how they come to their end
-#
-# Owns the patience that a runtime has with its devices. One bus at a time is `bus`'s business, and opening it again
-# after a failure the supervisor's.
+# --- all buses of a runtime: start and end
 
 OPEN_PATIENCE = 5.0
-"""Seconds that the start waits for its buses, and for the safe states of what an earlier run left driven; a bus that
-opens later serves from then on, and begins with those."""
+"""Seconds that the start waits for its buses, and for the safe states of outputs that an earlier run left driven. A bus
+that opens later begins with those, and serves from then on."""
 
 REOPEN_PATIENCE = 1.0
-"""Seconds that the end waits for a bus that is down and owes safe states. One that has crashed is back by then; a
-device that is not there is not waited for: the next start knows what is owed."""
+"""Seconds that the end waits for a bus that is down and has safe states pending. A bus that has crashed is open again
+by then. For a device that is not there, the next start makes them safe."""
 
 
 def disown_outputs(outputs_file: OutputsFile, buses: Mapping[str, Bus], board: str, audit: Callable[..., None]) -> None:
-    """Put on record what an earlier run may have left driven and nobody here can bring to a safe state; forget it."""
+    """Record, and then forget, outputs that an earlier run may have left driven and no bus here can make safe."""
     found = outputs_file.found
     if found.trouble is not None:
         moved = {"file": found.aside.name} if found.aside is not None else {}
@@ -83,7 +80,7 @@ def disown_outputs(outputs_file: OutputsFile, buses: Mapping[str, Bus], board: s
 
 
 async def start_buses(buses: Mapping[str, Bus], outer: trio.Nursery, audit: Callable[..., None]) -> None:
-    """Open the buses, each in a task of `outer`; return when they serve, have failed once, or take too long."""
+    """Open the buses, each in a task of `outer`; return when each serves or has failed once, or after OPEN_PATIENCE."""
     opened = {bus_id: trio.Event() for bus_id in buses}
     for bus_id, bus in buses.items():
         outer.start_soon(keep_open, bus, audit, opened[bus_id].set)
@@ -99,7 +96,7 @@ async def start_buses(buses: Mapping[str, Bus], outer: trio.Nursery, audit: Call
 
 
 async def settle_buses(buses: Mapping[str, Bus]) -> None:
-    """Let what sessions no longer wait for come to its end: outputs on their way to their safe state."""
+    """Wait, within bounds, until outputs of ended sessions are in their safe state; then abandon the buses."""
     with trio.move_on_after(SAFE_STATE_LIMIT):
         async with trio.open_nursery() as nursery:
             for bus in buses.values():
@@ -121,7 +118,7 @@ log = logging.getLogger("hearth.runtime")
 
 @frozen(kw_only=True, eq=False)
 class RuntimeParts:
-    """What a runtime is made of; see `hearth.actors.build` for where each part comes from."""
+    """The parts of a runtime; `hearth.actors.build` makes them."""
 
     board: Board
     drivers: Mapping[str, Any]
@@ -133,27 +130,27 @@ class RuntimeParts:
     """`hearth.config.model.LimitsConfig`."""
     clock: Callable[[], float] = time.time
     outputs_file: OutputsFile = field(factory=OutputsFile)
-    """Which outputs are driven; opened, where it has a file."""
+    """The driven outputs; already opened if it has a file."""
     launcher: LauncherClient | None = None
-    """What starts programs, where proc.exec is a tool; closed by who runs the parts."""
+    """Starts programs, if proc.exec is a tool; the caller of the runtime closes it."""
     audit_head: Callable[[], Head] | None = None
-    """Seq and hash of the newest audit record, where there is a chain."""
+    """Returns seq and hash of the newest audit record, if there is a chain."""
     agent_card: Callable[[Sequence[str], bool], Mapping[str, Any] | None] = lambda _listeners, _serves_mcp: None
-    """How this machine, which listens at these addresses, describes itself to other agents, if it does."""
+    """Returns the agent card of a machine that listens at these addresses, or None."""
     open_card: Callable[[float], list[str]] = lambda _now: []
-    """Reads who this agent is, in epoch seconds; notes for a person."""
+    """Reads the card's file, at this time in epoch seconds; returns notes for a person."""
     energy: EnergyMeter | None = None
-    """Measures what a call costs, where that can be measured."""
+    """Measures the energy of a call, if that is possible."""
     hcp: HcpConfig = field(factory=HcpConfig)
     capabilities: CapabilitySet = field(factory=CapabilitySet)
-    """What whole jobs (HCP) may ask for."""
+    """The capabilities that jobs (HCP) may use."""
     hcp_directory: Path | None = None
-    """Where jobs keep their book and their artifacts, if anywhere."""
+    """The directory of the job store and of artifacts, or None."""
     sandbox: Mapping[str, Any] | None = None
-    """What this process is confined to, as health tells it; None for one that does not confine itself."""
+    """The sandbox report for health; None for a process that does not confine itself."""
 
     def open_records(self) -> list[str]:
-        """Lock and repair the audit log, and read what the last run left behind; notes for a person, one line each.
+        """Lock and repair the audit log, and read the other files of the last run; return notes for a person.
 
         Blocking. Raises ConfigError.
         """
@@ -171,16 +168,16 @@ class Runtime:
         self._per_principal: dict[str, int] = {}
         self._grants: dict[tuple[str, frozenset[str] | None], Grant] = {}
         self.refusals = Refusals(parts.journal, Rate.parse(parts.limits.reject_rate), parts.clock)
-        """Which refusals are recorded one by one."""
+        """Decides which refusals are recorded one by one."""
         self._session_rate = Rate.parse(parts.limits.session_rate)
         self._openings = Buckets(self._session_rate)
         self.listeners: list[str] = []
-        """Where clients may connect, as health tells it."""
+        """Addresses at which clients may connect, for health."""
         self._policed: Mapping[str, Ranked] = {**parts.registry, **CARD_TOOLS}
         self.job_server: JobServer | None = None
-        """Where whole jobs are handed in (HCP), while there is such a place."""
+        """The receiver of jobs (HCP), while it serves."""
         self.serves_mcp = False
-        """Whether HTTP listeners have /mcp, as mcp.info tells it."""
+        """True if the HTTP listeners have /mcp, for mcp.info."""
         self._nursery: trio.Nursery | None = None
         self._running = 0
         self._one_ended = trio.Event()
@@ -188,7 +185,7 @@ class Runtime:
         self._timers = Timers(self._notify_timer)
         limits = parts.limits
         self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
-        """What is kept for each principal."""
+        """The memory charged to each principal."""
         self.buses = {
             bus_id: Bus(bus_id, driver, queue_bound=limits.bus_queue, audit=self.audit, outputs_file=parts.outputs_file)
             for bus_id, driver in parts.drivers.items()
@@ -231,7 +228,7 @@ class Runtime:
     ) -> Session:
         """Start a session for a principal; it answers `ask` once its opening is on record.
 
-        Where `tools` are given it may use no others, whatever its policy entry allows.
+        With `tools`, the session may use only those of them that its policy entry allows.
 
         Raises PermissionDenied (no policy entry matches), QueueFull (too many sessions), RateLimited (opened too
         often), ShuttingDown.
@@ -261,7 +258,7 @@ class Runtime:
         return session
 
     def refused(self, carrier: str, peer: str, reason: str) -> None:
-        """Record that a peer could not prove who it is (an address, and why)."""
+        """Record that the peer at an address failed to authenticate, and the reason."""
         if self.refusals.admit_unauthenticated("auth.reject", carrier, peer):
             log.info("%s: refused %s: %s", carrier, peer, reason)
             self.audit("auth.reject", carrier=carrier, peer=peer, reason=reason)
@@ -279,7 +276,10 @@ class Runtime:
             self._one_ended.set()
 
     def find_session(self, session_id: str, principal: str) -> Session:
-        """A session by its id, if it is this principal's: another's is not told apart from none (design §6)."""
+        """Return a session of this principal by its id.
+
+        Raises SessionInvalid; the same for the session of another principal, so that its existence is not disclosed.
+        """
         session = self._sessions.get(session_id)
         if session is None or session.principal != principal:
             raise SessionInvalid
@@ -287,7 +287,7 @@ class Runtime:
 
     @property
     def sessions(self) -> int:
-        """How many sessions are open."""
+        """The number of open sessions."""
         return len(self._sessions)
 
     def _forget(self, session: Session) -> None:
@@ -315,17 +315,17 @@ class Runtime:
         if session is not None:
             session.post(TIMER_FIRED)
 
-    # --- what others are told -----------------------------------------------------------------------------------
+    # --- health, capabilities, records --------------------------------------------------------------------------
 
     def _abilities(self) -> list[str]:
-        """The capability flags that no single tool stands for."""
+        """Return the capability flags that no single tool has."""
         flags = ["CAP_STREAMING_TASK_EVENTS"]
         if any(bus.driver.width == 1 for bus in self.buses.values()):
             flags.append("CAP_LEASE")
         return flags
 
     def health(self) -> Mapping[str, Any]:
-        """The state of every bus and of the audit log."""
+        """Return the state of every bus and of the audit log, as JSON."""
         failure = self.parts.journal.failure
         audit: dict[str, Any] = {"ok": failure is None, "durability": self.parts.journal.settings.durability}
         if failure is not None:
@@ -359,20 +359,20 @@ class Runtime:
         return health
 
     def agent_card(self) -> Mapping[str, Any] | None:
-        """How this machine describes itself to other agents, if it does."""
+        """Return the agent card, or None."""
         return self.parts.agent_card(self.listeners, self.serves_mcp)
 
     def audit(self, event: str, **fields: Any) -> None:
-        """Record something that nobody waits for."""
+        """Post an audit record without waiting for its receipt."""
         self.parts.journal.post({"event": event, **fields})
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[Runtime]:
-        """Start every actor, and on the way out end them in order: sessions, transactions, safe states, journal.
+        """Start every actor; at the end stop them in order: sessions, transactions, safe states, journal.
 
-        That order also holds for a body that is cancelled from outside: what cancels it does not reach the actors.
+        The order also holds if the body is cancelled from outside: that cancellation does not reach the actors.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -388,7 +388,7 @@ class Runtime:
             self.parts.paths.close()
 
     async def _serve_actors(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Run all actors until `_over`: journal, buses and alarms in the outer nursery, sessions in the inner one."""
+        """Run all actors until `_over`: journal, buses and timers in the outer nursery, sessions in the inner one."""
         journal = self.parts.journal
         try:
             with trio.CancelScope() as serving:
@@ -421,9 +421,9 @@ class Runtime:
             await journal.aclose()
 
     async def end_sessions(self, until: float = math.inf) -> None:
-        """Ask every session to end and wait for the grace, or until a time of Trio's clock that comes before.
+        """Ask every session to end, and wait for `shutdown_grace_s`, or until an earlier time of Trio's clock.
 
-        Then stop waiting for what cannot be waited for.
+        Then abandon the transactions of sessions that have not ended.
         """
         self.closing = True
         for session in list(self._sessions.values()):
@@ -436,7 +436,7 @@ class Runtime:
             self.stop_waiting()
 
     def stop_waiting(self) -> None:
-        """Leave transactions that have not returned: the process must end; their effect is recorded as unknown."""
+        """Abandon transactions that have not returned: the process must end. Their effect is recorded as unknown."""
         log.warning("%d sessions have not ended; leaving their transactions", self._running)
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
@@ -444,41 +444,42 @@ class Runtime:
             bus.abandon()
 
 
-# --- One task that wakes sessions at the times they asked for
-#
-# Thousands of idle sessions cost one heap here instead of a timer each on the path of every request. An alarm is a
-# hint: the session looks at its own clock when it is nudged and sets another if it is not yet time.
+# --- timers
 
 SLACK = 64
-"""Alarms of forgotten names that may stay in the heap: tidying it has its price."""
+"""Timers of forgotten names that may stay in the heap before it is swept."""
 
 
 class Timers:
-    """Alarms by name; `ring` is called with a name when its time has come."""
+    """Timers by name, kept by one task; `fire` is called with a name when its time has come.
 
-    def __init__(self, ring: Callable[[str], None]) -> None:
-        self._ring = ring
+    Thousands of idle sessions cost one heap here, not one Trio timer each. A timer is a hint: the session compares its
+    deadlines with the clock, and sets another timer if none has passed.
+    """
+
+    def __init__(self, fire: Callable[[str], None]) -> None:
+        self._fire = fire
         self._heap: list[tuple[float, str]] = []
         self._names: dict[str, int] = {}
-        """How many alarms each name has in the heap; an alarm without its name here is passed over."""
+        """The number of timers of each name in the heap; a timer whose name is missing here is passed over."""
         self._changed = trio.Event()
 
     def set(self, name: str, when: float) -> None:
-        """Ring for `name` at `when`, in seconds of Trio's clock."""
+        """Fire for `name` at `when`, in seconds of Trio's clock."""
         self._names[name] = self._names.get(name, 0) + 1
         heappush(self._heap, (when, name))
         if self._heap[0][0] == when:
             self._changed.set()
 
     def forget(self, name: str) -> None:
-        """Ring for `name` no more; it is not used again."""
+        """Drop the timers of `name`, which is not used again."""
         if self._names.pop(name, None) and len(self._heap) > 2 * len(self._names) + SLACK:
-            # Sessions that come and go must not leave their alarms behind until their time would have come.
-            self._heap = [alarm for alarm in self._heap if alarm[1] in self._names]
+            # Sessions that come and go must not leave their timers in the heap until their time would have come.
+            self._heap = [timer for timer in self._heap if timer[1] in self._names]
             heapify(self._heap)
 
     async def run(self) -> None:
-        """Ring alarms until cancelled."""
+        """Fire timers until cancelled."""
         while True:
             now = trio.current_time()
             while self._heap and self._heap[0][0] <= now:
@@ -489,7 +490,7 @@ class Timers:
                 elif count:
                     del self._names[name]
                 if count:
-                    self._ring(name)
+                    self._fire(name)
             self._changed = trio.Event()
             with trio.move_on_at(self._heap[0][0] if self._heap else float("inf")):
                 await self._changed.wait()

@@ -116,16 +116,16 @@ class SocketCarrier:
 
 
 CLOSING = 1.0
-"""Seconds that the last words of a protocol (TLS: close_notify) may take when a carrier closes."""
+"""Seconds that the closing message of a protocol (TLS: close_notify) may take when a carrier closes."""
 
 
 class SocketTransport(trio.abc.Stream):
     """A Trio stream over a connected, non-blocking stream socket, without Trio's scheduling round per call.
 
     As in `SocketCarrier`, a call that succeeds at once does not wait, so `send_all` may be no checkpoint. `send_all`
-    raises BrokenResourceError when the peer has taken nothing for `send_timeout` seconds; a send that was cut short
-    (cancelled, or too slow) leaves a stream that is no more to be used, and says so. Several tasks may send: whoever
-    comes while another waits gets the next turn.
+    raises BrokenResourceError when the peer has read nothing for `send_timeout` seconds. After a send that was cut off
+    (cancelled, or too slow) every further send raises BrokenResourceError. Several tasks may send; they take turns in
+    the order of their calls.
     """
 
     def __init__(self, connected: socket.socket, *, send_timeout: float = 30.0) -> None:
@@ -154,10 +154,10 @@ class SocketTransport(trio.abc.Stream):
             self._turn.release()
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
-        """Send what the kernel takes at once: all of it, nearly always. Returns how many bytes that were.
+        """Send as much as the kernel takes at once, nearly always everything; return the number of bytes.
 
-        Nothing while another send is under way. The rest is the caller's to `send_all`, at once.
-        Raises BrokenResourceError or ClosedResourceError.
+        Returns 0 while another send waits. The caller must pass the rest to `send_all` at once. Raises
+        BrokenResourceError or ClosedResourceError.
         """
         if self._turn.locked():
             return 0
@@ -197,7 +197,7 @@ class SocketTransport(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """Close at once; whoever sends or receives gets ClosedResourceError. Closing twice is no error."""
+        """Close at once; a task that sends or receives gets ClosedResourceError. Idempotent."""
         if not self._closed:
             self._closed = True
             trio.lowlevel.notify_closing(self._socket)
@@ -211,7 +211,7 @@ class SocketTransport(trio.abc.Stream):
 
     async def _send(self, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data)
-        # Between the first byte and the last the stream is worth nothing to anybody else.
+        # Between the first byte and the last no other data may be sent on this stream.
         self._torn = True
         while rest:
             try:
@@ -231,7 +231,7 @@ class SocketTransport(trio.abc.Stream):
 
 
 class StreamCarrier:
-    """A carrier over a Trio stream of bytes. That sending is bounded in time is the stream's affair."""
+    """A carrier over a Trio stream of bytes. The stream must bound the time of a send itself."""
 
     __slots__ = ("_stream",)
 
@@ -255,11 +255,11 @@ class StreamCarrier:
             raise PeerGone(reason_of(error)) from None
 
     async def aclose(self) -> None:
-        """See Carrier. The stream's last words are tried, but not for long: a peer that stalls must not hold us."""
+        """Close the stream in order, within `CLOSING` seconds: a peer that stalls must not hold up the close."""
         with trio.move_on_after(CLOSING):
             await self._stream.aclose()
 
 
 def reason_of(error: BaseException) -> str:
-    """What a stream's error says, or what lies beneath it where it says nothing itself."""
+    """Return the text of a stream's error, or of its cause if it has none."""
     return str(error) or str(error.__cause__ or "") or "connection lost"
