@@ -31,7 +31,7 @@ def hearthd(tmp_path):
 
 
 def fetched(daemon, **headers):
-    answer = httpx2.get(daemon.listening["http"].rstrip("/") + PATH, headers=headers, trust_env=False)
+    answer = httpx2.get(daemon.listening["http"].rstrip("/") + PATH, headers=headers, trust_env=False, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

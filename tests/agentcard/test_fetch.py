@@ -15,7 +15,7 @@ from hearth.transport import card as fetching
 from hearth.transport.card import CardNotFetched, Fetched, card_url, examine, fetch_card, is_here
 
 OWN = "application/agentcard+json"
-PATIENCE = 20
+PATIENCE = 60
 
 
 @pytest.fixture(autouse=True)

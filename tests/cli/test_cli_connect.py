@@ -23,7 +23,7 @@ from hearth.cli import connect
 from hearth.cli.connect import Owed
 from hearth.errors import CarrierError
 
-PATIENCE = 30
+PATIENCE = 60
 COMMAND = [sys.executable, "-m", "hearth.cli.main", "connect"]
 
 

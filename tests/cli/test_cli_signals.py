@@ -15,7 +15,7 @@ from hearth import connect, step
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def close_of(house, session_id):

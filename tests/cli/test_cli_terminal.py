@@ -46,7 +46,7 @@ def on_terminal(*args, **environ):
                 break
             written += chunk
         os.close(controller)
-        return process.wait(timeout=30), written.decode().replace("\r\n", "\n")
+        return process.wait(timeout=60), written.decode().replace("\r\n", "\n")
 
 
 def test_a_table_fits_the_terminal_and_is_coloured(house):
@@ -65,7 +65,7 @@ def test_no_color_is_respected(house):
 def test_watching_shows_a_live_table_that_ends_as_the_task_does(house, tmp_path):
     plan = tmp_path / "plan.json"
     steps = [
-        {"tool": "gpio.pulse", "args": {"line": 17, "value": 1, "duration_ms": 300}},
+        {"tool": "gpio.pulse", "args": {"line": 17, "value": 1, "duration_ms": 2500}},
         {"tool": "i2c.read", "args": {"bus": 1, "addr": "0x33", "len": 1}},
         {"tool": "gpio.get", "args": {"line": 17}},
     ]

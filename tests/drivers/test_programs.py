@@ -19,7 +19,7 @@ from hearth.drivers.programs import Capture, LauncherClient, ProgramDriver, Stop
 from hearth.errors import DeviceError, InvalidParams, PermissionDenied
 
 PYTHON = Path(sys.executable).resolve()
-BOUND = 20
+BOUND = 60
 
 
 def python(code, *arguments, **options):

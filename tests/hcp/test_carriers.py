@@ -68,7 +68,7 @@ def over(tmp_path, papers, monkeypatch):
 
     @asynccontextmanager
     async def opened(kind):
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with hcp_world(tmp_path / "hcp", *offered, policy=(HERE,)) as world:
                 if kind == "embedded":
                     yield House(world, lambda: embedded(world))
@@ -258,7 +258,7 @@ async def test_over_stdio_it_is_no_other(over, promise):
 
 
 async def test_a_program_with_a_runtime_of_its_own_has_its_jobs_done_by_it():
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(board="sim") as runtime:
             job = await runtime.delegate("bench-climate-survey", "look", {"samples": 3, "interval_s": 0.01})
             result = (await job.wait()).raise_for_state()
@@ -275,7 +275,7 @@ async def test_a_program_with_a_runtime_of_its_own_has_its_jobs_done_by_it():
 
 
 async def test_a_runtime_that_takes_no_jobs_says_so():
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with hearth.open_runtime(board="sim", config=Config(hcp=HcpConfig(serve=False))) as runtime:
             with pytest.raises(MethodNotFound, match="serve = false"):
                 await runtime.delegate("bench-climate-survey", "look", {})

@@ -29,8 +29,8 @@ SET = {"name": "gpio_set", "arguments": {"line": 17, "value": 1}}
 async def official(house, mode, token=None, **how):
     """The official client, as somebody's program uses it."""
     headers = {} if token is None else {"Authorization": f"Bearer {TOKENS[token]}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=10, **how) as http:
-        with trio.fail_after(15):
+    async with httpx2.AsyncClient(headers=headers, timeout=60, **how) as http:
+        with trio.fail_after(60):
             async with Client(streamable_http_client(f"{house.url}/mcp", http_client=http), mode=mode) as client:
                 yield client
     gc.collect()
@@ -193,7 +193,7 @@ async def test_a_session_that_is_deleted_while_it_is_served_leaves_no_other_behi
 
 
 async def test_a_client_of_the_old_era_that_vanishes_is_missed_after_the_idle_ttl(serve) -> None:
-    async with serve(idle_ttl_s=0.4) as house:
+    async with serve(idle_ttl_s=2) as house:
         session = await Old.open(house, **ALICE)
         await session.call(**SET)
         assert house.level(17) == 1
@@ -203,19 +203,19 @@ async def test_a_client_of_the_old_era_that_vanishes_is_missed_after_the_idle_tt
 
 @pytest.mark.slow
 async def test_a_client_of_the_old_era_that_listens_is_there(serve) -> None:
-    async with serve(idle_ttl_s=0.4) as house:
+    async with serve(idle_ttl_s=2) as house:
         session = await Old.open(house, **ALICE)
         await session.call(**SET)
         async with await house.connect() as raw:
             await raw.send(raw.request("GET", "/mcp", Accept=BOTH, Mcp_Session_Id=session.session, **ALICE))
             assert (await raw.head()).status == 200
-            await trio.sleep(0.7)  # past the idle TTL
+            await trio.sleep(3)  # past the idle TTL
             assert house.level(17) == 1
         await passes(lambda: house.level(17) == 0)
 
 
 async def test_a_client_of_the_new_era_is_forgotten_when_its_session_has_ended_idle(serve) -> None:
-    async with serve(idle_ttl_s=0.3) as house:
+    async with serve(idle_ttl_s=2) as house:
         await new(house, "tools/call", **SET)
         assert house.level(17) == 1
         await passes(lambda: house.level(17) == 0)
@@ -235,7 +235,7 @@ async def test_clients_are_forgotten_with_their_sessions(serve, monkeypatch) -> 
             made.append(self)
 
     monkeypatch.setattr(mcp_http, "HttpClients", Noted)
-    async with serve(idle_ttl_s=0.6) as house:
+    async with serve(idle_ttl_s=4) as house:
         for number in range(6):
             await new(house, "tools/call", client=f"{number:02}" * 300, **SET)
         session = await Old.open(house, **ALICE)
@@ -259,12 +259,12 @@ async def test_a_request_that_outlives_its_session_gets_no_other(serve) -> None:
 
 @pytest.mark.slow
 async def test_a_task_that_runs_keeps_a_client_of_the_new_era_known(serve) -> None:
-    async with serve(idle_ttl_s=0.3) as house:
-        pulse = {"line": 18, "value": 1, "duration_ms": 1200}
+    async with serve(idle_ttl_s=1) as house:
+        pulse = {"line": 18, "value": 1, "duration_ms": 5000}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: new(house, "tools/call", name="gpio_pulse", arguments=pulse))
             await passes(lambda: house.level(18) == 1)
-            await trio.sleep(0.8)
+            await trio.sleep(2)
             assert house.level(18) == 1
         assert house.level(18) == 0
         assert {record["status"] for record in await house.records(event="task.finish")} == {"SUCCESS"}
@@ -285,7 +285,7 @@ async def test_a_daemon_that_ends_makes_lines_safe_and_answers_what_is_under_way
         before = house.runtime.buses["gpio:sim"].health()["transactions"]
         await raw.send(raw.request("POST", "/mcp", body, **headers))
         await passes(lambda: house.runtime.buses["gpio:sim"].health()["transactions"] > before)
-    assert house.ending < 1.5
+    assert not house.cut
     assert level(17) == 0
     async with raw:
         answer = await raw.answer()

@@ -19,7 +19,7 @@ from hearth import (
 )
 from hearth.errors import TaskNotFound
 
-PATIENCE = 20
+PATIENCE = 60
 WATCH = step("gpio.watch", line=4, timeout_ms=60_000)
 
 

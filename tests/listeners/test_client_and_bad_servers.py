@@ -19,7 +19,7 @@ from hearth import CarrierError, RpcError
 from hearth.errors import QueueFull, SessionInvalid
 from hearth.protocol.client import ProtocolViolation
 
-PATIENCE = 20
+PATIENCE = 60
 SESSION, TASK = "S1", "T1"
 FLAGS = ["CAP_GPIO_RW", "CAP_STREAMING_TASK_EVENTS", "CAP_FUTURE"]
 OPENED = {"session_id": SESSION, "capabilities": FLAGS, "protocol_version": "0.7.0", "news": 1}

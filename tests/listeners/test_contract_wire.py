@@ -16,7 +16,7 @@ from support.world import RawClient, World, running
 
 from hearth.api import step
 
-PATIENCE = 20
+PATIENCE = 60
 LIMIT = 1 << 20
 STREAMS = tuple(kind for kind in KINDS if kind not in ("ws", "wss"))
 """Carriers that find lines in a stream; on a WebSocket a message is a document."""

@@ -17,7 +17,7 @@ from hearth import CarrierError, transport
 from hearth.transport import open_stream, tls
 from hearth.transport.address import named, parse
 
-PATIENCE = 20
+PATIENCE = 60
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from hearth.transport import open_stream, ssh
 from hearth.transport.address import SshAddress, parse
 from hearth.transport.ssh import command, remote_command
 
-PATIENCE = 30
+PATIENCE = 60
 ANSWER = """
 import json, sys
 for line in sys.stdin:

@@ -17,7 +17,7 @@ from hearth import CarrierError, ConfigError
 from hearth.transport import open_stream, tls
 from hearth.transport.address import parse
 
-PATIENCE = 20
+PATIENCE = 60
 OPENED = {"session_id": "S1", "capabilities": [], "protocol_version": "0.1.0"}
 
 

@@ -21,7 +21,7 @@ from hearth.transport import open_stream, tls, websocket
 from hearth.transport.address import parse
 from hearth.transport.websocket import WebSocketStream
 
-PATIENCE = 20
+PATIENCE = 60
 OPENED = {"session_id": "S1", "capabilities": [], "protocol_version": "0.1.0"}
 
 

@@ -19,7 +19,7 @@ from support.world import RawClient, World, running
 from hearth.api import step
 from hearth.errors import SessionInvalid
 
-PATIENCE = 20
+PATIENCE = 60
 
 PROOFS = {
     "uid": ("unix", "stdio", "ws", "wss"),

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import signal
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -198,11 +197,10 @@ def test_what_is_no_message_is_answered_and_the_end_of_stdin_ends_it_at_once_and
     raw.tool("gpio_set", line="GPIO17", value=1)
     assert level(daemon, "GPIO27") == 1
     raw.start(
-        "tools/call", {"name": "gpio_watch", "arguments": {"line": "GPIO0", "edge": "both", "timeout_ms": 60_000}}
+        "tools/call", {"name": "gpio_watch", "arguments": {"line": "GPIO0", "edge": "both", "timeout_ms": 600_000}}
     )
-    began = time.monotonic()
+    # The wait for the end is bounded: it does not wait for the edge.
     assert raw.end() == (0, "")
-    assert time.monotonic() - began < BOUND / 2, "it did not wait for the edge"
     assert level(daemon, "GPIO27") == 0
 
 

@@ -25,8 +25,8 @@ from hearth.audit.files import rotated_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-BOUND = 30
-"""Seconds after which any wait here is a failure."""
+BOUND = 50
+"""Seconds after which any wait here is a failure: less than the 60 s or more of what must hold up no end."""
 
 
 def eventually(condition: Callable[[], Any], what: str = "it") -> Any:

@@ -32,9 +32,9 @@ POLICY = (
     PolicyConfig(name="us", match={"uid": os.geteuid()}, max_risk_ceiling=3),
 )
 LISTEN = Endpoint("127.0.0.1", 0)
-BOUND = 10
+BOUND = 60
 """Seconds after which any wait is a failure."""
-FLUSH = 1.0
+FLUSH = 20
 """What hearthd gives connections to take what is due to them."""
 
 JSON = "application/json"
@@ -232,7 +232,7 @@ class Served:
         self.config = config
         self.url = listener.address
         self.port = int(listener.address.rpartition(":")[2])
-        self.ending = None
+        self.cut = None
 
     def connect(self, **how):
         """See Raw.connect."""
@@ -296,7 +296,6 @@ async def served(folder, http=None, *, policy=POLICY, **limits):
                 yield here
                 accepting.cancel_scope.cancel()
             await runtime.end_sessions()
-            began = trio.current_time()
             for listener in listeners:
                 listener.finish()
             connections.cancel_scope.deadline = trio.current_time() + FLUSH
@@ -306,7 +305,7 @@ async def served(folder, http=None, *, policy=POLICY, **limits):
         finally:
             for listener in listeners:
                 listener.close()
-    here.ending = trio.current_time() - began
+    here.cut = connections.cancel_scope.cancelled_caught
 
 
 async def passes(ready):

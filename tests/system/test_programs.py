@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
-BOUND = 30
+BOUND = 60
 PYTHON = Path(sys.executable).resolve()
 POLICY = '[[policy]]\nname = "here"\nmatch = { any = true }\nmax_risk = 3\nrate = { "proc.exec" = "1000/s" }\n'
 ENABLE = '[tools]\nenable = ["proc.exec"]\n'
