@@ -256,7 +256,7 @@ class Served:
     @property
     def visits(self):
         """How many connections there are."""
-        return len(self.listener._visits)
+        return len(self.listener._connections)
 
     def level(self, line):
         """What a line is driven to, past every actor."""
