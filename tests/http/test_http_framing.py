@@ -43,7 +43,7 @@ async def connect():
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(100), None)
         yield lambda: Raw.connect(port)
-        await passes(lambda: not listener._visits)
+        await passes(lambda: not listener._connections)
         nursery.cancel_scope.cancel()
     listener.close()
 

@@ -42,7 +42,7 @@ async def serving(app):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(100), None)
         yield lambda: Raw.connect(port)
-        await passes(lambda: not listener._visits)
+        await passes(lambda: not listener._connections)
         nursery.cancel_scope.cancel()
     listener.close()
 
@@ -136,7 +136,7 @@ async def test_a_reader_that_stalls_does_not_hold_up_the_end() -> None:
         listener.close()
         listener.finish()
         connections.cancel_scope.deadline = trio.current_time()
-    assert not listener._visits
+    assert not listener._connections
     await raw.aclose()
 
 
