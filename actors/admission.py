@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from hearth._util.text import new_id
+from hearth._util.ids import new_id
 from hearth.actors.bus.queue import Requester
 from hearth.actors.events import to_keep
 from hearth.actors.step import StepRun

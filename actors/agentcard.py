@@ -25,7 +25,7 @@ import trio
 from attrs import evolve, field, frozen
 
 from hearth._util.files import replace_file
-from hearth._util.text import new_id
+from hearth._util.ids import new_id
 from hearth.agentcard.build import (
     PERIOD_S,
     CardSensor,

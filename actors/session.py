@@ -19,7 +19,7 @@ import orjson
 import trio
 from attrs import field, frozen
 
-from hearth._util.text import new_id
+from hearth._util.ids import new_id
 from hearth.actors.admission import Admission, PathsUnchecked, check_paths_blocking
 from hearth.actors.bus.actor import make_safe
 from hearth.actors.mailbox import Mailbox

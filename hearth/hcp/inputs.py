@@ -15,10 +15,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from difflib import get_close_matches
 from itertools import islice
 from typing import Annotated, Any, Final, TypeAlias
 
+from hearth._util.text import nearest
 from hearth.errors import HearthError
 from hearth.hcp.faults import join
 from hearth.schema import Validator, escaped
@@ -101,7 +101,7 @@ def _cure(place: str, value: Any, wanted: Any) -> str:
         missing = [name for name in wanted.get("required", ()) if name not in value]
         unknown_members = _strangers(value, known) if wanted.get("additionalProperties") is False else []
         for name in missing or known:
-            if near := get_close_matches(name, [one[:_SHOWN] for one in unknown_members], 1):
+            if near := nearest(name, [one[:_SHOWN] for one in unknown_members], 1):
                 return f"Write {name!r} where {place} has {_short(near[0])}"
         cures = [f"Remove {_short(one)} from {place}" for one in unknown_members[:1]]
         cures += [f"Add {place}/{escaped(one)}: {describe(known.get(one))}" for one in missing[:1]]

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from attrs import NOTHING, Factory, field, fields, frozen
 
+from hearth._util.text import nearest
 from hearth.errors import HearthError
 from hearth.hcp.messages import read_duration, read_instant, write_duration, write_instant
 from hearth.protocol.jsonrpc import kind_of
@@ -181,7 +181,7 @@ class Choice(_Plain):
     def _near(self, value: str) -> str | None:
         """Return the intended choice, if one is close in either case."""
         by_lower = {word.lower(): word for word in self.words}
-        found = get_close_matches(value[:_SHOWN].lower(), by_lower, 1)
+        found = nearest(value[:_SHOWN].lower(), by_lower, 1)
         return by_lower[found[0]] if found else None
 
 
@@ -470,6 +470,6 @@ def missing(name: str, kind: ValueType[Any], value: Mapping[str, Any], at: str) 
     cure = f'add "{name}" to {named(at)}: {kind.expected}, for example {kind.example}'
     # The first few: comparing names takes time, and there may be thousands.
     unknown_members = [key for key in islice(value, _COMPARED) if type(key) is str and len(key) <= _LONGEST_NAME]
-    if near := get_close_matches(name, unknown_members, 1, 0.8):
+    if near := nearest(name, unknown_members, 1, 0.8):
         cure = f'write "{name}" where {named(at)} has {json.dumps(near[0])}'
     return MessageError(f"{at}/{name}", f"expected {kind.expected}, but there is no such member", suggestion=cure)

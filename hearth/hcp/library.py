@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import pkgutil
 import stat
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import field, frozen
 
 from hearth._util.python import package_of, vendors_points
+from hearth._util.text import nearest
 from hearth.config.model import is_path
 from hearth.errors import ConfigError
 from hearth.hcp.capability import MARK, Capability, CapabilitySet, CapabilitySource
@@ -93,7 +93,7 @@ def _own(entries: Sequence[str], registry: ToolRegistry) -> _Found:
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    close = get_close_matches(name, names := list(names), n=1)
+    close = nearest(name, names := list(names))
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(names)) or 'none'}"
 
 

@@ -11,12 +11,12 @@ the gate, so that their texts are in one place.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 from semantic_version import NpmSpec, Version
 
+from hearth._util.text import nearest
 from hearth.errors import ShuttingDown
 from hearth.hcp.codec import dump, message
 from hearth.hcp.inputs import InputRefused, ask, fill_defaults, line_as_given, port_as_given, respelled, what_is_wrong
@@ -219,7 +219,7 @@ def _find(submit: TaskSubmit, capabilities: Mapping[str, Capability], allowed: A
     name = submit.capability
     permitted = [one for one in capabilities if allowed.rules.allows(one)]
     if name not in capabilities:
-        near = get_close_matches(name[:100], permitted, 3, 0.5)
+        near = nearest(name[:100], permitted, 3, 0.5)
         cure = f"Did you mean {one_of(near)}?" if near else _there_are(permitted)
         raise Rejection("unknown_capability", f"/payload/capability: there is no {quoted(name)}", suggestion=cure)
     if not allowed.rules.allows(name):
@@ -425,7 +425,7 @@ def _check_format(name: str, capability: Capability) -> list[str]:
     if not capability.formats:
         return [f"{at}: {capability.name} declares no formats, so {quoted(name)} changes nothing"]
     if name not in capability.formats:
-        near = get_close_matches(name[:100], capability.formats, 1)
+        near = nearest(name[:100], capability.formats, 1)
         cure = f"Use {one_of(near or capability.formats)}, or leave format out"
         raise Rejection("invalid_input", f"{at}: {capability.name} has no format {quoted(name)}", suggestion=cure)
     return []
@@ -438,7 +438,7 @@ def _check_promised(at: str, names: Iterable[str], capability: Capability) -> li
     if not unknown_members:
         return []
     if _is_closed(capability.output_schema):
-        near = get_close_matches(unknown_members[0][:100], declared, 1)
+        near = nearest(unknown_members[0][:100], declared, 1)
         cure = f"Write {quoted(near[0])} there" if near else f"Ask for some of {listed(declared)}, or leave it out"
         reason = f"{at}: {quoted(unknown_members[0])} is not among the outputs of {capability.name}"
         raise Rejection("invalid_input", reason, suggestion=cure)

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from attrs import field, frozen
 
-from hearth._util.text import suggest
+from hearth._util.text import nearest, suggest
 from hearth.config.model import default_socket
 from hearth.errors import ConfigError
 
@@ -373,9 +373,7 @@ def _shown(text: str) -> str:
 
 def _like(scheme: str) -> str:
     """The carrier that was probably meant."""
-    from difflib import get_close_matches
-
-    return _ALIASES.get(scheme) or next(iter(get_close_matches(scheme, _PARAMETERS, 1)), "tls")
+    return _ALIASES.get(scheme) or next(iter(nearest(scheme, _PARAMETERS)), "tls")
 
 
 def _near(name: str, known: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ import signal
 import pytest
 from conformance.daemon import eventually
 
-from hearth._util.text import new_id
+from hearth._util.ids import new_id
 from hearth.audit.record import args_hash
 from hearth.config.model import LimitsConfig
 

@@ -7,7 +7,7 @@ import time
 
 from ulid import ULID
 
-from hearth._util.text import new_id
+from hearth._util.ids import new_id
 
 
 def test_an_id_is_a_ulid_of_now() -> None:
