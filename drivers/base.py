@@ -1,14 +1,14 @@
-"""The driver Protocol: what a bus actor needs of the hands, and the little that all drivers share.
+"""The driver Protocol: the interface between a bus actor and a driver, and the parts that all drivers share.
 
 A driver is small, bounded in time and has one caller: the bus that owns it. It knows no actor, no session and no
 policy. A transaction is a callable that gets the driver and returns a value (or, for ASYNC drivers, a coroutine); the
 bus runs it whole. A driver that fails raises `DeviceError` (or `ResourceBusy` for a device another process holds) and
-says what became of the world in `effect`; any other exception is a bug, and the bus that saw it is reopened.
+reports the effect on the hardware in `effect`; any other exception is a bug, and the bus reopens the driver.
 
-A device that disappears is told by `pump`, and by nothing else: the transaction that met it fails like any other,
-`pump` raises the DeviceError that says so, and the bus goes down with that reason, is closed, and is opened again with
-growing pauses until `open` succeeds (docs/decisions/0040). A driver whose descriptor can be polled sees the end there;
-one that learns of it in a transaction hands it to its pump through `hearth.drivers.base.Departure`.
+`pump` alone reports a device that disappears. The transaction that met it fails like any other. `pump` raises the
+DeviceError; the bus goes down with that reason, closes the driver, and opens it again with growing pauses until `open`
+succeeds (docs/decisions/0040). A driver with a descriptor that can be polled sees the end there; one that learns of it
+in a transaction passes it to its pump through `hearth.drivers.base.Departure`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from hearth.errors import DeviceError
 
 # --- wakeup -----------------------------------------------------------------------------------------------------------
-# How asynchronous input reaches a waiting step: the bridge from a driver's hands to a task off the bus.
 #
-# It owns the question "who must look again?", and nothing else: the state that is looked at stays with whoever keeps
-# it. It may be rung from the Trio thread and from a bus's own thread alike, and never loses a ring. `Departure` is the
-# one such state that drivers share: that the device is gone.
+# The bridge by which asynchronous input in a driver reaches a waiting step: a task that does not run on the bus. A
+# Wakeup holds no state: the waiters check the state of its owner. It may be woken from the Trio thread and from a bus's
+# own thread alike, and never loses a wakeup. `Departure` is the one state that drivers share: the device is gone.
 
 
 class Wakeup:
-    """Lets any number of tasks wait until something they can see has become true."""
+    """A condition that any number of tasks can wait for."""
 
     __slots__ = ("_event", "_token")
 
@@ -41,9 +40,9 @@ class Wakeup:
         self._token: trio.lowlevel.TrioToken | None = None
 
     def wake(self) -> None:
-        """Make every waiter look again.
+        """Make every waiter check its condition again.
 
-        Call it after the change, from any thread; costs nothing when nobody waits.
+        Call it after the change, from any thread; costs nothing without waiters.
         """
         event, self._event = self._event, None
         if event is None:
@@ -65,18 +64,17 @@ class Wakeup:
             if event is None:
                 self._token = trio.lowlevel.current_trio_token()
                 event = self._event = trio.Event()
-                # A thread may have changed the world before it could see this event: look once more.
+                # A thread may have changed the state before it could see this event: check once more.
                 if ready():
                     return
             await event.wait()
 
 
 class Departure:
-    """How a driver says from a transaction that its device is gone, where nothing that can be polled would tell.
+    """The report from a transaction that its device is gone, where nothing that can be polled would show it.
 
     The transaction calls `tell` and then fails as it would anyway; the driver's `pump` is `await departure.wait()`,
-    which raises what was told, and so brings the bus down and has it opened again. `open` calls `forget`. From any
-    thread.
+    which raises the error, and so the bus goes down and is opened again. `open` calls `forget`. From any thread.
     """
 
     __slots__ = ("_error", "_wakeup")
@@ -86,17 +84,17 @@ class Departure:
         self._wakeup = Wakeup()
 
     def tell(self, error: DeviceError) -> None:
-        """The device is gone, because of `error`; only the first one counts."""
+        """Report that the device is gone, because of `error`; only the first report counts."""
         if self._error is None:
             self._error = error
             self._wakeup.wake()
 
     def forget(self) -> None:
-        """The device is there again."""
+        """Drop the report: the device is there again."""
         self._error = None
 
     async def wait(self) -> NoReturn:
-        """Wait until the device is gone, and raise why."""
+        """Wait until the device is gone, and raise the error."""
         await self._wakeup.until(lambda: self._error)
         assert self._error is not None
         raise self._error
@@ -108,7 +106,7 @@ T = TypeVar("T")
 
 
 class Style(enum.Enum):
-    """Where a bus may run the driver's operations."""
+    """The place where a bus may run the driver's operations."""
 
     INLINE = "inline"
     """In the bus's task: every operation is bounded to microseconds and never blocks."""
@@ -119,16 +117,16 @@ class Style(enum.Enum):
 
 
 class Driver(Protocol):
-    """One bus's hands."""
+    """The driver of one bus."""
 
     @property
     def style(self) -> Style:
-        """How operations must be run."""
+        """Return the way in which operations must be run."""
         ...
 
     @property
     def width(self) -> int:
-        """How many transactions may run at once: 1 for a real bus, more for pools (files, telemetry)."""
+        """Return how many transactions may run at once: 1 for a real bus, more for pools (files, telemetry)."""
         ...
 
     @property
@@ -138,7 +136,7 @@ class Driver(Protocol):
 
     @property
     def shares(self) -> str | None:
-        """While it is open: what this bus's device is called, if other buses are on it too; else None.
+        """While it is open: return the name of the bus's device, if other buses use it too; else None.
 
         Buses of style THREAD that name the same device take turns: a transaction of one begins when that of the other
         has returned, as if they were one bus.
@@ -155,8 +153,8 @@ class Driver(Protocol):
     def close(self) -> None:
         """Release the device; idempotent, and safe after a failed `open`.
 
-        Nobody uses the driver any more when it is called: transactions and `pump` have ended. Where style is THREAD, or
-        `opens_in_thread`, it is called in a thread and may block; else it must not. It ends what listens beside the bus
+        Nothing uses the driver any more when it is called: transactions and `pump` have ended. Where style is THREAD,
+        or `opens_in_thread`, it is called in a thread and may block; else it must not. It ends listeners beside the bus
         (a watch, a read that waits for bytes) with an error that says why.
         """
 
@@ -170,24 +168,24 @@ class Driver(Protocol):
     def make_safe(self, outputs: Iterable[Hashable]) -> Any:
         """A transaction: bring these outputs to the board's safe state, except those with `hold = "keep"`.
 
-        `outputs` are what transactions were said to drive: strings, integers, or tuples of them, since they are written
-        down for the run after a crash. They may come from a run with another profile: one that is not known is reported
-        and left alone. Returns a list of JSON objects that say what was done (`{"line": 17, "safe": 0}`); an object
-        with an `error` is an output that is not safe, for which the bus asks again when it is reopened and at the next
-        start.
+        `outputs` are those that transactions declared to drive: strings, integers, or tuples of them, since they are
+        written to a file for the run after a crash. They may come from a run with another profile: an unknown one is
+        reported and left alone. Returns a list of JSON objects that say what was done (`{"line": 17, "safe": 0}`); an
+        object with an `error` is an output that is not safe, for which the bus asks again when it is reopened and at
+        the next start.
         """
         ...
 
     def forget(self, session_id: str) -> None:
-        """The session has ended: drop what is kept for it. Called in the Trio thread; touches no device."""
+        """Drop the state kept for a session that has ended. Called in the Trio thread; touches no device."""
 
     def describe(self) -> Mapping[str, Any]:
-        """A JSON object about the device for `hw.*` and health; touches no hardware."""
+        """Return a JSON object about the device for `hw.*` and health; touches no hardware."""
         ...
 
 
 class BaseDriver:
-    """The uninteresting answers, for drivers that have no better ones."""
+    """Default implementations, for drivers that need no others."""
 
     style = Style.THREAD
     width = 1
@@ -195,31 +193,31 @@ class BaseDriver:
     shares: str | None = None
 
     def open(self) -> None:
-        """Nothing to acquire."""
+        """Do nothing: there is nothing to acquire."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     async def pump(self) -> None:
-        """No asynchronous input."""
+        """Return at once: there is no asynchronous input."""
 
     def make_safe(self, outputs: Iterable[Hashable]) -> Any:
-        """No outputs: nothing to bring to a safe state."""
+        """Do nothing: there are no outputs to bring to a safe state."""
         return []
 
     def forget(self, session_id: str) -> None:
-        """Nothing is kept for a session."""
+        """Do nothing: nothing is kept for a session."""
 
     def describe(self) -> Mapping[str, Any]:
-        """Nothing to tell."""
+        """Return an empty object."""
         return {}
 
 
 def finish_now(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never really suspends, in a thread that has no event loop.
 
-    It lets one simulated device serve both styles: with a blocking `pause` it is driven by this function in a bus's
-    thread, with `trio.sleep` it is awaited in the bus's task under virtual time.
+    One simulated device can serve both styles: with a blocking `pause` it is driven by this function in a bus's thread,
+    with `trio.sleep` it is awaited in the bus's task under virtual time.
     """
     try:
         coroutine.send(None)

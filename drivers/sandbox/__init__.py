@@ -1,4 +1,5 @@
-"""Confinement: what a daemon may reach, and how the kernel is asked to hold it to that (draft §12).
+"""Confinement: which files, devices and system calls a daemon may use, and how the kernel enforces it (draft §12).
 
-`plan` decides, `confine` puts in force and tells what is. The rest are the means: `landlock`, `seccomp`, `identity`.
+`plan` decides, `enforce` puts a plan in force and reports what is. The rest are the means: `landlock`, `seccomp`,
+`identity`. `cage` does the same for the programs of `proc.exec`.
 """

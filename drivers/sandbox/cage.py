@@ -1,12 +1,12 @@
-"""What a program of `proc.exec` is kept to: less than hearthd itself, and by the same means.
+"""The confinement of a program of `proc.exec`: narrower than hearthd's own, and by the same means.
 
-Owns which rights these are, and puts them in force between fork and exec. A program reads what any program of this
-machine reads, runs itself and its interpreter, and has what its template lists; of hearthd it has nothing: not the
-audit log, not its key, not the configuration, no socket. What is listed must not contain any of these, so a template
-that does is a configuration error.
+This module owns a program's rights, and puts them in force between fork and exec. A program may read what any program
+of this machine reads, run itself and its interpreter, and use the paths that its template lists. It has no access to
+hearthd's own files: not the audit log, not its key, not the configuration, no socket. The listed paths must not contain
+any of these, so a template that does is a configuration error.
 
-Landlock holds files, TCP, abstract sockets and signals, and keeps a program from looking into processes outside. The
-filter holds what Landlock does not know: sockets with a name, and the ways out of the group of processes by which a
+Landlock confines files, TCP, abstract sockets and signals, and keeps a program from looking into processes outside. The
+filter covers what Landlock does not know: sockets with a name, and the ways out of the group of processes by which a
 program and all that it starts is ended (setsid, setpgid, and taking back PR_SET_PDEATHSIG).
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hearth.drivers.sandbox.plan import Access, Places
 
 _SCOPES: Final = 6
-"""The version of Landlock that brought them."""
+"""The version of Landlock that introduced scopes."""
 MOST_OPEN_FILES: Final = 1024
 _OUT_OF_MEMORY: Final = b"500"
 """Added to a program's score, so that the kernel ends programs before hearthd when memory runs out."""
@@ -43,7 +43,7 @@ _OUT_OF_MEMORY: Final = b"500"
 
 @frozen(kw_only=True)
 class Cage:
-    """What one program may reach, and how much it may use. Sent to the launcher, so plain data."""
+    """The rights and resource limits of one program. Sent to the launcher, so plain data."""
 
     grants: tuple[tuple[str, Access], ...]
     network: bool
@@ -53,7 +53,7 @@ class Cage:
     cpu_s: int
 
     def limits(self, tasks: int) -> dict[int, int]:
-        """Resource limits by number, where the user has so many tasks already, this process among them."""
+        """Return resource limits by number, where the user has so many tasks already, this process among them."""
         return {
             resource.RLIMIT_CORE: 0,
             resource.RLIMIT_CPU: self.cpu_s,
@@ -65,13 +65,13 @@ class Cage:
 
 
 def cages(config: Config, places: Places, files: Sequence[Path] = ()) -> dict[str, Cage]:
-    """The cage of each program that `proc.exec` may run; `files` are the daemon's own, beside its places.
+    """Return the cage of each program that `proc.exec` may run; `files` are the daemon's own, beside its places.
 
-    Raises ConfigError for a program that could reach what is the daemon's.
+    Raises ConfigError for a program that could access the daemon's files.
     """
     keys = [section.key for section in (config.tls, config.websocket, config.http) if section.key is not None]
     own = {os.path.realpath(path) for path in (*places.private, *files, *keys)}
-    # Where Python was started from may be anything: modules that lie around what is ours are not read there.
+    # Python may have been started in any directory: modules beside our own are not to be read there.
     python = [path for path in interpreter() if not any(_contains(str(path), one) for one in own)]
     found = {}
     for name, template in config.tools.exec.items():
@@ -100,7 +100,7 @@ def _cage(config: Config, template: ExecTemplate, python: list[Path]) -> Cage:
         max_processes=template.max_processes,
         max_memory_bytes=template.max_memory_bytes,
         max_file_bytes=template.max_file_bytes,
-        # Of each process: one that is beyond our reach ends by itself.
+        # A limit of each process: a process that we cannot signal ends by itself.
         cpu_s=(os.cpu_count() or 1) * -(-(template.timeout_ms + template.grace_ms) // 1000) + 1,
     )
 
@@ -129,7 +129,7 @@ def _grants(config: Config, template: ExecTemplate, python: list[Path]) -> Itera
 
 
 def cannot_hold(config: Config) -> str | None:
-    """Why programs could read the audit log's key here; None where the kernel, or another user, keeps them from it."""
+    """Return why programs could read the audit log's key here; None where the kernel, or another user, prevents it."""
     if not config.tools.exec or "proc.exec" not in config.tools.enable or not config.sandbox.enable:
         return None
     if program_user(config) not in (None, config.sandbox.user):
@@ -145,7 +145,7 @@ def cannot_hold(config: Config) -> str | None:
 
 
 def program_notes(config: Config, uid: int) -> Iterator[str]:
-    """What somebody should know of programs before they run, where `uid` starts the daemon; nothing, if none do."""
+    """Yield warnings about programs before they run, where `uid` starts the daemon; none without programs."""
     if "proc.exec" not in config.tools.enable or not config.sandbox.enable:
         return
     name = program_user(config)
@@ -164,12 +164,12 @@ def program_notes(config: Config, uid: int) -> Iterator[str]:
 
 
 def program_user(config: Config) -> str | None:
-    """The name of the user as whom programs run, if another than the one who starts the daemon."""
+    """Return the user name under which programs run, if it is another than the one who starts the daemon."""
     return config.sandbox.program_user or config.sandbox.user
 
 
 def find_program_user(config: Config, uid: int) -> ProcessIdentity | None:
-    """Whom programs run as, where `uid` starts the daemon and that is another. Raises ConfigError."""
+    """Return the user under which programs run, if it is another than `uid` of the daemon. Raises ConfigError."""
     name = program_user(config)
     if name is None:
         return None
@@ -184,7 +184,7 @@ def find_program_user(config: Config, uid: int) -> ProcessIdentity | None:
 
 
 class Guard:
-    """The means of this machine, looked up once: which Landlock it has, and the two filters. Made by the launcher."""
+    """The means of this machine, looked up once: the version of Landlock, and the two filters. Made by the launcher."""
 
     def __init__(self) -> None:
         try:
@@ -200,7 +200,7 @@ class Guard:
                 break
 
     def enforce(self, cage: Cage) -> None:
-        """Put a cage in force for this process, for good. Raises OSError or NoFilter, and then it must not go on."""
+        """Put a cage in force for this process, for good. After an OSError or NoFilter it must not go on."""
         identity.no_new_privs()
         if self._abi:
             scopes = landlock.ABSTRACT_UNIX_SOCKETS | landlock.SIGNALS
@@ -224,7 +224,7 @@ def _rights(path: str, access: Access) -> Fs:
 
 
 def limit(cage: Cage, tasks: int) -> None:
-    """Put a cage's resource limits in force for this process, none of them above what it has. Raises OSError."""
+    """Put a cage's resource limits in force for this process, none of them above its present ones. Raises OSError."""
     for number, most in cage.limits(tasks).items():
         _, hard = resource.getrlimit(number)
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -1,7 +1,7 @@
-"""What this kernel can confine, what a daemon would put in force, and what one that runs is held to: for a person.
+"""The confinement that this kernel offers, that a daemon would use, and that a running one has: for a person.
 
-Owns the looking for `hearth doctor`, as one JSON object. It puts nothing in force, opens no device but as a plan does,
-and raises for nothing that it finds.
+It gathers one JSON object for `hearth doctor`. It puts nothing in force, opens no device but as a plan does, and raises
+for nothing that it finds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from hearth.config.model import Config
 
 _SHOWN = ("Uid", "Gid", "NoNewPrivs", "Seccomp", "CapPrm", "CapEff", "CapBnd", "CapAmb")
-"""Of /proc/PID/status: what tells of confinement. What Landlock denies to a process, the kernel shows nobody."""
+"""Fields of /proc/PID/status that show confinement. The kernel does not show a process's Landlock rules."""
 
 
 def look(config: Config) -> dict[str, Any]:
-    """What the kernel offers, part by part, and what a daemon that this user starts would do with it."""
+    """Return the kernel's confinement, part by part, and a plan for a daemon that this user starts."""
     try:
         abi = landlock.version()
     except OSError:
@@ -51,7 +51,7 @@ def _has_library() -> bool:
 
 
 def _planned(config: Config) -> dict[str, Any]:
-    """The plan, as far as it can be known without opening the board; why there is none in `off` or `error`."""
+    """Return the plan, as far as it can be known without opening the board; the reason for none in `off` or `error`."""
     if not config.sandbox.enable:
         return {"off": "[sandbox] enable = false"}
     audit = config.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
@@ -77,7 +77,7 @@ def _planned(config: Config) -> dict[str, Any]:
 
 
 def process(pid: int) -> dict[str, Any] | None:
-    """What the kernel says of a process and all its threads; None where there is none, or nothing may be seen."""
+    """Return the kernel's view of a process and all its threads; None where there is none, or nothing may be seen."""
     facts: dict[str, set[str]] = {name: set() for name in _SHOWN}
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -1,8 +1,25 @@
-"""Puts a plan in force, part by part, in an order in which nothing undoes or escapes what came before.
+"""Puts a plan in force, part by part, and reports what is in force.
 
-Owns the order: the user first, since becoming one takes powers that go next; then what the kernel is asked to deny.
-What a kernel has not is told, not hidden. It refuses to begin where there is a second thread: what is denied to one
-thread is not denied to another.
+Theory of operation. The attacker has taken over the daemon after it began to serve, through a flaw in it or in a
+library, and runs code of its own in the process. Guaranteed, as far as the kernel supports it: such a process can use
+only the files, devices, sockets and system calls of the plan, cannot run a program, and can never get more rights back.
+The daemon confines itself before it serves its first client.
+
+`confine` goes in an order in which no step undoes or escapes an earlier one, and no later step lacks a right:
+
+1. One thread: other threads would keep their rights, because the kernel confines a thread and its children. With a
+   second thread `confine` raises ConfigError, and the daemon does not start.
+2. The seccomp filter is built, because its library must be found while files can still be read. 3. `user`: the
+capability bounding set is reduced and the user becomes that of the plan. This needs root's powers. 4. `capabilities`:
+all but those of the plan are given up, for this process and all that it starts. 5. `no_new_privs`: no set-uid program
+gives rights back. The kernel requires it for the next two steps. 6. `files`, `devices`, `network`, `scopes`: Landlock
+rules. All rights that no rule grants are denied, for good. 7. `syscalls`: the filter, last, because it denies system
+calls that the steps before it need.
+
+A user that cannot be become is a ConfigError: the daemon does not run as root instead. Every other part that the kernel
+lacks is reported with its cure, and the daemon runs without it: the log, the audit log, health and doctor show it.
+`off` switches off all parts but the user. A kernel that is attacked itself, and resources of the machine (processor,
+memory, disk), are not covered here.
 """
 
 from __future__ import annotations
@@ -26,15 +43,14 @@ if TYPE_CHECKING:
     from hearth.drivers.sandbox.plan import Access, SandboxPlan
 
 # --- report -----------------------------------------------------------------------------------------------------------
-# What of a plan is in force, part by part, and why what is not is not: for the log, the audit log, health and doctor.
 #
-# Owns the shape and the words; puts nothing in force.
+# The parts of a plan that are in force, and the reasons for the others: for the log, the audit log, health and doctor.
 
 Name: TypeAlias = Literal["user", "capabilities", "no_new_privs", "files", "devices", "network", "scopes", "syscalls"]
 
 
 class Part(NamedTuple):
-    """A part of the confinement: `detail` is what it amounts to, or why there is none, with the cure."""
+    """A part of the confinement: `detail` is its extent, or the reason for its absence with the cure."""
 
     name: Name
     in_force: bool
@@ -42,7 +58,7 @@ class Part(NamedTuple):
 
 
 def by_cause(parts: Iterable[Part]) -> dict[str, list[Name]]:
-    """The parts that are not in force, by the reason: what one cause keeps from being in force is told once."""
+    """Return the parts that are not in force, by the reason: one cause is reported once."""
     causes: dict[str, list[Name]] = {}
     for part in parts:
         if not part.in_force:
@@ -52,7 +68,7 @@ def by_cause(parts: Iterable[Part]) -> dict[str, list[Name]]:
 
 @frozen(kw_only=True)
 class SandboxReport:
-    """All parts, of a daemon that is confined; or why it is not, in `off`."""
+    """All parts of a confined daemon; or the reason why it is not confined, in `off`."""
 
     parts: tuple[Part, ...] = ()
     off: str | None = None
@@ -63,18 +79,18 @@ class SandboxReport:
 
     @property
     def state(self) -> Literal["in force", "in part", "off"]:
-        """In a word or two."""
+        """Return a summary in a word or two."""
         if self.off is not None:
             return "off"
         return "in force" if all(part.in_force for part in self.parts) else "in part"
 
     @property
     def missing(self) -> dict[str, str]:
-        """The parts that are not in force, and why."""
+        """Return the parts that are not in force, and the reasons."""
         return {part.name: part.detail for part in self.parts if not part.in_force}
 
     def to_json(self) -> dict[str, Any]:
-        """As health and the audit log have it."""
+        """Return the report for health and the audit log."""
         told: dict[str, Any] = {"state": self.state}
         if self.off is not None:
             return {**told, "reason": self.off, **({"user": self.user} if self.user else {})}
@@ -86,7 +102,7 @@ class SandboxReport:
         return told | {name: value for name, value in optional.items() if value}
 
     def lines(self) -> Iterator[tuple[Literal["info", "warning"], str]]:
-        """As the log has it: one line for what is in force, one for each thing that is not."""
+        """Yield the report for the log: one line for the parts in force, one for each other part."""
         if self.off is not None:
             yield "warning", f"sandbox: off: {self.off}"
             return
@@ -120,21 +136,21 @@ RIGHTS: Mapping[Access, Fs] = {
     "list": Fs.READ_DIR,
     "unlink": Fs.REMOVE_FILE,
 }
-"""What each kind of access comes to."""
+"""The rights of each kind of access."""
 _LANDLOCK: tuple[tuple[Name, int, str], ...] = (
     ("files", 1, ""),
     ("network", 4, "Linux 6.7"),
     ("devices", 5, "Linux 6.10"),
     ("scopes", 6, "Linux 6.12"),
 )
-"""The parts that are Landlock's, each with the version of its interface, and the kernel, that brought it."""
+"""The parts that are Landlock's, each with the version of its interface, and the kernel, that introduced it."""
 
 
 def confine(plan: SandboxPlan, *, off: str | None = None, abi: int = landlock.NEWEST) -> SandboxReport:
     """Put all of a plan in force that can be; `abi` is the newest version of Landlock to use.
 
-    Where `off` says why it is switched off, nothing but its user is. Raises ConfigError where the user cannot be
-    become, or there are other threads.
+    Where `off` says why it is switched off, only its user is put in force. Raises ConfigError where the process cannot
+    become that user, or there are other threads.
     """
     if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - a count
         names = sorted(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
@@ -158,7 +174,7 @@ def confine(plan: SandboxPlan, *, off: str | None = None, abi: int = landlock.NE
 
 
 def available(abi: int = landlock.NEWEST, *, proc: Path = Path("/proc")) -> Iterator[Part]:
-    """What could be put in force here; puts nothing in force."""
+    """Yield the parts that could be put in force here; put nothing in force."""
     yield Part("no_new_privs", True, "for all that is run")
     try:
         there = min(landlock.version(), abi)
@@ -183,7 +199,7 @@ def _become(plan: SandboxPlan) -> list[Part]:
     if plan.user is None:
         return []
     try:
-        # Now, since whoever becomes a user loses the power to do it.
+        # Before the user changes, because another user than root may not do this.
         identity.bound_capabilities(plan.capabilities)
         identity.become(plan.user)
     except OSError as error:
@@ -260,7 +276,7 @@ def _seccomp(plan: SandboxPlan, made: Filter | NoFilter) -> Part:
 
 
 def python_rules() -> list[tuple[Path, Fs]]:
-    """What a Python program of ours needs to be started and to import: to be granted to what is run on our behalf."""
+    """Return the rights that a Python program of ours needs to start and to import modules."""
     from hearth.drivers.sandbox.plan import interpreter, interpreters_of, plain_nodes, system_files
 
     program = Path(sys.executable)

@@ -1,6 +1,6 @@
-"""Who a process is: a user and its groups, what of root's powers it keeps, and that it never gets more.
+"""The identity of a process: its user and groups, its capabilities, and the ban on new privileges.
 
-Owns the ways to give these up, none of which can be taken back. It decides nothing.
+This module owns the ways to give these up, none of which can be undone. It decides nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CAPABILITIES: Final = {
     "CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7,
     "SETPCAP": 8,
 }  # fmt: skip
-"""Those that are named here, by the kernel's numbers."""
+"""Capabilities that a plan may name, by the kernel's numbers."""
 
 
 class ProcessIdentity(NamedTuple):
@@ -39,7 +39,7 @@ class ProcessIdentity(NamedTuple):
 
 
 def find_user(name: str) -> ProcessIdentity:
-    """A user of this machine. Raises ConfigError."""
+    """Return a user of this machine. Raises ConfigError."""
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
@@ -51,14 +51,14 @@ def find_user(name: str) -> ProcessIdentity:
 
 
 def become(who: ProcessIdentity) -> None:
-    """Be this user, in its groups and no other, for good. Takes root. Raises OSError."""
+    """Become this user, in its groups and no other, for good. Takes root. Raises OSError."""
     os.setgroups(who.groups)
     os.setresgid(who.gid, who.gid, who.gid)
     os.setresuid(who.uid, who.uid, who.uid)
 
 
 def told(who: ProcessIdentity) -> str:
-    """The user and its groups, in words."""
+    """Return the user and its groups, in words."""
     names = []
     for gid in who.groups:
         with suppress(KeyError):
@@ -90,12 +90,12 @@ def _prctl(option: int, value: int = 0) -> int:
 
 
 def no_new_privs() -> None:
-    """No program that is run from now on gets more than this process has, by set-uid bits or otherwise."""
+    """Forbid new privileges: programs that run from now on get no more than this process, not even by set-uid bits."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def bound_capabilities(keep: Collection[str]) -> None:
-    """Let no program that is run get others than these, as far as we may say so: it takes root's powers."""
+    """Reduce the bounding set to these, as far as permitted (it takes root): no program can get others."""
     kept = {CAPABILITIES[name] for name in keep}
     if _capabilities()[0].permitted & 1 << CAPABILITIES["SETPCAP"]:
         for number in range(64):
@@ -119,7 +119,7 @@ def keep_capabilities(keep: Collection[str]) -> None:
 
 
 def _capabilities() -> tuple[_Sets, _Sets]:
-    """The capabilities of this process: the lower 32 of each set, and the upper."""
+    """Return the capabilities of this process: the lower 32 of each set, and the upper."""
     header = _Header(_CAPABILITY_VERSION, 0)
     sets = (_Sets * 2)()
     _checked(_libc.capget(ctypes.byref(header), ctypes.byref(sets)))
@@ -127,9 +127,10 @@ def _capabilities() -> tuple[_Sets, _Sets]:
 
 
 def make_over(paths: Iterable[Path], to: ProcessIdentity) -> None:
-    """Give a user what root has of these: files, and directories with all in them. What is not there is passed over.
+    """Give root's files, and directories with their content, to a user. Absent ones are skipped.
 
-    Links are not followed, and what has another name elsewhere is left: neither is root's to give here. Raises OSError.
+    Links are not followed, and files with another name elsewhere are skipped: neither is root's to give here. Raises
+    OSError.
     """
     for path in paths:
         with suppress(FileNotFoundError):
@@ -146,7 +147,7 @@ def _make_over(name: str, directory: int | None, to: ProcessIdentity) -> None:
     try:
         now = os.fstat(fd)
         if not os.path.samestat(now, status):
-            return  # somebody changed it under our eyes
+            return  # it was replaced while we looked
         if folder:
             for inner in os.listdir(fd):  # noqa: PTH208 - by descriptor
                 _make_over(inner, fd, to)

@@ -1,7 +1,8 @@
-"""Landlock: which files, devices, ports and processes the kernel lets this thread, and what it starts, reach.
+"""Landlock: the files, devices, ports and processes that the kernel lets this thread, and its children, use.
 
-Owns the three system calls and their structures (linux/landlock.h), and which rights each version of the interface
-knows. It decides nothing: a rule is a path and rights, and all that no rule grants is denied from then on, for good.
+This module owns the three system calls and their structures (linux/landlock.h), and the rights that each version of the
+interface knows. It decides nothing: a rule is a path and rights, and all rights that no rule grants are denied from
+then on, for good.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1
 _PATH_BENEATH = 1
 NEWEST: Final = 7
-"""The newest version of the interface that is known here; of a newer one this much is used."""
+"""The newest version of the interface that this module knows; of a newer one this much is used."""
 
 
 class Fs(IntFlag):
@@ -51,7 +52,7 @@ _OF_A_FILE = Fs.EXECUTE | Fs.WRITE_FILE | Fs.READ_FILE | Fs.TRUNCATE | Fs.IOCTL_
 _TCP = 0b11
 """bind and connect."""
 ABSTRACT_UNIX_SOCKETS, SIGNALS = 1 << 0, 1 << 1
-"""Scopes: what is outside of the domain and may not be reached from within."""
+"""Scopes: objects outside the domain that may not be used from within."""
 
 
 class _RulesetAttr(ctypes.Structure):
@@ -69,7 +70,7 @@ class _PathBeneathAttr(ctypes.Structure):
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _enforced: list[Fs] = []
-"""The rights that rules of this process decide about, for each time that some were put in force."""
+"""The rights that rules of this process cover, for each time that some were put in force."""
 
 
 def _call(number: int, *arguments: object) -> int:
@@ -81,17 +82,17 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def version() -> int:
-    """Which version of the interface the kernel has, at most NEWEST. Raises OSError; see `why_not`."""
+    """Return the kernel's version of the interface, at most NEWEST. Raises OSError; see `why_not`."""
     return min(_call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)), NEWEST)
 
 
 def in_force() -> bool:
-    """Whether this process has put rules in force."""
+    """Return True if this process has put rules in force."""
     return bool(_enforced)
 
 
 def why_not(error: OSError) -> str:
-    """Why there is no Landlock here, and the cure."""
+    """Return why there is no Landlock here, and the cure."""
     if error.errno == errno.ENOSYS:
         return "this kernel has no Landlock; it takes Linux 5.13 or later, built with CONFIG_SECURITY_LANDLOCK"
     if error.errno == errno.EOPNOTSUPP:
@@ -100,16 +101,16 @@ def why_not(error: OSError) -> str:
 
 
 def known_rights(abi: int) -> Fs:
-    """The rights over files that a version of the interface knows."""
+    """Return the rights over files that a version of the interface knows."""
     last = Fs.MAKE_SYM if abi < 2 else Fs.REFER if abi < 3 else Fs.TRUNCATE if abi < 5 else Fs.IOCTL_DEV
     return Fs(2 * last - 1)
 
 
 class Ruleset:
-    """Rules that are being gathered, to be put in force once. Use as a context manager.
+    """A set of rules, to be put in force once. Use as a context manager.
 
-    All rights over files that version `abi` knows are denied where no rule grants them, with `tcp` TCP's
-    bind and connect altogether, and what is outside of `scopes`.
+    All rights over files that version `abi` knows are denied where no rule grants them, with `tcp` TCP's bind and
+    connect altogether, and the `scopes`.
     """
 
     def __init__(self, abi: int, scopes: int = 0, *, tcp: bool = True) -> None:
@@ -142,7 +143,7 @@ class Ruleset:
             os.close(fd)
 
     def allow_all(self, rules: Iterable[tuple[Path, Fs]]) -> list[tuple[Path, str]]:
-        """Grant what can be granted; the paths that cannot, with the reason."""
+        """Grant all rules that can be granted; return the paths that cannot, with the reason."""
         failed = []
         for path, rights in rules:
             try:

@@ -1,7 +1,7 @@
-"""What a daemon may reach: worked out of its configuration, its board and this machine, each thing with its reason.
+"""The plan of a daemon's confinement, from its configuration, its board and this machine, with all reasons.
 
-Owns the deciding, and the shape of a plan; puts nothing in force. It looks at which paths and devices are there, since
-a rule of the kernel's stands on what is there now.
+This module decides, and owns the shape of a plan; it puts nothing in force. It checks which paths and devices exist,
+because a rule of the kernel's refers to a file that exists now.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from hearth.drivers.boards.profile import Profile
 
 # --- programs ---------------------------------------------------------------------------------------------------------
-# What a program needs to be run: the interpreter that its first bytes name, and that one's own.
 #
-# Owns the reading of ELF headers and `#!` lines; runs nothing. What a program runs in its turn nobody can tell from it.
+# The files a program needs to run: the interpreter that its first bytes name, and that interpreter's own. This part
+# reads ELF headers and `#!` lines; it runs nothing. Programs that a program starts in turn cannot be known from it.
 
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where programs look for programs."""
+"""The search path of programs."""
 _DEPTH: Final = 5
-"""Interpreters of interpreters: the kernel follows as many."""
+"""Levels of interpreters of interpreters: the kernel follows as many."""
 _HEAD: Final = 4096
-"""Bytes in which the program headers and the name of the interpreter stand; the linker puts them first."""
+"""Bytes that hold the program headers and the name of the interpreter; the linker puts them first."""
 _PT_INTERP: Final = 3
 _ENV: Final = "env"
 
 
 def interpreters_of(program: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """The interpreters without which the kernel cannot run a program; none, if it cannot be read."""
+    """Yield the interpreters that the kernel needs to run a program; none, if it cannot be read."""
     try:
         with program.open("rb") as file:
             head = file.read(_HEAD)
@@ -61,7 +61,7 @@ def _script(head: bytes) -> Iterator[Path]:
         return
     yield Path(words[0])
     if Path(words[0]).name == _ENV:
-        # It looks where the daemon's programs look; an option before the name, such as -S, is not the name.
+        # env searches where the daemon's programs search; an option before the name, such as -S, is not the name.
         for word in words[1:]:
             if not word.startswith("-") and "=" not in word:
                 yield from _on_path(word)
@@ -77,7 +77,7 @@ def _on_path(name: str) -> Iterator[Path]:
 
 
 def _elf(head: bytes) -> Iterator[Path]:
-    """PT_INTERP, by the ELF specification: the 64-bit layout and the 32-bit one, in either byte order."""
+    """Yield PT_INTERP, by the ELF specification: the 64-bit layout and the 32-bit one, in either byte order."""
     if head[:4] != b"\x7fELF" or len(head) < 64:
         return
     wide, order = head[4] == 2, "<" if head[5] == 1 else ">"
@@ -100,16 +100,16 @@ def _elf(head: bytes) -> Iterator[Path]:
 # --- plan -------------------------------------------------------------------------------------------------------------
 
 Access: TypeAlias = Literal["read", "write", "execute", "device", "list", "unlink"]
-"""What may be done beneath a path. "write" goes with making and removing, "device" with ioctl; "list" is the names of a
+"""A kind of access beneath a path. "write" includes making and removing, "device" ioctl; "list" is the names of a
 directory alone, "unlink" taking files out of it."""
 
 EXTRA = "HEARTH_SANDBOX_WRITE"
-"""Environment variable: more paths to write to, for whoever measures the daemon from within."""
+"""Environment variable: more paths to write to, for tools that measure the daemon from within."""
 _TOP: frozenset[Path] = frozenset({Path("/")})
 
 
 class PathGrant(NamedTuple):
-    """A path, what may be done there, and why. `asked` says that a person wrote the path down."""
+    """A path, its access, and the reason. `asked` says that a person wrote the path down."""
 
     path: Path
     access: Access
@@ -117,13 +117,13 @@ class PathGrant(NamedTuple):
     asked: bool = False
 
     def to_json(self) -> dict[str, str]:
-        """As doctor shows it."""
+        """Return the grant for doctor."""
         return {"path": str(self.path), "access": self.access, "why": self.why}
 
 
 @frozen(kw_only=True)
 class Places:
-    """Where the daemon's own files are: `audit` is the log's real path, `socket` the one that it bound, if it did."""
+    """Paths of the daemon's own files: `audit` is the log's real path, `socket` the one that it bound, if it did."""
 
     audit: Path
     key: Path
@@ -131,49 +131,49 @@ class Places:
 
     @property
     def own(self) -> tuple[Path, ...]:
-        """What the daemon makes that must stay its own, if it becomes another user; patterns beside the log too."""
+        """Return the files that must stay the daemon's own if it becomes another user; patterns beside the log too."""
         beside = self.audit.parent.glob(f"{self.audit.name}*") if self.audit.parent.is_dir() else ()
         return (*beside, self.audit.parent / "agent-card.json", self.key, Path(f"{self.key}.pub"))
 
     @property
     def private(self) -> tuple[Path, ...]:
-        """What no program is to reach: the log, what the daemon keeps beside it, and the key."""
+        """Return the files that no program may access: the log, the daemon's files beside it, and the key."""
         beside = (Path(f"{self.audit}{suffix}") for suffix in (".outputs", ".hcp", ".programs"))
         return (self.audit, *beside, self.audit.parent / "agent-card.json", self.key)
 
 
 @frozen(kw_only=True)
 class SandboxPlan:
-    """What is to be put in force. A None is a thing that is denied; a text says why it is not."""
+    """A confinement to put in force. None denies a thing; a text allows it and says why."""
 
     grants: tuple[PathGrant, ...] = ()
     network: str | None = None
-    """Why TCP may be bound and connected."""
+    """The reason to bind and connect TCP."""
     families: Mapping[str, str] = field(factory=dict)
     """Sockets that may be made, with the reason: "unix", "inet", "inet-dgram", "netlink:route", "netlink:sock_diag".
 
-    Those of clients are accepted, and the service manager's is there already.
+    Client sockets are accepted, and the service manager's exists already.
     """
     connect: str | None = None
-    """Why Unix sockets of others may be connected to."""
+    """The reason to connect to other daemons' Unix sockets."""
     signals: str | None = None
-    """Why processes outside may be signalled."""
+    """The reason to signal processes outside."""
     looks: str | None = None
-    """Why other processes are looked into, which Landlock lets nobody do: then there is none."""
+    """The reason to look into other processes. Landlock forbids that, so it is then not used."""
     user: ProcessIdentity | None = None
     capabilities: tuple[str, ...] = ()
-    """Those of root's powers that are kept, where the daemon stays root."""
+    """Capabilities that are kept where the daemon stays root."""
     added: tuple[Path, ...] = ()
     """Paths that the environment added."""
     hotplug: str | None = None
-    """Why all of /dev may be opened."""
+    """The reason to open all of /dev."""
     notifier: int | None = None
     """The descriptor of the socket that is connected to the service manager, where there is one."""
     notes: tuple[str, ...] = ()
-    """What somebody should know before the plan is put in force."""
+    """Warnings to show before the plan is put in force."""
 
     def to_json(self) -> dict[str, Any]:
-        """As doctor shows it."""
+        """Return the plan for doctor."""
         said = {
             "network": self.network,
             "connect": self.connect,
@@ -197,9 +197,9 @@ def make_plan(
     environ: Mapping[str, str],
     uid: int,
 ) -> SandboxPlan:
-    """The plan for a daemon that `uid` runs, with a board's profile as it was opened and these tools.
+    """Return the plan for a daemon that `uid` runs, with a board's profile as it was opened and these tools.
 
-    Raises ConfigError: a user that is not there, or cannot be become.
+    Raises ConfigError for a user that does not exist, or that the process cannot become.
     """
     sandbox = config.sandbox
     user = _user(config, uid)
@@ -235,7 +235,7 @@ def make_plan(
 
 
 def added_paths(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """What the environment adds to what may be written: absolute paths, separated by colons."""
+    """Return the paths that the environment adds to the writable ones: absolute, separated by colons."""
     return tuple(Path(text) for text in environ.get(EXTRA, "").split(":") if text.startswith("/"))
 
 
@@ -292,16 +292,16 @@ def _families(config: Config, tools: Collection[str], connect: str | None) -> It
 
 
 def _capabilities(tools: Collection[str]) -> Iterator[str]:
-    """What a daemon that stays root goes on doing to files of others, and to processes where a tool does."""
+    """Yield the capabilities that a daemon keeps as root: for others' files, and processes where a tool needs them."""
     yield from ("CHOWN", "DAC_OVERRIDE", "FOWNER")
     if "proc.signal" in tools:
         yield "KILL"
 
 
-# --- Which device nodes a board needs: exactly those of the buses it lists, or all of /dev where devices come and go
+# --- devices ----------------------------------------------------------------------------------------------------------
 #
-# Owns the way from a profile to nodes. It opens GPIO chips to read their labels, as the drivers do, and requests
-# nothing.
+# The device nodes that a board needs: exactly those of the buses it lists, or all of /dev where devices come and go.
+# GPIO chips are opened to read their labels, as the drivers do; nothing is requested.
 
 Reach: TypeAlias = tuple[Path, Literal["device", "list"], str]
 DEV = Path("/dev")
@@ -309,14 +309,14 @@ _PLUG = re.compile(r"/(?:usb[0-9]|pcmcia|mmc)")
 
 
 class Devices(NamedTuple):
-    """What of /dev may be reached, and why it is all of it, if it is."""
+    """The nodes of /dev that may be used, and the reason if it is all of them."""
 
     grants: tuple[Reach, ...]
     hotplug: str | None
 
 
 def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys")) -> Devices:
-    """What a profile, as it was opened, needs of /dev; `hotplug` decides whether all of it, None the board."""
+    """Return the nodes that an opened profile needs; `hotplug` decides on all of /dev, None lets the board."""
     grants: list[Reach] = [(path, "device", "no device") for path in plain_nodes()]
     nodes = list(_nodes(profile))
     why = "[sandbox] hotplug" if hotplug else None
@@ -334,7 +334,7 @@ def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys
 
 
 def _plugged(node: Path | None, sys: Path) -> str | None:
-    """Why a device is one that may come back under a new node; None if it stays where it is."""
+    """Return why a device may come back under a new node; None if it stays where it is."""
     if node is None:
         return "is not there now"
     try:
@@ -348,7 +348,7 @@ def _plugged(node: Path | None, sys: Path) -> str | None:
 
 
 def _nodes(profile: Profile) -> Iterator[tuple[str, Path | None]]:
-    """Each device that the profile lists, and its node; None where it is not there."""
+    """Yield each device that the profile lists, and its node; None where it is not there."""
     chips = [chip for chip in profile.chips if chip.driver == "gpiod"]
     labelled = _labels() if any(chip.path is None for chip in chips) else {}
     for chip in chips:
@@ -379,17 +379,18 @@ def _adapter(bus: int, name: str | None) -> Path | None:
 
 
 def _real(path: str | None) -> Path | None:
-    """The node that a path stands for, if there is one."""
+    """Return the node that a path refers to, if there is one."""
     if path is None:
         return None
     real = Path(os.path.realpath(path))
     return real if real.exists() else None
 
 
-# --- What any Python program on a Linux machine reads: its interpreter and libraries, and the files of the system
+# --- files of the system ----------------------------------------------------------------------------------------------
 #
-# Owns the two lists. Nothing of it is written to, and none of it is a secret; where root reads, /etc is cut down to
-# what is none, since no mode bits keep root from the rest.
+# The files that any Python program on a Linux machine reads: its interpreter and libraries, and the system's files.
+# None of them is written, and none is secret. For root, /etc is cut down to files without secrets, since no mode bits
+# keep root from the rest.
 
 _LIBRARIES: Final = ("/usr", "/lib", "/lib32", "/lib64", "/libx32")
 _KERNEL: Final = (("/proc", "telemetry, processes"), ("/sys", "telemetry, sensors, devices"))
@@ -398,23 +399,23 @@ _ETC: Final = (
     "services", "protocols", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "os-release", "mime.types", "ssl/openssl.cnf",
     "ssl/certs", "pki/tls/openssl.cnf", "alternatives", "fonts",
 )  # fmt: skip
-"""What of /etc is read by name: users and groups, time zone, resolver, loader, OpenSSL, fonts."""
+"""Names in /etc that are read: users and groups, time zone, resolver, loader, OpenSSL, fonts."""
 _USERS: Final = ("/var/lib/sss/mc", "/var/lib/extrausers", "/run/systemd/userdb", "/run/nscd")
-"""Where other sources of users and groups keep them."""
+"""Paths of other sources of users and groups."""
 _LOCAL_SOURCES: Final = frozenset({"files", "compat", "db", "systemd", "extrausers"})
-"""Sources that are files; without systemd's socket only users that live no longer than a service have no names."""
+"""Sources that are files. Without systemd's socket only the short-lived users of services have no names."""
 _NODES: Final = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 def interpreter() -> list[Path]:
-    """Where this Python finds modules and libraries: none of them beneath another, none the whole file system."""
+    """Return where this Python finds modules and libraries: none beneath another, none the whole file system."""
     wanted = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, *site.getsitepackages()]
-    # The directory that it was started in is on the path by `-m`, and may be anything: what was found there is below.
+    # With `-m`, the directory of the start is on the path, and may be any: packages that were found there come below.
     started_in = os.path.realpath(".")
     wanted += [place for place in sys.path if place and os.path.realpath(place) != started_in]
     found = _outermost(wanted, [])
     known = tuple(f"{place}/" for place in found)
-    # Packages that lie elsewhere: of an editable install, or of the directory that it was started in.
+    # Packages elsewhere: of an editable install, or of the directory of the start.
     elsewhere = [
         place
         for module in list(sys.modules.values())
@@ -426,7 +427,7 @@ def interpreter() -> list[Path]:
 
 
 def _outermost(wanted: list[str], found: list[str]) -> list[str]:
-    """What was found, and of what is wanted besides, links followed, all that lies beneath nothing else of these."""
+    """Return the outermost paths of `found` and of `wanted`, links followed: none lies beneath another."""
     outermost = list(found)
     for real in sorted({os.path.realpath(place) for place in wanted}, key=len):
         if real != "/" and not any(real == other or real.startswith(f"{other}/") for other in outermost):
@@ -435,7 +436,7 @@ def _outermost(wanted: list[str], found: list[str]) -> list[str]:
 
 
 def system_files(*, root: bool) -> Iterator[tuple[Path, str]]:
-    """What is read of the system, and why; `root` where no mode bits keep the reader from what is secret in /etc."""
+    """Yield the system files to read, with the reason; `root` if no mode bits keep the reader from secrets."""
     for path in _LIBRARIES:
         yield Path(path), "programs' shared files and libraries"
     for path, why in _KERNEL:
@@ -444,14 +445,15 @@ def system_files(*, root: bool) -> Iterator[tuple[Path, str]]:
         for path in _ETC:
             yield Path("/etc", path), "the system's settings"
     else:
-        # The directory: its files are replaced when a user joins a group, and a rule stands on the file that was.
+        # The directory itself: its files are replaced when a user joins a group, and a rule would refer to the old
+        # file.
         yield Path("/etc"), "the system's settings"
     for path in _USERS:
         yield Path(path), "users and groups"
 
 
 def names_from_daemons(nsswitch: Path = Path("/etc/nsswitch.conf")) -> str | None:
-    """Which other source of users and groups the C library asks over a socket, if it does; see nsswitch.conf(5)."""
+    """Return the source of users and groups that the C library asks over a socket, if any; see nsswitch.conf(5)."""
     try:
         lines = nsswitch.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -466,6 +468,6 @@ def names_from_daemons(nsswitch: Path = Path("/etc/nsswitch.conf")) -> str | Non
 
 
 def plain_nodes() -> Iterator[Path]:
-    """Device nodes that are no devices."""
+    """Yield the device nodes that are no hardware."""
     for name in _NODES:
         yield Path("/dev", name)

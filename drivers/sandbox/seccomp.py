@@ -1,7 +1,7 @@
-"""System calls that a daemon does without: a seccomp filter which denies them, built by libseccomp.
+"""The system calls that a daemon does not need: a seccomp filter denies them, built by libseccomp.
 
-Owns the table of what is denied and with which error, which is one that a program meets on other machines too. What is
-not in the table is allowed: Python, its libraries and the C library use what they like. A system call of a foreign
+This module owns the table of denied calls and their errors, each of which a program also meets on other machines. All
+other calls are allowed: Python, its libraries and the C library use what they like. A system call of a foreign
 architecture (i386 or x32 on x86-64), to which no rule applies, ends the process.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
 _WORD: Final = 0xFFFFFFFF
-"""The kernel reads an int, and the filter the whole register: what stands above it must not hide a value."""
+"""The kernel reads an int, and the filter the whole register: the upper half must not hide a value."""
 _FAMILIES: Final = 46
 """Address families are numbered below this (AF_MAX)."""
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
@@ -46,24 +46,24 @@ DENIED: Final = {
     # io_uring opens and connects without a system call that a filter would see.
     "io_uring_setup io_uring_enter io_uring_register": errno.EPERM,
     "unshare setns": errno.EPERM,
-    # Who this is, it stays.
+    # Changes of identity.
     "setuid setuid32 setgid setgid32 setreuid setreuid32 setregid setregid32 setresuid setresuid32": errno.EPERM,
     "setresgid setresgid32 setgroups setgroups32 setfsuid setfsuid32 setfsgid setfsgid32 capset": errno.EPERM,
-    # Memory, semaphores and queues of other processes, which no path leads to and so no rule of Landlock holds.
+    # Memory, semaphores and queues of other processes: they have no path, so no rule of Landlock covers them.
     "shmget shmat shmctl shmdt semget semop semctl semtimedop semtimedop_time64": errno.EPERM,
     "msgget msgsnd msgrcv msgctl ipc mq_open mq_unlink process_mrelease": errno.EPERM,
 }
-"""Names of system calls, those of other architectures and of newer kernels among them, and what they answer."""
+"""Names of system calls, those of other architectures and of newer kernels among them, and their errors."""
 NO_KERNEL: Final = "this kernel has no seccomp filters; it takes CONFIG_SECCOMP_FILTER"
 EXECUTING: Final = {"execve execveat": errno.EPERM}
 UNNEEDED: Final = {
-    # What a name leads to is given other modes, owners and labels by nobody here; Landlock does not look at these.
+    # The daemon changes no modes, owners and labels by name; Landlock does not cover these.
     "chmod fchmodat fchmodat2 chown chown32 lchown lchown32 fchownat": errno.EPERM,
     "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat": errno.EPERM,
 }
-"""What only programs that the daemon runs may need."""
+"""Calls that only programs of the daemon may need."""
 CONNECTING: Final = {"connect": errno.EACCES}
-"""Sockets with a name in the file system, other daemons', are not Landlock's either."""
+"""Landlock does not cover named sockets of other daemons either."""
 LEAVING: Final = {"setsid setpgid": errno.EPERM}
 """Programs end by their group of processes, so they may not leave it."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -76,11 +76,11 @@ _OF_ANOTHER: Final = {
     "move_pages": (0, 1),
     "migrate_pages": (0, 1),
 }
-"""Changes of a process's limits, scheduling and memory, with the argument that names another one from a value on."""
+"""Changes to a process: limits, scheduling, memory. With the argument that names another process from a value on."""
 _OF_OTHERS: Final = {"setpriority": (1, 1), "ioprio_set": (2, 1)}
-"""The same where the first argument says what the second names: from a value on a group or a user."""
+"""The same where the first argument gives the type of the second: from a value on a group or a user."""
 _ANSWERING: Final = {"sendmsg sendmmsg": errno.EACCES}
-"""An address, or descriptors, may be in their message, where no filter looks. Answers go out by send and write."""
+"""The message may hold an address, or descriptors, which a filter cannot see. Answers use send and write."""
 _MSG_FASTOPEN: Final = 0x20000000
 _SOCKADDR_NL: Final = 12
 """Bytes of the kernel's own address, which the C library writes out when it asks for interfaces."""
@@ -88,16 +88,16 @@ _UNIX_DATAGRAMS: Final = (2, 3)
 """SOCK_DGRAM, and SOCK_RAW, which AF_UNIX takes for the same."""
 _SET_ID_BITS: Final = (0o4000, 0o2000)
 _MODES: Final = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
-"""Which argument is a mode."""
+"""The index of the mode argument."""
 
 _NEW_NAMESPACES: Final = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 _TERMINAL_INPUT: Final = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX, which type for whoever sits at the terminal."""
+"""TIOCSTI and TIOCLINUX, which insert input at the user's terminal."""
 
 
 class NoFilter(HearthError):
-    """A filter that cannot be had here; the message says why, with the cure."""
+    """A filter that cannot be built here; the message says why, with the cure."""
 
 
 class Rule(NamedTuple):
@@ -114,11 +114,11 @@ class Rule(NamedTuple):
 def rules(
     families: Collection[str], *, execve: bool = False, connect: bool = False, notifier: int | None = None
 ) -> Iterator[Rule]:
-    """What is denied to a daemon that may make sockets of these families.
+    """Yield the denied calls of a daemon that may make sockets of these families.
 
-    They are "unix", "inet" (streams and datagrams), "inet-dgram", and those of NETLINK. With `execve` what
-    programs need is allowed, too. `notifier` is a descriptor of a datagram socket that is connected to the service
-    manager: it sends there and nowhere else.
+    They are "unix", "inet" (streams and datagrams), "inet-dgram", and those of NETLINK. With `execve` the calls that
+    programs need are allowed, too. `notifier` is a descriptor of a datagram socket that is connected to the service
+    manager: it may send to that socket only.
     """
     tables = [DENIED, *([] if execve else [EXECUTING, UNNEEDED]), *([] if execve or connect else [CONNECTING])]
     yield from _of_tables(tables)
@@ -128,7 +128,7 @@ def rules(
                 yield Rule(name, errno.EPERM, ((argument, bit, bit),))
     for flag in _NEW_NAMESPACES:
         yield Rule("clone", errno.EPERM, ((0, flag, flag),))
-    # Its flags are in memory, where no filter looks. The C library falls back on clone.
+    # The flags are in memory, which a filter cannot see. The C library falls back on clone.
     yield Rule("clone3", errno.ENOSYS)
     for request in _TERMINAL_INPUT:
         yield Rule("ioctl", errno.EPERM, ((1, _WORD, request),))
@@ -148,7 +148,7 @@ def rules(
 
 
 def program_rules(families: Collection[str]) -> Iterator[Rule]:
-    """What is denied to a program of `proc.exec`: what the daemon is, but for what running programs takes."""
+    """Yield the denied calls of a program of `proc.exec`: the daemon's, without those that running programs takes."""
     yield from rules(families, execve=True)
     yield from _of_tables([LEAVING])
     yield Rule("prctl", errno.EPERM, ((0, _WORD, _PR_SET_PDEATHSIG),))
@@ -162,11 +162,11 @@ def _of_tables(tables: Iterable[Mapping[str, int]]) -> Iterator[Rule]:
 
 
 def _answers(netlink: bool, notifier: int | None) -> Iterator[Rule]:
-    """Nothing is sent to an address: not to another daemon's socket, and no connection is opened by sending.
+    """Yield rules that deny sending to an address: to another daemon's socket, or opening a connection by sending.
 
-    An address no longer than the kernel's own is let pass where interfaces are asked for: no IP address is as short.
-    One of AF_UNIX may be, and of the sockets that such a daemon can have, only the service manager's would send to it;
-    so that one, by whatever number, takes none.
+    Where interfaces are asked for, an address no longer than the kernel's own is allowed: no IP address is as short. An
+    AF_UNIX one may be. Of the sockets that such a daemon can have, only the service manager's would send to it; so that
+    socket, by whatever number, may not use an address.
     """
     yield from _of_tables([_ANSWERING])
     addressed = (4, 0, 1)
@@ -206,7 +206,7 @@ def _sockets(families: Collection[str]) -> Iterator[Rule]:
 
 
 def library() -> Any:
-    """The Python module of libseccomp: Debian's, else the one over ctypes. Raises NoFilter."""
+    """Return the Python module of libseccomp: Debian's, else the one over ctypes. Raises NoFilter."""
     for name in ("seccomp", "pyseccomp"):
         try:
             return importlib.import_module(name)
@@ -220,10 +220,10 @@ def library() -> Any:
 
 
 class Filter:
-    """A filter that is ready to be put in force. Made before anything is denied: the module looks for its library."""
+    """A filter that is ready to be put in force. Build it before files are denied: libseccomp must be found."""
 
     def __init__(self, denied: Iterable[Rule]) -> None:
-        """Raises NoFilter."""
+        """Build the filter. Raises NoFilter."""
         seccomp = library()
         numbers = set()
         try:
@@ -241,10 +241,10 @@ class Filter:
         except (OSError, RuntimeError) as error:
             raise NoFilter(f"libseccomp refuses the filter: {error}") from None
         self.calls = len(numbers)
-        """How many system calls it denies, some of them only with certain arguments."""
+        """The number of system calls it denies, some of them only with certain arguments."""
 
     def enforce(self) -> None:
-        """Put it in force for this thread and all that it starts. Takes no_new_privs. Raises NoFilter."""
+        """Put the filter in force for this thread and its children. Requires no_new_privs. Raises NoFilter."""
         try:
             self._filter.load()
         except (OSError, RuntimeError) as error:
@@ -254,7 +254,7 @@ class Filter:
 
 
 def _number(seccomp: Any, name: str) -> int:
-    """A system call's number, negative where this architecture or this library has none of the name."""
+    """Return a system call's number, negative where this architecture or this library does not have it."""
     try:
         return int(seccomp.resolve_syscall(seccomp.system_arch(), name))
     except ValueError:

@@ -1,8 +1,8 @@
-"""The daemon's own AgentCard, as a pure function of what it offers, what its operator says, and where it listens.
+"""The daemon's own AgentCard, as a pure function of its tools, its configuration and its listeners.
 
-This module owns the content: which tool is which capability, in which order and in what words, and what the metadata
-say. It refuses to know who asks, when, and what was published before; `version` is given to it. Nothing in a card tells
-of people or of the host: it is for anybody (draft §8.6).
+This module owns the content: which tool is which capability, their order and texts, and the metadata. It does not know
+the reader, the time, or earlier publications; `version` is given to it. A card holds nothing about people or the host,
+because every agent may read it (draft §8.6).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from hearth.tools import Tool
 
 MOST_SENTENCES = 3
-"""Of a capability's description (§2.4.2)."""
+"""Sentences of a capability's description (§2.4.2)."""
 
 _RANKS = {"hw": 1, "file": 2, "sys": 3, "proc": 4}
 """Prominence by the first part of a tool's name, the smallest first; 0 for all others.
 
-What moves and senses the world, and what a vendor added, is why anybody looks for this agent; then what tells of the
-board; then files, the machine and its processes, which other agents have as well.
+Tools that move and sense the world, and a vendor's tools, are the reason to look for this agent. Board information
+follows, then files, the machine and its processes, which other agents have as well.
 """
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"])")
@@ -41,7 +41,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"])")
 
 @frozen
 class Measured:
-    """Energy that was measured: `joules` an invocation, by which sensor, over how many seconds and invocations."""
+    """Measured energy: `joules` an invocation, by which sensor, over how many seconds and invocations."""
 
     joules: float
     sensor: str
@@ -49,7 +49,7 @@ class Measured:
     invocations: int
 
     def told(self) -> str:
-        """How it was measured, for the metadata."""
+        """Return the way of measuring, for the metadata."""
         return (
             f"all energy that {self.sensor} counted in {self.seconds:.0f} s, divided by the {self.invocations} "
             "invocations in that time; what the machine needs at rest is included"
@@ -68,10 +68,10 @@ def build_card(
     measured: Measured | None = None,
     jobs: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The card. `board` is the profile's name, `audit_key` the public half of the audit log's key, in PEM.
+    """Return the card. `board` is the profile's name, `audit_key` the public half of the audit log's key, in PEM.
 
-    `jobs` names what may be delegated over HCP. That is metadata: a capability of the card is what its endpoint offers,
-    and HCP is spoken over the carriers of HACP.
+    `jobs` names the jobs that may be delegated over HCP. They are metadata, because a card's capability is one that its
+    endpoint offers, and HCP is spoken over the carriers of HACP.
     """
     card: dict[str, Any] = {
         "agent_id": agent_id,
@@ -100,7 +100,7 @@ def _capability(tool: Tool) -> dict[str, Any]:
     sentences = _SENTENCE_END.split(tool.description.strip())
     capability: dict[str, Any] = {"id": CARD_NAMESPACE + tool.name}
     if tool.opt_in:
-        # The operator has written into their descriptions and schemas which programs there are: not for anybody.
+        # The descriptions and schemas name the operator's programs, which other agents must not see.
         sentences = sentences[:1]
     else:
         capability["input_schema"] = dict(tool.params_schema)
@@ -128,7 +128,7 @@ def _metadata(board: str, audit_key: str | None) -> dict[str, Any]:
 
 
 def _pricing(config: CardConfig, measured: Measured | None, metadata: dict[str, Any]) -> Mapping[str, float]:
-    """The price in joules; what was measured only where the operator says nothing, and then with how it was."""
+    """Return the price in joules; the measured one only where the operator gives none, and then with its origin."""
     pricing: dict[str, float] = {}
     if config.base_cost_joules is not None:
         pricing["base_cost_joules"] = config.base_cost_joules
@@ -140,11 +140,12 @@ def _pricing(config: CardConfig, measured: Measured | None, metadata: dict[str, 
     return pricing
 
 
-# --- Where other agents reach this one: the endpoint of the card, from where the daemon listens (draft §2.5)
+# --- the endpoint of the card (draft §2.5)
+# --- the endpoint of the card (draft §2.5) ----------------------------------------------------------------------------
 #
-# This module owns the choice among several ways; it binds nothing and asks no network. What is bound to all addresses
-# has no address of its own, and a host's name is nobody's business (§8.6): only names that the operator wrote down are
-# told.
+# The choice of an endpoint among the addresses where the daemon listens. Nothing is bound and no network is asked. A
+# listener on all addresses has no address of its own, and a host's name is private (§8.6): only names that the operator
+# wrote down are used.
 
 
 @frozen
@@ -156,7 +157,7 @@ class CardEndpoint:
     auth: str
 
     def to_json(self) -> dict[str, Any]:
-        """The card's endpoint."""
+        """Return the card's endpoint."""
         return {"protocol": self.protocol, "url": self.url, "auth": {"scheme": self.auth}}
 
 
@@ -167,7 +168,7 @@ STDIO = CardEndpoint("stdio", f"stdio:{'%20'.join(COMMAND)}", "none")
 def choose_place(
     card: CardConfig, http: HttpConfig, listeners: Iterable[str], *, mcp: bool, tokens: bool
 ) -> CardEndpoint:
-    """The endpoint, from the `[card]` and `[http]` sections and the addresses that are listened at.
+    """Return the endpoint, from the `[card]` and `[http]` sections and the addresses of the listeners.
 
     Of `listeners` those that are HTTP URLs count; `mcp` says that they have /mcp, `tokens` that a `[[policy]]` entry
     names a token.
@@ -184,19 +185,19 @@ def _listening(http: HttpConfig, listeners: Iterable[str], *, mcp: bool, tokens:
         return STDIO
     url = _reachable(base.rstrip("/"), http.hosts)
     auth = auth_scheme(http, tokens=tokens)
-    # The draft's `mcp` says what is spoken there; the URL's scheme still says over what, which §8.5 compares.
+    # The draft's `mcp` names the protocol; the URL's scheme still names the carrier, which §8.5 compares.
     return CardEndpoint("mcp", url + PATH, auth) if mcp else CardEndpoint(url.partition(":")[0], f"{url}/", auth)
 
 
 def auth_scheme(http: HttpConfig, *, tokens: bool) -> str:
-    """What a caller must bring: on loopback the kernel says who it is, elsewhere it must prove it."""
+    """Return the caller's authentication: on loopback by the kernel, elsewhere by a proof of its identity."""
     if http.listen is not None and http.listen.is_loopback and not http.plaintext:
         return "none"
     return "mtls" if http.client_ca is not None and not tokens else "bearer"
 
 
 def _reachable(url: str, hosts: Sequence[str]) -> str:
-    """A URL that leads somewhere: one of all addresses gets the first of the names that the operator gave."""
+    """Return a reachable URL: one of all addresses gets the first of the operator's names."""
     scheme, _, authority = url.partition("://")
     host, colon, port = authority.rpartition(":")
     if host not in _ALL_ADDRESSES:
@@ -207,10 +208,12 @@ def _reachable(url: str, hosts: Sequence[str]) -> str:
 _ALL_ADDRESSES = ("0.0.0.0", "[::]")
 
 
-# --- Energy an invocation: from readings of the machine's meters and a count of invocations to a figure. Pure
+# --- energy per invocation
+# --- energy per invocation --------------------------------------------------------------------------------------------
 #
-# This module owns which sensors are meters of the whole machine, and the sums. It refuses to guess: a figure needs a
-# window long enough and invocations enough, and what is between two readings too far apart is thrown away.
+# From readings of the machine's meters and a count of invocations to a figure. Pure. It owns the choice of sensors that
+# meter the whole machine, and the sums. A figure needs a window long enough and enough invocations; the time between
+# two readings too far apart is not counted.
 
 PERIOD_S = 30.0
 """Between two readings: RAPL's counters begin again after half an hour of full load at the earliest."""
@@ -219,7 +222,7 @@ LONGEST_GAP_S = 10 * PERIOD_S
 LEAST_S = 600.0
 LEAST_INVOCATIONS = 100
 LONGEST_S = 6 * 3600.0
-"""A window that has lasted so long gives its figure and ends: a price is about today's load."""
+"""Longest window: it gives its figure and ends, because a price is about the present load."""
 
 _SYSTEM = re.compile(r"powercap/[^/]*psys[^/]*/energy")
 _PACKAGE = re.compile(r"powercap/[^/]*package-[0-9]+/energy")
@@ -235,7 +238,7 @@ class EnergyCounter:
 
 @frozen
 class CardSensor:
-    """What is known of a sensor: as hw.sensor.list tells it."""
+    """A sensor as hw.sensor.list describes it."""
 
     name: str
     kind: str
@@ -245,9 +248,9 @@ class CardSensor:
 
 
 def choose_meters(sensors: Iterable[CardSensor]) -> list[EnergyCounter]:
-    """The meters of the machine: RAPL's platform counter, else its packages' counters, else the one power sensor.
+    """Return the machine's meters: RAPL's platform counter, else its packages' counters, else the one power sensor.
 
-    None where there are several power sensors: which of them is the machine's, nobody can tell.
+    None where there are several power sensors: it is unknown which of them is the machine's.
     """
     usable = [sensor for sensor in sensors if sensor.readable]
     for pattern in (_SYSTEM, _PACKAGE):
@@ -285,7 +288,7 @@ class EnergyPerInvocation:
             self._begin(at, invocations)
 
     def broken(self) -> None:
-        """A reading failed: what came since the last one is not known."""
+        """Drop the time since the last reading: a reading failed."""
         self._last = None
 
     def _begin(self, at: float, invocations: int) -> None:

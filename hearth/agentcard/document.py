@@ -1,10 +1,7 @@
-"""An AgentCard as it comes: an object, or JSON text of one, once or twice (draft-aevum-agentcard-00 §3).
+"""An AgentCard as received: an object, or JSON text of one, once or twice (draft-aevum-agentcard-00 §3).
 
-This module owns what is JSON here and how much of it is read; it refuses to know what a card must contain.
-
-What is a URI: the grammar of RFC 3986, Appendix A, whole and nothing beside it.
-
-This module owns the grammar; it refuses to know schemes, hosts that exist, and what a card wants of a URI.
+This module owns the JSON of a card, the limits on it, the findings, and the grammar of URIs (RFC 3986, Appendix A). The
+required content of a card, schemes and existing hosts are not known here.
 """
 
 from __future__ import annotations
@@ -19,12 +16,12 @@ from typing import Any, NoReturn, TypeAlias
 
 from attrs import frozen
 
-# --- findings -------------------------------------------------------------------------------------------------------
+# --- findings ---------------------------------------------------------------------------------------------------------
 #
-# What is said about a faulty card, how many findings there may be, and the sentences for values of a wrong type.
+# The findings about a faulty card, their number, and the sentences for values of a wrong type.
 
 MAX_FINDINGS = 100
-"""A card with more faults than this is told so, and no more of them: nobody corrects a million by hand."""
+"""Findings of a card. One more says that there are others, which are not listed."""
 LONGEST_POINTER = 300
 """Characters of a pointer: a schema's member may have a name of a megabyte."""
 SHOWN = 60
@@ -33,10 +30,10 @@ SHOWN = 60
 
 @frozen
 class Finding:
-    """One thing that is wrong with a card.
+    """One fault of a card.
 
     `pointer` is the JSON pointer (RFC 6901) of the place, "" for the whole; `rule` the part of the draft that it breaks
-    ("§5 rule 7", "§2.8"); `problem` what is there, `cure` what to put there, each a sentence without its full stop.
+    ("§5 rule 7", "§2.8"); `problem` the fault, `cure` the value to put there, each a sentence without its full stop.
     """
 
     pointer: str
@@ -45,7 +42,7 @@ class Finding:
     cure: str
 
     def __str__(self) -> str:
-        # One line on anybody's terminal: a member may be called what it likes.
+        # One printable line: a member of an untrusted card may have any name.
         told = f"{self.pointer or 'the card'}: {self.problem} ({self.rule}); {self.cure}"
         if told.isprintable():
             return told
@@ -57,26 +54,27 @@ class Finding:
 
 
 class Enough(Exception):
-    """There are as many findings as anybody wants."""
+    """The list of findings is full."""
 
 
 class FindingList:
-    """Takes findings down, at most MAX_FINDINGS, and knows the sentences for a value of the wrong type."""
+    """At most MAX_FINDINGS findings, with the sentences for values of a wrong type."""
 
     def __init__(self, findings: list[Finding]) -> None:
         self._findings = findings
 
     def add(self, pointer: str, rule: str, problem: str, cure: str) -> None:
-        """Take one finding down. Raises Enough when there are MAX_FINDINGS."""
+        """Add a finding. Raises Enough when there are MAX_FINDINGS."""
         if len(self._findings) >= MAX_FINDINGS:
             raise Enough
         if len(pointer) > LONGEST_POINTER:
             pointer = f"{pointer[:LONGEST_POINTER]}…"
-        # A stranger's names may be no Unicode text (lone surrogates), and what is said of them must go anywhere.
+        # Names of an untrusted card may be no Unicode text (lone surrogates), and the finding must be printable
+        # everywhere.
         self._findings.append(Finding(_text(pointer), rule, _text(problem), cure))
 
     def fields(self, holder: Mapping[str, Any], where: str, rule: str, fields: Sequence[Field]) -> None:
-        """Check each field that is there, and miss each that must be."""
+        """Check each field that is present, and report each required one that is absent."""
         for name, check, cure in fields:
             if name in holder:
                 check(holder[name], f"{where}/{name}", self)
@@ -84,28 +82,28 @@ class FindingList:
                 self.add(f"{where}/{name}", rule, "is missing", cure)
 
     def text(self, value: object, where: str, rule: str, cure: str) -> str | None:
-        """The value, if it is a string."""
+        """Return the value, if it is a string."""
         if isinstance(value, str):
             return value
         self.add(where, rule, f"is {kind(value)}, not a string", cure)
         return None
 
     def table(self, value: object, where: str, rule: str, cure: str) -> Mapping[str, Any] | None:
-        """The value, if it is an object."""
+        """Return the value, if it is an object."""
         if isinstance(value, Mapping):
             return value
         self.add(where, rule, f"is {kind(value)}, not an object", cure)
         return None
 
     def entries(self, value: object, where: str, rule: str, cure: str) -> Sequence[Any] | None:
-        """The value, if it is an array."""
+        """Return the value, if it is an array."""
         if isinstance(value, (list, tuple)):
             return value
         self.add(where, rule, f"is {kind(value)}, not an array", cure)
         return None
 
     def number(self, value: object, where: str, rule: str, cure: str) -> int | float | None:
-        """The value, if it is a finite number; a truth value is none."""
+        """Return the value, if it is a finite number; a boolean is none."""
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             self.add(where, rule, f"is {kind(value)}, not a number", cure)
         elif not isinstance(value, int) and not math.isfinite(value):
@@ -115,7 +113,7 @@ class FindingList:
         return None
 
     def word(self, value: object, where: str, rule: str, words: Sequence[str]) -> str | None:
-        """The value, if it is one of a few words."""
+        """Return the value, if it is one of a few words."""
         cure = f"use {', '.join(words[:-1])} or {words[-1]}"
         if not isinstance(value, str):
             self.add(where, rule, f"is {kind(value)}, not a string", cure)
@@ -128,11 +126,11 @@ class FindingList:
 
 Check: TypeAlias = Callable[[Any, str, FindingList], object]
 Field: TypeAlias = tuple[str, Check, str | None]
-"""A field's name, what is asked of it, and, if it must be there, what to do when it is not."""
+"""A field's name, its check, and, if it is required, the cure when it is absent."""
 
 
 def kind(value: object) -> str:
-    """What a JSON value is, for a problem: "a string", "null"."""
+    """Return a JSON value's type, for a problem: "a string", "null"."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -152,7 +150,7 @@ _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
 
 
 def shown(value: object) -> str:
-    """A value as a problem quotes it: one line of JSON, short, escaped. Objects and arrays are only named."""
+    """Return a value as a problem quotes it: one line of JSON, short, escaped. Objects and arrays are only named."""
     if isinstance(value, str):
         text = json.dumps(value[:SHOWN])
         if len(text) > SHOWN:  # an escape has up to six characters, and none is cut through
@@ -179,10 +177,10 @@ class NotJson(Exception):
 
 
 def read_object(document: object) -> tuple[Mapping[str, Any] | None, list[Finding]]:
-    """The object that a document is or contains, or why there is none.
+    """Return the object that a document is or contains, and the findings.
 
     Takes an object as it is, text or UTF-8 bytes with the JSON of an object, and either of these embedded in a JSON
-    string, as MCP tools hand cards on (§3). A name that occurs twice counts with its last value, as in every common
+    string, as MCP tools pass cards on (§3). A name that occurs twice counts with its last value, as in every common
     reader. No input raises.
     """
     try:
@@ -218,12 +216,12 @@ def _parse(document: str | bytes | bytearray | memoryview) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    # Python reads at most 4300 digits as an integer; to everybody else a JSON number is a double (RFC 8259 §6).
+    # Python reads at most 4300 digits as an integer; other readers take a JSON number as a double (RFC 8259 §6).
     return int(digits) if len(digits) <= _MOST_DIGITS else _double(digits)
 
 
 def _double(text: str) -> float:
-    """The double for a number; the largest there is for one that is larger still, since JSON has no infinity."""
+    """Return the double for a number; for a larger one the largest double, since JSON has no infinity."""
     return max(-sys.float_info.max, min(float(text), sys.float_info.max))
 
 
@@ -261,7 +259,7 @@ _URI = re.compile(
 
 @frozen
 class Uri:
-    """The parts of a URI that decide where it leads. `host` is None without an authority, "" where that names none."""
+    """The parts of a URI that identify its target. `host` is None without an authority, "" where that names none."""
 
     scheme: str
     """In lower case: schemes are compared without it (§3.1)."""
@@ -270,7 +268,7 @@ class Uri:
 
 
 def parse_uri(text: str) -> Uri | None:
-    """The URI that `text` is, or None: a relative reference is none either."""
+    """Return the URI that `text` is, or None: a relative reference is none either."""
     match = _URI.fullmatch(text)
     if match is None:
         return None

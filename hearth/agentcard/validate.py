@@ -1,8 +1,8 @@
 """The validator of AgentCards: every rule of draft-aevum-agentcard-00 §5, and every MUST of §2 about a card's content.
 
-This module owns the verdict and the words for it. It refuses to guess: what the draft does not ask for is not asked
-for here, unknown fields are ignored at all levels (rule 10), and no input whatsoever raises. docs/decisions/0064 lists
-where the project's schema file says otherwise, and what was decided where the draft says two things.
+This module owns the verdict and its texts. It requires only what the draft requires, ignores unknown fields at all
+levels (rule 10), and raises for no input. docs/decisions/0064 lists where the project's schema file differs, and the
+decisions where the draft contradicts itself.
 """
 
 from __future__ import annotations
@@ -30,25 +30,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# --- schemas --------------------------------------------------------------------------------------------------------
+# --- schemas ----------------------------------------------------------------------------------------------------------
 #
-# Whether a capability's input_schema or output_schema is a JSON Schema 2020-12 (draft-aevum-agentcard-00 §2.4.3).
-#
-# Here are the bounds within which a stranger's schema is looked at; `hearth.schema` gives the verdict. A schema is held
-# to the meta-schema of 2020-12 whatever its own `$schema` says; its `$ref`s are not followed.
+# The check that a capability's input_schema or output_schema is a JSON Schema 2020-12 (draft-aevum-agentcard-00
+# §2.4.3). The schemas are untrusted: these are the bounds within which they are checked, and `hearth.schema` gives the
+# verdict. The meta-schema of 2020-12 is used whatever the schema's own `$schema` says; its `$ref`s are not followed.
 
 MAX_DEPTH = 64
-"""Levels of objects and arrays in a schema: what the authority on schemas follows in Python's own stack."""
+"""Levels of objects and arrays in a schema: the reference implementation follows them on Python's own stack."""
 MAX_VALUES = 100_000
-"""Values in a schema, each object, array, string and number counted: the time that a look takes is bounded by it."""
+"""Values in a schema, each object, array, string and number counted: this bounds the time of a check."""
 EXPLAINED_BYTES = 128 * 1024
-"""Of a schema as JSON, up to which the place of a fault is found; there are few alternatives in the meta-schema."""
+"""Size of a schema as JSON, up to which the place of a fault is searched."""
 
 _META = "https://json-schema.org/draft/2020-12/schema"
 
 
 def why_no_schema(value: Mapping[str, object]) -> tuple[str, str] | None:
-    """Where in an object, and why, it is no JSON Schema 2020-12; None if it is one. Never raises."""
+    """Return the place and the reason why an object is no JSON Schema 2020-12; None if it is one. Never raises."""
     if (strange := _no_json(value)) is not None:
         return strange
     validator = _meta()
@@ -61,7 +60,7 @@ def _meta() -> Validator:
 
 
 def _no_json(schema: object) -> tuple[str, str] | None:
-    """Where, and why, a value built in Python is not JSON, or more of it than is looked at."""
+    """Return the place and the reason why a Python value is not JSON, or too large to check."""
     left = MAX_VALUES
     waiting: list[tuple[str, int, object]] = [("", 0, schema)]
     while waiting:
@@ -116,11 +115,11 @@ _CAPABILITY = re.compile(r"[a-z0-9][a-z0-9._-]*")
 # and `\d` a digit of any script.
 
 _NETWORK = frozenset({"http", "https", "ws", "wss", "ftp", "grpc", "grpcs"})
-"""Schemes that lead over a network, which the standard streams of a process do not."""
+"""Schemes that use a network, which the standard streams of a process do not."""
 
 
 def validate(document: object) -> list[Finding]:
-    """What is wrong with a card, in the order of the draft's fields; an empty list means that it is valid.
+    """Return the faults of a card, in the order of the draft's fields; an empty list means that it is valid.
 
     `document` is an object, or JSON text (str or UTF-8 bytes) of one, also embedded in a JSON string (§3). Past
     MAX_FINDINGS one more says that there are more. Never raises, whatever it is given.
@@ -129,7 +128,7 @@ def validate(document: object) -> list[Finding]:
 
 
 def read_card(document: object) -> tuple[Mapping[str, Any] | None, list[Finding]]:
-    """The card that a document is or contains, None if that is no object, and what is wrong with it."""
+    """Return the card that a document is or contains, None if that is no object, and its faults."""
     card, findings = read_object(document)
     if card is not None:
         problems = FindingList(findings)
@@ -237,7 +236,7 @@ _ENDPOINT_CURE = "say how to reach the agent: an object with protocol and url"
 
 
 def _inconsistent(protocol: str, text: str, found: Uri) -> tuple[str, str] | None:
-    """How a URL contradicts its protocol, and the cure; grpc and mcp, for which no form is given, it cannot."""
+    """Return the contradiction between a URL and its protocol, and the cure; grpc and mcp have no fixed form of URL."""
     if protocol in {"http", "https"}:
         # HTTP over TLS is HTTP: only https asks for its own scheme (§2.5.2), and the reference's minimal card has both.
         fitting = ("http://", "https://") if protocol == "http" else ("https://",)

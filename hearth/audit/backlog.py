@@ -1,9 +1,9 @@
-"""Records that the audit log could not take: kept in their order, in bounded memory, until it can.
+"""Records that the audit log could not write: kept in their order, in bounded memory, until it can.
 
-There are two classes, each with bounds of its own: what tells of effects, safe states and disclosures, and what is
-`minor`, because nothing was changed or disclosed. However many minor records come, they displace none of the others.
-Past a bound the oldest of the class go, and are counted, because what happened last matters most. It knows no log and
-no time.
+There are two classes, each with bounds of its own: records of effects, safe states and disclosures, and `minor` ones,
+because nothing was changed or disclosed. However many minor records come, they displace none of the others. Past a
+bound the oldest of the class are dropped, and counted, because the newest records matter most. This module knows no log
+and no time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from hearth.audit.log import Stamped
 
 MOST_KEPT: Final = 10_000
-"""How many records of each class are kept in memory while the log cannot be written; beyond that the oldest go."""
+"""Records of each class that are kept in memory while the log cannot be written; beyond that the oldest are dropped."""
 MOST_KEPT_BYTES: Final = 8 * 1024 * 1024
 """The same in bytes, as lines of the log: a caller may make its records long."""
 
 
 class _Class:
-    """The kept records of one class, oldest first, each with its number; `dropped` counts those that had to go."""
+    """The kept records of one class, oldest first, each with its number; `dropped` counts the dropped ones."""
 
     __slots__ = ("dropped", "kept", "size")
 
@@ -66,21 +66,21 @@ class Backlog:
 
     @property
     def dropped(self) -> int:
-        """How many had to go since that was last told."""
+        """Return the number of records dropped since that was last on record."""
         return self._major.dropped + self._minor.dropped
 
     @property
     def has_major(self) -> bool:
-        """Whether any is kept that is not minor."""
+        """Return True if any record is kept that is not minor."""
         return bool(self._major.kept)
 
     @property
     def lost(self) -> int:
-        """How many records would never be written if the process ended now."""
+        """Return the number of records that would be lost if the process ended now."""
         return len(self) + self.dropped
 
     def account(self, *, all_of_them: bool = False) -> dict[str, Any]:
-        """What a record says of those that had to go, by class; with `all_of_them` of those that are still kept too."""
+        """Return the counts of dropped records for a record, by class; with `all_of_them` also of the kept ones."""
         counts = {
             name: one.dropped + (len(one.kept) if all_of_them else 0)
             for name, one in (("effects", self._major), ("reads", self._minor))
@@ -89,7 +89,7 @@ class Backlog:
         return {"dropped": total, **({"lost": counts} if total else {})}
 
     def told(self) -> None:
-        """Those that had to go are on record."""
+        """Reset the counts: the dropped ones are on record."""
         self._major.dropped = self._minor.dropped = 0
 
     def keep(self, at: float, record: Mapping[str, Any], *, minor: bool = False) -> None:
@@ -98,14 +98,14 @@ class Backlog:
         (self._minor if minor else self._major).keep(self._number, (at, {**record, "late": True}))
 
     def oldest(self, most: int, *, major: bool = False) -> list[Stamped]:
-        """Up to `most` records, oldest first; they stay. With `major` none that is minor."""
+        """Return up to `most` records, oldest first, and keep them. With `major` only those that are not minor."""
         in_order: Iterable[tuple[int, Stamped]] = self._major.kept
         if not major:
             in_order = merge(self._major.kept, self._minor.kept, key=_number)
         return [stamped for _, stamped in itertools.islice(in_order, most)]
 
     def release(self, written: int, *, major: bool = False) -> None:
-        """Let go of the `written` oldest, as `oldest` gives them."""
+        """Remove the `written` oldest, as `oldest` gives them."""
         for _ in range(written):
             first = self._major
             if not major and self._minor.kept and not (first.kept and first.kept[0][0] < self._minor.kept[0][0]):

@@ -1,9 +1,9 @@
 """The names of a log's files, and reading them from their end. Writes nothing.
 
-A log at `/var/log/hearth/audit.log` consists of that file, which is being written, and of the files it was
-rotated to: `audit.log.000000000001`, `audit.log.000000048213`, … named after the seq of their first record,
-so that they sort. What recovery moved aside (`audit.log.torn-…`, `audit.log.found-…`) is no part of the log, nor is
-what else lies beside it.
+A log at `/var/log/hearth/audit.log` consists of that file, which is being written, and of the files it was rotated to:
+`audit.log.000000000001`, `audit.log.000000048213`, … named after the seq of their first record, so that they sort.
+Files that recovery moved aside (`audit.log.torn-…`, `audit.log.found-…`) are no part of the log, nor are other files
+beside it.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _FIRST_SEQ = re.compile(rb'\{"seq":([0-9]{1,18}),')
 
 
 def real(path: str | os.PathLike[str]) -> Path:
-    """The file that `path` names, links followed: a log is rotated where it really lies."""
+    """Return the file that `path` names, links followed: a log is rotated in its real directory."""
     return Path(os.path.realpath(path))
 
 
 def rotated_name(path: Path, first_seq: int) -> Path:
-    """What the file at `path` is called once it is rotated."""
+    """Return the rotated name of the file at `path`."""
     return path.with_name(f"{path.name}.{first_seq:012d}")
 
 
 def rotated_seq(path: Path) -> int | None:
-    """The seq of the first record of a rotated file, by its name; None for another kind of name."""
+    """Return the seq of the first record of a rotated file, by its name; None for another kind of name."""
     match = _ROTATED.search(path.name)
     return int(match[1]) if match else None
 
 
 def rotated_files(path: Path) -> list[Path]:
-    """The files that the log at `path` was rotated to, oldest first."""
+    """Return the files that the log at `path` was rotated to, oldest first."""
     try:
         names = os.listdir(path.parent)  # noqa: PTH208 - names only, not a Path for each
     except OSError:
@@ -60,18 +60,18 @@ def rotated_files(path: Path) -> list[Path]:
 
 
 def is_aside(path: Path) -> bool:
-    """True for the names of what lies beside a log and is no part of it: moved aside, the key, driven outputs."""
+    """True for the names of files beside a log that are no part of it: moved aside, the key, driven outputs."""
     return _ASIDE.search(path.name) is not None
 
 
 def first_seq(fd: int) -> int | None:
-    """The seq of the first record of a file, or None if it does not begin with a record."""
+    """Return the seq of the first record of a file, or None if it does not begin with a record."""
     match = _FIRST_SEQ.match(os.pread(fd, 64, 0))
     return int(match[1]) if match else None
 
 
 def read_exactly(fd: int, size: int, offset: int) -> bytes:
-    """`size` bytes from `offset`, fewer only where the file ends."""
+    """Return `size` bytes from `offset`, fewer only where the file ends."""
     parts = []
     while size > 0:
         part = os.pread(fd, size, offset)
@@ -84,10 +84,10 @@ def read_exactly(fd: int, size: int, offset: int) -> bytes:
 
 
 def backward(fd: int, end: int, floor: int = 0) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file from `end` back to `floor`, newest first, as (offset, line with its LF).
+    """Yield the lines of a file from `end` back to `floor`, newest first, as (offset, line with its LF).
 
-    Only the newest may lack its LF. A line that begins before `floor` is not given. A line longer than the
-    chunk that is read at a time costs twice its length, not its square.
+    Only the newest may lack its LF. A line that begins before `floor` is omitted. A line longer than the chunk that is
+    read at a time costs twice its length, not its square.
     """
     position, rest, chunk = end, b"", CHUNK
     while position > floor:
@@ -109,7 +109,7 @@ def backward(fd: int, end: int, floor: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def parse(line: bytes) -> Record | None:
-    """The record on a line that has its LF, or None if this is no whole record."""
+    """Return the record on a line that has its LF, or None if this is no whole record."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -123,5 +123,5 @@ def parse(line: bytes) -> Record | None:
 
 
 def head_of(line: bytes, record: Record) -> Head:
-    """The head of a log whose last line is this one."""
+    """Return the head of a log whose last line is this one."""
     return (record["seq"], digest(line[:-1]))

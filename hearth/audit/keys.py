@@ -1,8 +1,8 @@
 """The daemon's Ed25519 key: made, kept private, and used to sign checkpoints; its public half is written beside it.
 
-A checkpoint's signature covers the bytes that `checkpoint_message` gives, so that `openssl pkeyutl` can check
-it as well. `cryptography` takes 70 ms to import: it is loaded when a key is made, read or used, and never on
-the way to a ready daemon. `inspect` tells without it whether a key file can be used.
+A checkpoint's signature covers the bytes of `checkpoint_message`, so that `openssl pkeyutl` can check it as well.
+`cryptography` takes 70 ms to import: it is loaded when a key is made, read or used, and never before the daemon is
+ready. `inspect` checks without it if a key file can be used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")
-"""What an unencrypted PKCS #8 Ed25519 key begins with (RFC 8410 §7); the 32 bytes of the key follow."""
+"""The beginning of an unencrypted PKCS #8 Ed25519 key (RFC 8410 §7); the 32 bytes of the key follow."""
 _PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
 """The same for a SubjectPublicKeyInfo (RFC 8410 §4)."""
 _RAW_BYTES = 32
@@ -36,12 +36,12 @@ _PEM = re.compile(r"-----BEGIN (PRIVATE|PUBLIC) KEY-----\s+([A-Za-z0-9+/=\s]+?)\
 
 
 def checkpoint_message(seq: int, head: str, ts: str) -> bytes:
-    """The bytes that a checkpoint signs: a fixed line, then the head's seq and hash and the checkpoint's own ts."""
+    """Return the bytes that a checkpoint signs: a fixed line, the head's seq and hash, and the checkpoint's own ts."""
     return f"hearth audit checkpoint\n{seq}\n{head}\n{ts}\n".encode()
 
 
 def public_path(key: Path) -> Path:
-    """Where the public half of `key` lies: `<key>.pub`."""
+    """Return the path of the public half of `key`: `<key>.pub`."""
     return key.with_name(key.name + ".pub")
 
 
@@ -55,12 +55,12 @@ class Signer:
         self.key_id = _key_id(private.public_key().public_bytes_raw())
 
     def sign(self, message: bytes) -> str:
-        """The signature in base64; about 60 µs."""
+        """Return the signature in base64; takes about 60 µs."""
         return base64.b64encode(self._private.sign(message)).decode("ascii")
 
     @property
     def public_pem(self) -> str:
-        """The public half, as the PEM block that openssl reads."""
+        """Return the public half, as the PEM block that openssl reads."""
         return _pem("PUBLIC", _PUBLIC_DER + self._private.public_key().public_bytes_raw())
 
 
@@ -87,7 +87,7 @@ class PublicKeys:
 
 
 def inspect(path: Path) -> bool:
-    """Whether there is a key at `path`; costs no import.
+    """Return True if there is a key at `path`; costs no import.
 
     Raises ConfigError if there is one that others can read or that is no Ed25519 key.
     """
@@ -101,7 +101,7 @@ def inspect(path: Path) -> bool:
 
 
 def load_or_create(path: Path) -> Signer:
-    """Read the key at `path`, or make it (0600, its directory 0700); see to it that `<path>.pub` holds its public half.
+    """Read the key at `path`, or make it (0600, its directory 0700); make sure that `<path>.pub` holds its public half.
 
     Both are on the disk with their names when it returns: a signature whose key a power cut takes away proves nothing.
     Blocking. Raises ConfigError for a key that cannot be used and OSError where a file cannot be written.
@@ -144,7 +144,7 @@ def _pem(kind: str, der: bytes) -> str:
 
 
 def _unwrap(match: re.Match[str], kind: str, prefix: bytes) -> bytes | None:
-    """The 32 bytes of a key in a PEM block, or None for another kind of block."""
+    """Return the 32 bytes of a key in a PEM block, or None for another kind of block."""
     try:
         der = base64.b64decode("".join(match[2].split()), validate=True)
     except binascii.Error:
@@ -178,7 +178,7 @@ def _read_private(path: Path) -> bytes:
 
 
 def _sweep(path: Path) -> None:
-    """Take away drafts of the key that a crash left behind: whoever was writing them is gone."""
+    """Remove drafts of the key whose writers have died."""
     with contextlib.suppress(OSError):
         for file in path.parent.iterdir():
             match = _DRAFT.fullmatch(file.name.removeprefix(path.name))
@@ -187,7 +187,7 @@ def _sweep(path: Path) -> None:
 
 
 def _is_at_work(pid: int) -> bool:
-    """Whether this process may be writing a draft; of our own there is none before we begin."""
+    """Return True if this process may be writing a draft; our own process has none before it begins."""
     if pid == os.getpid():
         return False
     try:

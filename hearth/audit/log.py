@@ -1,9 +1,8 @@
 """The owner of the log's files: opens and locks them, seals records into them, rotates them, and signs checkpoints.
 
 Blocking, and used by one thread at a time; the journal actor is its only user. It signs with the key that it is given;
-making or reading one is not its work, nor is what becomes of records that could not be written.
-
-What the operator decides about the audit log: `AuditSettings`. Refuses only values that cannot work.
+`hearth.audit.keys` makes and reads keys. The journal actor keeps the records that could not be written.
+`AuditSettings`, the operator's settings of the log, are here too; they refuse only values that cannot work.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# --- the reserve ----------------------------------------------------------------------------------------------------
+# --- the reserve ------------------------------------------------------------------------------------------------------
 #
-# The reserve: a file of a fixed size beside the log whose room is given up when the disk is full.
+# A file of a fixed size beside the log whose room is freed when the disk is full.
 #
-# What runs when a disk fills up must still be told to its end. While the reserve is spent, the log takes nothing but
-# that; it counts as written again once the reserve has been made anew. Blocking; used by the log alone.
+# Work that runs when a disk fills up must still be logged to its end. While the reserve is spent, the log accepts
+# nothing else; it accepts all records again once the reserve has been refilled. Blocking; used by the log alone.
 
 
 class Reserve:
@@ -45,15 +44,15 @@ class Reserve:
         self.path = path
         self.size = size
         self.held = False
-        """True while there is room to give up."""
+        """True while the reserve holds its room."""
         self.spent = False
-        """True from when its room was given up until it is there again."""
+        """True from when its room was freed until it is held again."""
         self.trouble: str | None = None
-        """Why there is none although there should be."""
+        """The reason for a missing reserve."""
         self._disk = disk
 
     def make(self) -> None:
-        """Make it, unless it is there. Raises OSError."""
+        """Make the reserve, unless it is there. Raises OSError."""
         try:
             if self.size:
                 self._disk.allocate(self.path, self.size)
@@ -65,17 +64,17 @@ class Reserve:
         self.held, self.spent, self.trouble = self.size > 0, False, None
 
     def spend(self) -> None:
-        """Give its room up, if it is held. Raises OSError."""
+        """Free its room, if it is held. Raises OSError."""
         if self.held:
             self._disk.free(self.path)
             self.held, self.spent = False, True
 
 
 Stamped: TypeAlias = tuple[float, Record]
-"""A record and when it was reported, in epoch seconds."""
+"""A record, and the time at which it was reported, in epoch seconds."""
 
 WATCH_S = 1.0
-"""How often the log looks whether its file is still there: a stat(2), at most once in this time."""
+"""The log checks at most once in this time that its file is still there: a stat(2)."""
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _MODE = 0o640
@@ -84,9 +83,9 @@ _MODE = 0o640
 class AuditLog:
     """One audit log, from `open` to `close`.
 
-    `signer` may be set at any time; until then checkpoints that are due wait (`checkpoint_due`). `warning` says what is
-    wrong although records are being written, else None. `head` is the last record written (with durability "fsync":
-    synced), and may be read from any thread.
+    `signer` may be set at any time; until then checkpoints that are due wait (`checkpoint_due`). `warning` names a
+    fault that does not keep records from being written, else None. `head` is the last record written (with durability
+    "fsync": synced), and may be read from any thread.
     """
 
     def __init__(self, settings: AuditSettings, *, disk: Disk | None = None) -> None:
@@ -113,7 +112,7 @@ class AuditLog:
     # --- opening and closing
 
     def open(self, now: float) -> Recovery:
-        """Lock the log, repair its end, and find where the chain goes on.
+        """Lock the log, repair its end, and find where the chain continues.
 
         Raises ConfigError if another process writes it, if it is no audit log, if a path cannot be used, or if the key
         is one that others can read.
@@ -123,7 +122,7 @@ class AuditLog:
             existed = next(directory for directory in self.path.parents if directory.exists())
             self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             if self._sync and not self.path.exists():
-                # It may have been renamed just now, by a life that was killed before the file that takes its place.
+                # An earlier process may have renamed it and died before it made the next file.
                 sync_directory(self.path.parent)
             fd = self._open_locked()
         except OSError as error:
@@ -155,7 +154,7 @@ class AuditLog:
             self._writer.fd = -1
 
     def _settle(self, fd: int, existed: Path) -> None:
-        """Bring to the disk what an earlier life may have left in the kernel only: what follows must not outlast it."""
+        """Sync the records that an earlier process may have left in the kernel: later ones must not outlast them."""
         try:
             os.fsync(fd)
             sync_names(self.path, existed)
@@ -202,8 +201,8 @@ class AuditLog:
     def append(self, records: Sequence[Stamped], now: float, *, spend: bool = False) -> None:
         """Seal and write `records`; with durability "fsync" return when they are on the disk.
 
-        Checkpoints and rotation happen on the way. An empty sequence writes what the log itself has outstanding, at
-        `now`. `spend` gives up the reserve for them; later records are not taken before it is there again. Raises
+        Checkpoints and rotation happen on the way. An empty sequence writes the log's own outstanding records, at
+        `now`. `spend` frees the reserve for these records; later ones are refused until it is refilled. Raises
         LogFailed; the records after the first `written` are then not in the log, and may be given again.
         """
         writer = self._writer
@@ -282,10 +281,10 @@ class AuditLog:
         self._signed_at = chain.seq
         self.checkpoint_due = False
 
-    # --- rotation, and a file that somebody else touched
+    # --- rotation, and a file that another program has touched --------------------------------------------------------
 
     def _rotate(self, at: float) -> None:
-        """Give the file its rotated name and go on in a new one; if that is impossible, go on in the old one."""
+        """Give the file its rotated name and continue in a new one; if that is impossible, continue in the old one."""
         if self._sync:
             self._writer.sync()
         target = rotated_name(self.path, self._writer.first_seq)
@@ -302,7 +301,7 @@ class AuditLog:
         self._checkpoint(at)
 
     def _watch(self, at: float) -> None:
-        """See to it that the file we write is the one that others read."""
+        """Check that the file we write is the one that others read, and repair it if not."""
         first, last = self._writer.first_seq, self._writer.chain.seq
         target: Path | None = None
         try:
@@ -326,7 +325,7 @@ class AuditLog:
         self._watched_at = at
 
     def _touched(self) -> str | None:
-        """What somebody did to the file, or None."""
+        """Return the change that another program has made to the file, or None."""
         ours = os.fstat(self._writer.fd)
         try:
             there = self.path.stat()
@@ -337,7 +336,7 @@ class AuditLog:
         return None if there.st_size == self._writer.size else "changed"
 
     def _begin_file(self, aside: Path | None) -> int:
-        """Put a new, locked, empty file at the path; what is there now is renamed to `aside` first."""
+        """Put a new, locked, empty file at the path; rename the present one to `aside` first."""
         draft = self.path.with_name(self.path.name + ".next")
         fd = os.open(draft, _FLAGS | os.O_TRUNC | os.O_NOFOLLOW, _MODE)
         try:
@@ -346,7 +345,8 @@ class AuditLog:
                 self.path.rename(aside)
             try:
                 if aside is not None and self._sync:
-                    # Else a power cut might leave the second rename without the first: the file, and no name for it.
+                    # Without this a power cut could leave the second rename without the first: the file, and no name
+                    # for it.
                     sync_directory(self.path.parent)
                 draft.rename(self.path)
             except OSError:
@@ -378,7 +378,7 @@ class AuditLog:
 
 
 Durability: TypeAlias = Literal["os", "fsync", "relaxed"]
-"""What has become of a record when its receipt is answered: in the kernel, on the disk, or merely accepted."""
+"""The state of a record when its receipt is answered: in the kernel, on the disk, or merely accepted."""
 
 DURABILITIES: tuple[Durability, ...] = ("os", "fsync", "relaxed")
 
@@ -400,10 +400,10 @@ def _at_least(least: int) -> Any:
 class AuditSettings:
     """The `[audit]` table of hearth.toml, with its defaults filled in.
 
-    A file that has reached `rotate_bytes` is followed by a new one; a checkpoint follows every record whose
-    number is a multiple of `checkpoint_every`, and no record stays without one for longer than
-    `checkpoint_interval_s`. `reserve_bytes` of the disk are kept for the end of what runs when it is full. `key`
-    is the daemon's Ed25519 key; it is made when the first checkpoint is due, and its public half lies beside it as
+    A file that has reached `rotate_bytes` is followed by a new one; a checkpoint follows every record whose number is a
+    multiple of `checkpoint_every`, and no record stays without one for longer than `checkpoint_interval_s`.
+    `reserve_bytes` of the disk are kept so that running work can be logged to its end when the disk is full. `key` is
+    the daemon's Ed25519 key; it is made when the first checkpoint is due, and its public half is beside it as
     `<key>.pub`. Raises ConfigError for a value that cannot work.
     """
 

@@ -1,8 +1,8 @@
-"""One audit record as one JSON line, and the hash that stands for a step's args. Knows no file, no chain and no clock.
+"""One audit record as one JSON line, the hash of a step's args, and the hash chain. Knows no file and no clock.
 
-Everything here answers for every input. A record that could not be encoded would be a hole in the log, and an
-args hash that raised would let a caller choose which of its steps is accounted for; so what JSON or RFC 8785
-refuses has a documented form of its own instead.
+Every function here accepts every input. A record that could not be encoded would be a hole in the log, and an args hash
+that raised would let a caller choose which of its steps is accounted for. So values that JSON or RFC 8785 refuses have
+a documented form of their own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, TypeAlias
 import orjson
 
 Record: TypeAlias = Mapping[str, Any]
-"""What an actor reports: `event` and the event's own fields. The log adds `seq`, `ts` and `prev`."""
+"""An actor's report: `event` and the event's own fields. The log adds `seq`, `ts` and `prev`."""
 
 RESERVED = ("seq", "ts", "prev")
-"""The fields that the log alone may set."""
+"""The fields that only the log may set."""
 
 _SCALARS = frozenset((str, int, bool, type(None)))
 _WRITTEN = _SCALARS | {float, dict, list}
@@ -31,17 +31,18 @@ _TEXT = frozenset((str,))
 _LAST_OF_16_BITS = (0xEE, 0xEF)
 _BEYOND_16_BITS = (0xF0, 0xF1, 0xF2, 0xF3, 0xF4)
 _AS_UTF16_SORTS = bytes.maketrans(b"\xee\xef\xf0\xf1\xf2\xf3\xf4", b"\xf3\xf4\xee\xef\xf0\xf1\xf2")
-"""First bytes of UTF-8: those of U+E000 to U+FFFF go behind those of what is beyond U+FFFF."""
+"""Maps first bytes of UTF-8: U+E000 to U+FFFF sort after the characters beyond U+FFFF."""
 _MAGNITUDES = ((1e-6, 1e-5, -6), *((10.0**n, 10.0 ** (n + 1), n) for n in range(16, 21)), (1e21, math.inf, 21))
-"""Where orjson writes otherwise than ECMAScript: from, to, and the exponent that orjson gives. Wholes apart."""
+"""Ranges in which orjson writes otherwise than ECMAScript: from, to, and the exponent that orjson gives. Not for
+wholes."""
 _ORJSON_IS_KNOWN = orjson.dumps([1.5e-7, 1.5e-6, 1.5e-5, 1e15 + 0.5, 1.5e16, 1e20, 1.5e21]).replace(b"e+", b"e") == (
     b"[1.5e-7,1.5e-6,0.000015,1000000000000000.5,1.5e16,1e20,1.5e21]"
 )
-"""Whether orjson writes floats in the way that is made up for here; its releases differ by the sign of an exponent."""
+"""True if orjson writes floats in the known way; its releases differ by the sign of an exponent."""
 _DEEPEST_WRITTEN = 100
-"""Levels of nesting that orjson is given to write (decision 0096); a document from outside has no more."""
+"""Levels of nesting that orjson may write (decision 0096); a document from outside has no more."""
 _MOST_EXAMINED = 1 << 20
-"""Parts past which a value may be one that contains itself."""
+"""Parts beyond which a value may be one that contains itself."""
 _DEEPEST = 64
 _LONGEST_INT_BITS = 64
 
@@ -65,10 +66,10 @@ def digest(line: bytes) -> str:
 
 
 def encode(seq: int, ts: str, record: Record, prev: str) -> bytes:
-    """One line without its LF, its fields in the order seq, ts, event, the record's own, prev.
+    """Return one line without its LF, its fields in the order seq, ts, event, the record's own, prev.
 
-    Never raises. A value that JSON does not have is written as text, and a record that uses a reserved name
-    is put whole under `record`: both are bugs of the caller, but a log with a hole would hide them.
+    Never raises. A value that JSON does not have is written as text, and a record that uses a reserved name is put
+    whole under `record`: both are bugs of the caller, but a log with a hole would hide them.
     """
     try:
         if "seq" in record or "ts" in record or "prev" in record:
@@ -87,12 +88,12 @@ def _encode_anyway(seq: int, ts: str, record: Record, prev: str) -> bytes:
 
 
 def _text(value: object) -> str:
-    """`value` as text that UTF-8 can hold: a lone surrogate is written as its escape."""
+    """Return `value` as text that UTF-8 can hold: a lone surrogate is written as its escape."""
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _jsonable(value: Any, depth: int) -> Any:
-    """`value` with everything that JSON lacks replaced by text, and what is too deep by an ellipsis."""
+    """Return `value` with everything that JSON lacks replaced by text, and too deep levels by an ellipsis."""
     if depth > _DEEPEST:
         return "…"
     if isinstance(value, Mapping):
@@ -112,17 +113,17 @@ def args_hash(args: Any) -> str:
 
 
 def canonical(args: Any) -> bytes:
-    """The RFC 8785 form of a JSON value, extended to what RFC 8785 refuses, so that it never raises.
+    """Return the RFC 8785 form of a JSON value, extended to values that RFC 8785 refuses; never raise.
 
-    The extensions: an integer beyond ±(2^53 - 1) is its decimal digits (RFC 8785 knows doubles only, and
-    would give neighbouring addresses one hash); NaN and the infinities are `NaN`, `Infinity`, `-Infinity`; a
-    lone surrogate is its three-byte encoding; nesting has no limit. A Python object that is no JSON value
-    counts as the string `<its type>`, one that contains itself as `<circular>`, a key that is no string as
-    `<its repr>`: nothing of that comes over the wire.
+    The extensions: an integer beyond ±(2^53 - 1) is its decimal digits (RFC 8785 knows doubles only, and would give
+    neighbouring addresses one hash); NaN and the infinities are `NaN`, `Infinity`, `-Infinity`; a lone surrogate is its
+    three-byte encoding; nesting has no limit. A Python object that is no JSON value counts as the string `<its type>`,
+    one that contains itself as `<circular>`, a key that is no string as `<its repr>`: none of these comes over the
+    wire.
 
-    Time: a few microseconds for the args of a step; for a whole document, some tens of nanoseconds for each byte
-    and at most a microsecond for each value, whatever the values are. Everything that a document can hold takes the
-    first way; `_extended` is for what only a program in this process can pass.
+    Time: a few microseconds for the args of a step; for a whole document, some tens of nanoseconds for each byte and at
+    most a microsecond for each value, whatever the values are. All values of a document take the fast way; `_extended`
+    is for values that only a program in this process can pass.
     """
     seen = _examine(args)
     if seen is None:
@@ -138,16 +139,16 @@ def canonical(args: Any) -> bytes:
 
 
 class _Seen(NamedTuple):
-    """What must be looked at before orjson's sorted output is the RFC 8785 form of a value."""
+    """The parts to check before orjson's sorted output is the RFC 8785 form of a value."""
 
     floats: list[float]
-    """All of them: orjson writes some in another form."""
+    """All floats: orjson writes some in another form."""
     objects: list[dict[str, Any]]
-    """All of them, where orjson, which sorts keys by UTF-8, may not have the order of UTF-16, as RFC 8785 has it."""
+    """All objects whose keys orjson, which sorts by UTF-8, may not write in the order of UTF-16, as RFC 8785 does."""
 
 
 def _examine(args: Any) -> _Seen | None:
-    """What a value has that orjson writes otherwise than RFC 8785; None if it has what orjson cannot write at all.
+    """Return the parts that orjson writes otherwise than RFC 8785; None if orjson cannot write the value at all.
 
     A value is examined one level at a time, so that its parts cost the interpreter no step each.
     """
@@ -197,11 +198,11 @@ def _may_be_disordered(text: str) -> bool:
 
 
 def _utf16_ranks(objects: list[dict[str, Any]]) -> dict[int, list[str]]:
-    """By the id of an object, for each of its keys what it is sorted by.
+    """Return, by the id of an object, the sort key for each of its keys.
 
     That is the key's UTF-8 with those first bytes exchanged that UTF-16 has in another order, as text of one byte a
-    character, which Python compares fastest. All keys are encoded in one go: byte FF, which UTF-8 never has, is
-    between them.
+    character, which Python compares fastest. All keys are encoded at once: byte FF, which UTF-8 never has, is between
+    them.
     """
     joined = "\udcff".join(chain.from_iterable(objects)).encode("utf-8", "surrogateescape")
     ranks = iter(joined.translate(_AS_UTF16_SORTS).decode("latin-1").split("\xff"))
@@ -209,7 +210,7 @@ def _utf16_ranks(objects: list[dict[str, Any]]) -> dict[int, list[str]]:
 
 
 def _rewritten(value: Any, numbers: Mapping[float, Any], ranks: Mapping[int, list[str]]) -> Any:
-    """A copy of a value, with these forms for its floats and with its keys in this order."""
+    """Return a copy of a value, with these forms for its floats and with its keys in this order."""
     kind = type(value)
     if kind is not list and kind is not dict:
         return numbers.get(value, value) if kind is float else value
@@ -231,10 +232,10 @@ def _rewritten(value: Any, numbers: Mapping[float, Any], ranks: Mapping[int, lis
 
 
 def _ecmascript_forms(floats: list[float]) -> dict[float, Any]:
-    """For each finite float that orjson writes otherwise than ECMAScript (RFC 8785 §3.2.2.3), what it writes so.
+    """Return the ECMAScript form (RFC 8785 §3.2.2.3) of each finite float that orjson writes otherwise.
 
-    Both write the shortest digits that lead back to the float; where they differ is in how, and that goes by its
-    magnitude. So all floats of one magnitude are written by orjson at once, and their texts changed together.
+    Both write the shortest digits that lead back to the float; they differ in notation, by its magnitude. So all floats
+    of one magnitude are written by orjson at once, and their texts changed together.
     """
     ordered = sorted({*floats})
     if not _ORJSON_IS_KNOWN:
@@ -254,13 +255,13 @@ def _ecmascript_forms(floats: list[float]) -> dict[float, Any]:
 
 
 def _texts(group: list[float], exponent: int, sign: int) -> Iterator[orjson.Fragment]:
-    """What ECMAScript writes for positive floats of one magnitude, or for their negatives."""
+    """Yield the ECMAScript forms of positive floats of one magnitude, or of their negatives."""
     text = orjson.dumps(group)[1:-1].replace(b"e+", b"e")
     minus = b"" if sign > 0 else b"-"
     if exponent > 20:
         texts = text.replace(b"e", b"e+").split(b",")
     else:
-        # What is left are digits; in front of them go the zeros of a fraction, behind them those of a whole number.
+        # Only digits are left; the zeros of a fraction go before them, those of a whole number after them.
         texts = text.replace(b"e%d" % exponent, b"").replace(b".", b"").split(b",")
         minus += b"0.".ljust(1 - exponent, b"0") if exponent < 0 else b""
         texts = [digits.ljust(exponent + 1, b"0") for digits in texts] if exponent > 0 else texts
@@ -268,7 +269,7 @@ def _texts(group: list[float], exponent: int, sign: int) -> Iterator[orjson.Frag
 
 
 def _ecmascript(value: float) -> bytes:
-    """A finite float as ECMAScript writes it (RFC 8785 §3.2.2.3)."""
+    """Return a finite float as ECMAScript writes it (RFC 8785 §3.2.2.3)."""
     digits, _, power = repr(value).partition("e")
     digits = digits.removesuffix(".0")
     if not power:
@@ -284,7 +285,7 @@ def _ecmascript(value: float) -> bytes:
 
 
 class _Raw(bytes):
-    """Output that is ready, on the stack of `_extended`."""
+    """Finished output, on the stack of `_extended`."""
 
     __slots__ = ()
 
@@ -299,7 +300,7 @@ class _Leave:
 
 
 def _extended(args: Any) -> bytes:
-    """The canonical form of any value, without recursion: where the library takes a value, the same bytes."""
+    """Return the canonical form of any value, without recursion; for values that the library takes, the same bytes."""
     out: list[bytes] = []
     inside: set[int] = set()
     stack: list[Any] = [args]
@@ -322,7 +323,7 @@ def _extended(args: Any) -> bytes:
 
 
 def _object(value: Mapping[Any, Any]) -> list[Any]:
-    """The parts of an object: brackets, keys and commas as they are written, values as they come."""
+    """Return the parts of an object: brackets, keys and commas as they are written, values as they come."""
     items = [(key if isinstance(key, str) else f"<{key!r}>", item) for key, item in value.items()]
     items.sort(key=lambda pair: pair[0].encode("utf-16-be", "surrogatepass"))
     parts: list[Any] = []
@@ -361,10 +362,12 @@ def _scalar(value: Any) -> bytes:
     return _string(f"<{type(value).__qualname__}>")
 
 
-# --- The hash chain: `Chain` seals one record after the other. Owns the head and nothing else: no file, no clock
+# --- the hash chain
+# --- the hash chain ---------------------------------------------------------------------------------------------------
 #
-# Each line carries `prev`, the SHA-256 of the line before it (its exact bytes, without the LF), so that a line
-# cannot be changed, removed, inserted or moved without breaking every line that follows.
+# `Chain` seals one record after the other. It owns the head and nothing else: no file, no clock. Each line carries
+# `prev`, the SHA-256 of the line before it (its exact bytes, without the LF), so that a line cannot be changed,
+# removed, inserted or moved without breaking every line that follows.
 
 GENESIS = "sha256:" + "0" * 64
 """`prev` of the first record of all."""
@@ -374,7 +377,7 @@ Head: TypeAlias = tuple[int, str]
 
 
 class Chain:
-    """The head of a log, and the pen that writes the next line.
+    """The head of a log, and the writer of the next line.
 
     `seq` and `prev` are those of the last record sealed: (0, GENESIS) for a new log.
     """

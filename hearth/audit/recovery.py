@@ -1,8 +1,8 @@
-"""What a log's last run left behind: a torn last line, tasks that were in flight, an end without `daemon.stop`.
+"""Recovery of a log after its last run: a torn last line, tasks that were in flight, an end without `daemon.stop`.
 
-Works on files that the caller has locked. It moves bytes that are no record aside, never destroys them, and
-reads at most `WINDOW` bytes back from the end, however large the log is: of a run that is longer than this,
-tasks that have been silent for all that time are not found, and the recovery says so (`complete` is False).
+Works on files that the caller has locked. It moves bytes that are no record aside and never destroys them. It reads at
+most `WINDOW` bytes back from the end, however large the log is. In a longer run, tasks without a record in the window
+are not found, and the recovery says so (`complete` is False).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WINDOW = 128 * 1024 * 1024
-"""How far back recovery reads, in bytes, over the current file and those it was rotated from."""
+"""Bytes that recovery reads back, over the current file and those it was rotated from."""
 
 MOST_NAMED = 1000
-"""How many tasks in flight a `daemon.recover` record names."""
+"""Tasks in flight that a `daemon.recover` record names."""
 
 _LONGEST_ID = 64
 RUN_EVENTS = ("daemon.start", "daemon.stop", "daemon.recover")
-"""With one of these a run begins or ends: nothing before it can still be in flight."""
+"""Events at which a run begins or ends: no task from before can still be in flight."""
 
 _EVENT = re.compile(rb'\{"seq":[0-9]+,"ts":"[^"]*","event":"(task\.|daemon\.)')
 _START_OF_RECORD = b'{"seq":'
@@ -40,11 +40,10 @@ _START_OF_RECORD = b'{"seq":'
 class Recovery:
     """The state of a log as it was found, after repair.
 
-    `head` is where the chain goes on. `size` and `first_seq` are the current file's (None: it has no record).
-    `torn` names the file that holds what was cut off; `torn_records` counts whole records in it, which lay behind bytes
-    that never reached the disk. `in_flight` has one JSON object per task: `task_id`,
-    `session_id`, and under `steps` those that had begun and not finished. `unclean` is True if the last
-    daemon wrote no `daemon.stop`.
+    `head` is where the chain continues. `size` and `first_seq` are the current file's (None: it has no record). `torn`
+    names the file with the bytes that were cut off; `torn_records` counts whole records in it, which came after bytes
+    that never reached the disk. `in_flight` has one JSON object per task: `task_id`, `session_id`, and under `steps`
+    those that had begun and not finished. `unclean` is True if the last daemon wrote no `daemon.stop`.
     """
 
     head: Head = (0, GENESIS)
@@ -73,7 +72,7 @@ class Recovery:
         return record
 
     def notes(self) -> list[str]:
-        """The same for a person, one line each."""
+        """Return the same for a person, one line each."""
         notes = []
         if self.torn is not None:
             behind = f", {self.torn_records} records behind them among them" if self.torn_records else ""
@@ -92,12 +91,12 @@ class Recovery:
 
 
 def _named(task_id: str) -> str:
-    """An id for a note, which is one line; ours are 26 letters and digits, and a log may hold somebody else's."""
+    """Return an id for a note of one line. Our ids are 26 letters and digits; a log may hold other programs'."""
     return task_id if task_id.isalnum() and len(task_id) <= _LONGEST_ID else ascii(task_id[:_LONGEST_ID])
 
 
 def recover(path: Path, fd: int, now: float) -> Recovery:
-    """Repair the file at `path`, open for reading and writing and locked as `fd`, and tell what its last run left.
+    """Repair the file at `path`, open for reading and writing and locked as `fd`, and return the state of its last run.
 
     Blocking. Raises ConfigError if the file is no audit log, or if a torn line cannot be moved aside.
     """
@@ -108,7 +107,7 @@ def recover(path: Path, fd: int, now: float) -> Recovery:
         _require_ours(path, fd)
     if head is None:
         head = _head_of_rotated(older[-1]) if older else (0, GENESIS)
-    # After everything that may refuse: what was moved aside must be told of, and a log that is refused has no record.
+    # After everything that may refuse: a move aside must be on record, and a refused log has no record.
     torn = _move_aside(path, fd, end, size, now) if end < size else None
     unfinished = _Unfinished()
     unfinished.read(_newest_first(fd, end, older))
@@ -126,11 +125,11 @@ def recover(path: Path, fd: int, now: float) -> Recovery:
 
 
 def _sound_end(fd: int, size: int) -> tuple[int, Head | None, int]:
-    """Where the last run's records end that lie without a gap, the head they make, and how many records are behind one.
+    """Return the end of the last run's records without a gap, their head, and the number of records behind a gap.
 
-    That is the last whole record, unless a power cut left a gap: pages reach a disk in an order of its own, so that
-    there may be whole records behind bytes that never did. No head: there is no record, or none before the gap. Of
-    earlier runs nothing is looked at: what is no record there was one, and is for verification to find.
+    The end is after the last whole record, unless a power cut left a gap: a disk writes pages in any order, so there
+    may be whole records behind bytes that were never written. No head: there is no record, or none before the gap.
+    Earlier runs are not checked: their damage is for verification to find.
     """
     end, head, behind, found = 0, None, 0, 0
     for offset, line in backward(fd, size, max(0, size - WINDOW)):
@@ -147,7 +146,7 @@ def _sound_end(fd: int, size: int) -> tuple[int, Head | None, int]:
 
 
 def _require_ours(path: Path, fd: int) -> None:
-    """A file without a record is ours only if it can be a torn first line, or the zeros of a power cut."""
+    """Raise ConfigError unless a file without a record can be a torn first line, or the zeros of a power cut."""
     start = os.pread(fd, len(_START_OF_RECORD), 0)
     if not _START_OF_RECORD.startswith(start) and start.strip(b"\0"):
         raise ConfigError(f"audit log {path}: holds something else; move it away or name another file in [audit] path")
@@ -174,7 +173,7 @@ def _move_aside(path: Path, fd: int, end: int, size: int, now: float) -> Path:
 
 
 def _head_of_rotated(path: Path) -> Head:
-    """The head that the last whole record of a rotated file makes."""
+    """Return the head that the last whole record of a rotated file makes."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -189,7 +188,7 @@ def _head_of_rotated(path: Path) -> Head:
 
 
 def _newest_first(fd: int, end: int, older: Sequence[Path]) -> Iterator[bytes | None]:
-    """The lines of the current file and those before it, as far as the window goes; None when there is more."""
+    """Yield the lines of the current file and those before it, as far as the window goes; None when there is more."""
     left = WINDOW
     floor = max(0, end - left)
     for _, line in backward(fd, end, floor):
@@ -219,7 +218,7 @@ def _newest_first(fd: int, end: int, older: Sequence[Path]) -> Iterator[bytes | 
 
 @define
 class _Unfinished:
-    """Reads the last run backwards and keeps what began and did not end."""
+    """The unfinished tasks of the last run, found by reading it backwards."""
 
     unclean: bool = False
     complete: bool = True
@@ -240,7 +239,7 @@ class _Unfinished:
                 return
 
     def tasks(self) -> Iterator[Record]:
-        """The tasks in flight, the one that was silent longest first."""
+        """Yield the tasks in flight; the one without a record for the longest time first."""
         for task in reversed(self._open.values()):
             if task["task_id"] not in self._finished:
                 yield {**task, "steps": task["steps"][::-1]}
@@ -255,7 +254,8 @@ class _Unfinished:
         if not isinstance(task_id, str):
             return False
         index = record.get("step_index")
-        # A log that somebody wrote into may have anything here, also what nests deeper than Python writes out.
+        # A log that another program wrote into may have any value here, also one that nests deeper than Python can
+        # write.
         step = (task_id, index if isinstance(index, int) else None)
         if event == "task.finish":
             self._finished.add(task_id)

@@ -1,10 +1,9 @@
-"""Checking a log, and reading its ends: `verify`, `head`, `tail`. Reads only; needs no daemon and no lock.
+"""Verification of a log, and reading its ends: `verify`, `head`, `tail`. Reads only; needs no daemon and no lock.
 
-`verify` proves that every line is the one that was written: numbers without a gap, each `prev` the hash of
-the line before it, across all rotated files. What the chain cannot show is that lines are missing at its end,
-or that somebody without a key wrote a new chain: for these there are signed checkpoints. `Report.signed_to`
-says how far signatures reach, and a checkpoint that was noted elsewhere (`known=`) shows whether the log
-still contains it.
+`verify` proves that every line is the one that was written: numbers without a gap, each `prev` the hash of the line
+before it, across all rotated files. The chain cannot show that lines are missing at its end, or that an attacker
+without the key wrote a new chain: for these there are signed checkpoints. `Report.signed_to` says how far signatures
+reach, and a checkpoint that was noted elsewhere (`known=`) shows whether the log still contains it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 
 
 class Bad(NamedTuple):
-    """The first thing that is wrong: the file, the line in it (1 is the first; 0: the file itself), and why."""
+    """The first fault: the file, the line in it (1 is the first; 0: the file itself), and the reason."""
 
     file: Path
     line: int
@@ -41,11 +40,10 @@ class Bad(NamedTuple):
 
 @frozen
 class Report:
-    """What `verify` found. After the first bad record nothing is looked at, so the numbers are those up to there.
+    """The result of `verify`. Nothing after the first bad record is read, so the numbers are those up to there.
 
-    `first_seq` is 1 unless older files are no longer there. `signed_to` is the seq that the last checkpoint
-    with a good signature vouches for, 0 if there is none or no public key was given: records after it are
-    chained only.
+    `first_seq` is 1 unless older files are no longer there. `signed_to` is the seq that the last checkpoint with a good
+    signature covers, 0 if there is none or no public key was given: records after it are chained only.
     """
 
     records: int
@@ -58,9 +56,9 @@ class Report:
     unsigned: int = 0
     """Records at the end that no checkpoint follows: chained only, so that cutting them off would not show."""
     lost: Mapping[str, int] = field(factory=dict)
-    """Records that by the log's own account never came to it, because it could not be written: by class."""
+    """Records that by the log's own account were lost because it could not be written: by class."""
     uncounted: int = 0
-    """How often a run ended while the log's disk was full and could not say how many records were lost."""
+    """Count of runs that ended while the log's disk was full and could not say how many records were lost."""
 
     @property
     def ok(self) -> bool:
@@ -87,14 +85,14 @@ def verify(
 
 
 def head(path: PathLike) -> Head | None:
-    """The seq and hash of the last whole record of the log at `path`, or None if it has none. Raises OSError."""
+    """Return the seq and hash of the last whole record of the log at `path`, or None if it has none. Raises OSError."""
     for line, record in _newest_first(path):
         return head_of(line, record)
     return None
 
 
 def tail(path: PathLike, count: int) -> list[Record]:
-    """The last `count` whole records of the log at `path`, oldest first. Raises OSError."""
+    """Return the last `count` whole records of the log at `path`, oldest first. Raises OSError."""
     records: list[Record] = []
     for _, record in _newest_first(path):
         if len(records) >= count:
@@ -118,7 +116,7 @@ def _newest_first(path: PathLike) -> Iterator[tuple[bytes, Record]]:
 
 
 def _inputs(paths: PathLike | Iterable[PathLike]) -> Iterator[tuple[Path, Iterable[bytes] | OSError]]:
-    """Every file of the logs named, oldest first and once, with its lines."""
+    """Yield every file of the logs named, oldest first and once, with its lines."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     seen: set[tuple[int, int]] = set()
     for path in given:
@@ -128,10 +126,10 @@ def _inputs(paths: PathLike | Iterable[PathLike]) -> Iterator[tuple[Path, Iterab
 
 
 def _log(base: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, Iterable[bytes] | OSError]]:
-    """The files of one log.
+    """Yield the files of one log.
 
-    The current file is opened before the directory is read: if it is rotated meanwhile, what is open here is
-    still the newest file of one consistent log, whatever its name is by then.
+    The current file is opened before the directory is read: if it is rotated in between, the open file is still the
+    newest file of one consistent log, whatever its name is by then.
     """
     with contextlib.ExitStack() as stack:
         current: IO[bytes] | OSError
@@ -158,7 +156,7 @@ def _log(base: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, Iterabl
 
 
 def _is_seen(file: IO[bytes], seen: set[tuple[int, int]]) -> bool:
-    """Whether this very file was given before; remembers it."""
+    """Return True if this very file was given before, and remember it."""
     status = os.fstat(file.fileno())
     identity = (status.st_dev, status.st_ino)
     known = identity in seen
@@ -167,7 +165,7 @@ def _is_seen(file: IO[bytes], seen: set[tuple[int, int]]) -> bool:
 
 
 def _shown(value: object) -> str:
-    """What a record claims, for a reason: one short line, whatever it is."""
+    """Return a record's claim for a reason: one short line, whatever it is."""
     try:
         text = repr(value)
     except RecursionError:  # orjson reads more levels than Python writes out
@@ -176,7 +174,7 @@ def _shown(value: object) -> str:
 
 
 def _plain(value: object) -> str:
-    """The same for a hash or a key's name: without quotes, where it looks like one."""
+    """Return the same for a hash or a key's name: without quotes, where it looks like one."""
     return value if isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_SHOWN else _shown(value)
 
 
@@ -200,7 +198,7 @@ class _ChainCheck:
     lost: Counter[str] = field(factory=Counter)
     uncounted: int = 0
     full: bool = False
-    """Whether the disk was full, by the record read last that says something of it."""
+    """True if the disk was full, by the newest record that mentions it."""
     line: int = 0
     files: list[Path] = field(factory=list)
 
@@ -223,7 +221,7 @@ class _ChainCheck:
         return self._report(self._end())
 
     def _take(self, line: bytes) -> str | None:
-        """Take one line; the reason if it is bad."""
+        """Check one line; return the reason if it is bad."""
         if not line.endswith(b"\n"):
             return "torn: the last line has no line feed"
         try:
@@ -250,7 +248,7 @@ class _ChainCheck:
         return None
 
     def _note(self, record: dict[str, Any]) -> None:
-        """Take down what a record says of a log that could not be written."""
+        """Note a record's account of a log that could not be written."""
         event, lost = record["event"], record.get("lost")
         if event == "daemon.start":
             self.uncounted += self.full

@@ -1,13 +1,12 @@
 """The file that is being written, as a position on a chain: `Writer` appends lines, whole or not at all.
 
-After every call the file ends in a whole record, or the writer knows that it does not and cuts it before the
-next write. A write that failed half way leaves the lines it finished; a sync that failed leaves those of the
-last sync that did not, since nobody can tell which pages reached the disk. The chain's head always follows,
-so that nothing is written twice.
+After every call the file ends in a whole record, or the writer knows that it does not and cuts it before the next
+write. A write that failed half way leaves the lines it finished. A failed sync leaves the lines of the last successful
+one, since it is unknown which pages reached the disk. The chain's head always follows, so that nothing is written
+twice.
 
-The system calls by which the log reaches the disk.
-
-`Disk` is the seam where a test makes the disk full, slow or broken. It does not know what the bytes mean.
+`Disk` has the system calls by which the log reaches the disk. It does not know what the bytes mean. Tests replace it to
+make the disk full, slow or broken.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 class Disk:
-    """The real calls, without a detour: their contracts are those of write(2), fdatasync(2) and ftruncate(2)."""
+    """The real calls: their contracts are those of write(2), fdatasync(2) and ftruncate(2)."""
 
     write = staticmethod(os.write)
     sync = staticmethod(os.fdatasync)
     truncate = staticmethod(os.ftruncate)
 
     def allocate(self, path: Path, size: int, /) -> None:
-        """Have `size` bytes of room in a file of one's own, which may be there; if not all can be had, there is none.
+        """Allocate `size` bytes of disk to a file of the log's own, which may exist. Allocate all or nothing.
 
-        At least as much stays free for everybody else. Raises OSError.
+        At least as much stays free for other programs. Raises OSError.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(path, flags, 0o600)
@@ -57,12 +56,12 @@ class Disk:
             os.close(fd)
 
     def free(self, path: Path, /) -> None:
-        """Give the room of such a file up, if it is there. Raises OSError."""
+        """Free the room of such a file, if it exists. Raises OSError."""
         path.unlink(missing_ok=True)
 
 
 def _take_room(fd: int, size: int) -> None:
-    """Take `size` bytes of the disk for a file: by fallocate(2), or by writing zeros where there is no such thing."""
+    """Allocate `size` bytes of the disk to a file: by fallocate(2), or by writing zeros where that is missing."""
     try:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:
@@ -75,7 +74,7 @@ def _take_room(fd: int, size: int) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Bring the names in a directory to the disk. Raises OSError."""
+    """Sync the names in a directory to the disk. Raises OSError."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
@@ -84,10 +83,10 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_names(path: Path, existed: Path) -> None:
-    """Bring a file's name to the disk, and those of the directories on the way to it, up to the one that `existed`.
+    """Sync a file's name to the disk, and those of the directories on the way to it, up to the one that `existed`.
 
-    That of the directory that it lies in is always among them: it may be an earlier life's, which did not come so far.
-    Raises OSError; what we may not look into is not ours to sync.
+    The file's own directory is always among them: an earlier process may have made it and died before the sync. Raises
+    OSError; a directory that we may not open is not ours to sync.
     """
     sync_directory(path.parent)
     for directory in path.parent.parents:
@@ -98,9 +97,9 @@ def sync_names(path: Path, existed: Path) -> None:
 
 
 class LogFailed(HearthError):
-    """Not all records could be written. The first `written` of them are; the log holds none of the others.
+    """The error for records that were not all written. The first `written` are in the log; none of the others is.
 
-    `full` is True if that was for want of room.
+    `full` is True if the disk was full.
     """
 
     def __init__(self, reason: str, written: int = 0, *, full: bool = False) -> None:
@@ -130,11 +129,11 @@ class Writer:
         self._synced = (0, self._written)
         self._unsynced = 0
         self._ragged = ""
-        """Why a record that was written in part could not be cut off, as long as that is so."""
+        """The reason why a partly written record could not be cut off, until it can be."""
         self._new_name = False
 
     def adopt(self, fd: int, size: int, head: Head, first_seq: int | None = None) -> None:
-        """Go on at the end of `fd`, a file of `size` bytes in whole records whose last one is `head`."""
+        """Continue at the end of `fd`, a file of `size` bytes in whole records whose last one is `head`."""
         self.fd, self.size = fd, size
         self.chain.seq, self.chain.prev = self._written = head
         self._synced = (size, head)
@@ -182,7 +181,7 @@ class Writer:
         lines.clear()
 
     def sync(self) -> None:
-        """Bring everything to the disk, the file's name included. Raises LogFailed."""
+        """Sync everything to the disk, the file's name included. Raises LogFailed."""
         try:
             self._disk.sync(self.fd)
             if self._new_name:
@@ -196,16 +195,16 @@ class Writer:
         self._synced = (self.size, self._written)
 
     def restore(self) -> None:
-        """Forget lines that were sealed and not written: for an interruption (Ctrl-C, a bug) between the two."""
+        """Drop lines that were sealed and not written: for an interruption (Ctrl-C, a bug) between the two."""
         self.chain.seq, self.chain.prev = self._written
         self._cut()
 
     def failed(self, error: OSError) -> LogFailed:
-        """The exception to raise for a system call that failed."""
+        """Return the exception for a system call that failed."""
         return LogFailed(f"audit log {self.path}: {error.strerror}", full=error.errno in (errno.ENOSPC, errno.EDQUOT))
 
     def _keep_whole(self, lines: Sequence[bytes], written: int) -> None:
-        """After a write that ended early: keep the lines it finished, cut off the rest."""
+        """Repair the file after a write that ended early: keep the lines it finished, cut off the rest."""
         for line in lines:
             if written < len(line):
                 break
@@ -217,7 +216,7 @@ class Writer:
         self._cut()
 
     def _roll_back(self) -> None:
-        """Return to what is known to be on the disk; without `sync` nothing was promised, and nothing is taken back."""
+        """Return to the state that is known to be on the disk; without `sync` nothing was promised, so do nothing."""
         if self._must_sync:
             self.size, self._written = self._synced
             self.chain.seq, self.chain.prev = self._written
