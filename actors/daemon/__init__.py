@@ -1,13 +1,14 @@
-"""hearthd: the composition root. The nursery tree, signals, readiness; nothing else (design §3, §9).
+"""hearthd, the daemon: its command line, its nursery tree, and its start and end.
 
     runtime (journal, buses, sessions)
-      desk (whole jobs, and the job store)
+      job server (jobs, and the job store)
         connections (one task each)
           listeners, signals
 
-On SIGTERM or SIGINT the listeners stop, jobs and sessions end, transactions in flight finish, outputs go to their safe
-state, clients get what is due to them, the journal is flushed, and the process exits 0. A second signal stops waiting.
-On SIGHUP certificates are read again.
+Components start top to bottom and stop bottom to top. On SIGTERM or SIGINT the listeners stop, jobs and sessions end,
+transactions in flight finish, outputs go to their safe state, clients get the answers and events that are due, the
+journal is flushed, and the process exits 0. A second signal ends the wait for transactions. On SIGHUP certificates are
+read again.
 """
 
 from __future__ import annotations
@@ -66,51 +67,57 @@ if TYPE_CHECKING:
 log = logging.getLogger("hearth.daemon")
 
 OWN_DESCRIPTORS = 64
-"""Descriptors that the daemon itself may need: devices, roots of the path guard, the audit log, Trio's own."""
+"""Descriptors that the daemon itself may need: devices, roots of the path guard, the audit log, Trio's."""
 DAY = 86_400.0
 FLUSH_PATIENCE = 1.0
-"""Seconds that connections get, once all sessions have ended, to take what is due to them."""
+"""Seconds that connections have, after all sessions have ended, to send what is due."""
 
 
 class Daemon:
-    """One hearthd over its listeners, the first of which is the Unix socket."""
+    """One hearthd with its listeners, the first of which is the Unix socket."""
 
     def __init__(
-        self, config: Config, parts: RuntimeParts, *, signals: Signals, voice: NonBlockingLogHandler, notifier: Notifier
+        self,
+        config: Config,
+        parts: RuntimeParts,
+        *,
+        signals: Signals,
+        log_handler: NonBlockingLogHandler,
+        notifier: Notifier,
     ) -> None:
         self._config = config
         self._signals = signals
-        self._voice = voice
+        self._log_handler = log_handler
         self._notifier = notifier
         self._parts = parts
         self._runtime: Runtime | None = None
         self._connections: set[Connection] = set()
 
     def refused(self, carrier: str, peer: str, reason: str) -> None:
-        """Told by listeners of a peer that could not prove who it is; see Runtime."""
+        """Record that a peer failed to authenticate; the listeners call it. See Runtime."""
         if self._runtime is not None:
             self._runtime.refused(carrier, peer, reason)
 
     def confined(self, report: SandboxReport) -> None:
-        """Told, before `run`, what this process is confined to: health and the audit log have it."""
+        """Note, before `run`, the sandbox report, which health and the audit log contain."""
         self._parts = evolve(self._parts, sandbox=report.to_json())
 
     def runtime(self) -> Runtime:
-        """What listeners serve that serve more than sessions; there is none before `run`."""
+        """Return the runtime, for listeners that serve more than sessions; called only while `run` runs."""
         assert self._runtime is not None
         return self._runtime
 
-    async def run(self, listeners: Sequence[Listener], path: Path, books: JobStorage | None) -> None:
-        """Serve until a signal asks to end; whole jobs too, where there are books for them."""
+    async def run(self, listeners: Sequence[Listener], path: Path, storage: JobStorage | None) -> None:
+        """Serve until a signal asks to end; whole jobs too, where there are storage for them."""
         limiter = ConnectionLimiter(self._config.limits.max_connections)
-        # Not before: it takes over what the last run's records say, which have to be open.
+        # Only now: it reads the driven outputs of the last run, whose file must be open.
         self._runtime = Runtime(self._parts)
         self._runtime.listeners = [listener.address for listener in listeners]
         self._runtime.serves_mcp = serves_mcp(self._config)
         async with (
             self._runtime.serve() as runtime,
             watched(os.environ, self._notifier, runtime.parts.journal.answer),
-            open_job_server(books, runtime, job_sessions(runtime)) as job_server,
+            open_job_server(storage, runtime, job_sessions(runtime)) as job_server,
             trio.open_nursery() as connections,
         ):
             async with trio.open_nursery() as accepting:
@@ -162,7 +169,7 @@ class Daemon:
             self._connections.discard(connection)
 
     def _reload(self, listeners: Sequence[Listener]) -> None:
-        """Read certificates again; what cannot be read leaves the listener with what it had."""
+        """Read certificates again; a listener whose files cannot be read keeps its certificates."""
         self._notifier.tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         failed = False
         for listener in listeners:
@@ -177,7 +184,7 @@ class Daemon:
         self._notifier.tell("READY=1")
 
     async def _remind(self, listeners: Sequence[Listener]) -> None:
-        """Tell once a day what is about to expire: this runs for longer than certificates last."""
+        """Log once a day the certificates that are about to expire."""
         while True:
             _warn(listeners)
             await trio.sleep(DAY)
@@ -187,22 +194,22 @@ class Daemon:
         runtime.stop_waiting()
 
     async def _warm_up(self) -> None:
-        """Import what explains refusals.
+        """Import the library that explains invalid args, in a thread.
 
-        It takes up to a second on a small board: else everybody would wait for it when somebody's argument is wrong.
+        It takes up to a second on a small board: otherwise all clients would wait for the first invalid argument.
         """
         await trio.to_thread.run_sync(import_module, "jsonschema", abandon_on_cancel=True)
 
     def _announce(self, path: Path, elsewhere: Sequence[str]) -> None:
-        # What exists now lives as long as the process: keep the collector from walking it, and let it look at young
-        # objects less often, since actors free what they drop by reference counting. It must look at older ones all the
-        # same: a library's connection is a cycle, and one that lived through a look is freed by nothing else.
+        # The objects that exist now live as long as the process: exclude them from garbage collection. Collect young
+        # objects less often, since actors free theirs by reference counting. Older generations must still be collected:
+        # a library's connection is a cycle, and once it has survived a collection only a later one frees it.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 5, 5)
         for address in elsewhere:
-            self._voice.say(f"hearthd: listening on {address}")
-        self._voice.say(f"hearthd: ready on {path}")
+            self._log_handler.say(f"hearthd: listening on {address}")
+        self._log_handler.say(f"hearthd: ready on {path}")
         self._notifier.tell(f"READY=1\nSTATUS=ready on {path}")
 
 
@@ -213,11 +220,11 @@ def _warn(listeners: Sequence[Listener]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The `hearthd` command. Exits 0 after a signal, 2 when the configuration cannot be used."""
+    """Run the `hearthd` command. Exits 0 after a signal, 2 when the configuration cannot be used."""
     keep_standard_descriptors()
     options = options_parser().parse_args(argv)
-    voice = NonBlockingLogHandler()
-    logging.basicConfig(level=logging.INFO, format="hearthd: %(levelname)s: %(message)s", handlers=[voice])
+    log_handler = NonBlockingLogHandler()
+    logging.basicConfig(level=logging.INFO, format="hearthd: %(levelname)s: %(message)s", handlers=[log_handler])
     try:
         config = load_config(options.config)
         if options.board is not None:
@@ -230,17 +237,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.check:
             _check(config, options.config)
             return
-        _serve(config, options.config, voice, no_sandbox=options.no_sandbox)
+        _serve(config, options.config, log_handler, no_sandbox=options.no_sandbox)
     except ConfigError as error:
         for line in str(error).splitlines():
-            voice.say(f"hearthd: {line}")
+            log_handler.say(f"hearthd: {line}")
         raise SystemExit(2) from None
     finally:
-        voice.end()
+        log_handler.end()
 
 
 def options_parser() -> argparse.ArgumentParser:
-    """The command line of `hearthd`."""
+    """Return the parser of the command line of `hearthd`."""
     parser = argparse.ArgumentParser(
         "hearthd",
         description="The hearth daemon: hardware for agents, safe and audited.",
@@ -262,7 +269,7 @@ def options_parser() -> argparse.ArgumentParser:
 
 
 def _check(config: Config, file: Path | None) -> None:
-    """Everything that can be checked without touching a device, an address or the running daemon."""
+    """Check everything that needs no device, no address and no running daemon. Raises ConfigError."""
     socket = config.server.socket or default_socket(os.environ, os.geteuid())
     policy = default_policy(os.geteuid(), unix.group_id(config.server.socket_group))
     parts = build_parts(config, default_policy=policy, config_file=file, socket=socket)
@@ -276,9 +283,9 @@ def _check(config: Config, file: Path | None) -> None:
         for warning in certificates.warnings():
             sys.stdout.write(f"hearthd: warning: {warning}\n")
     serves_mcp(config)
-    doors = [section for section in (config.websocket, config.http) if section.listen is not None]
-    takes_certificates = config.tls.listen is not None or any(door.client_ca is not None for door in doors)
-    idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(doors))
+    sections = [section for section in (config.websocket, config.http) if section.listen is not None]
+    takes_certificates = config.tls.listen is not None or any(section.client_ca is not None for section in sections)
+    idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections))
     jobs = idle_job_rules(parts.policy, parts.capabilities) if config.hcp.serve else []
     for warning in [*unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
@@ -296,7 +303,7 @@ def _check(config: Config, file: Path | None) -> None:
 
 
 def _allow_descriptors(connections: int) -> None:
-    """Ask for as many descriptors as the configuration's connections need: 1,024 is what a shell or systemd grants."""
+    """Raise the limit of descriptors to the number that the connections need: a shell or systemd grants 1,024."""
     wanted = connections + RESERVED + OWN_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -309,7 +316,7 @@ def _allow_descriptors(connections: int) -> None:
             )  # fmt: skip
 
 
-def _serve(config: Config, file: Path | None, voice: NonBlockingLogHandler, *, no_sandbox: bool) -> None:
+def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler, *, no_sandbox: bool) -> None:
     signals = Signals()
     _allow_descriptors(config.limits.max_connections)
     path = config.server.socket or default_socket(os.environ, os.geteuid())
@@ -327,22 +334,22 @@ def _serve(config: Config, file: Path | None, voice: NonBlockingLogHandler, *, n
     try:
         policy = default_policy(uid, unix.socket_gid(path))
         parts = build_parts(config, default_policy=policy, config_file=file, socket=path)
-        daemon = Daemon(config, parts, signals=signals, voice=voice, notifier=notifier)
+        daemon = Daemon(config, parts, signals=signals, log_handler=log_handler, notifier=notifier)
         listeners = open_listeners(config, parts.policy, listening, path, daemon.refused, daemon.runtime)
         # Addresses are bound and devices known: from here on nothing is opened that the plan does not name.
         own = places_of(parts, path if bound is not None else None)
         daemon.confined(confine_daemon(config, parts, own, made, no_sandbox=no_sandbox, notifier=notifier.fileno()))
-        voice.start()
+        log_handler.start()
         if config.hcp.capabilities:
-            # Loaded by now; those that come with hearth are loaded when the first job asks.
+            # These are loaded by now; shipped capabilities are loaded with the first job.
             for note in parts.capabilities.notes:
                 log.info("%s", note)
         notes = parts.open_records()
-        books = open_job_storage(parts)
-        for note in notes if books is None else (*notes, *books.notes):
+        storage = open_job_storage(parts)
+        for note in notes if storage is None else (*notes, *storage.notes):
             log.warning("%s", note)
         signals.started()
-        trio.run(daemon.run, listeners, path, books)
+        trio.run(daemon.run, listeners, path, storage)
     finally:
         signals.over()
         listening.close()

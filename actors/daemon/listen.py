@@ -1,7 +1,7 @@
-"""From a configuration to open listeners: the one place that knows which section makes which.
+"""Opens the listeners of a configuration; only this module knows which section makes which listener.
 
 All are opened before the first peer is served, so that a daemon which cannot have one of its addresses does not start.
-A carrier that is not configured is not imported either.
+A carrier that is not configured is not imported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def read_certificates(config: Config) -> dict[str, Certificates]:
-    """The certificates of each section that has some. Reads files, binds nothing. Raises ConfigError."""
+    """Return the certificates of each section that has some. Reads files, binds nothing. Raises ConfigError."""
     found: dict[str, Certificates] = {}
     tls, websocket, http = config.tls, config.websocket, config.http
     if tls.listen is None and websocket.listen is None and http.listen is None:
@@ -51,7 +51,7 @@ def read_certificates(config: Config) -> dict[str, Certificates]:
 
 
 def serves_mcp(config: Config) -> bool:
-    """Whether [http] serves /mcp. Raises ConfigError for what is configured and not installed."""
+    """Return True if [http] serves /mcp. Raises ConfigError if a configured extra is not installed."""
     section = config.http
     if section.listen is None:
         return False
@@ -71,9 +71,10 @@ def open_listeners(
     report: Report,
     runtime: Callable[[], Runtime] | None = None,
 ) -> list[Listener]:
-    """The Unix socket, which is open already, and what else is configured. Raises ConfigError, and none stays open.
+    """Open the configured listeners; return them after the Unix socket, which is open already.
 
-    `runtime` gives the runtime once there is one, to the listeners that serve more than sessions.
+    `runtime` returns the runtime, once there is one, for listeners that serve more than sessions. Raises ConfigError;
+    no listener is left open then.
     """
     listeners: list[Listener] = [unix.UnixListener(socket_, path, send_timeout=config.limits.send_timeout_s)]
     try:
@@ -84,7 +85,7 @@ def open_listeners(
             tokens = token_digests(policy)
             listeners.append(_websocket(config, tokens, certificates.get("websocket"), config.websocket.listen, report))
         if config.http.listen is not None:
-            assert runtime is not None, "who configures [http] has a runtime"
+            assert runtime is not None, "[http] needs a runtime"
             listeners.append(_http(config, certificates.get("http"), config.http.listen, report, runtime))
     except BaseException:
         for listener in listeners:
@@ -98,11 +99,11 @@ def _tls(config: Config, certificates: Certificates, listen: Endpoint, report: R
     from hearth.actors.listeners.tls import TlsHandshake
 
     limits = config.limits
-    greeter = TlsHandshake(
+    handshaker = TlsHandshake(
         certificates, handshake_timeout=limits.handshake_timeout_s, send_timeout=limits.send_timeout_s
     )
     listening = bind("tls", listen)
-    return TcpListener(listening, greeter, certificates, send_timeout=limits.send_timeout_s, report=report)
+    return TcpListener(listening, handshaker, certificates, send_timeout=limits.send_timeout_s, report=report)
 
 
 def _websocket(
@@ -117,7 +118,7 @@ def _websocket(
     from hearth.policy.principal import Tokens
 
     section, limits = config.websocket, config.limits
-    greeter = WebSocketHandshake(
+    handshaker = WebSocketHandshake(
         certificates=certificates,
         origins=frozenset(section.origins),
         tokens=Tokens(tokens),
@@ -129,7 +130,7 @@ def _websocket(
         behind_proxy=section.plaintext,
     )
     listening = bind("websocket", listen)
-    return TcpListener(listening, greeter, certificates, send_timeout=limits.send_timeout_s, report=report)
+    return TcpListener(listening, handshaker, certificates, send_timeout=limits.send_timeout_s, report=report)
 
 
 def _http(
@@ -147,7 +148,7 @@ def _http(
     from hearth.actors.bridges.http.listener import HttpListener
 
     if with_mcp:
-        # Before anybody is told that the daemon is ready: it takes most of a second.
+        # Import it before the daemon is ready: it takes most of a second.
         import_module("hearth.actors.bridges.mcp.http")
 
     def open_app() -> AbstractAsyncContextManager[ASGIApp]:

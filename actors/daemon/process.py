@@ -1,14 +1,14 @@
-"""What signals ask of the daemon, from its first moment to its last.
+"""The daemon as a process: its messages on stderr, its signals, and its service manager.
 
-SIGTERM and SIGINT ask it to end: before the event loop runs at once, for nothing has begun; while it runs by being
-waited for; afterwards by nothing, because it is over and the exit status says how. SIGHUP asks it to read its
-certificates again, unless the terminal that it was started from has gone: then it asks it to end as the others do,
-since somebody who closes a terminal must not leave outputs driven. A SIGHUP that was ignored at the start (nohup)
-stays ignored. It decides nothing else about how the daemon ends.
+Signals. SIGTERM and SIGINT ask the daemon to end. Before the event loop runs, the process exits at once, because
+nothing has begun. While the loop runs, `Signals.next` returns them. After the end they are ignored. SIGHUP asks it to
+read its certificates again. If the terminal from which it was started has gone, SIGHUP asks it to end as the others do,
+because closing a terminal must not leave outputs driven. A SIGHUP that was ignored at the start (nohup) stays ignored.
 
-What a service manager wants of a daemon: readiness (sd_notify) and sockets it opened for us (socket activation).
+Service manager. Readiness (sd_notify(3)), signs of life (sd_watchdog_enabled(3)) and socket activation
+(sd_listen_fds(3)), over environment variables and a datagram socket.
 
-Both are a few lines over environment variables and a datagram, defined by sd_notify(3) and sd_listen_fds(3).
+This module does not decide how the daemon ends.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
     from types import FrameType
 
-# --- voice ------------------------------------------------------------------------------------------------------------
-# What the daemon says on stderr, written by a thread of its own.
-#
-# A terminal that is stopped, a pipe that nobody reads or a logging service that hangs takes what is written to it when
-# it likes, and until then holds up whoever writes. Here that is a thread which does nothing else; lines that find the
-# queue full are dropped and counted. It decides nothing about what is said.
+# --- the log handler --------------------------------------------------------------------------------------------------
 
 STDERR: Final = 2
 MOST_LINES: Final = 1000
 """Messages that may wait to be written."""
 PATIENCE: Final = 1.0
-"""Seconds that the end of the process waits for what has been said to be written."""
+"""Seconds that the end of the process waits until all messages are written."""
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class NonBlockingLogHandler(logging.Handler):
-    """A logging handler that never waits; `say` takes a line as it is. What is said before `start` waits until then."""
+    """A logging handler that never waits: a thread of its own writes the lines.
+
+    A stopped terminal, a pipe that is not read or a logging service that hangs blocks the writer, which here is a
+    thread that does nothing else. Lines that find the queue full are dropped and counted. Lines that come before
+    `start` wait until then.
+    """
 
     def __init__(self, descriptor: int = STDERR) -> None:
         super().__init__()
@@ -60,18 +60,21 @@ class NonBlockingLogHandler(logging.Handler):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread; not before the process is confined, or the thread would not be. Idempotent."""
+        """Start the thread; call it after the process is confined, or the thread would not be confined. Idempotent."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write, name="hearth-voice", daemon=True)
+            self._thread = threading.Thread(target=self._write, name="hearth-log", daemon=True)
             self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler. What a client had a hand in may try to look like another message, or paint screens."""
+        """Queue a record, with control characters escaped: a client must not forge a line or control a screen.
+
+        See logging.Handler.
+        """
         record.msg, record.args = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage()), None
         self.say(self.format(record))
 
     def say(self, text: str) -> None:
-        """Write a line, soon."""
+        """Queue a line as it is; never waits."""
         if self._dropped:
             text = f"({self._dropped} messages were dropped here: nobody took them)\n{text}"
         try:
@@ -82,7 +85,7 @@ class NonBlockingLogHandler(logging.Handler):
             self._dropped = 0
 
     def end(self) -> None:
-        """Wait a little until all is written."""
+        """Wait until all lines are written, for at most `PATIENCE` seconds."""
         self.start()
         with suppress(Full):
             self._lines.put_nowait(None)
@@ -96,15 +99,15 @@ class NonBlockingLogHandler(logging.Handler):
                 try:
                     rest = rest[os.write(self._descriptor, rest) :]
                 except BlockingIOError:
-                    # Somebody has made the open file non-blocking, which all who share it then are subject to.
+                    # Another process that shares the open file has made it non-blocking.
                     os.set_blocking(self._descriptor, True)
                 except OSError:
-                    # Nobody is there any more. The next line is tried again: a terminal may come back.
+                    # The reader has gone. Try again with the next line: a terminal may come back.
                     break
 
 
 def keep_standard_descriptors() -> None:
-    """Open what is closed of stdin, stdout and stderr, so that no device or log gets the number that messages go to."""
+    """Open those of stdin, stdout and stderr that are closed, so that no device or log gets the number of stderr."""
     for descriptor in range(STDERR + 1):
         try:
             os.fstat(descriptor)
@@ -115,11 +118,11 @@ def keep_standard_descriptors() -> None:
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 RELOAD = "reload"
-"""What `next` returns for a signal that asks for certificates to be read again."""
+"""The value that `next` returns for a signal that asks for certificates to be read again."""
 
 
 class Signals:
-    """The signals of this process, taken over for good; made in the main thread."""
+    """The handler of SIGTERM, SIGINT and SIGHUP until the process ends; make it in the main thread."""
 
     def __init__(self) -> None:
         self._arrived: deque[str] = deque()
@@ -149,11 +152,11 @@ class Signals:
         self._changed.set()
 
     def started(self) -> None:
-        """The event loop is about to run: from now on signals are kept for `next`."""
+        """Keep signals for `next` from now on, because the event loop is about to run."""
         self._starting = False
 
     async def next(self) -> str:
-        """Wait for a signal and return its name, or RELOAD; those that came meanwhile come first."""
+        """Wait for a signal and return its name, or RELOAD; signals that have come already are returned first."""
         self._token = trio.lowlevel.current_trio_token()
         while not self._arrived:
             self._changed = trio.Event()
@@ -168,12 +171,12 @@ class Signals:
         return name
 
     def over(self) -> None:
-        """The daemon has ended: signals no longer mean anything."""
+        """Ignore signals from now on, because the daemon has ended."""
         self._over = True
 
 
 def _has_terminal() -> bool:
-    """Whether this process has a controlling terminal at this moment."""
+    """Return True if this process has a controlling terminal now."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK))
     except OSError:
@@ -181,22 +184,19 @@ def _has_terminal() -> bool:
     return True
 
 
-# --- watchdog ---------------------------------------------------------------------------------------------------------
-# Tells the service manager that the daemon is alive, for as long as it is (systemd's WatchdogSec=).
-#
-# By sd_watchdog_enabled(3). It owns when a sign of life is due and what it stands for: this task ran, so the event loop
-# turns, and the journal's actor answered, so records are still taken. It refuses to vouch for anything else: a wedged
-# bus or a full disk is told by health, and starting the daemon anew would mend neither.
+# --- the watchdog (systemd's WatchdogSec=) ----------------------------------------------------------------------------
+# A sign of life means: this task ran, so the event loop runs; and the journal answered, so records are still taken.
+# A wedged bus or a full disk does not stop it: health reports those, and a restart would repair neither.
 
 ALIVE: Final = "WATCHDOG=1"
 SHARE: Final = 3
-"""Signs of life in one of the manager's periods: one that comes late is not the last."""
+"""Signs of life in one period of the manager: one that comes late does no harm."""
 
 log = logging.getLogger("hearth.watchdog")
 
 
 def period(environ: Mapping[str, str], pid: int) -> float | None:
-    """Seconds within which the service manager wants a sign of life of this process, or None if it wants none."""
+    """Return the seconds within which the service manager expects a sign of life of this process, or None."""
     text = environ.get("WATCHDOG_USEC", "")
     if environ.get("WATCHDOG_PID", str(pid)) != str(pid) or not environ.get("NOTIFY_SOCKET"):
         return None
@@ -208,30 +208,30 @@ def period(environ: Mapping[str, str], pid: int) -> float | None:
 async def watched(
     environ: Mapping[str, str], notifier: Notifier, answers: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[None]:
-    """While the body runs, tell the service manager so each time that `answers` returns, if it wants to be told."""
+    """While the body runs, send the service manager, if it asks, a sign of life each time that `answers` returns."""
     seconds = period(environ, os.getpid())
     if seconds is None:
         yield
         return
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell, notifier, seconds, answers)
+        nursery.start_soon(_send_signs_of_life, notifier, seconds, answers)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _tell(notifier: Notifier, seconds: float, answers: Callable[[], Awaitable[None]]) -> None:
+async def _send_signs_of_life(notifier: Notifier, seconds: float, answers: Callable[[], Awaitable[None]]) -> None:
     while True:
         with trio.move_on_after(seconds) as waiting:
             await answers()
         if waiting.cancelled_caught:
             log.error("the journal has not answered for %g s, so the service manager gets no sign of life", seconds)
             continue
-        # One that does not receive it must not hold the event loop, and gets the next one.
+        # A manager that does not receive it must not hold the event loop; it gets the next one.
         notifier.tell(ALIVE, patience=0)
         await trio.sleep(seconds / SHARE)
 
 
-# --- service ----------------------------------------------------------------------------------------------------------
+# --- the service manager ----------------------------------------------------------------------------------------------
 
 FIRST_FD = 3
 NOTIFY_PATIENCE = 0.5
@@ -239,10 +239,9 @@ NOTIFY_PATIENCE = 0.5
 
 
 class Notifier:
-    """Tells the service manager states, if there is one that wants to be told (NOTIFY_SOCKET).
+    """Sends states to the service manager, if there is one (NOTIFY_SOCKET); errors are ignored.
 
-    Its socket is made and connected at once: a confined daemon makes no such socket, and sends to no address. A manager
-    that has gone is not our trouble.
+    The socket is made and connected at once, because a confined daemon can make no such socket.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -259,27 +258,27 @@ class Notifier:
             self._socket = made
 
     def fileno(self) -> int | None:
-        """The descriptor of the socket, if there is one."""
+        """Return the descriptor of the socket, or None."""
         return None if self._socket is None else self._socket.fileno()
 
     def tell(self, state: str, *, patience: float = NOTIFY_PATIENCE) -> None:
-        """Send a state such as "READY=1". A manager that hangs must not take us along."""
+        """Send a state such as "READY=1", waiting at most `patience` seconds: the manager may hang."""
         if self._socket is not None:
             self._socket.settimeout(patience)
             with suppress(OSError):
                 self._socket.send(state.encode())
 
     def close(self) -> None:
-        """Tell nothing any more."""
+        """Close the socket; later states are dropped."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
 def activated_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
-    """The listening Unix socket that the service manager passed, or None; the variables are taken out of `environ`.
+    """Return the listening Unix socket that the service manager passed, or None; remove the variables from `environ`.
 
-    Raises ConfigError when what was passed is not one listening Unix stream socket.
+    Raises ConfigError unless exactly one listening Unix stream socket was passed.
     """
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
@@ -297,7 +296,7 @@ def activated_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
         raise ConfigError("LISTEN_FDS: descriptor 3 is not a listening Unix stream socket; use ListenStream=/path")
     name = passed.getsockname()
     if not isinstance(name, str) or not name.startswith("/"):
-        # An abstract name has no file, so no mode and no group: everybody on the machine could connect.
+        # An abstract name has no file, so no mode and no group: every user of the machine could connect.
         raise ConfigError("LISTEN_FDS: the socket has no path in the file system; use ListenStream=/path")
     passed.setblocking(False)
     return passed

@@ -1,7 +1,7 @@
-"""hearthd's own confinement: what it knows of itself made into a plan, the plan put in force, and told (draft §12).
+"""The confinement of hearthd itself: makes the sandbox's plan, enforces it and logs it (draft §12).
 
-Owns the way from configuration and parts to the sandbox's plan, and what becomes another user's before the daemon
-becomes that user. What is allowed is for `hearth.drivers.sandbox.plan`, how it is enforced for `confine` beside it.
+This module makes the inputs of the plan from configuration and parts, and gives files to the daemon's user before the
+daemon becomes that user. `hearth.drivers.sandbox.plan` decides what is allowed; `confine` enforces it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ log = logging.getLogger("hearth.sandbox")
 
 
 def own_uid(config: Config) -> int:
-    """Who the daemon will be when it serves. Raises ConfigError."""
+    """Return the uid with which the daemon will serve. Raises ConfigError."""
     uid = os.geteuid()
     return find_user(config.sandbox.user).uid if uid == 0 and config.sandbox.user is not None else uid
 
 
 def plan_of(config: Config, parts: RuntimeParts, places: Places, uid: int) -> SandboxPlan:
-    """The plan for a daemon of these parts that `uid` starts. Raises ConfigError."""
+    """Return the sandbox's plan for a daemon of these parts that `uid` starts. Raises ConfigError."""
     return make_plan(
         config,
         parts.board.profile,
@@ -56,7 +56,7 @@ def plan_of(config: Config, parts: RuntimeParts, places: Places, uid: int) -> Sa
 
 
 def places_of(parts: RuntimeParts, bound: Path | None) -> Places:
-    """Where the daemon's own files are; `bound` is its socket, where it bound one itself."""
+    """Return the paths of the daemon's own files; `bound` is its socket, if it bound one itself."""
     settings = parts.journal.settings
     return Places(audit=real(settings.path), key=settings.key, socket=bound)
 
@@ -70,10 +70,10 @@ def confine_daemon(
     no_sandbox: bool,
     notifier: int | None = None,
 ) -> SandboxReport:
-    """Start what starts programs, confine this process for good, and tell in the log what is in force.
+    """Start the launcher of programs, confine this process until it ends, and log the report.
 
-    To be called when addresses are bound and devices known, and before any record is opened or thread started; `made`
-    are directories that this process has made, `notifier` the descriptor of the socket to the service manager. Raises
+    Call it after addresses are bound and devices are known, and before any record is opened or thread started. `made`:
+    directories that this process has made. `notifier`: descriptor of the socket to the service manager. Raises
     ConfigError.
     """
     off = "--no-sandbox" if no_sandbox else None if config.sandbox.enable else "[sandbox] enable = false"
@@ -84,7 +84,7 @@ def confine_daemon(
     plan = evolve(plan, notifier=notifier, notes=(*plan.notes, *notes))
     _prepare(plan, places, made, durable=config.audit.durability == "fsync")
     _start_launcher(config, parts, confined=off is None)
-    # SQLite's own choice would be /tmp.
+    # By default SQLite would use /tmp.
     os.environ["SQLITE_TMPDIR"] = str(places.audit.parent)
     report = confine(plan, off=off)
     for level, line in report.lines():
@@ -98,7 +98,7 @@ def confine_daemon(
 
 
 def _start_launcher(config: Config, parts: RuntimeParts, *, confined: bool) -> None:
-    """Start the launcher of programs, if proc.exec is a tool; else end what an earlier run may have left of them."""
+    """Start the launcher of programs, if proc.exec is a tool; else end programs that an earlier run has left."""
     if parts.launcher is None:
         record = open_record(programs_file(real(parts.journal.settings.path)), make=False)
         if record is not None:
@@ -112,7 +112,7 @@ def _start_launcher(config: Config, parts: RuntimeParts, *, confined: bool) -> N
 
 
 def _can_work(user: ProcessIdentity, places: Places) -> None:
-    """Raise ConfigError where this user, who we are by now, cannot read what we consist of, or write what we must."""
+    """Raise ConfigError if the daemon's user, now in effect, cannot read hearth's files or write the audit log."""
     if not all(os.access(file, os.R_OK, effective_ids=True) for file in (__file__, os.__file__)):
         raise ConfigError(
             f"[sandbox] user: {user.name} cannot read {sys.prefix} and {sys.base_prefix}, of which hearthd consists; "
@@ -127,7 +127,7 @@ def _can_work(user: ProcessIdentity, places: Places) -> None:
 
 
 def missing_features(config: Config) -> Iterator[str]:
-    """What of the sandbox could not be put in force here, one line each; raises ConfigError where it is required."""
+    """Yield a line for each sandbox feature that this machine lacks. Raises ConfigError if all are required."""
     if not config.sandbox.enable:
         yield "sandbox: off: [sandbox] enable = false"
         return
@@ -139,7 +139,7 @@ def missing_features(config: Config) -> Iterator[str]:
 
 
 def _prepare(plan: SandboxPlan, places: Places, made: Collection[Path], *, durable: bool) -> None:
-    """Make the directories on which rules are to stand, and hand over what a user is to own. Raises ConfigError."""
+    """Make the directories that the plan's rules name, and give the daemon's user its files. Raises ConfigError."""
     ours = {default_state_dir(os.environ, 0), default_socket(os.environ, 0).parent, *made}
     try:
         for path, mode in ((places.audit, 0o750), (places.key, 0o700)):
@@ -148,16 +148,16 @@ def _prepare(plan: SandboxPlan, places: Places, made: Collection[Path], *, durab
                 path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
                 ours.add(path.parent)
             if (path == places.audit and durable) or existed != path.parent:
-                # A confined process cannot open the directories above, and so not bring their names to the disk.
+                # A confined process cannot open the directories above, so it could not sync their entries later.
                 sync_names(path, existed)
         if plan.user is not None:
-            _hand_over(plan.user, places, ours)
+            _give_files(plan.user, places, ours)
     except OSError as error:
         raise ConfigError(f"[sandbox]: {error.filename}: {error.strerror}; see [audit] path and key") from None
 
 
-def _hand_over(user: ProcessIdentity, places: Places, ours: Collection[Path]) -> None:
-    """Give a user the daemon's own files. Directories of somebody's choice stay: /var/log is not ours to give away."""
+def _give_files(user: ProcessIdentity, places: Places, ours: Collection[Path]) -> None:
+    """Give a user the daemon's own files; a directory that the operator chose, such as /var/log, keeps its owner."""
     for directory in {places.audit.parent, places.key.parent, *([places.socket.parent] if places.socket else [])}:
         if directory in ours and directory.stat().st_uid == 0:
             os.chown(directory, user.uid, user.gid)

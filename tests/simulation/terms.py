@@ -132,8 +132,15 @@ def make_terms(rng):
             for bus in (*BUSES, "board")
         },
         "tools": {
-            name: {"risk": risk, "bus": bus, "arg": arg, "prefix": prefix, "undo": undo, "drives": drives,
-                   "discloses": name in DISCLOSES}
+            name: {
+                "risk": risk,
+                "bus": bus,
+                "arg": arg,
+                "prefix": prefix,
+                "undo": undo,
+                "drives": drives,
+                "discloses": name in DISCLOSES,
+            }
             for name, (risk, bus, arg, prefix, undo, drives) in TOOLS.items()
         },
         "policy": policy,

@@ -168,8 +168,8 @@ class World:
         parts = self._parts(config)
         parts.open_records()
         self.disk.found(LOG)
-        voice = SimpleNamespace(say=lambda _line: self.up.set())
-        self.daemon = Daemon(config, parts, signals=self.signals, voice=voice, notifier=Notifier({}))
+        log_handler = SimpleNamespace(say=lambda _line: self.up.set())
+        self.daemon = Daemon(config, parts, signals=self.signals, log_handler=log_handler, notifier=Notifier({}))
         try:
             async with trio.open_nursery() as threads:
                 self.machine.nursery = threads
