@@ -40,9 +40,9 @@ RESERVED = 32
 """Descriptors that connections leave free: the audit log must rotate and tools must open files whoever connects."""
 FOR_OTHERS = 8
 """Connections beyond the limit for principals who have none: one who takes them all must not lock the operator out."""
-STRANGERS = 256
+MOST_UNKNOWN_PEERS = 256
 """Connections in all whose peer has not yet proved who it is."""
-STRANGERS_EACH = 16
+MOST_UNKNOWN_PEERS_EACH = 16
 """Such connections from one place (see `tcp`): who opens them and says nothing must not keep the others out."""
 
 _OF_THE_CONNECTION = (
@@ -107,7 +107,7 @@ class ConnectionLimiter:
         self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._inside = 0
         self._held: Counter[str] = Counter()
-        self._strangers: Counter[str] = Counter()
+        self._unknown_peers: Counter[str] = Counter()
 
     def refusal(self, connected: socket.socket, principal: Principal) -> QueueFull | None:
         """Why a connection of `principal` cannot be let in, if it cannot."""
@@ -135,18 +135,20 @@ class ConnectionLimiter:
 
     def crowded(self, place: str) -> bool:
         """Whether nobody else from this place, or nobody at all, may wait at the door."""
-        return self._strangers[place] >= STRANGERS_EACH or self._strangers.total() >= STRANGERS
+        return (
+            self._unknown_peers[place] >= MOST_UNKNOWN_PEERS_EACH or self._unknown_peers.total() >= MOST_UNKNOWN_PEERS
+        )
 
     def arrived(self, place: str) -> Callable[[], None]:
         """A stranger stands at the door; returns what is to be called when it is known who it is, or it has gone."""
-        self._strangers[place] += 1
+        self._unknown_peers[place] += 1
         waiting = True
 
         def settled() -> None:
             nonlocal waiting
             if waiting:
                 waiting = False
-                _take_one(self._strangers, place)
+                _take_one(self._unknown_peers, place)
 
         return settled
 
@@ -237,8 +239,8 @@ def caller(
         return known
     try:
         holder = certificate()
-    except AuthenticationFailed as stranger:
-        raise Refused(401, str(stranger)) from None
+    except AuthenticationFailed as failure:
+        raise Refused(401, str(failure)) from None
     if holder is not None:
         return holder
     if behind_proxy or any(name in _PROXIED for name, _ in headers):

@@ -57,7 +57,7 @@ def address_of(scheme: str, listening: socket.socket) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-async def limit_unknown_peers(
+async def each_unknown_peer(
     listening: socket.socket,
     limiter: ConnectionLimiter,
     send_timeout: float,
@@ -111,14 +111,14 @@ class TcpListener(Listening):
     def __init__(
         self,
         listening: socket.socket,
-        greeter: Handshake,
+        handshake: Handshake,
         certificates: Certificates | None,
         *,
         send_timeout: float,
         report: Report,
     ) -> None:
-        super().__init__(greeter.scheme, listening, certificates)
-        self._greeter = greeter
+        super().__init__(handshake.scheme, listening, certificates)
+        self._handshake = handshake
         self._send_timeout = send_timeout
         self._report = report
 
@@ -128,7 +128,7 @@ class TcpListener(Listening):
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
             nursery.start_soon(self._greet, connected, peer, limiter, settled, welcome)
 
-        await limit_unknown_peers(self._listening, limiter, self._send_timeout, begin)
+        await each_unknown_peer(self._listening, limiter, self._send_timeout, begin)
 
     async def _greet(
         self,
@@ -152,9 +152,9 @@ class TcpListener(Listening):
                 limiter.leave(principal)
 
         try:
-            await self._greeter.greet(connected, peer, let_in)
-        except AuthenticationFailed as stranger:
-            self._report(self._greeter.scheme, peer, str(stranger))
+            await self._handshake.greet(connected, peer, let_in)
+        except AuthenticationFailed as failure:
+            self._report(self._handshake.scheme, peer, str(failure))
         finally:
             settled()
 

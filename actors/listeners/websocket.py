@@ -171,7 +171,7 @@ class WebSocketHandshake:
         welcome: ConnectionHandler,
     ) -> None:
         """Greet, and serve whoever may come in, until the connection is closed. Raises Stranger."""
-        stranger: AuthenticationFailed | None = None
+        failure: AuthenticationFailed | None = None
         contained = IN_HANDSHAKE
         try:
             async with trio.open_nursery() as nursery:
@@ -182,7 +182,7 @@ class WebSocketHandshake:
                     with self._pulse.watching(wire):
                         await welcome(WebSocketCarrier(connection, wire, self._max_document_bytes), principal)
                 except AuthenticationFailed as refused:
-                    stranger = refused
+                    failure = refused
                 finally:
                     with trio.CancelScope(shield=True):
                         await wire.aclose()
@@ -191,11 +191,11 @@ class WebSocketHandshake:
             # Names only: some of these texts quote what the peer sent.
             log.debug("%s: connection ended by %s", peer, ", ".join(sorted(_names(errors))))
             if contained is IN_HANDSHAKE and errors.subgroup(MALFORMED) is not None:
-                stranger = AuthenticationFailed(NO_REQUEST)
+                failure = AuthenticationFailed(NO_REQUEST)
         if wire.cut is not None:
             log.info("%s: connection cut: %s", peer, wire.cut)
-        if stranger is not None:
-            raise stranger
+        if failure is not None:
+            raise failure
 
     async def _admit(
         self,

@@ -311,7 +311,7 @@ class KeepAliveTimer:
         if not self._beating:
             self._beating = True
             # It belongs to no connection, and a greeter has no nursery but those.
-            trio.lowlevel.spawn_system_task(self._beat, name="hearth.websocket.pulse")
+            trio.lowlevel.spawn_system_task(self._beat, name="hearth.websocket.keepalive")
         try:
             yield
         finally:

@@ -99,7 +99,7 @@ def _cure(place: str, value: Any, wanted: Any) -> str:
     if isinstance(value, Mapping) and isinstance(wanted, Mapping):
         known = _properties(wanted)
         missing = [name for name in wanted.get("required", ()) if name not in value]
-        unknown_members = _strangers(value, known) if wanted.get("additionalProperties") is False else []
+        unknown_members = _unknown_members(value, known) if wanted.get("additionalProperties") is False else []
         for name in missing or known:
             if near := nearest(name, [one[:_SHOWN] for one in unknown_members], 1):
                 return f"Write {name!r} where {place} has {_short(near[0])}"
@@ -111,7 +111,7 @@ def _cure(place: str, value: Any, wanted: Any) -> str:
     return f"Give {place} {describe(wanted)}"
 
 
-def _strangers(value: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+def _unknown_members(value: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
     """Return the first few unknown members: comparing names takes time, and a caller may send a million."""
     return list(islice((name for name in value if name not in known), _COMPARED))
 

@@ -84,9 +84,9 @@ def conform(outputs: Mapping[str, Any], approval: Approval, submit: TaskSubmit) 
     if missing:
         said = f"/outputs has no {', '.join(map(repr, missing[:10]))}, which expected_output.required_fields asks for"
         return Shortfall("execution_error", "required_fields_missing", said)
-    if approval.expected is not None and (misfit := approval.expected.misfit(told)) is not None:
-        said = f"/outputs{misfit.pointer}: {misfit.reason}, against expected_output.schema"
-        reason: Reason = "outputs_too_large_to_check" if misfit.too_much else "outputs_not_as_expected"
+    if approval.expected is not None and (mismatch_of := approval.expected.mismatch_of(told)) is not None:
+        said = f"/outputs{mismatch_of.pointer}: {mismatch_of.reason}, against expected_output.schema"
+        reason: Reason = "outputs_too_large_to_check" if mismatch_of.too_much else "outputs_not_as_expected"
         return Shortfall("execution_error", reason, said)
     return _confident(told, approval.confidence_threshold)
 

@@ -150,7 +150,7 @@ class CallerSchema:
     """The members that the schema requires of the outputs as a whole."""
     _compiled: Any = field(repr=False, eq=False)
 
-    def misfit(self, value: Any) -> SchemaMismatch | None:
+    def mismatch_of(self, value: Any) -> SchemaMismatch | None:
         """Return the first mismatch of `value`, which is plain JSON, or None. Its time is bounded by MOST_WORK."""
         size = len(orjson.dumps(value))
         text = _text_bytes(value) if self.patterns else 0

@@ -72,19 +72,19 @@ class KnownMembers:
 
     def unknown_members(self, value: Any, at: str = "") -> list[UnknownMember]:
         """Return the first of the unknown members; `at` is the JSON pointer of the value."""
-        return [] if self.knows(value) else list(islice(self._strangers(value, at), MOST_NAMED))
+        return [] if self.knows(value) else list(islice(self._unknown_members(value, at), MOST_NAMED))
 
-    def _strangers(self, value: Any, at: str) -> Iterator[UnknownMember]:
+    def _unknown_members(self, value: Any, at: str) -> Iterator[UnknownMember]:
         if type(value) is dict:
             if (names := self._names) is not None and not value.keys() <= names:
                 yield from (UnknownMember(at, str(name), names) for name in value if name not in names)
             for name, known in self._inside:
                 if name in value:
-                    yield from known._strangers(value[name], f"{at}/{_part(name)}")
+                    yield from known._unknown_members(value[name], f"{at}/{_part(name)}")
         elif type(value) is list and (items := self._items) is not None:
             for index, item in enumerate(value):
                 if not items.knows(item):
-                    yield from items._strangers(item, f"{at}/{index}")
+                    yield from items._unknown_members(item, f"{at}/{index}")
 
 
 def refusal(unknown_members: list[UnknownMember], whose: str = "") -> InvalidParams:

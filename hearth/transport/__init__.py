@@ -51,7 +51,7 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[trio.SocketStream]:
     except OSError as error:
         raise CarrierError(f"cannot connect to {path}: {error.strerror or error}") from None
     async with trio.SocketStream(trio.socket.from_stdlib_socket(connected)) as stream:
-        if address.guessed and (owner := _stranger(connected, path)) is not None:
+        if address.guessed and (owner := _foreign_owner(connected, path)) is not None:
             raise CarrierError(
                 f"at {path} listens uid {owner}, which is neither you nor root, in a place where anybody could; "
                 f"if you trust that user, say so with --to {address} or HEARTH_ADDRESS"
@@ -59,7 +59,7 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[trio.SocketStream]:
         yield stream
 
 
-def _stranger(connected: socket.socket, path: Path) -> int | None:
+def _foreign_owner(connected: socket.socket, path: Path) -> int | None:
     """Who listens on the other end, if it may be somebody who only was there first.
 
     In a directory that everybody can write to, such as /tmp, whatever belongs to another user may be of that user's

@@ -46,7 +46,7 @@ def bound(row: str) -> list[float]:
     [
         ("Connections in all", [LIMITS.max_connections, accept.FOR_OTHERS]),
         ("Descriptors", [accept.RESERVED]),
-        ("Unauthenticated connections", [accept.STRANGERS, accept.STRANGERS_EACH, 6, 64]),
+        ("Unauthenticated connections", [accept.MOST_UNKNOWN_PEERS, accept.MOST_UNKNOWN_PEERS_EACH, 6, 64]),
         ("Their time to authenticate", [LIMITS.handshake_timeout_s]),
         ("A handshake's request line and headers", [wire.HANDSHAKE_BYTES / KIB]),
         (

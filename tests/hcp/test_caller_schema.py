@@ -49,25 +49,25 @@ def test_the_l4_pages_own_schema_is_run():
         }
     )
     assert schema.required == ("peak_distance", "layer_count")
-    assert schema.misfit({"peak_distance": 18.47, "layer_count": 1, "confidence": 0.97}) is None
-    assert schema.misfit({"peak_distance": 18.47, "layer_count": 1.5}) == SchemaMismatch(
+    assert schema.mismatch_of({"peak_distance": 18.47, "layer_count": 1, "confidence": 0.97}) is None
+    assert schema.mismatch_of({"peak_distance": 18.47, "layer_count": 1.5}) == SchemaMismatch(
         "/layer_count", '1.5 is not of type "integer"'
     )
 
 
 def test_the_misfit_is_named_by_a_json_pointer():
     schema = read_caller_schema({"properties": {"a/b": {"items": {"properties": {"m~n": {"type": "string"}}}}}})
-    misfit = schema.misfit({"a/b": [{}, {"m~n": 5}]})
-    assert misfit is not None
-    assert misfit.pointer == "/a~1b/1/m~0n"
+    mismatch_of = schema.mismatch_of({"a/b": [{}, {"m~n": 5}]})
+    assert mismatch_of is not None
+    assert mismatch_of.pointer == "/a~1b/1/m~0n"
 
 
 def test_a_long_value_does_not_drown_the_reason():
-    misfit = read_caller_schema({"items": {"type": "number"}}).misfit(["x" * 100_000])
-    assert misfit is not None
-    assert misfit.pointer == "/0"
-    assert len(misfit.reason) <= 310
-    assert misfit.reason.endswith('is not of type "number"')
+    mismatch_of = read_caller_schema({"items": {"type": "number"}}).mismatch_of(["x" * 100_000])
+    assert mismatch_of is not None
+    assert mismatch_of.pointer == "/0"
+    assert len(mismatch_of.reason) <= 310
+    assert mismatch_of.reason.endswith('is not of type "number"')
 
 
 def test_definitions_at_the_root_may_be_referred_to_as_often_as_the_bound_allows():
@@ -78,29 +78,29 @@ def test_definitions_at_the_root_may_be_referred_to_as_often_as_the_bound_allows
             "properties": {"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/a~1b"}},
         }
     )
-    assert schema.misfit({"from": {"x": 1, "y": 2}, "to": {"x": 1, "y": 2}}) is None
-    misfit = schema.misfit({"from": {"x": 1, "y": 2}, "to": {"x": 1}})
-    assert misfit is not None
-    assert misfit.pointer == "/to"
+    assert schema.mismatch_of({"from": {"x": 1, "y": 2}, "to": {"x": 1, "y": 2}}) is None
+    mismatch_of = schema.mismatch_of({"from": {"x": 1, "y": 2}, "to": {"x": 1}})
+    assert mismatch_of is not None
+    assert mismatch_of.pointer == "/to"
 
 
 def test_a_property_called_like_a_keyword_is_a_property():
     schema = read_caller_schema({"properties": {"$ref": {"type": "string"}, "$id": {"type": "string"}}})
-    assert schema.misfit({"$ref": "http://elsewhere/", "$id": "x"}) is None
-    misfit = schema.misfit({"$ref": 5})
-    assert misfit is not None
-    assert misfit.pointer == "/$ref"
+    assert schema.mismatch_of({"$ref": "http://elsewhere/", "$id": "x"}) is None
+    mismatch_of = schema.mismatch_of({"$ref": 5})
+    assert mismatch_of is not None
+    assert mismatch_of.pointer == "/$ref"
 
 
 @pytest.mark.parametrize(
     "dialect", ["https://json-schema.org/draft/2020-12/schema", "https://json-schema.org/draft/2020-12/schema#"]
 )
 def test_a_schema_may_say_that_it_is_of_2020_12(dialect):
-    assert read_caller_schema({"$schema": dialect, "type": "object"}).misfit({}) is None
+    assert read_caller_schema({"$schema": dialect, "type": "object"}).mismatch_of({}) is None
 
 
 def test_formats_are_annotations():
-    assert read_caller_schema({"format": "email"}).misfit("no address") is None
+    assert read_caller_schema({"format": "email"}).mismatch_of("no address") is None
 
 
 # --- what is not ------------------------------------------------------------------------------------------------------
@@ -218,31 +218,31 @@ def test_a_pattern_that_backtracks_elsewhere_runs_in_linear_time_and_python_neve
     for name in ("compile", "search", "match", "fullmatch"):
         monkeypatch.setattr(re, name, never)
     schema = read_caller_schema({"properties": {"name": {"pattern": EVIL}}})
-    misfit = schema.misfit({"name": "a" * 4_000 + "!"})
-    assert misfit is not None
-    assert misfit.pointer == "/name"
-    assert misfit.reason.endswith(f'does not match "{EVIL}"')
+    mismatch_of = schema.mismatch_of({"name": "a" * 4_000 + "!"})
+    assert mismatch_of is not None
+    assert mismatch_of.pointer == "/name"
+    assert mismatch_of.reason.endswith(f'does not match "{EVIL}"')
 
 
 def test_outputs_too_large_for_a_costly_schema_are_not_looked_at():
     schema = read_caller_schema({"items": {"allOf": [{"type": "number"}] * 1000}})
-    assert schema.misfit([0] * 1000) is None
-    misfit = schema.misfit([0] * (MOST_WORK // 1000))
-    assert misfit is not None
-    assert misfit.too_much
-    assert "1002" in misfit.reason
+    assert schema.mismatch_of([0] * 1000) is None
+    mismatch_of = schema.mismatch_of([0] * (MOST_WORK // 1000))
+    assert mismatch_of is not None
+    assert mismatch_of.too_much
+    assert "1002" in mismatch_of.reason
 
 
 def test_a_pattern_counts_by_the_text_there_is_for_it_and_not_by_the_numbers():
     schema = read_caller_schema({"items": {"pattern": "^a"}})
     most = MOST_WORK // PATTERN_COST
-    assert schema.misfit([123_456] * most) is None
-    assert schema.misfit(["a" * (most - 100)]) is None
+    assert schema.mismatch_of([123_456] * most) is None
+    assert schema.mismatch_of(["a" * (most - 100)]) is None
     for outputs in (["a" * most], ["é" * (most // 2)], [{"a" * most: 1}]):
-        misfit = schema.misfit(outputs)
-        assert misfit is not None
-        assert misfit.too_much
-        assert "1 patterns" in misfit.reason
+        mismatch_of = schema.mismatch_of(outputs)
+        assert mismatch_of is not None
+        assert mismatch_of.too_much
+        assert "1 patterns" in mismatch_of.reason
 
 
 def test_nothing_is_fetched_even_if_the_compiler_should_ask():
@@ -319,8 +319,8 @@ def test_whatever_is_sent_as_a_schema_is_run_or_refused_and_nothing_else(schema,
         event("refused")
         said = (refusal.reason, refusal.cure)
     else:
-        misfit = compiled.misfit(orjson.loads(orjson.dumps(value)))
-        event("fits" if misfit is None else "does not fit")
-        said = ("fits",) if misfit is None else (misfit.reason,)
+        mismatch_of = compiled.mismatch_of(orjson.loads(orjson.dumps(value)))
+        event("fits" if mismatch_of is None else "does not fit")
+        said = ("fits",) if mismatch_of is None else (mismatch_of.reason,)
         assert compiled.cost <= MOST_COST
     assert all(said)

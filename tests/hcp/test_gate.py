@@ -327,8 +327,8 @@ def test_a_callers_schema_is_compiled_once_at_the_gate():
     schema = {"required": ["mean"], "properties": {"mean": {"minimum": 10}}}
     approval = approve(submit(expected_output={"schema": schema, "required_fields": ("mean",)}))
     assert approval.expected is not None
-    assert approval.expected.misfit({"mean": 20}) is None
-    assert approval.expected.misfit({"mean": 2}) is not None
+    assert approval.expected.mismatch_of({"mean": 20}) is None
+    assert approval.expected.mismatch_of({"mean": 2}) is not None
 
 
 # --- risk -------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from support.http_house import (
 )
 
 from hearth.actors.bridges.http import connection as http_connection
-from hearth.actors.listeners.accept import STRANGERS_EACH
+from hearth.actors.listeners.accept import MOST_UNKNOWN_PEERS_EACH
 from hearth.config.model import HttpConfig
 
 ALICE = {"Authorization": f"Bearer {TOKENS['alice']}"}
@@ -125,8 +125,8 @@ async def test_a_stranger_gets_one_answer_on_a_connection(house) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 async def test_who_fills_the_door_does_not_keep_out_another_user(house) -> None:
-    crowd = [await house.connect() for _ in range(STRANGERS_EACH)]
-    await passes(lambda: house.strangers == STRANGERS_EACH)
+    crowd = [await house.connect() for _ in range(MOST_UNKNOWN_PEERS_EACH)]
+    await passes(lambda: house.strangers == MOST_UNKNOWN_PEERS_EACH)
     async with await house.connect() as one_more:
         assert await one_more.ended() == b""
     assert (await house.ask("GET", "/healthz", how={"as_nobody": True}, **ALICE)).status == 200
@@ -140,7 +140,7 @@ async def test_who_fills_the_door_does_not_keep_out_another_user(house) -> None:
 
 async def test_who_is_not_in_the_policy_stays_at_the_door(serve) -> None:
     async with serve(policy=()) as house:
-        for _ in range(STRANGERS_EACH + 4):
+        for _ in range(MOST_UNKNOWN_PEERS_EACH + 4):
             assert (await house.ask("GET", "/mcp")).status == 403
         await gone(house)
 
@@ -193,7 +193,7 @@ async def test_after_some_hundred_visits_everything_is_as_before(house) -> None:
     await gone(house)
     assert descriptors() <= before
     assert not house.limiter._held
-    assert not house.limiter._strangers
+    assert not house.limiter._unknown_peers
 
 
 # --- greedy and gone ------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ PROOFS = {
 }
 """By which carriers one principal may come."""
 SAME = [(proof, *pair) for proof, kinds in PROOFS.items() for pair in itertools.product(kinds, repeat=2)]
-STRANGERS = [
+MOST_UNKNOWN_PEERS = [
     ("unix", "uid"),
     ("stdio", "uid"),
     ("ws", "uid"),
@@ -154,7 +154,7 @@ async def test_another_principals_session_is_not_told_apart_from_none_on_any_car
         task = await session.start(("wait", {"tag": "never"}))
         made_up = session.session_id[:-1] + ("0" if session.session_id[-1] != "0" else "1")
         asked = 0
-        for theirs, their_proof in STRANGERS:
+        for theirs, their_proof in MOST_UNKNOWN_PEERS:
             if their_proof == proof:
                 continue
             stranger = await raw(world, over, theirs, their_proof)

@@ -12,7 +12,12 @@ import trio
 import trio.testing
 
 from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accept import STRANGERS, STRANGERS_EACH, AuthenticationFailed, ConnectionLimiter
+from hearth.actors.listeners.accept import (
+    MOST_UNKNOWN_PEERS,
+    MOST_UNKNOWN_PEERS_EACH,
+    AuthenticationFailed,
+    ConnectionLimiter,
+)
 from hearth.actors.transport import SocketCarrier
 from hearth.config.model import Endpoint
 from hearth.errors import ConfigError
@@ -127,8 +132,8 @@ async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_
     # As if each address were another user's; that the kernel tells users apart is test_loopback's.
     monkeypatch.setattr(tcp, "peer_uid", lambda connected: int(connected.getpeername()[0].rpartition(".")[2]))
     door = make_door()
-    strangers = [door.connect("127.0.0.2") for _ in range(STRANGERS_EACH)]
-    await until(lambda: len(door.greeter.greeted) == STRANGERS_EACH)
+    strangers = [door.connect("127.0.0.2") for _ in range(MOST_UNKNOWN_PEERS_EACH)]
+    await until(lambda: len(door.greeter.greeted) == MOST_UNKNOWN_PEERS_EACH)
     with door.connect("127.0.0.2") as one_more, door.connect("127.0.0.3") as other:
         assert await trio.to_thread.run_sync(one_more.recv, 10) == b""
         other.sendall(b"bob")
@@ -147,12 +152,12 @@ async def test_few_strangers_of_one_user_wait_at_the_door_and_others_still_come_
 
 def test_few_strangers_wait_at_the_door_in_all() -> None:
     limiter = ConnectionLimiter(10)
-    waiting = [limiter.arrived(str(n // STRANGERS_EACH)) for n in range(STRANGERS)]
+    waiting = [limiter.arrived(str(n // MOST_UNKNOWN_PEERS_EACH)) for n in range(MOST_UNKNOWN_PEERS)]
     assert limiter.crowded("somebody else")
     waiting[0]()
     assert not limiter.crowded("somebody else")
     waiting[0]()
-    assert limiter._strangers.total() == STRANGERS - 1
+    assert limiter._unknown_peers.total() == MOST_UNKNOWN_PEERS - 1
 
 
 async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is_not(make_door) -> None:
@@ -171,7 +176,7 @@ async def test_past_the_limit_who_has_connections_is_refused_and_who_has_none_is
         client.close()
     await until(lambda: not door.limiter._inside)
     assert not door.limiter._held
-    assert not door.limiter._strangers
+    assert not door.limiter._unknown_peers
 
 
 async def test_a_connection_that_is_reset_before_it_is_looked_at_is_passed_over(make_door, monkeypatch) -> None:

@@ -32,7 +32,7 @@ from support.waiting import passes, until
 
 import hearth
 from hearth.actors.connection import Connection
-from hearth.actors.listeners.accept import STRANGERS_EACH
+from hearth.actors.listeners.accept import MOST_UNKNOWN_PEERS_EACH
 from hearth.actors.listeners.tls import Certificates
 from hearth.config.model import AuditConfig, Config, PolicyConfig
 from hearth.policy.principal import Tokens, from_token
@@ -162,7 +162,7 @@ async def in_vain(peer, piece, *, reading=True):
 
 async def test_half_open_handshakes_are_few_and_have_an_end(storm) -> None:
     async with storm(handshake_timeout=2) as fort:
-        silent = [await fort.connect(as_nobody=True) for _ in range(3 * STRANGERS_EACH)]
+        silent = [await fort.connect(as_nobody=True) for _ in range(3 * MOST_UNKNOWN_PEERS_EACH)]
         async with fort.besieged():
             if os.geteuid() == 0:
                 # Of another user than those: there are so many places for each.
@@ -171,8 +171,8 @@ async def test_half_open_handshakes_are_few_and_have_an_end(storm) -> None:
             for peer in silent:
                 assert await peer.receive() is None
                 await peer.aclose()
-        await until(lambda: len(fort.refused) >= STRANGERS_EACH)
-        assert len(fort.refused) < 2 * STRANGERS_EACH
+        await until(lambda: len(fort.refused) >= MOST_UNKNOWN_PEERS_EACH)
+        assert len(fort.refused) < 2 * MOST_UNKNOWN_PEERS_EACH
         assert set(fort.refused) == {"timed out: no WebSocket handshake within 2 s"}
 
 
@@ -224,7 +224,7 @@ async def test_many_wrong_tokens_do_not_keep_the_right_one_out(storm) -> None:
                     assert answer.status == 401
 
         async with trio.open_nursery() as nursery:
-            for _ in range(STRANGERS_EACH - 1):
+            for _ in range(MOST_UNKNOWN_PEERS_EACH - 1):
                 nursery.start_soon(guess)
             async with await fort.open(f"Authorization: Bearer {TOKEN}") as peer:
                 await peer.text("{}")

@@ -246,7 +246,7 @@ class Served:
     @property
     def strangers(self):
         """How many wait at the door."""
-        return self.limiter._strangers.total()
+        return self.limiter._unknown_peers.total()
 
     @property
     def inside(self):

@@ -18,11 +18,11 @@ def read_all(reading: int) -> bytes:
 
 def test_lines_come_out_in_order() -> None:
     reading, writing = os.pipe()
-    voice = NonBlockingLogHandler(writing)
-    voice.start()
-    voice.say("one \udcff")
-    voice.handle(logging.LogRecord("x", logging.INFO, "", 0, "two %s", ("words",), None))
-    voice.end()
+    log_handler = NonBlockingLogHandler(writing)
+    log_handler.start()
+    log_handler.say("one \udcff")
+    log_handler.handle(logging.LogRecord("x", logging.INFO, "", 0, "two %s", ("words",), None))
+    log_handler.end()
     os.close(writing)
     assert read_all(reading) == b"one \\udcff\ntwo words\n"
     os.close(reading)
@@ -30,11 +30,11 @@ def test_lines_come_out_in_order() -> None:
 
 def test_a_message_stays_on_its_line_whatever_is_in_it() -> None:
     reading, writing = os.pipe()
-    voice = NonBlockingLogHandler(writing)
-    voice.start()
+    log_handler = NonBlockingLogHandler(writing)
+    log_handler.start()
     forged = "x\nhearthd: ready on /evil\x1b[2J\u2028y é"
-    voice.handle(logging.LogRecord("x", logging.INFO, "", 0, "failed: %s", (forged,), None))
-    voice.end()
+    log_handler.handle(logging.LogRecord("x", logging.INFO, "", 0, "failed: %s", (forged,), None))
+    log_handler.end()
     os.close(writing)
     assert read_all(reading) == "failed: x\\nhearthd: ready on /evil\\x1b[2J\\u2028y é\n".encode()
     os.close(reading)
@@ -47,16 +47,16 @@ def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> Non
         while True:
             os.write(writing, b"x" * 4096)
     os.set_blocking(writing, True)
-    voice = NonBlockingLogHandler(writing)
-    voice.start()
+    log_handler = NonBlockingLogHandler(writing)
+    log_handler.start()
     for n in range(MOST_LINES + 500):
-        voice.say(f"line {n}")
+        log_handler.say(f"line {n}")
     # Somebody reads at last.
     data = b""
     while f"line {MOST_LINES - 1}\n".encode() not in data:
         data += os.read(reading, 1 << 20)
-    voice.say("again")
-    voice.end()
+    log_handler.say("again")
+    log_handler.end()
     os.close(writing)
     data += read_all(reading)
     os.close(reading)
@@ -71,15 +71,15 @@ def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> Non
 def test_a_pipe_that_somebody_made_non_blocking_is_written_to_all_the_same() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    voice = NonBlockingLogHandler(writing)
-    voice.start()
+    log_handler = NonBlockingLogHandler(writing)
+    log_handler.start()
     for n in range(900):
-        voice.say(f"{n} " + "x" * 200)
+        log_handler.say(f"{n} " + "x" * 200)
     data = b""
     while b"\n899 " not in data or not data.endswith(b"x\n"):
         data += os.read(reading, 4096)
     assert [int(line.split()[0]) for line in data.splitlines()] == list(range(900))
-    voice.end()
+    log_handler.end()
     os.close(writing)
     os.close(reading)
 
@@ -87,8 +87,8 @@ def test_a_pipe_that_somebody_made_non_blocking_is_written_to_all_the_same() -> 
 def test_nobody_there_is_no_trouble() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    voice = NonBlockingLogHandler(writing)
-    voice.start()
-    voice.say("into the void")
-    voice.end()
+    log_handler = NonBlockingLogHandler(writing)
+    log_handler.start()
+    log_handler.say("into the void")
+    log_handler.end()
     os.close(writing)

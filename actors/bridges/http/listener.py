@@ -23,7 +23,7 @@ from hypercorn.typing import ConnectionState
 from hearth.actors.bridges.http.app import MEDIA_TYPE, document
 from hearth.actors.bridges.http.connection import GRACE, PeerConnection
 from hearth.actors.listeners.accept import AuthenticationFailed
-from hearth.actors.listeners.tcp import Listening, limit_unknown_peers
+from hearth.actors.listeners.tcp import Listening, each_unknown_peer
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.supervisor import contain
 from hearth.actors.transport import CLOSING, SocketTransport
@@ -86,7 +86,7 @@ class HttpListener(Listening):
             connection = PeerConnection(connected, peer, settled, limiter, patience=self._handshake_timeout)
             nursery.start_soon(self._serve, app, connection)
 
-        await limit_unknown_peers(self._listening, limiter, self._send_timeout, begin)
+        await each_unknown_peer(self._listening, limiter, self._send_timeout, begin)
 
     async def _serve_app(self, *, task_status: trio.TaskStatus[ASGIApp]) -> None:
         try:

@@ -223,7 +223,7 @@ async def _the_record(stage: Stage, place: DemoFolder, result: JobResult, rows: 
     stage.scene("One story in the audit log, which shows if it is changed")
     await stage.say("The daemon has ended. This is the job in its audit log (of the steps, the first and the last):")
     records = [orjson.loads(line) for line in place.log.read_bytes().splitlines()]
-    story = _story(records, result.session_id)
+    story = _sequence_of_events(records, result.session_id)
     for record in _telling(story):
         told = {name: value for name, value in record.items() if name not in _LONG}
         stage.happened(_brief(record_line({**told, "ts": record["ts"][_TIME_OF_DAY]})))
@@ -253,7 +253,7 @@ async def _the_record(stage: Stage, place: DemoFolder, result: JobResult, rows: 
     )
 
 
-def _story(records: Sequence[dict[str, Any]], job: str) -> list[dict[str, Any]]:
+def _sequence_of_events(records: Sequence[dict[str, Any]], job: str) -> list[dict[str, Any]]:
     """A job's records: those that name it, its submission, and those of its HACP session."""
     accepted = next((one for one in records if one["event"] == "hcp.accept" and one["hcp_session"] == job), {})
     session = accepted.get("session_id")

@@ -136,7 +136,7 @@ class DatabaseActor:
             if not self._left:
                 self._left = True
                 with trio.move_on_after(FLUSH_LIMIT_S):
-                    await Background(self._file.close, "hearth-book").wait()
+                    await Background(self._file.close, "hearth-jobs").wait()
 
     def _stop(self) -> None:
         if not self._stopping:
