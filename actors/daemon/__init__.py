@@ -208,8 +208,8 @@ class Daemon:
         gc.freeze()
         gc.set_threshold(20_000, 5, 5)
         for address in elsewhere:
-            self._log_handler.say(f"hearthd: listening on {address}")
-        self._log_handler.say(f"hearthd: ready on {path}")
+            self._log_handler.write_line(f"hearthd: listening on {address}")
+        self._log_handler.write_line(f"hearthd: ready on {path}")
         self._notifier.tell(f"READY=1\nSTATUS=ready on {path}")
 
 
@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _serve(config, options.config, log_handler, no_sandbox=options.no_sandbox)
     except ConfigError as error:
         for line in str(error).splitlines():
-            log_handler.say(f"hearthd: {line}")
+            log_handler.write_line(f"hearthd: {line}")
         raise SystemExit(2) from None
     finally:
         log_handler.end()

@@ -71,9 +71,9 @@ class NonBlockingLogHandler(logging.Handler):
         See logging.Handler.
         """
         record.msg, record.args = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage()), None
-        self.say(self.format(record))
+        self.write_line(self.format(record))
 
-    def say(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Queue a line as it is; never waits."""
         if self._dropped:
             text = f"({self._dropped} messages were dropped here: nobody took them)\n{text}"
