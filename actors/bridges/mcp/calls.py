@@ -1,14 +1,13 @@
-"""A task on behalf of one MCP request: asked about, submitted, followed, cancelled with it, and told as its result.
+"""Tool calls as HACP tasks: a call is checked, confirmed, submitted, followed, and answered with its result.
 
-A call is a `Job` first, which says what would run and how risky it is; who serves a call otherwise than here (as an MCP
-task, say) starts from the same job. Cancelling the request cancels the task, and a transaction that has begun finishes
-all the same. Which tools there are is the providers' business, how a result reads `hearth.mcp.results`'s.
+A call is a `ConsentRequest` first: the steps that would run, and their risk. A provider that serves a call in another
+way (as an MCP task) starts from the same request. Cancelling the MCP request cancels the task; a transaction that has
+begun still finishes. The providers own the tools, `hearth.mcp.results` the wording of results.
 
-The person's word on what is dangerous: a call of risk 3 is put to a person before it is submitted.
-
-Owns when a person is asked, what they are shown, and that one answer lets one call run: this one, with these
-arguments, once. What cannot run anyway is refused before anybody is asked, and a client that cannot ask is refused with
-the reason. Whether the session may do it at all is the daemon's policy, which no answer widens.
+A call of risk 3 is put to a person before it is submitted. This module owns when a person is asked, what they are
+shown, and that one answer lets one call run: this one, with these arguments, once. A call that cannot run anyway is
+refused before a person is asked; for a client that cannot ask a person, the call is refused with the reason. The
+daemon's policy decides whether the session may make the call at all, and no answer widens it.
 """
 
 from __future__ import annotations
@@ -43,16 +42,15 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.mcp.provider import Client, McpRequest, Outcome
     from hearth.api import Session, Step, Task, TaskEvent, TaskResult
 
-# --- jobs -------------------------------------------------------------------------------------------------------------
-# A tools/call as the HACP task that it is, before anything of it has been submitted.
+# --- consent requests -------------------------------------------------------------------------------------------------
+# A tools/call as the HACP task that it is, before any of it has been submitted.
 
 
 def arguments_of(params: types.CallToolRequestParams) -> dict[str, Any]:
-    """The arguments of a call.
+    """Return the arguments of a call. Raises MCPError for values that HACP never accepts, whatever the call's risk.
 
-    Raises MCPError for those that HACP takes from nobody, whatever the risk of the call, so that whatever is shown,
-    hashed and submitted later can be: the SDK reads NaN, Infinity, integers of any length and lone surrogates, and
-    nests more deeply.
+    The SDK accepts NaN, Infinity, integers of any length, lone surrogates and deeper nesting. Refusing them here
+    guarantees that the arguments can be shown, hashed and submitted later.
     """
     arguments = params.arguments or {}
     try:
@@ -90,23 +88,23 @@ class ConsentRequest:
     """A tools/call as the HACP task that it is."""
 
     tool: str
-    """The MCP name of the tool that is called."""
+    """The MCP name of the called tool."""
     intent: str
     steps: Sequence[Step]
     entries: Sequence[Mapping[str, Any]]
-    """The tool.list entry of each step; its `risk_level` is the declared one until the step's own is known."""
+    """The tool.list entry of each step; `risk_level` is the declared one until the step's own is known."""
     constraints: Mapping[str, Any] = field(factory=dict)
     plan: bool = False
-    """True where the result tells of every step, and not just of the one there is."""
+    """True if the result reports every step, and not only a single one."""
 
     @property
     def risk(self) -> int:
-        """The highest risk level of what would run; 0 for a dry run."""
+        """The highest risk level of the steps; 0 for a dry run."""
         return 0 if self.constraints.get("dry_run") else max(entry["risk_level"] for entry in self.entries)
 
     @property
     def least_risk(self) -> int:
-        """The least that `risk` can be, whatever the arguments are."""
+        """The lowest value that `risk` can have, whatever the arguments are."""
         least: int = max(entry.get("least_risk", entry["risk_level"]) for entry in self.entries)
         return least
 
@@ -116,26 +114,26 @@ class ConsentRequest:
 CONSENT_RISK: Final = 3
 """The risk level from which on a person is asked."""
 MOST_QUESTION: Final = 6000
-"""Characters of a question: nobody is asked to allow what they cannot see."""
+"""Characters of a question, at most: a person must see everything that they allow."""
 MOST_HARMLESS: Final = 200
-"""Characters that are shown of the arguments of a plan's other steps."""
+"""Characters shown of the arguments of a plan's other steps."""
 
 KEY: Final = "consent"
 """The name of the question among a result's input requests."""
 
 FORM: Final[types.ElicitRequestedSchema] = {"type": "object", "properties": {}}
-"""A form with nothing to fill in: what the person decides is the action, accept or decline.
+"""A form without fields: the person decides by the action, accept or decline.
 
-A box to tick was one decision asked for twice: a person who pressed Accept and left it alone had refused.
+With a box to tick, the same decision was asked twice: a person who pressed Accept without ticking it had refused.
 """
 
 
 async def consent(
     ask: McpRequest, params: types.CallToolRequestParams, job: ConsentRequest, rehearse: Callable[[], Awaitable[object]]
 ) -> types.InputRequiredResult | str | None:
-    """None if a person allows the call; a question to put to them; or the reason why it is refused, as a sentence.
+    """Return None if a person allows the call, a question to put to them, or the reason of a refusal, as a sentence.
 
-    `rehearse` raises for what could not run anyway; nobody is asked about that.
+    `rehearse` raises for a call that could not run anyway; then no person is asked.
     """
     if not ask.can_elicit:
         return (
@@ -146,7 +144,7 @@ async def consent(
     about = _digest(job)
     if isinstance(answer, types.ElicitResult) and ask.client.questions.settle(params.request_state, about):
         return _verdict(answer)
-    # Whatever is not an answer to this very question is not looked at: they are asked, or asked again.
+    # Anything that is not an answer to this very question is ignored: the person is asked, or asked again.
     await rehearse()
     question = _question(job, await ask.client.board())
     if question is None:
@@ -158,7 +156,7 @@ async def consent(
 
 
 async def _asked(ask: McpRequest, question: str) -> str | None:
-    """Ask on the stream of the request, and wait."""
+    """Ask on the request's own stream, and wait for the answer."""
     try:
         with trio.fail_after(ANSWER_PATIENCE):
             answer = await ask.ctx.session.elicit_form(question, FORM, related_request_id=ask.ctx.request_id)
@@ -178,7 +176,7 @@ def _verdict(answer: types.ElicitResult) -> str | None:
 
 
 def refused(job: ConsentRequest, reason: str) -> dict[str, Any]:
-    """The CallToolResult for a call that nobody has allowed."""
+    """Return the CallToolResult of a call that no person has allowed."""
     text = f"{_what(job)} was not run. {reason.rstrip('.')}. {WORLD['none']}"
     return {"content": [{"type": "text", "text": text}], "isError": True}
 
@@ -194,7 +192,7 @@ def _what(job: ConsentRequest) -> str:
 
 
 def _question(job: ConsentRequest, board: str | None) -> str | None:
-    """What the person reads, with the arguments of what is dangerous in full; None if that is too long."""
+    """Return the question to the person, with the arguments of dangerous steps in full; None if that is too long."""
     lines = []
     for number, (step, entry) in enumerate(zip(job.steps, job.entries, strict=True), 1):
         risk = entry["risk_level"]
@@ -218,7 +216,7 @@ _ASKED: Final = "Accept lets it run once, with exactly these arguments. Anything
 
 
 def _clean(text: str) -> str:
-    """Without what could make the question look like another one: control characters, line ends, reversed writing."""
+    """Escape characters that could disguise the question: control characters, line ends, reversed writing."""
     return "".join(
         f"\\u{ord(char):04x}" if unicodedata.category(char)[0] == "C" or char in "\u2028\u2029" else char
         for char in text
@@ -232,15 +230,15 @@ def _digest(job: ConsentRequest) -> bytes:
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
-# What a client hears of a task while it lives: that steps begin, what they tell, and that it still goes on.
+# The progress that a client gets of a live task: the begin of each step, the step's own reports, and signs of life.
 #
-# The number counts steps. Within a step nobody knows how much is left, so it creeps towards the next whole number, and
-# never stands still (the protocol forbids that). What a result says is not known here.
+# The number counts steps. The rest of a step is unknown, so within a step the number creeps towards the next whole one;
+# it never stands still, which the protocol forbids.
 
 BEAT: Final = 5.0
-"""Seconds after which a task that has nothing to tell tells that it lives."""
+"""Seconds without an event after which a task reports that it still runs."""
 MOST_DETAILS: Final = 500
-"""Characters of what a step tells that are passed on: a message is read by a person."""
+"""Characters of a step's own report that are passed on: a person reads the message."""
 
 
 class ProgressReporter:
@@ -253,12 +251,12 @@ class ProgressReporter:
         self._began = trio.current_time()
         self._index = 0
         self._said = 0
-        """How often something was said of the step that is on."""
+        """The number of messages about the current step."""
         self.due = self._began + every
-        """When a sign of life is due, in Trio's time."""
+        """The time of the next sign of life (Trio's clock)."""
 
     async def take(self, event: TaskEvent) -> None:
-        """A task event has come."""
+        """Report a task event, if it is the start or the progress of a step."""
         if event.step_index is None or event.phase not in ("start", "progress"):
             return
         if event.phase == "start":
@@ -268,7 +266,7 @@ class ProgressReporter:
         await self._say(orjson.dumps(event.data.get("data")).decode()[:MOST_DETAILS])
 
     async def beat(self) -> None:
-        """A sign of life."""
+        """Send a sign of life."""
         await self._say(f"still running after {trio.current_time() - self._began:.0f} s")
 
     async def _say(self, what: str) -> None:
@@ -283,12 +281,12 @@ class ProgressReporter:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 PATIENCE: Final = 2.0
-"""Seconds that a request which is being cancelled waits for the daemon to have heard of it."""
+"""Seconds that a cancelled request waits for the daemon to take note."""
 
 
 @frozen(eq=False)
 class Running:
-    """A job that was submitted."""
+    """A submitted task, with its client and session."""
 
     client: Client
     session: Session
@@ -296,7 +294,7 @@ class Running:
     task: Task
 
     async def result(self, progress: ProgressReporter | None = None) -> TaskResult:
-        """Follow the task to its end. Raises the RpcError or CarrierError because of which that cannot be learned."""
+        """Follow the task to its end. Raises the RpcError or CarrierError that makes the result unavailable."""
         finished: Mapping[str, Any] = {}
         status = ""
         events = self.task.events()
@@ -309,21 +307,21 @@ class Running:
                 await progress.take(event)
         if self.job.plan or not finished:
             return await self.task.get()
-        # One step that has run: its events have told all there is.
+        # One step that has run: its events contain the whole result.
         return read_task({"task_id": self.task.task_id, "status": status, "steps": [finished]})
 
     async def cancel(self) -> None:
-        """Let the daemon cancel the task, whatever state the surrounding task is in."""
+        """Have the daemon cancel the task; cancellation of the caller does not stop this."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
             try:
                 await self.task.cancel()
             except HearthError:
-                # It has ended, or its session has, or the daemon will see the connection end: nothing is left to stop.
+                # The task or its session has ended, or the daemon will see the connection end: nothing is left to stop.
                 return
 
 
 async def _next(events: AsyncIterator[TaskEvent], progress: ProgressReporter | None) -> TaskEvent | None:
-    """The next event, None after the last; while none comes, a client that wants to hear hears that the task lives."""
+    """Return the next event, None after the last; in between, send signs of life if the client wants progress."""
     event: TaskEvent | None = None
     while progress is not None:
         with trio.move_on_at(progress.due) as waiting:
@@ -335,17 +333,17 @@ async def _next(events: AsyncIterator[TaskEvent], progress: ProgressReporter | N
 
 
 async def submit(client: Client, job: ConsentRequest) -> Running:
-    """Submit a job in the client's session. Raises the RpcError it was refused with, or CarrierError."""
+    """Submit the request in the client's session. Raises the RpcError that it was refused with, or CarrierError."""
     try:
         return await _submit(client, job)
     except SessionInvalid:
-        # The session had ended before, so nothing of this has been accepted: once more, in a new one.
+        # The session had ended before, so nothing was accepted: try once more, in a new one.
         return await _submit(client, job)
 
 
 async def _submit(client: Client, job: ConsentRequest) -> Running:
     session = await client.session()
-    # What was read and checked until now took a turn; to hand it in takes another one.
+    # Reading and checking used one turn of the event loop; submitting takes another.
     await trio.lowlevel.checkpoint()
     try:
         return Running(
@@ -359,7 +357,7 @@ async def _submit(client: Client, job: ConsentRequest) -> Running:
 async def perform(
     ask: McpRequest, params: types.CallToolRequestParams, job: ConsentRequest, *, beat: float = BEAT
 ) -> Outcome:
-    """Serve a tools/call as this job, from the question to a person, if there must be one, to the result.
+    """Serve a tools/call: ask a person if needed, submit, follow, and return the result.
 
     Raises MCPError for arguments that the tool's schema refuses.
     """
@@ -382,14 +380,14 @@ async def perform(
     except (RpcError, CarrierError) as error:
         return told(client, _lost(running, error))
     except BaseException:
-        # Whoever gave up waiting is the only one who knows of the task.
+        # The caller that gave up is the only one that knows the task's id.
         await running.cancel()
         raise
     return told(client, of_result(result, plan=job.plan))
 
 
 def _lost(running: Running, error: RpcError | CarrierError) -> dict[str, Any]:
-    """A task that was accepted, and of which nothing more can be learned: its session, or the daemon, has gone."""
+    """Return the result for an accepted task whose outcome cannot be learned: its session or the daemon has gone."""
     if isinstance(error, (SessionInvalid, CarrierError)):
         running.client.forget(running.session, error)
     task_id = running.task.task_id
@@ -401,19 +399,23 @@ def _lost(running: Running, error: RpcError | CarrierError) -> dict[str, Any]:
 
 
 async def _rehearse(client: Client, job: ConsentRequest) -> Running:
-    """Let the daemon check and authorise a job without running it. Raises the RpcError it would be refused with."""
+    """Have the daemon check and authorise a request without running it.
+
+    Raises the RpcError it would be refused with.
+    """
     return await submit(client, evolve(job, constraints={**job.constraints, "dry_run": True}))
 
 
 async def _at_effective_risk(client: Client, job: ConsentRequest) -> ConsentRequest:
-    """The job with the risk that its steps have with their arguments, which the daemon says of a dry run.
+    """Return the request with the risks of its steps with their arguments, which a dry run reports.
 
-    One that needs no person is capped at that risk. Raises the RpcError that it would be refused with.
+    A request that needs no person is capped at that risk. Raises the RpcError that it would be refused with.
     """
     try:
         measured = await _measured(client, job, job)
     except PermissionDenied:
-        # Perhaps for its risk only, which a person can allow up to the policy's ceiling. What needs none is not raised.
+        # Perhaps refused for its risk only, which a person can allow up to the policy's ceiling. A request that needs
+        # no person is not raised.
         measured = await _measured(client, job, _raised(job))
         if measured.risk < CONSENT_RISK:
             raise
@@ -428,7 +430,7 @@ async def _measured(client: Client, job: ConsentRequest, rehearsed: ConsentReque
     if len(steps) != len(job.steps):
         return job
     entries = [
-        # The declared level holds where the daemon says none.
+        # The declared level holds if the daemon reports none.
         {**entry, "risk_level": (step.result or {}).get("risk_level", entry["risk_level"])}
         for entry, step in zip(job.entries, steps, strict=True)
     ]
@@ -436,19 +438,19 @@ async def _measured(client: Client, job: ConsentRequest, rehearsed: ConsentReque
 
 
 def _raised(job: ConsentRequest) -> ConsentRequest:
-    # As far as the policy lets a task raise its cap, and no further.
+    # The policy still limits how far a task may raise its cap.
     return evolve(job, constraints={**job.constraints, "max_risk_level": CONSENT_RISK})
 
 
 def of_result(result: TaskResult, *, plan: bool) -> dict[str, Any]:
-    """A finished task as a CallToolResult."""
+    """Return a finished task as a CallToolResult."""
     if plan or not result.steps:
         return of_task(result)
     return of_step(result.steps[0], task_id=result.task_id)
 
 
 def told(client: Client, outcome: dict[str, Any] | ProtocolError) -> dict[str, Any]:
-    """A CallToolResult, with what the client must be told beside it. Raises MCPError where the call itself is wrong."""
+    """Return a CallToolResult with the client's pending note. Raises MCPError if the call itself is wrong."""
     if isinstance(outcome, ProtocolError):
         raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
     news = client.news()
@@ -457,14 +459,14 @@ def told(client: Client, outcome: dict[str, Any] | ProtocolError) -> dict[str, A
 
 
 class TaskProvider(Provider):
-    """A provider whose tools are tasks. `beat`: seconds between two signs of life of a task."""
+    """A provider whose tools are HACP tasks. `beat`: seconds between two signs of life of a task."""
 
     def __init__(self, *, beat: float = BEAT) -> None:
         self._beat = beat
 
     @abstractmethod
     async def job(self, ask: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
-        """What a call of one of its tools would run; None for a tool that is not its own. Raises MCPError."""
+        """Return the request behind a call of one of its tools; None for another provider's tool. Raises MCPError."""
 
     async def call(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""

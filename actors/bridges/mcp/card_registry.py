@@ -1,8 +1,9 @@
-"""The AgentCards that agents have declared here: one file for each agent_id, in a directory that is ours alone.
+"""The AgentCards declared here: one file for each agent_id, in a directory that only the daemon's user may write.
 
-Owns the files, whose a card is, and the bounds. Refuses to vouch for a card: what is kept is what somebody claimed,
-with the key of the principal who claimed it. Several processes may share a directory (each `hearth mcp` is one): a file
-is put in place whole, and a new one never over another. The bounds are held by each process, as far as it sees.
+This module owns the files, each card's owner, and the limits. It does not vouch for a card: a stored card is a claim,
+with the key of the principal that declared it. Several processes may share a directory (each `hearth mcp` is one): a
+file is put in place whole, and a new one never replaces another. Each process enforces the limits on the files that it
+sees.
 """
 
 from __future__ import annotations
@@ -36,31 +37,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("hearth.agentcards")
 
 MAX_CARD_BYTES = 128 * 1024
-"""The longest card, as JSON in UTF-8; that of a board with all tools and their schemas has about a third of it."""
+"""Bytes of the longest card, as JSON in UTF-8; the card of a board with all tools and schemas has about a third."""
 MAX_CARDS = 256
 MAX_TOTAL_BYTES = 4 * 1024 * 1024
-"""All cards together: what `agentcard://registry` answers with, in one message."""
+"""Bytes of all cards together, which is one message: the answer of `agentcard://registry`."""
 SHARE = 4
-"""No principal gets more than a fourth part of either."""
+"""A principal gets at most this part (a fourth) of each limit."""
 MAX_NAMED = 32
-"""The files that are skipped and said to be; beyond these they are only counted."""
+"""Skipped files that are listed by name; more are only counted."""
 
 _MAX_ENTRIES = 4 * MAX_CARDS
-"""Names looked at in the directory, which is nobody else's to fill; what lies beyond them is not seen."""
+"""Names that are read in the directory; further files are ignored."""
 _MAX_FILE_BYTES = MAX_CARD_BYTES + 4096
 _STALE_DRAFT = 3600.0
-"""Seconds after which a file that was being written belongs to a process that has crashed."""
+"""Seconds after which an unfinished file is taken to be left by a crashed process."""
 _FORMAT = 1
 _NAME = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}\.json")
 
 
 class CardRefused(HearthError):
-    """A card that is not taken; the message says why, and the cure."""
+    """A card was refused; the message has the reason and the cure."""
 
 
 @frozen
 class DeclaredCard:
-    """A card as it was declared: by whom (a principal's key) and when (RFC 3339, UTC). `size` is in bytes of JSON."""
+    """A declared card: the principal's key, the time (RFC 3339, UTC), and `size` in bytes of JSON."""
 
     card: Mapping[str, Any]
     declared_by: str
@@ -71,24 +72,24 @@ class DeclaredCard:
 
     @property
     def agent_id(self) -> str:
-        """Whose card it is."""
+        """The id of the card's agent."""
         agent_id: str = self.card["agent_id"]
         return agent_id
 
 
 @frozen
 class Shelf:
-    """What the directory holds: cards by agent_id in its order, and the files that are none, each with the reason."""
+    """The directory's contents: cards by agent_id, in its order, and the other files, each with a reason."""
 
     cards: Mapping[str, DeclaredCard] = field(factory=dict)
     skipped: Mapping[str, str] = field(factory=dict)
 
 
 class CardRegistry:
-    """The registry in `directory`, which need not exist before the first card does.
+    """The registry in `directory`, which the first declared card creates.
 
-    The cards that were read are kept, and charged to who declared them: `account` gives the account of a principal's
-    key. A registry outlives its clients, and the process too.
+    Cards that were read stay in memory, and are charged to the principals that declared them: `account` returns the
+    account for a principal's key. A registry outlives its clients and the process.
     """
 
     def __init__(self, directory: Path, account: Callable[[str], Account] = lambda _key: unlimited()) -> None:
@@ -97,18 +98,18 @@ class CardRegistry:
         self._charged: dict[str, tuple[Account, int]] = {}
         self._turn = trio.Lock()
         self._read: dict[str, tuple[tuple[int, ...], DeclaredCard | str]] = {}
-        """By file name: what its status was when it was read, and what was in it, or why that is no card."""
+        """By file name: its status when it was read, and its card, or the reason why it has none."""
 
     async def shelf(self) -> Shelf:
-        """All cards there are. Raises CardRefused where the directory cannot be used."""
+        """Return all cards. Raises CardRefused if the directory cannot be used."""
         async with self._turn:
             return await self._looked()
 
     async def declare(self, card: Mapping[str, Any], by: str) -> DeclaredCard:
-        """Keep a valid card as declared by this principal, instead of the one it declared for the agent before.
+        """Store a valid card for this principal, replacing its former card of the same agent.
 
-        Raises CardRefused for another principal's agent_id, beyond a bound, or when the file cannot be written, and
-        QueueFull where that principal has no room for it in memory.
+        Raises CardRefused for another principal's agent_id, beyond a limit, or if the file cannot be written; QueueFull
+        if the principal has no memory left for it.
         """
         content = encoded(card)
         async with self._turn:
@@ -133,7 +134,7 @@ class CardRegistry:
 
     def _keep(self, card: Mapping[str, Any], content: bytes, by: str) -> DeclaredCard:
         name = f"{card['agent_id']}.json"
-        # Another process may put its file there after we have looked; then we look again, at whose it is.
+        # Another process may create the file after the directory was read. Then read again, and check its owner.
         for _ in range(2):
             with contextlib.suppress(FileExistsError):
                 return self._put(name, card, content, by)
@@ -141,7 +142,7 @@ class CardRegistry:
         raise CardRefused(f"agent_id {card['agent_id']} is taken by a file of the registry: {why}")
 
     def _put(self, name: str, card: Mapping[str, Any], content: bytes, by: str) -> DeclaredCard:
-        """Keep the card. Raises CardRefused, or FileExistsError where a file that is no card we saw has its name."""
+        """Write the card. Raises CardRefused, or FileExistsError if a file that was not read as a card has its name."""
         agent_id: str = card["agent_id"]
         shelf = self._look()
         before = shelf.cards.get(agent_id)
@@ -170,7 +171,7 @@ class CardRegistry:
         return declared
 
     def _write(self, name: str, document: bytes, *, new: bool) -> None:
-        """Put the file in place whole. Raises FileExistsError for a new one whose name is taken, or OSError."""
+        """Put a complete file in place. Raises FileExistsError if a new one's name is taken, OSError."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._directory / f".{name}.{os.getpid()}.new"
         draft.unlink(missing_ok=True)
@@ -208,7 +209,7 @@ class CardRegistry:
         return Shelf(cards, skipped)
 
     def _names(self) -> list[str]:
-        """The names to look at, in order; a draft that nobody will finish is deleted. Raises OSError, CardRefused."""
+        """Return the names to read, in order; delete abandoned drafts. Raises OSError, CardRefused."""
         status = self._directory.stat()
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
             raise CardRefused(
@@ -226,7 +227,7 @@ class CardRegistry:
     def _examine(
         self, name: str, before: tuple[tuple[int, ...], DeclaredCard | str] | None
     ) -> DeclaredCard | str | None:
-        """What is in a file, or why that is no card; None when it has gone meanwhile."""
+        """Return the card in a file, or the reason why it has none; None if the file has gone."""
         path = self._directory / name
         try:
             status = path.lstat()
@@ -242,7 +243,7 @@ class CardRegistry:
 
 
 def encoded(card: Mapping[str, Any]) -> bytes:
-    """A card as JSON in UTF-8. Raises CardRefused for one that is too long, or that JSON cannot say."""
+    """Return a card as JSON in UTF-8. Raises CardRefused for one that is too long or cannot be written as JSON."""
     try:
         content = json.dumps(card, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
@@ -256,7 +257,7 @@ def encoded(card: Mapping[str, Any]) -> bytes:
 
 
 def _check_room(what: str, cure: str, cards: Sequence[DeclaredCard], size: int, part: int) -> None:
-    """Raise CardRefused where one more card of `size` bytes is too much for `what`, the `part`-th part of all."""
+    """Raise CardRefused if one more card of `size` bytes exceeds the limits of `what`, the `part`-th part of all."""
     count, total = MAX_CARDS // part, MAX_TOTAL_BYTES // part
     if len(cards) + 1 > count or sum(card.size for card in cards) + size > total:
         raise CardRefused(f"{what} is full ({count} cards, {total} bytes): declare one of your agents anew, or {cure}")
@@ -270,7 +271,7 @@ def _age(entry: os.DirEntry[str]) -> float:
 
 
 def _read(path: Path, status: os.stat_result) -> DeclaredCard | str:
-    """The card in a file, or why there is none."""
+    """Return the card in a file, or the reason why it has none."""
     if _NAME.fullmatch(path.name) is None:
         return "its name is no agent_id with .json behind it"
     if not stat.S_ISREG(status.st_mode):

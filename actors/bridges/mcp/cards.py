@@ -1,7 +1,7 @@
-"""AgentCards over MCP: the tools and resources that the draft's [AGENTCARD-MCP] names, over the registry.
+"""AgentCards over MCP: the tools and resources of the draft's [AGENTCARD-MCP], over the registry.
 
-Owns what they answer, and the card of this server among the others. What a valid card is, is `hearth.agentcard`'s; what
-is kept, and whose it is, the registry's. Nothing here touches hardware, so nothing here is a task of a HACP session.
+This module owns their answers, and adds this server's own card. `hearth.agentcard` owns the rules of a valid card, the
+registry the stored cards and their owners. No code here touches hardware, so no call here is a task of a HACP session.
 """
 
 from __future__ import annotations
@@ -30,19 +30,17 @@ if TYPE_CHECKING:
     from hearth.agentcard.validate import Finding
     from hearth.policy.memory import Account
 
-# --- The JSON Schema of AgentCards that `agentcard://schema` answers with
+# --- The JSON Schema of AgentCards, for `agentcard://schema`: draft-aevum-agentcard-00 §2 and §5 ----------------------
 #
-# It is draft-aevum-agentcard-00 §2 and §5 as a schema.
-#
-# It is written from the draft and not the public project's file, which contradicts it (protocol names, a required
-# description, no unknown fields). It says what a schema can say, in patterns that mean the same to every dialect of
-# regular expressions; what a URI is to the letter is for `agentcard_validate`, whose verdict is the one that counts.
+# It follows the draft and not the public project's file, which contradicts it (protocol names, a required description,
+# no unknown fields). Its patterns mean the same in every dialect of regular expressions. A schema cannot check a URI
+# exactly: `agentcard_validate` does, and its verdict counts.
 
 _META: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def _scheme(name: str) -> dict[str, Any]:
-    """An endpoint of this protocol has a URL that begins with it, in whatever case; HTTP over TLS is HTTP too."""
+    """Return the rule that an endpoint of this protocol has a URL of its scheme, in any case; "http" includes HTTPS."""
     letters = "".join(f"[{letter.upper()}{letter}]" for letter in name) + ("[Ss]?" if name == "http" else "")
     return {
         "if": {"properties": {"protocol": {"const": name}}, "required": ["protocol"]},
@@ -143,10 +141,10 @@ CARD_SCHEMA: Final[dict[str, Any]] = {
 SCHEMA_URI: Final = "agentcard://schema"
 REGISTRY_URI: Final = "agentcard://registry"
 META_DECLARED: Final = f"{META}/declared"
-"""In `_meta` of the registry's contents: by agent_id, who declared the card and when."""
+"""The key in `_meta` of the registry's contents: by agent_id, the declaring principal and the time."""
 
 EXAMINERS: Final = 2
-"""Cards that are validated at a time; some of 4 MiB take seconds, and the threads of others must not wait for them."""
+"""Cards that are validated at a time: some of 4 MiB take seconds, and other work needs threads too."""
 
 _SCHEMA_TEXT: Final = json.dumps(CARD_SCHEMA, ensure_ascii=False, indent=2)
 
@@ -154,11 +152,10 @@ _TOOLS: Final = tuple(map(types.Tool.model_validate, CARD_DEFINITIONS))
 
 
 class AgentCards(Provider):
-    """The cards declared in `directory`, and this server's own, which is always known and nobody's to declare.
+    """The cards declared in `directory`, and this server's own, which is always listed and cannot be declared.
 
-    `own_card` is asked each time; None while there is none. `principal` gives the key of whom a request comes from,
-    `permits` what the client may use; each use is asked for before anything is done for it. What is kept in memory is
-    charged to the `account` of that principal.
+    `own_card` is called for each use; None while there is none. `principal` returns the key of a request's principal,
+    and `permits` checks and audits each use before it happens. Memory is charged to the `account` of that principal.
     """
 
     def __init__(
@@ -246,11 +243,14 @@ class AgentCards(Provider):
         )
 
     async def _examined(self, document: object) -> tuple[Mapping[str, Any] | None, list[Finding]]:
-        """The card that an argument is, and its faults: in a thread, since a stranger decides how long that takes."""
+        """Return the card in an argument, and its faults.
+
+        In a thread: the caller's document decides how long it takes.
+        """
         return await trio.to_thread.run_sync(read_card, document, abandon_on_cancel=True, limiter=self._examiners)
 
     async def _known(self) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
-        """All cards with their origin, this server's own first; and the registry's files that are none."""
+        """Return all cards with their origin, this server's own first; and the registry's files that are not cards."""
         own = self._own_card()
         shelf = await self._registry.shelf()
         entries = [_entry(declared) for declared in shelf.cards.values()]
@@ -291,7 +291,7 @@ class AgentCards(Provider):
         if params.uri != REGISTRY_URI:
             return None
         try:
-            # It tells what the list does.
+            # It discloses the same as the list.
             await self._permits.use(ask, LIST)
             entries, _ = await self._known()
         except (RpcError, CarrierError) as error:
@@ -324,7 +324,7 @@ def _wrong(name: str, expected: str) -> MCPError:
 
 
 def _fitting(entries: Sequence[dict[str, Any]], query: str) -> list[dict[str, Any]]:
-    """The agent of that id; else those of exactly that name; else those with the query in their name."""
+    """Return the agent with that id; else those with exactly that name; else those with the query in their name."""
     wanted = query.casefold()
     return (
         [entry for entry in entries if entry["card"]["agent_id"] == query.upper()]
@@ -343,7 +343,7 @@ def _entry(declared: DeclaredCard) -> dict[str, Any]:
 
 
 def _shown(principal: str) -> str:
-    """A principal's key as others see it: of a token's digest as much as tells it from others."""
+    """Return a principal's key as others may see it: a token's digest is shortened."""
     kind, _, digest = principal.partition(":")
     return f"token:{digest[:12]}" if kind == "token" else principal
 
@@ -372,19 +372,19 @@ def _failed(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
 
 
-# --- What a client may use of the AgentCard tools: its session says, by policy and rate, and records each use first
+# --- Permission to use the AgentCard tools: the client's session applies policy and rate, and audits each use ---------
 #
-# The tools are the bridge's own and no tasks of the session; without this they would pass the policy by.
+# The tools belong to the bridge and are not tasks of the session; without this they would bypass the policy.
 
 
 class SessionPermits:
-    """Asks the client's HACP session what may be used. Both methods raise RpcError, and CarrierError.
+    """The permission checks, made by the client's HACP session. Both methods raise RpcError, CarrierError.
 
-    A server that does not know the methods has no policy for these tools, which then run for their user alone.
+    A server that does not know the methods has no policy for these tools; then they run for their user alone.
     """
 
     async def usable(self, ask: McpRequest) -> Collection[str]:
-        """The tools that the client is to be shown."""
+        """Return the tools that the client may see."""
         try:
             said = await _ask(ask, "mcp.info")
         except MethodNotFound:
@@ -393,7 +393,7 @@ class SessionPermits:
         return found
 
     async def use(self, ask: McpRequest, tool: str) -> None:
-        """Returns once one use of this tool is permitted and on record."""
+        """Wait until one use of this tool is permitted and audited."""
         try:
             await _ask(ask, "mcp.use", tool=policy_name(tool))
         except MethodNotFound:
@@ -405,6 +405,6 @@ async def _ask(ask: McpRequest, method: str, **params: Any) -> Mapping[str, Any]
     try:
         return await session.call(method, **params)
     except (SessionInvalid, CarrierError) as error:
-        # It had ended before it was asked: once more, in a new one.
+        # The session had ended before the request: try once more, in a new one.
         ask.client.forget(session, error)
         return await (await ask.client.session()).call(method, **params)

@@ -1,10 +1,10 @@
-"""MCP over streamable HTTP at /mcp: both eras, and whose each request is.
+"""MCP over streamable HTTP at /mcp: both eras, and the client of each request.
 
-A client of 2025-11-25 is its Mcp-Session-Id: it is there while a request of its is under way, and for the idle TTL
-after the last; then its HACP session is closed with it. A client of 2026-07-28 has no session: it is its principal and
-the name it gives, and its HACP session ends by the runtime's own idle TTL. See docs/decisions/0062.
+A client of 2025-11-25 is its Mcp-Session-Id. It is kept while one of its requests is under way, and for the idle TTL
+after the last; then its HACP session is closed with it. A client of 2026-07-28 has no MCP session: it is its principal
+and the name it gives, and its HACP session ends by the runtime's own idle TTL. See docs/decisions/0062.
 
-Who may ask at all, under which Host and from which page, is decided before a request comes here.
+`AccessControl` (`bridges/http/app.py`) has checked the Host, the Origin and the principal before a request comes here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SESSION_ID = "mcp-session-id"
 
 
 class _Known:
-    """A client, with what decides how long it is known."""
+    """A client, with the time of its last use."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -63,8 +63,8 @@ class _Known:
 class HttpClients:
     """All clients of one listener. Implements `Clients`.
 
-    `alive` says whether a session has not ended; it is asked when a client without a connection has been silent for
-    `idle_ttl` seconds. No principal has more than `most` of these, each of which has a session.
+    `alive` returns whether a session has not ended; it is called for a client without a connection after `idle_ttl`
+    seconds without a request. Each principal has at most `most` of these, each with a session.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class HttpClients:
         self._by_session: dict[str, Client] = {}
         self._by_name: dict[str, dict[str, _Known]] = {}
         self.sessions: dict[str, Any] = {}
-        """The MCP sessions there are, by id: a request may outlive its own."""
+        """The MCP sessions by id: a request may outlive its own."""
 
     def __len__(self) -> int:
-        """How many are known."""
+        """Return the number of known clients."""
         return len(self._by_session) + sum(map(len, self._by_name.values()))
 
     async def of(self, ctx: Context) -> Client:
@@ -110,13 +110,13 @@ class HttpClients:
         return client
 
     def gone(self, session_id: str) -> None:
-        """An MCP session has ended."""
+        """Close the client of an MCP session that has ended."""
         client = self._by_session.pop(session_id, None)
         if client is not None:
             client.close()
 
     def close(self) -> None:
-        """All have."""
+        """Close all clients."""
         for client in self._by_session.values():
             client.close()
         for known in self._by_name.values():
@@ -135,14 +135,14 @@ class HttpClients:
         return known.client
 
     def _client(self, principal: Principal, name: str | None, version: str | None, keep_alive: float | None) -> Client:
-        """A client. Raises QueueFull."""
+        """Return a new client. Raises QueueFull."""
         session_factory, account = self._session_factories(principal), self._accounts(principal)
         return Client(
             session_factory, self._nursery, name=name, version=version, keep_alive=keep_alive, account=account
         )
 
     def _make_room(self, principal: Principal, named: dict[str, _Known]) -> None:
-        """Forget a client that has no session, before there is one more than may have one. Raises MCPError."""
+        """Forget a client without a session, if the principal has as many clients as it may. Raises MCPError."""
         if len(named) < self._most:
             return
         for name, known in named.items():
@@ -157,19 +157,19 @@ class HttpClients:
         )
 
     def _lives(self, principal: Principal, known: _Known) -> bool:
-        """Whether a client has a session, or is about to."""
+        """Return True if a client has a session, or is opening one."""
         session = known.client.opened
         return not known.client.idle and (session is None or self._alive(principal, session))
 
     async def _until_over(self, principal: Principal, name: str, known: _Known) -> None:
-        """Forget a client once it has been silent for the idle TTL and its session has ended."""
+        """Forget a client after the idle TTL without a request, once its session has ended."""
         named = self._by_name[principal.key]
         while named.get(name) is known:
             await trio.sleep_until(known.used + self._idle_ttl)
             if known.used + self._idle_ttl > trio.current_time():
                 continue
             if self._lives(principal, known):
-                # Something that it began goes on: the runtime knows.
+                # Work that it began goes on in its session.
                 known.used = trio.current_time()
                 continue
             known.client.close()
@@ -180,7 +180,7 @@ class HttpClients:
 
 
 class Sessions(StreamableHTTPSessionManager):
-    """The SDK's sessions of 2025-11-25, at most `most` of one principal, and `gone` is told when one has ended."""
+    """The SDK's sessions of 2025-11-25, at most `most` per principal; `gone` is called when one has ended."""
 
     def __init__(self, server: Server[Any], *, most: int, gone: Callable[[str], None], **settings: Any) -> None:
         super().__init__(server, **settings)
@@ -189,7 +189,7 @@ class Sessions(StreamableHTTPSessionManager):
 
     @property
     def open(self) -> dict[str, StreamableHTTPServerTransport]:
-        """Those that are open, by id."""
+        """The open sessions, by id."""
         return self._server_instances
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
@@ -205,7 +205,7 @@ class Sessions(StreamableHTTPSessionManager):
 
 
 class McpRoute:
-    """The ASGI application at /mcp: says to the SDK who calls, so that a session serves its owner only."""
+    """The ASGI application at /mcp: names the principal to the SDK, so that a session serves only its owner."""
 
     def __init__(self, sessions: Sessions, max_values: int, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -213,7 +213,7 @@ class McpRoute:
         self._max_values = max_values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI; `scope["state"]["principal"]` is somebody."""
+        """See ASGI; `scope["state"]["principal"]` is not None here."""
         principal: Principal = scope["state"]["principal"]
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.key, scopes=[]))
         request = RetainedRequest(self._accounts(principal), scope["state"])
@@ -228,7 +228,7 @@ class McpRoute:
             request.let_go()
 
     async def _read(self, request: RetainedRequest, receive: Receive) -> Receive:
-        """What gives the body that was read. Raises QueueFull, and InvalidRequest for one of too many values."""
+        """Return an ASGI receive for the body. Raises QueueFull, and InvalidRequest for a body of too many values."""
         body, ended = await request.whole(receive)
         if has_more_values(body, self._max_values):
             data = {"max_values": self._max_values}
@@ -238,7 +238,7 @@ class McpRoute:
 
 
 class _Again:
-    """An ASGI receive that gives a body which was read already, and then what comes after it."""
+    """An ASGI receive that returns a body read before, and then the messages after it."""
 
     def __init__(self, body: bytes, receive: Receive, *, ended: bool) -> None:
         self._receive = receive
@@ -268,11 +268,11 @@ async def opened(
     max_values: int,
     accounts: Accounts,
 ) -> AsyncIterator[list[Route]]:
-    """The routes of MCP while the context lasts; then all its sessions end.
+    """Open the routes of MCP while the context lasts; then all its sessions end.
 
-    `session_factories` gives each principal the house in which its sessions are opened, `accounts` that to which what
-    is kept for it is charged. `idle_ttl` is in seconds; `most_each` and `most` bound how many MCP clients one
-    principal, and all, may have. Raises ConfigError.
+    `session_factories` gives each principal the factory of its sessions, `accounts` the account for its memory.
+    `idle_ttl` is in seconds; `most_each` and `most` bound the MCP clients of one principal, and of all. Raises
+    ConfigError.
     """
     there: list[HttpClients] = []
 
@@ -299,25 +299,25 @@ async def opened(
         server,
         most=most_each,
         gone=gone,
-        # Hosts and Origins are the door's; the SDK would have a second opinion.
+        # `AccessControl` checks Host and Origin; the SDK must not check them by other rules.
         security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         session_idle_timeout=idle_ttl,
         max_request_body_size=max_body,
         max_sessions=most,
     )
-    # What a client does wrong is its own to know; a log that it could fill is none.
+    # A client's mistakes are answered to the client; the daemon's log must not be filled by them.
     logging.getLogger("mcp").setLevel(logging.ERROR)
     async with sessions.run():
         yield [Route(PATH, McpRoute(sessions, max_values, accounts))]
 
 
 def caller(ctx: Context) -> Principal:
-    """Who makes a request, as the door found it."""
+    """Return the principal of a request, as `AccessControl` found it."""
     request: Any = ctx.request
     principal: Principal = request.state.principal
     return principal
 
 
 def requester(ask: McpRequest) -> str:
-    """Whose a request is: the key of its principal."""
+    """Return the key of a request's principal."""
     return caller(ask.ctx).key

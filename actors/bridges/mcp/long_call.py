@@ -1,9 +1,9 @@
-"""One call that may take long: it runs on its own, is answered directly or becomes an MCP task, and is then told about.
+"""One call that may take long: it runs on its own, and is answered directly or becomes an MCP task.
 
-The call is a Trio task of its client, not of the request that began it. It runs the very tool call that the request
-would have run, so its result is that call's. While nobody holds a handle on it, whoever waits gets its outcome; once
-it is handed over it reaches exactly one of completed, failed and cancelled. An MCP task is on a lease that every
-question about it renews: whoever stops asking, and vanished with what it had running, is taken to have cancelled it.
+The call is a Trio task of its client, not of the request that began it. It runs the same tool call that the request
+would have run, so its result is the same. Until the client has a handle, the waiting request gets the outcome. After
+the handle was sent, the call reaches exactly one of completed, failed and cancelled. An MCP task has a lease that every
+request about it renews: when the lease ends, the client is taken to have cancelled it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from hearth.policy.memory import Retained
 
 LEASE: Final = 300.0
-"""Seconds that a task is kept after it was last asked for, as long as a HACP session is kept without a request."""
+"""Seconds that a task is kept after the last request for it: as long as a HACP session without requests."""
 POLL_MS: Final = 1000
-"""Milliseconds between two questions that a client is asked to keep to."""
+"""Milliseconds that a client should leave between two polls."""
 MOST_ROUNDS: Final = 32
-"""Rounds of questions to the person in one call."""
+"""Rounds of questions to the person in one call, at most."""
 
 _ANSWERS: Final[Mapping[str, TypeAdapter[types.InputResponse]]] = {
     "elicitation/create": TypeAdapter(types.ElicitResult),
@@ -53,7 +53,7 @@ _ANSWERS: Final[Mapping[str, TypeAdapter[types.InputResponse]]] = {
 
 
 class LongCall:
-    """See the module. `changed` is called after every change that a client can see; `lease` is in seconds."""
+    """One call. `changed` is called after every change that the client can see; `lease` is in seconds."""
 
     def __init__(self, ask: McpRequest, changed: Callable[[LongCall], None], *, lease: float = LEASE) -> None:
         self.task_id = secrets.token_hex(16)
@@ -69,11 +69,11 @@ class LongCall:
         self._handed_over = False
         self._outcome: Outcome | None = None
         self._result = b""
-        """The outcome as JSON, once somebody has a handle on it."""
+        """The outcome as JSON, once the client has a handle."""
         self._account = ask.client.account
         self._charged = 0
         self._requests = [retained(ask)]
-        """Those of which something is kept."""
+        """The requests of which something is kept in memory."""
         self._error: MCPError | None = None
         self._why = "its client has gone"
         self._rounds = 0
@@ -85,25 +85,25 @@ class LongCall:
         self._until = float("inf")
 
     def charge(self) -> None:
-        """Charge it to its client, with its request, until `release`. Raises QueueFull."""
+        """Charge the call and its request to its client, until `release`. Raises QueueFull."""
         self._account.charge(MCP_CALL_BYTES)
         self._charged = MCP_CALL_BYTES
         for request in self._requests:
             request.hold()
 
     def release(self) -> None:
-        """Nothing of it is kept any more."""
+        """Release all memory charged for the call."""
         self._account.release(self._charged)
         for request in self._requests:
             request.let_go()
 
     @property
     def settled(self) -> bool:
-        """True once there is an outcome."""
+        """True once the call has an outcome."""
         return self._settled.is_set()
 
     async def run(self, call_next: CallNext, params: types.CallToolRequestParams) -> None:
-        """Make the call, then keep its outcome for as long as there is a lease on it."""
+        """Make the call, then keep its outcome until its lease ends."""
         try:
             await contain("an MCP tool call", lambda: self._run(call_next, params), self._crashed)
         finally:
@@ -116,31 +116,31 @@ class LongCall:
                 await trio.sleep_forever()
 
     async def outcome(self) -> Outcome:
-        """Wait for it. Raises MCPError where the call did; cancelling this leaves the call alone."""
+        """Wait for the outcome. Raises the call's MCPError. Cancelling this does not cancel the call."""
         await self._settled.wait()
         if self._outcome is None:
             raise self._error or MCPError(code=types.INTERNAL_ERROR, message="The call was cancelled")
         return self._outcome
 
     def hand_over(self) -> dict[str, Any]:
-        """From now on it is a task; returns the CreateTaskResult."""
+        """Make the call an MCP task; return the CreateTaskResult."""
         self._handed_over = True
         self.renew()
         return {"resultType": "task", **self._envelope()}
 
     def renew(self) -> None:
-        """Somebody has asked for it."""
+        """Renew the lease: the client has asked for the task."""
         self._until = self._keep.deadline = trio.current_time() + self._lease
         if not self.settled:
             self._scope.deadline = self._until
 
     def cancel(self) -> None:
-        """Ask the call to end; a call that is over stays as it is."""
+        """Cancel the call, if it is not over."""
         self._why = "its client asked for that"
         self._scope.cancel()
 
     def describe(self) -> dict[str, Any]:
-        """The DetailedTask of the moment: what tasks/get and notifications/tasks carry."""
+        """Return the current DetailedTask, as tasks/get and notifications/tasks carry it."""
         described = self._envelope()
         if self.status == "input_required":
             described["inputRequests"] = {
@@ -155,9 +155,9 @@ class LongCall:
         return described
 
     def answer(self, responses: Mapping[str, Any], request: Retained) -> None:
-        """Take answers to open questions, which came with this request; what answers none of them is ignored.
+        """Take the answers of a request to open questions; answers to no open question are ignored.
 
-        Raises MCPError, and takes none, if one of them is no answer to its question.
+        Raises MCPError, and takes none, if one of them does not fit its question.
         """
         taken = {key: self._read(key, response) for key, response in responses.items() if key in self._questions}
         for key, response in taken.items():
@@ -187,7 +187,7 @@ class LongCall:
                 self._complete(outcome)
 
     async def _call(self, call_next: CallNext, params: types.CallToolRequestParams) -> Outcome:
-        """Call until it asks nothing any more, as a client does that answers and tries again (SEP-2322)."""
+        """Call, answer its questions, and call again until it asks none, as a client would (SEP-2322)."""
         while True:
             outcome = await call_next(self._ask, params)
             if not isinstance(outcome, types.InputRequiredResult) or not self._handed_over:
@@ -203,9 +203,9 @@ class LongCall:
             )
 
     async def _put(self, questions: types.InputRequests) -> types.InputResponses:
-        """Show questions to the client until all are answered. Their keys are never used twice in a task (SEP-2663)."""
+        """Show questions to the client until all are answered. A task never uses a question's key twice (SEP-2663)."""
         if not questions:
-            # State without a question means: try again later.
+            # A state without a question means: try again later.
             await trio.sleep(POLL_MS / 1000)
             return {}
         self._answers = {}
@@ -242,7 +242,7 @@ class LongCall:
         self._end("completed", None)
 
     def _as_on_the_wire(self, outcome: Outcome) -> dict[str, Any]:
-        """What the SDK would have answered the request with."""
+        """Return the outcome as the SDK would have sent it."""
         if isinstance(outcome, BaseModel):
             outcome = outcome.model_dump(by_alias=True, mode="json", exclude_none=True)
         if outcome.get("resultType", "complete") in types.CORE_RESULT_TYPES:
@@ -289,14 +289,14 @@ class LongCall:
 
 
 def _not_kept(error: QueueFull, outcome: Outcome) -> MCPError:
-    """A call that is over, and whose result has no room."""
+    """Return the error for a call that has run and whose result does not fit into the memory budget."""
     failed = outcome.get("isError") if isinstance(outcome, dict) else getattr(outcome, "is_error", None)
     error.data = {**(error.data or {}), "effect": "unknown" if failed else "done"}
     return as_mcp(error)
 
 
 def _told(error: BaseException) -> MCPError | None:
-    """What the request itself would have been answered with; None for a bug."""
+    """Return the error that the request itself would have got; None for a bug."""
     if isinstance(error, HearthError):
         return as_mcp(error)
     data = handler_exception_to_error_data(error)
@@ -307,22 +307,22 @@ def _iso(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# --- The request that a long call believes it is answering: the client's facts, and no way to ask the client
+# --- The request that a long call answers: it has the client's facts, and no way to send it requests -----------------
 #
-# A call that has become an MCP task outlives the request that began it. Its progress is the task's status message, and
-# goes to the request too for as long as that has no answer; the SDK drops what comes later, and so it should, since
-# tasks have neither progress notifications nor log entries (SEP-2663). It refuses every request to the client: what a
-# task needs to know it asks by `inputRequests`.
+# A call that has become an MCP task outlives its request. Its progress becomes the task's status message, and is also
+# sent to the request until that is answered; the SDK drops later progress, as it should, since tasks have neither
+# progress notifications nor log entries (SEP-2663). Requests to the client are refused: a task asks its questions by
+# `inputRequests`.
 
 
 async def speak(ctx: Context, method: str, params: Mapping[str, Any] | None) -> None:
-    """Send a notification, in its wire form, on the stream of a request's answer."""
+    """Send a notification, in wire form, on the stream of a request's answer."""
     said = types.Notification[dict[str, Any], str](method=method, params=dict(params or {}))
     await ctx.session.send_notification(cast("types.ServerNotification", said), related_request_id=ctx.request_id)
 
 
 class CallChannel:
-    """Implements the SDK's DispatchContext for one call. `tell` takes the text of each progress report."""
+    """The SDK's DispatchContext for one call. `tell` takes the text of each progress report."""
 
     def __init__(self, ask: McpRequest, tell: Callable[[str], None]) -> None:
         self._origin = ask.ctx
@@ -330,7 +330,7 @@ class CallChannel:
         self._cancel_requested = anyio.Event()
 
     def ask(self, ask: McpRequest) -> McpRequest:
-        """The same request, answered through this channel; it has a progress token, if the client gave none too."""
+        """Return the request, answered through this channel and with a progress token, even if the client gave none."""
         ctx = ask.ctx
         params = ctx.session.client_params
         connection = Connection.from_envelope(
@@ -376,5 +376,5 @@ class CallChannel:
 
     @property
     def cancel_requested(self) -> anyio.Event:
-        """See DispatchContext; a task is cancelled by its scope, and not by notifications/cancelled (SEP-2663)."""
+        """See DispatchContext. A task is cancelled by its scope, not by notifications/cancelled (SEP-2663)."""
         return self._cancel_requested

@@ -1,13 +1,12 @@
-"""What a server offers comes from providers: each lists some tools, resources or prompts, and serves those.
+"""Providers and clients: the interface of everything that the MCP server offers, and the HACP session of each client.
 
-The base class offers nothing, so a provider overrides what it has, and only what some provider has overridden is
-offered by the server. This module knows no particular one; `server` puts them together in a fixed order, and refuses
-two tools of one name.
+A provider lists some tools, resources or prompts, and serves them. The base class offers nothing, and the server offers
+only methods that some provider overrides. This module knows no particular provider; `server` puts them together in a
+fixed order and refuses two tools of one name.
 
-What the bridge keeps for one HTTP request, charged to its principal until nobody has any of it.
-
-A request is kept while it is served, and one whose call became an MCP task for as long as that is kept. Over stdio the
-bridge is a process of the client's own, and no request has anything charged.
+`RetainedRequest` charges the memory of one HTTP request to its principal while the request is served, or, if its call
+became an MCP task, while that task is kept. Over stdio the bridge is a process of the client's own, and no request is
+charged.
 """
 
 from __future__ import annotations
@@ -40,22 +39,20 @@ if TYPE_CHECKING:
     from hearth.api import Session
 
 # --- clients ----------------------------------------------------------------------------------------------------------
-# Which MCP client a request comes from, and the one HACP session that client has.
-#
-# A session is opened when the client first needs it, kept while the client is there, and closed with it, which puts the
-# lines it drove into their safe state. One that has ended meanwhile is opened anew, and the client is told so with its
-# next result. A session belongs to its client and never to one request: whoever is cancelled while it is being opened
-# leaves it to the next. Nothing here reads a message.
+# Each MCP client has one HACP session. It is opened when the client first needs it, kept while the client is there, and
+# closed with it, which puts the lines it drove into their safe state. After a session has ended, the next request opens
+# a new one, and the client is informed with its next result. A session belongs to its client and not to a request:
+# cancelling a request leaves the session that it was opening to the next request. No code here reads a message.
 
 Context: TypeAlias = "ServerRequestContext[Clients, Any]"
-"""What the SDK hands to a handler; its lifespan context is the `Clients` of the server."""
+"""The SDK's context of a request; its lifespan context is the server's `Clients`."""
 
 KEEP_ALIVE: Final = 60.0
-"""Seconds between two requests by which the session of a client that is there is kept: the idle TTL is 300 s."""
+"""Seconds between two requests that keep a present client's session open: the idle TTL is 300 s."""
 ANSWER_PATIENCE: Final = 600.0
 """Seconds for which a question waits for its answer."""
 MOST_QUESTIONS: Final = 16
-"""Questions of one client that may wait for their answers; more, and the oldest is forgotten."""
+"""Questions of one client that may wait for their answers; one more drops the oldest."""
 BOARD_TOOL: Final = "hw.board"
 MOST_NAME: Final = 256
 """Characters of a client's name and version that HACP takes."""
@@ -69,7 +66,7 @@ log = logging.getLogger("hearth.mcp")
 
 
 class SessionFactory(Protocol):
-    """Where sessions are opened: an embedded runtime for one principal, or a connection to a daemon."""
+    """The factory of sessions: an embedded runtime for one principal, or a connection to a daemon."""
 
     def open_session(
         self, *, client_name: str | None = None, client_version: str | None = None
@@ -79,7 +76,7 @@ class SessionFactory(Protocol):
 
 
 class _HeldSession:
-    """A session, from the moment it is asked for."""
+    """A session, from the request to open it on."""
 
     __slots__ = ("board", "ending", "error", "ready", "session", "view")
 
@@ -93,13 +90,13 @@ class _HeldSession:
 
 
 class Questions:
-    """The questions of one client that wait for their answers, where an answer comes with another request."""
+    """The open questions of one client whose answers come with another request."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
 
     def ask(self, about: bytes) -> str:
-        """A new question; returns what its answer must bring along, which nobody can guess."""
+        """Return the token of a new question, which its answer must carry and which cannot be guessed."""
         name = secrets.token_urlsafe(24)
         self._open[name] = about, trio.current_time() + ANSWER_PATIENCE
         if len(self._open) > MOST_QUESTIONS:
@@ -107,7 +104,7 @@ class Questions:
         return name
 
     def settle(self, name: str | None, about: bytes) -> bool:
-        """True if this is the first answer to a question that was asked, about just this, and not long ago."""
+        """Return True for the first answer to a question about exactly this, within `ANSWER_PATIENCE`."""
         asked, until = self._open.pop(name or "", (b"", 0.0))
         return asked == about and trio.current_time() <= until
 
@@ -116,7 +113,7 @@ class Client:
     """One MCP client. Its session lives in a task of `nursery`, which outlives every request.
 
     `keep_alive` is for a client whose presence is known (a pipe, a connection); None leaves its session to the
-    runtime's idle TTL. Raises QueueFull where `account` has no room for it.
+    runtime's idle TTL. Raises QueueFull if `account` has no room for it.
     """
 
     def __init__(
@@ -130,10 +127,13 @@ class Client:
         account: Account | None = None,
     ) -> None:
         self.account = unlimited() if account is None else account
-        """What is kept for it beside its session is charged here; without a bound where that is its own process."""
+        """The account that the client's memory, beside its session, is charged to.
+
+        It is unlimited if the client has a bridge process of its own.
+        """
         self.account.charge(MCP_CLIENT_BYTES)
         self.nursery = nursery
-        """Where what outlives a request may run; it ends with the server."""
+        """The nursery for work that outlives a request; it ends with the server."""
         self.questions = Questions()
         self._session_factory = session_factory
         self._name = name
@@ -143,14 +143,14 @@ class Client:
         self._lost: str | None = None
         self._news: str | None = None
         self.gone = trio.Event()
-        """Set when it has gone: what runs for it beside its session must end."""
+        """Set when the client has gone: its work beside its session must end."""
 
     def introduce(self, name: str | None, version: str | None) -> None:
-        """What the client calls itself: for the sessions that are opened from now on, and their audit records."""
+        """Set the client's name and version, for the sessions opened from now on and their audit records."""
         self._name, self._version = name or self._name, version or self._version
 
     async def session(self) -> Session:
-        """Its session, opened if there is none. Raises what session.open was answered with, and CarrierError."""
+        """Return its session, opened if there is none. Raises the errors of session.open, and CarrierError."""
         held = self._held
         if held is None or held.session is None:
             held = await self._hold_one()
@@ -158,13 +158,13 @@ class Client:
         return held.session
 
     async def view(self) -> ToolView:
-        """The tools its session may use. Raises as `session`."""
+        """Return the tools that its session may use. Raises as `session`."""
         if self._held is not None and self._held.view is not None:
             return self._held.view
         try:
             return await self._view()
         except SessionInvalid:
-            # It had ended before it was asked: once more, in a new one.
+            # The session had ended before the request: try once more, in a new one.
             return await self._view()
 
     async def _view(self) -> ToolView:
@@ -179,7 +179,7 @@ class Client:
         return held.view
 
     async def board(self) -> str | None:
-        """The name of the board, for a person who has several; None where this session may not know it."""
+        """Return the board's name, for a person with several boards; None if this session may not read it."""
         held = await self._hold_one()
         if held.board is None and (await self.view()).find(BOARD_TOOL) is not None:
             assert held.session is not None
@@ -202,7 +202,7 @@ class Client:
         return held
 
     def forget(self, session: Session, why: HearthError) -> None:
-        """A session has turned out to have ended, or cannot be reached any more; the next request opens another."""
+        """Drop a session that has ended or cannot be reached; the next request opens another."""
         held = self._held
         if held is not None and held.session is session:
             self._held = None
@@ -210,12 +210,12 @@ class Client:
             self._lost = str(why).rstrip(".")
 
     def news(self) -> str | None:
-        """What the client must be told beside its next result; once."""
+        """Return, once, a note that the client must get with its next result."""
         news, self._news = self._news, None
         return news
 
     def close(self) -> None:
-        """The client has gone: its session is closed, and it gets no other. Idempotent, and never waits."""
+        """Close the client's session for good: the client has gone. Idempotent, and never waits."""
         if not self.gone.is_set():
             self.gone.set()
             self.account.release(MCP_CLIENT_BYTES)
@@ -230,7 +230,7 @@ class Client:
 
     @property
     def opened(self) -> Session | None:
-        """Its session, if there is one by now."""
+        """The session that is open, if there is one."""
         return None if self._held is None else self._held.session
 
     async def _hold(self, held: _HeldSession) -> None:
@@ -239,7 +239,7 @@ class Client:
             async with self._session_factory.open_session(client_name=name, client_version=version) as session:
                 held.session = session
                 if self._lost is not None:
-                    # Only now: a daemon that answers has brought the lines of the session before into their safe state.
+                    # Only now: a daemon that answers has brought the former session's lines into their safe state.
                     self._news, self._lost = REOPENED.format(why=self._lost), None
                 held.ready.set()
                 await self._keep(held, session)
@@ -253,7 +253,7 @@ class Client:
             held.ready.set()
 
     async def _keep(self, held: _HeldSession, session: Session) -> None:
-        """Until it is to end; a session without requests would end by itself."""
+        """Keep the session open until `ending` is set: a session without requests would be ended."""
         while not held.ending.is_set():
             with trio.move_on_after(self._keep_alive or float("inf")):
                 await held.ending.wait()
@@ -270,23 +270,23 @@ class Clients(Protocol):
     """All clients of one server."""
 
     async def of(self, ctx: Context) -> Client:
-        """Whose request this is. Raises MCPError for one that may not be made."""
+        """Return the client of a request. Raises MCPError for a request that is not allowed."""
         ...
 
 
 def who(ctx: Context) -> tuple[str | None, str | None]:
-    """The name and the version that the client gave of itself, if it did."""
+    """Return the client's own name and version; None for each that it did not give."""
     params = ctx.session.client_params
     return (None, None) if params is None else (params.client_info.name, params.client_info.version)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
-# What hearth raises, as MCP says it. HACP's codes stay in the data, for MCP means something else by some of them.
+# hearth's errors in MCP's form. HACP's codes stay in the data: in MCP some of them mean something else.
 
 
 def no_resource(ask: McpRequest, uri: str, why: str = "") -> MCPError:
-    """The error for a URI that nobody has, or behind which there is nothing, and why."""
-    # 2026-07-28 has given up the code of its own.
+    """Return the error for an unknown URI, or for a URI without a resource behind it, with the reason."""
+    # 2026-07-28 has no code of its own for this.
     code = types.INVALID_PARAMS if ask.modern else -32002
     return MCPError(
         code=code, message=f"Resource not found: {why}" if why else "Resource not found", data={"uri": uri[:1000]}
@@ -294,7 +294,7 @@ def no_resource(ask: McpRequest, uri: str, why: str = "") -> MCPError:
 
 
 def as_mcp(error: HearthError) -> MCPError:
-    """An error of whatever is not a tool's call."""
+    """Return the MCPError for any request that is not a tool's call."""
     outcome = of_error(error)
     if isinstance(outcome, ProtocolError):
         return MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
@@ -303,9 +303,9 @@ def as_mcp(error: HearthError) -> MCPError:
 
 
 def no_session(error: RpcError | CarrierError) -> dict[str, Any]:
-    """The CallToolResult of a call for which there is no session to be had: nothing of it has been submitted.
+    """Return the CallToolResult of a call without a session: nothing of it was submitted.
 
-    Raises MCPError where the call itself is wrong.
+    Raises MCPError if the call itself is wrong.
     """
     if isinstance(error, CarrierError):
         text = f"{str(error).rstrip('.')}. {WORLD['none']} {advice(error)}"
@@ -319,7 +319,7 @@ def no_session(error: RpcError | CarrierError) -> dict[str, Any]:
 # --- providers --------------------------------------------------------------------------------------------------------
 
 Outcome: TypeAlias = "types.CallToolResult | types.InputRequiredResult | dict[str, Any]"
-"""What a tools/call is answered with; a dict is as on the wire, with its `resultType`: an extension's, or for speed."""
+"""The answer to a tools/call; a dict is in wire form with its `resultType`, for an extension or for speed."""
 
 
 @frozen
@@ -331,17 +331,17 @@ class McpRequest:
 
     @property
     def modern(self) -> bool:
-        """True in the era of 2026-07-28, where every request stands alone and the server asks nothing by itself."""
+        """True in the era of 2026-07-28: every request stands alone, and the server sends no requests."""
         return self.ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property
     def capabilities(self) -> types.ClientCapabilities:
-        """What the client declared that it can do; nothing, where it declared nothing."""
+        """The client's declared capabilities; empty if it declared none."""
         return self.ctx.session.client_capabilities or types.ClientCapabilities()
 
     @property
     def can_elicit(self) -> bool:
-        """True if the client can put a form before a person: an empty declaration means forms."""
+        """True if the client can show a form to a person: an empty declaration means forms."""
         elicitation = self.capabilities.elicitation
         return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
@@ -352,7 +352,7 @@ class McpRequest:
 
 
 CallNext: TypeAlias = Callable[[McpRequest, types.CallToolRequestParams], Awaitable[Outcome]]
-"""The rest of a tools/call: later interceptors, and in the end the provider whose tool it is."""
+"""The rest of a tools/call: the later interceptors, then the provider of the tool."""
 
 
 @frozen
@@ -361,36 +361,36 @@ class Method:
 
     name: str
     params: type[BaseModel]
-    """What its params are validated against; a subclass of mcp_types.RequestParams."""
+    """The model of its params; a subclass of mcp_types.RequestParams."""
     handle: Callable[[McpRequest, Any], Awaitable[BaseModel | dict[str, Any] | None]]
-    """Serves it. Raises MCPError."""
+    """Serve a request. Raises MCPError."""
     versions: frozenset[str] | None = None
     """The protocol versions that have it; None for all. In others it is not found (-32601)."""
 
 
 class Provider:
-    """Something that a server offers."""
+    """The base class of a part of the server's offer."""
 
     # --- tools --------------------------------------------------------------------------------------------------
 
     async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
-        """The tools this client may call, in a fixed order."""
+        """Return the tools this client may call, in a fixed order."""
         del ask
         return ()
 
     async def call(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
-        """Call a tool; None for one that is not this provider's. Raises MCPError for what is no execution failure."""
+        """Call a tool; None for another provider's tool. Raises MCPError for an error outside the tool's execution."""
         del ask, params
         return None
 
     async def intercept(self, ask: McpRequest, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
-        """Be asked before any tool is called, whoever's it is; the first provider is the outermost."""
+        """Intercept the call of any provider's tool; the first provider is the outermost."""
         return await call_next(ask, params)
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
-        """The schema of a tool with parameters that HTTP clients mirror into headers (`x-mcp-header`), if it is ours.
+        """Return the schema of this provider's tool, if HTTP clients mirror its parameters into headers.
 
-        It is asked before it is known who calls.
+        Such parameters are marked `x-mcp-header`. It is called before the caller is known.
         """
         del name
         return None
@@ -398,72 +398,72 @@ class Provider:
     # --- resources ----------------------------------------------------------------------------------------------
 
     async def resources(self, ask: McpRequest) -> Sequence[types.Resource]:
-        """What can be read."""
+        """Return the resources."""
         del ask
         return ()
 
     async def templates(self, ask: McpRequest) -> Sequence[types.ResourceTemplate]:
-        """What can be read under a URI that somebody fills in."""
+        """Return the resource templates: URIs with a part to fill in."""
         del ask
         return ()
 
     async def read(
         self, ask: McpRequest, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult | types.InputRequiredResult | None:
-        """Read a resource; None for a URI that is not this provider's."""
+        """Read a resource; None for another provider's URI."""
         del ask, params
         return None
 
     async def subscribe(self, ask: McpRequest, params: types.SubscribeRequestParams) -> bool:
-        """Begin to tell this client of changes (until 2025-11-25); False for a URI that is not this provider's."""
+        """Start reporting changes to this client (until 2025-11-25); False for another provider's URI."""
         del ask, params
         return False
 
     async def unsubscribe(self, ask: McpRequest, params: types.UnsubscribeRequestParams) -> bool:
-        """Tell it no more; False for a URI that is not this provider's."""
+        """Stop reporting changes to this client; False for another provider's URI."""
         del ask, params
         return False
 
     async def listen(
         self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Serve one stream of changes (from 2026-07-28 on), of whatever the server has.
+        """Serve one stream of changes (from 2026-07-28 on), for every provider.
 
-        The first provider that has this serves it, and hands on to others what is theirs.
+        The first provider that has this method serves it, and delegates to the others.
         """
         raise NotImplementedError
 
     # --- prompts, completion, logging ---------------------------------------------------------------------------
 
     async def prompts(self, ask: McpRequest) -> Sequence[types.Prompt]:
-        """The prompts there are."""
+        """Return the prompts."""
         del ask
         return ()
 
     async def prompt(
         self, ask: McpRequest, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult | types.InputRequiredResult | None:
-        """A prompt, filled in; None for one that is not this provider's."""
+        """Return a prompt, filled in; None for another provider's prompt."""
         del ask, params
         return None
 
     async def complete(self, ask: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult | None:
-        """What an argument may be completed to; None for a reference that is not this provider's."""
+        """Return the completions of an argument; None for another provider's reference."""
         del ask, params
         return None
 
     async def set_level(self, ask: McpRequest, params: types.SetLevelRequestParams) -> None:
-        """The least level of log messages that this client wants (until 2025-11-25)."""
+        """Set the lowest level of log messages that this client gets (until 2025-11-25)."""
         del ask, params
 
     # --- extensions ---------------------------------------------------------------------------------------------
 
     def methods(self) -> Sequence[Method]:
-        """Further request methods."""
+        """Return further request methods."""
         return ()
 
     def extensions(self) -> Mapping[str, dict[str, Any]]:
-        """The protocol's extensions that this provider speaks, and their settings, as they are advertised."""
+        """Return the protocol extensions of this provider with their settings, as advertised."""
         return {}
 
 
@@ -471,7 +471,7 @@ _STATE = "retained"
 
 
 class RetainedRequest(Retained):
-    """A request that is being read, or served."""
+    """A request that is being read or served, with its memory charged."""
 
     __slots__ = ("_size",)
 
@@ -482,7 +482,10 @@ class RetainedRequest(Retained):
         state[_STATE] = self
 
     async def whole(self, receive: Receive) -> tuple[bytes, bool]:
-        """Its body, which the door bounds, and whether it has come to its end. Raises QueueFull."""
+        """Return the request's body, and whether it is complete. Raises QueueFull.
+
+        `AccessControl` bounds the size of the body.
+        """
         parts: list[bytes] = []
         ended = False
         while not ended and (message := await receive())["type"] == "http.request":
@@ -492,18 +495,18 @@ class RetainedRequest(Retained):
         return b"".join(parts), ended
 
     def parsed(self, body: bytes) -> None:
-        """Its body is about to be parsed; the bytes are kept too. Raises QueueFull."""
+        """Charge the parsed body, before parsing; the raw bytes stay charged too. Raises QueueFull."""
         self._keep(parsed_bytes(body))
 
     def _keep(self, size: int) -> None:
-        """Charge more of it. A small request is always served: its principal must be able to make room."""
+        """Charge more of the request. A small one is always served: its principal must be able to free memory."""
         if self._size + size > SMALL:
             self._account.require(size)
         self._size += size
         self.grow(size)
 
     def sending(self, send: Send) -> Send:
-        """An ASGI send that charges what its peer has yet to take."""
+        """Return an ASGI send that charges the bytes that its peer has not taken yet."""
         account = self._account
 
         async def charged(message: Message) -> None:
@@ -518,7 +521,7 @@ class RetainedRequest(Retained):
 
 
 def retained(ask: McpRequest) -> Retained:
-    """What is kept for the request; where nothing is charged, something that costs nothing."""
+    """Return the request's charge; an empty one if nothing is charged."""
     state = getattr(ask.ctx.request, "state", None)
     held: Retained | None = getattr(state, _STATE, None)
     return Retained() if held is None else held

@@ -1,8 +1,8 @@
-"""What an MCP client can read here: the board, its sensors, the tool manifest, the head of the audit log, its tasks.
+"""The MCP resources: the board, its sensors, the tool manifest, the head of the audit log, and the client's tasks.
 
-Owns the hearth:// URIs and what stands behind each. Everything is read through the client's own HACP session, as steps
-of hw.board, hw.sensor.list and hw.sensor.read, so with the rights of its principal and on the record; a tool that the
-session may not use takes its resources away. Telling of changes is `Changes`' business.
+This module owns the hearth:// URIs and their contents. Everything is read through the client's own HACP session, as
+steps of hw.board, hw.sensor.list and hw.sensor.read: with its principal's rights, and audited. If the session may not
+use a tool, its resources are missing. `Changes` owns the subscriptions.
 """
 
 from __future__ import annotations
@@ -45,57 +45,57 @@ if TYPE_CHECKING:
     from hearth.api import Session
     from hearth.policy.memory import Account
 
-# --- Who is told that a resource has changed, and the looking that this takes
+# --- Subscriptions to resources, and the polling behind them ----------------------------------------------------------
 #
-# Owns one poller for each resource of each client that anybody has subscribed to, however many subscriptions that are;
-# the bounds; and both ways to be told, resources/subscribe (until 2025-11-25) and subscriptions/listen (from 2026-07-28
-# on). What a resource is, and what in it counts as a change, is for whoever makes a `Changes`.
+# `Changes` owns one poller for each subscribed resource of each client, however many subscriptions there are; the
+# limits; and both ways to report a change, resources/subscribe (until 2025-11-25) and subscriptions/listen (from
+# 2026-07-28 on). Its creator defines the resources, and what counts as a change.
 #
-# A poller looks through its client's own session, so with no more rights than the client has, and ends with the last
+# A poller reads through its client's own session, so it has only the client's rights. It ends with the last
 # subscription or with the client, whichever is first.
 
 EVERY: Final = 2.0
-"""Seconds between two looks at one resource: each is a task, with its records, in a history of 256 tasks."""
+"""Seconds between two polls of one resource: each is an audited task, in a history of 256 tasks."""
 MOST_WATCHED: Final = 32
 """Resources that one client may have watched at a time."""
 MOST_STREAMS: Final = 16
 """Streams of subscriptions/listen that one client may have open at a time."""
 
 Look: TypeAlias = "Callable[[Client, str], Awaitable[object]]"
-"""What counts of the resource with a canonical URI, to be compared with what counted before. Raises HearthError."""
+"""The value of the resource with a canonical URI that is compared with its former one. Raises HearthError."""
 
 Tell: TypeAlias = "Callable[[], Awaitable[None]]"
 
 _PASSING = (AuditUnavailable, QueueFull, RateLimited, ResourceBusy)
-"""Refusals that say nothing about whether a resource is there and may be read."""
+"""Refusals that do not tell whether a resource exists and may be read."""
 _UNKNOWN: Final = object()
 
 
 class _Watch:
-    """One resource of one client, looked at as long as `tellers` has somebody in it."""
+    """The watch on one resource of one client, polled while `tellers` is not empty."""
 
     __slots__ = ("_account", "error", "ready", "scope", "seen", "tellers")
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self.tellers: dict[object, tuple[Tell, int]] = {}
-        """By token: what is called, and what is charged for it."""
+        """By token: the function to call, and the bytes charged for it."""
         self.ready = trio.Event()
-        """Set after the first look: what differs from that is a change."""
+        """Set after the first poll: a value that differs from that one is a change."""
         self.error: HearthError | None = None
-        """Why there is nothing to look at: the first look said so."""
+        """The error of the first poll, if the resource cannot be watched."""
         self.seen: object = _UNKNOWN
         self.scope = trio.CancelScope()
 
     def drop(self, token: object) -> bool:
-        """Tell one of them no more; False if it is told no more already."""
+        """Remove one subscription; False if it is removed already."""
         _, size = self.tellers.pop(token, (None, 0))
         self._account.release(size)
         return size > 0
 
 
 class _ClientSubscriptions:
-    """What one client has subscribed to. The keys of `watches` are canonical URIs, those of `plain` are as given."""
+    """The subscriptions of one client. The keys of `watches` are canonical URIs, those of `plain` are as given."""
 
     __slots__ = ("plain", "streams", "watches")
 
@@ -108,8 +108,8 @@ class _ClientSubscriptions:
 class Changes:
     """All subscriptions of one server's clients.
 
-    `canonical` gives a URI in the one form that stands for all spellings of it, or None where it names nothing that can
-    be watched. `every`: seconds between two looks.
+    `canonical` returns a URI's one canonical spelling, or None if it cannot be watched. `every`: seconds between two
+    polls.
     """
 
     def __init__(self, canonical: Callable[[str], str | None], look: Look, *, every: float = EVERY) -> None:
@@ -119,10 +119,10 @@ class Changes:
         self._books: WeakKeyDictionary[Client, _ClientSubscriptions] = WeakKeyDictionary()
 
     async def subscribe(self, ask: McpRequest, uri: str) -> bool:
-        """Tell this client of changes on its own channel, until it unsubscribes or goes; False for a URI not of ours.
+        """Report changes to this client until it unsubscribes or goes; False for a foreign URI.
 
-        Again for the same URI, it changes nothing. Raises MCPError beyond the bound, QueueFull, and what the first look
-        raises.
+        A second subscription to the same URI changes nothing. Raises MCPError beyond the limit, QueueFull, and the
+        errors of the first poll.
         """
         key = self._canonical(uri)
         if key is None:
@@ -157,7 +157,7 @@ class Changes:
         return True
 
     def unsubscribe(self, ask: McpRequest, uri: str) -> bool:
-        """Tell it no more; False for a URI that is not ours."""
+        """End a subscription; False for a foreign URI."""
         key = self._canonical(uri)
         if key is None:
             return False
@@ -171,9 +171,9 @@ class Changes:
     ) -> types.SubscriptionsListenResult:
         """Serve one stream, which ends when the client ends it or goes.
 
-        The acknowledgement names the URIs that are watched: those that cannot be, that this client may not read, or
-        that are beyond the bound are left out, and so are changes of lists, of which nothing is told here. Raises
-        MCPError for one stream too many, QueueFull, CarrierError.
+        The acknowledgement names the watched URIs. It leaves out those that cannot be watched, that this client may not
+        read, or that exceed the limit; also changes of lists, which are not reported here. Raises MCPError for one
+        stream too many, QueueFull, CarrierError.
         """
         request_id = ask.ctx.request_id
         assert request_id is not None, "what is answered has an id"
@@ -209,9 +209,9 @@ class Changes:
         return self._books.setdefault(client, _ClientSubscriptions())
 
     def _enter(self, client: Client, key: str, uri: str, token: object, tell: Tell) -> _Watch | None:
-        """Have `tell` called when the resource has changed from what it is now, which the watch's first look will say.
+        """Call `tell` whenever the resource has changed since the watch's first poll.
 
-        None beyond the bound. Raises QueueFull.
+        Returns None beyond the limit. Raises QueueFull.
         """
         watches = self._subscribed_of(client).watches
         watch = watches.get(key)
@@ -247,10 +247,10 @@ class Changes:
                 watch.ready.set()
 
     async def _glance(self, client: Client, key: str, watch: _Watch) -> float:
-        """Look once, tell of a change, and return the seconds until the next look.
+        """Poll once, report a change, and return the seconds until the next poll.
 
-        A device that does not answer is a state like any other: that it begins and that it ends are changes. Of what
-        is refused for the moment (a full queue, a rate) nothing is learned.
+        A device that does not answer is a state like any other: its begin and its end are changes. A temporary refusal
+        (a full queue, a rate) gives no value.
         """
         try:
             now: object = await self._look(client, key)
@@ -269,7 +269,7 @@ class Changes:
 
 
 class _Stream:
-    """What one subscriptions/listen has to be told: each URI at most once at a time, since a change is no message."""
+    """The changes that one subscriptions/listen has yet to send: each URI at most once, since a change has no data."""
 
     def __init__(self, ask: McpRequest, request_id: types.RequestId) -> None:
         self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: request_id}
@@ -279,7 +279,7 @@ class _Stream:
         self._wake = trio.Event()
 
     def teller(self, uri: str) -> Tell:
-        """What is called when this resource has changed; it never waits for whoever reads the stream."""
+        """Return the function that notes a change of this resource; it never waits for the stream's reader."""
 
         async def tell() -> None:
             self._changed[uri] = None
@@ -296,7 +296,7 @@ class _Stream:
         )
 
     async def run(self, gone: trio.Event) -> None:
-        """Tell, until the client has gone."""
+        """Send changes until the client has gone."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tell)
             await gone.wait()
@@ -316,7 +316,7 @@ class _Stream:
 
 
 async def _worked(watch: _Watch) -> bool:
-    """Wait for the first look, and say whether there is anything to look at. Raises CarrierError."""
+    """Wait for the first poll; False if the resource cannot be watched. Raises CarrierError."""
     await watch.ready.wait()
     if isinstance(watch.error, CarrierError):
         raise watch.error
@@ -324,7 +324,7 @@ async def _worked(watch: _Watch) -> bool:
 
 
 def _drop(subscribed: _ClientSubscriptions, key: str, token: object) -> None:
-    """Whoever has this token is told no more; the last one ends the poller."""
+    """Remove the subscription with this token; the last one ends the poller."""
     watch = subscribed.watches.get(key)
     if watch is not None and watch.drop(token) and not watch.tellers:
         del subscribed.watches[key]
@@ -336,7 +336,7 @@ T = TypeVar("T")
 BOARD: Final = "hearth://board"
 SENSORS: Final = "hearth://sensors"
 SENSOR: Final = f"{SENSORS}/"
-"""Followed by a sensor's name, percent-encoded; a name with slashes in it is taken as it is, too."""
+"""Followed by a sensor's name, percent-encoded; slashes in it are accepted as they are."""
 TOOLS: Final = "hearth://tools"
 AUDIT: Final = "hearth://audit/head"
 TASK: Final = "hearth://tasks/"
@@ -346,7 +346,10 @@ MIME: Final = "application/json"
 
 
 class Resources(Provider):
-    """See the module. `changes` has the `listen` of subscriptions/listen; `every`: seconds between two looks."""
+    """The provider of the resources.
+
+    `changes` has the `listen` of subscriptions/listen; `every`: seconds between polls.
+    """
 
     def __init__(self, *, every: float = EVERY) -> None:
         self.changes = Changes(watchable, essence, every=every)
@@ -423,11 +426,11 @@ class Resources(Provider):
         return self.changes.unsubscribe(ask, params.uri)
 
 
-# --- what stands behind a URI ---------------------------------------------------------------------------------------
+# --- the contents behind a URI --------------------------------------------------------------------------------------
 
 
 async def _value(client: Client, uri: str) -> Mapping[str, Any] | None:
-    """The JSON object at a URI, None for a URI that is not ours. Raises RpcError, CarrierError."""
+    """Return the JSON object at a URI; None for a foreign URI. Raises RpcError, CarrierError."""
     if uri == BOARD:
         return await _run(client, uri, "hw.board")
     if uri == SENSORS:
@@ -451,14 +454,14 @@ async def _task(session: Session, task_id: str) -> Mapping[str, Any]:
 
 
 async def _run(client: Client, uri: str, tool: str, **args: Any) -> Mapping[str, Any]:
-    """What a tool that only reads answers. Raises the RpcError that it or its submission failed with, CarrierError."""
+    """Run a reading tool and return its result. Raises its RpcError or that of its submission, CarrierError."""
     running = await submit(
         client, ConsentRequest(mcp_name(tool), f"resources/read {uri[:256]}", (Step(tool, args),), ())
     )
     try:
         (step,) = (await running.result()).steps
     except BaseException:
-        # Whoever gave up waiting is the only one who knows of the task.
+        # The caller that gave up is the only one that knows the task's id.
         await running.cancel()
         raise
     if step.result is not None:
@@ -469,7 +472,7 @@ async def _run(client: Client, uri: str, tool: str, **args: Any) -> Mapping[str,
 
 
 async def _in_session(client: Client, ask: Callable[[Session], Awaitable[T]]) -> T:
-    """Ask something of the client's session; of a new one, if it turns out to have ended."""
+    """Run a request in the client's session; in a new one if that turns out to have ended."""
     for last in (False, True):
         session = await client.session()
         try:
@@ -500,11 +503,11 @@ async def _sensors(client: Client) -> list[types.Resource]:
     ]
 
 
-# --- what can be watched, and what in it counts ---------------------------------------------------------------------
+# --- watchable resources --------------------------------------------------------------------------------------------
 
 
 def watchable(uri: str) -> str | None:
-    """The one spelling of a URI whose changes are told of: a sensor's, and the board's. None for all others."""
+    """Return the canonical spelling of a URI that can be watched (a sensor's, or the board's); None for all others."""
     if uri == BOARD:
         return uri
     if uri.startswith(SENSOR) and uri != SENSOR:
@@ -513,9 +516,9 @@ def watchable(uri: str) -> str | None:
 
 
 async def essence(client: Client, uri: str) -> object:
-    """What of a watchable resource is compared: a sensor's value as it is; of the board, how its parts are.
+    """Return the value of a watchable resource to compare: a sensor's value; the states of the board's parts.
 
-    The board's counters and the audit log's head move with every look, and so count for nothing.
+    The board's counters and the audit log's head change with every poll, and are left out.
     """
     value = await _value(client, uri)
     assert value is not None, "what is watchable can be read"
@@ -526,7 +529,7 @@ async def essence(client: Client, uri: str) -> object:
     return (health["ok"], health["audit"]["ok"], buses)
 
 
-# --- as MCP has it --------------------------------------------------------------------------------------------------
+# --- MCP's form -----------------------------------------------------------------------------------------------------
 
 
 def _resource(uri: str, name: str, title: str, description: str, priority: float) -> types.Resource:

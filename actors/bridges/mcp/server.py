@@ -1,11 +1,10 @@
-"""The MCP server object: both eras of the protocol (2025-11-25 and 2026-07-28) over whatever its providers offer.
+"""The MCP server object: both eras of the protocol (2025-11-25 and 2026-07-28) over its providers.
 
-It owns the order of what is listed, its pages, the collision check of names, and the one place where an exception
-becomes an MCP error. How a tool works is its provider's; which carrier the messages come over is unknown here.
+It owns the order of lists, their pages, the check for duplicate names, and the one place where an exception becomes an
+MCP error. A provider owns its tools; the carrier of the messages is unknown here.
 
-What hearth offers over MCP, whichever way its client comes: the providers, in the order in which they are listed.
-
-The one place that knows them all. Tasks come first, because whoever stands first is the outermost round a tool's call.
+`all_offers` lists the providers of hearth, whichever carrier a client uses. Tasks come first, because the first
+provider is the outermost interceptor of a tool's call.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "hearth"
 FRESH_MS: Final = 60_000
-"""Milliseconds for which a client may keep a list: what a daemon offers is fixed until it is started again."""
+"""Milliseconds for which a client may cache a list: a daemon's offer is fixed until it restarts."""
 DESCRIPTION: Final = "A board's real hardware: GPIO, I2C, UART, sensors, files and telemetry, run by hearthd."
 INSTRUCTIONS: Final = """\
 These tools act on a real board: lines switch, devices are written to, and nothing is simulated unless hw_board says so.
@@ -90,10 +89,10 @@ def make_server(
     *,
     principal: Callable[[Context], str | None] | None = None,
 ) -> Server[Clients]:
-    """A server over these providers; entering `clients` is the server's lifespan.
+    """Return a server over these providers; entering `clients` is the server's lifespan.
 
-    `principal` names who makes a request, where one server serves several: what one was asked, another cannot answer.
-    Raises ConfigError for providers that cannot be put together.
+    `principal` names the principal of a request when one server serves several: a question to one cannot be answered by
+    another. Raises ConfigError for providers that do not fit together.
     """
     offers = Offers(providers)
 
@@ -116,15 +115,15 @@ def make_server(
     for name, settings in offers.extensions().items():
         server.extensions[name] = dict(settings)
     security = RequestStateSecurity(keys=[secrets.token_bytes(32)], ttl=ANSWER_PATIENCE, bind_principal=principal)
-    # In place of the SDK's own, which traces every message for OpenTelemetry: what happens here is in the audit log.
+    # Replaces the SDK's own middleware, which traces every message for OpenTelemetry; here the audit log records calls.
     server.middleware[:] = [RequestStateBoundary(security, default_audience=NAME)]
     return server
 
 
 class FixedServer(Server["Clients"]):
-    """The SDK's server, advertising what this one does: its lists are fixed at start-up, so no change is ever told.
+    """The SDK's server with correct capabilities: its lists are fixed at start-up, so no change of a list is announced.
 
-    The SDK says otherwise as soon as subscriptions/listen is served, which here tells of resources alone.
+    The SDK advertises such changes as soon as subscriptions/listen is served, which here reports only resources.
     """
 
     def get_capabilities(self, *args: Any, **others: Any) -> types.ServerCapabilities:
@@ -137,7 +136,7 @@ class FixedServer(Server["Clients"]):
 
 
 class Offers:
-    """The handlers: one for each kind of request that some provider has overridden."""
+    """The handlers: one for each kind of request that some provider overrides."""
 
     def __init__(self, providers: Sequence[Provider]) -> None:
         self._providers = providers
@@ -145,7 +144,7 @@ class Offers:
         self._listeners = [provider for provider in providers if _has(provider, "listen")]
 
     def methods(self) -> list[Method]:
-        """All that is served. Raises ConfigError for a method that two providers have."""
+        """Return all served methods. Raises ConfigError for a method that two providers have."""
         kinds: list[
             tuple[str, str, type[BaseModel], Callable[[McpRequest, Any], Awaitable[BaseModel | dict[str, Any]]]]
         ] = [
@@ -175,7 +174,7 @@ class Offers:
         return list(served.values())
 
     def extensions(self) -> dict[str, dict[str, Any]]:
-        """What is advertised as extensions."""
+        """Return the advertised extensions with their settings."""
         return {name: settings for provider in self._providers for name, settings in provider.extensions().items()}
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
@@ -184,7 +183,7 @@ class Offers:
         return next((schema for schema in found if schema is not None), None)
 
     async def serve(self, method: Method, ctx: Context, params: Any) -> BaseModel | dict[str, Any] | None:
-        """Serve one request. What hearth raises on purpose becomes an MCP error here, and nowhere else."""
+        """Serve one request. This is the one place where a HearthError becomes an MCP error."""
         if method.versions is not None and ctx.protocol_version not in method.versions:
             raise MCPError(code=types.METHOD_NOT_FOUND, message="Method not found", data=method.name)
         try:
@@ -227,7 +226,7 @@ class Offers:
                     return outcome
             tools = [tool for provider in self._providers for tool in await provider.tools(ask)]
         except (RpcError, CarrierError) as error:
-            # What a provider has not told itself came before anything was submitted: there is no session to be had.
+            # The provider did not answer this error itself, so it came before any submission: no session can be opened.
             return no_session(error)
         # A lone surrogate cannot be sent.
         name = params.name[:LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
@@ -268,7 +267,7 @@ class Offers:
         raise no_resource(ask, params.uri)
 
     async def unsubscribe(self, ask: McpRequest, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        """resources/unsubscribe; from what was not subscribed to, too."""
+        """resources/unsubscribe; also for a URI without a subscription."""
         for provider in self._providers:
             if await provider.unsubscribe(ask, params):
                 break
@@ -277,7 +276,7 @@ class Offers:
     async def listen(
         self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """subscriptions/listen: the first who has it, who may hand on to others."""
+        """subscriptions/listen: the first provider that has it; it may delegate to others."""
         return await self._listeners[0].listen(ask, params)
 
     # --- prompts, completion, logging ---------------------------------------------------------------------------
@@ -299,7 +298,7 @@ class Offers:
         raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {params.name[:100]}")
 
     async def complete(self, ask: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult:
-        """completion/complete; nothing, for what nobody can complete."""
+        """completion/complete; empty if no provider can complete."""
         for provider in self._providers:
             result = await provider.complete(ask, params)
             if result is not None:
@@ -307,19 +306,22 @@ class Offers:
         return types.CompleteResult(completion=types.Completion(values=[]))
 
     async def set_level(self, ask: McpRequest, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        """logging/setLevel: for all who log."""
+        """logging/setLevel, for every provider."""
         for provider in self._providers:
             await provider.set_level(ask, params)
         return types.EmptyResult()
 
 
 def _signed(result: dict[str, Any]) -> dict[str, Any]:
-    """A result with who it comes from, in few words: else the SDK adds all that server/discover has told, each time."""
+    """Return a result with this server's name and version.
+
+    Without them the SDK adds all of server/discover's answer to each result.
+    """
     return {**result, "_meta": {types.SERVER_INFO_META_KEY: _SIGNATURE, **(result.get("_meta") or {})}}
 
 
 def _names(tool: types.Tool) -> list[str]:
-    """What a tool is called by: its name and, where that is one, its HACP name."""
+    """Return a tool's name and, if its title is one, its HACP name."""
     return [tool.name, tool.title] if tool.title and "." in tool.title else [tool.name]
 
 
@@ -327,7 +329,7 @@ def _has(provider: Provider, kind: str) -> bool:
     return getattr(type(provider), kind) is not getattr(Provider, kind)
 
 
-# --- Pages of a list, and the cursors between them: opaque to a client, and refused if they are not ours
+# --- Pages of a list, and their cursors: opaque to a client; a foreign cursor is refused
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -335,11 +337,11 @@ if TYPE_CHECKING:
     Item = TypeVar("Item", bound=BaseModel)
 
 PAGE: Final = 100
-"""Entries of one paged of a list; a board's own tools fit on the first one, for clients that never ask for a second."""
+"""Entries of one page of a list; a board's own tools fit on the first, for clients that never ask for a second."""
 
 
 def paged(items: list[Item], params: types.PaginatedRequestParams, kind: str) -> tuple[list[Item], str | None]:
-    """One paged, and the cursor of the next. Raises MCPError for a cursor that is not one of ours."""
+    """Return one page, and the cursor of the next. Raises MCPError for a foreign cursor."""
     start = 0
     if params.cursor is not None:
         try:

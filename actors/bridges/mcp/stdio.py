@@ -1,8 +1,7 @@
 """`hearth mcp`: one MCP client on stdin and stdout, over a connection to the daemon.
 
-It owns the streams and when they end: at the end of stdin, when nobody reads stdout any more, or on a signal. Nothing
-but the protocol goes to stdout, and what is said to a person goes to stderr. Which tools there are, and what they do,
-is the providers' and the daemon's.
+It owns the streams and their end: the end of stdin, a closed stdout, or a signal. Only the protocol goes to stdout;
+messages for a person go to stderr. The providers and the daemon own the tools.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ if TYPE_CHECKING:
     from hearth.transport.address import Address
 
 LAST_WORDS: Final = 1.0
-"""Seconds that the answers to what was under way may take to be read, once the client has ended its side."""
+"""Seconds for the last answers to be read, once the client has closed its side."""
 
 log = logging.getLogger("hearth.mcp")
 
 
 class OnlyClient:
-    """The one client there is on a pair of pipes. Implements `Clients`."""
+    """The single client of a pair of pipes. Implements `Clients`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -65,32 +64,32 @@ class OnlyClient:
 async def one_client(
     session_factory: SessionFactory, *, keep_alive: float | None = KEEP_ALIVE
 ) -> AsyncIterator[OnlyClient]:
-    """The client that lives as long as the pipes do."""
+    """Open the client, which lives as long as the pipes do."""
     async with trio.open_nursery() as nursery:
         client = Client(session_factory, nursery, name="mcp", keep_alive=keep_alive)
         try:
             yield OnlyClient(client)
         finally:
-            # What runs for it beside its session ends with it; the session is closed in spite of that.
+            # The client's background work ends with it; its session is still closed.
             client.close()
             nursery.cancel_scope.cancel()
 
 
 class DaemonConnection:
-    """A daemon's sessions: over the connection that there was at the start, or, when that has ended, over a new one.
+    """A daemon's sessions, over the first connection or, once that has ended, over a new one.
 
-    A daemon may be started again while its clients' programs run on. Implements `House`.
+    A daemon may restart while its clients' programs run on. Implements `SessionFactory`.
     """
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._first: HearthClient | None = None
         self.card: Mapping[str, Any] | None = None
-        """The daemon's own AgentCard, once a session with it has been opened."""
+        """The daemon's own AgentCard, once a session with it was opened."""
 
     @asynccontextmanager
     async def reached(self) -> AsyncIterator[None]:
-        """It is there now. Raises CarrierError if it cannot be reached."""
+        """Connect to the daemon for as long as the block lasts. Raises CarrierError if it cannot be reached."""
         async with connect(self._address) as self._first:
             yield
 
@@ -98,13 +97,13 @@ class DaemonConnection:
     async def open_session(
         self, *, client_name: str | None = None, client_version: str | None = None
     ) -> AsyncIterator[Session]:
-        """See House."""
+        """See SessionFactory."""
         async with AsyncExitStack() as stack:
 
             async def opened(daemon: HearthClient) -> Session:
                 opening = daemon.open_session(client_name=client_name, client_version=client_version)
                 session = await stack.enter_async_context(opening)
-                # A daemon that is older than the method has no card, and is served all the same.
+                # An older daemon does not have the method: it has no card, and is served as well.
                 with suppress(MethodNotFound):
                     info = await daemon.call("mcp.info", {"session_id": session.session_id})
                     self.card = info.get("agent_card")
@@ -128,9 +127,9 @@ async def serve(
     *,
     keep_alive: float | None = KEEP_ALIVE,
 ) -> None:
-    """Speak MCP over these streams, one JSON document a line, until `stdin` ends.
+    """Serve MCP over these streams, one JSON document a line, until `stdin` ends.
 
-    Raises BrokenPipeError when nobody reads `stdout` any more.
+    Raises BrokenPipeError if `stdout` is closed by its reader.
     """
     server = make_server(offers, one_client(session_factory, keep_alive=keep_alive))
     async with trio.open_nursery() as nursery:
@@ -148,8 +147,8 @@ async def serve(
 
 
 async def bridge(daemon: DaemonConnection, offers: Sequence[Provider]) -> None:
-    """Serve MCP on our stdin and stdout. Raises CarrierError if the daemon cannot be reached now."""
-    # What is imported stays, and is most of what there is: to look through it again and again costs each call a tenth.
+    """Serve MCP on stdin and stdout. Raises CarrierError if the daemon cannot be reached now."""
+    # Imported modules stay, and are most of the memory: collecting them again and again costs each call a tenth.
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
     async with standard_streams() as (stdin, stdout), daemon.reached():
@@ -157,9 +156,9 @@ async def bridge(daemon: DaemonConnection, offers: Sequence[Provider]) -> None:
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Where what a bridge keeps lies, on the machine that it runs on: the user's own (XDG Base Directory)."""
+    """Return the directory of a bridge's files: the user's own state directory (XDG Base Directory)."""
     named = environ.get("XDG_STATE_HOME", "")
-    # A relative one is to be ignored, says the specification.
+    # The specification says to ignore a relative one.
     base = Path(named) if named.startswith("/") else Path.home() / ".local" / "state"
     return base / "hearth"
 
@@ -177,20 +176,20 @@ def main(options: Options) -> int:
     return interruptible(lambda: bridge(daemon, offers))
 
 
-# --- Messages on a pair of pipes: one JSON document a line, as the SDK takes and gives them
+# --- Messages on a pair of pipes: one JSON document a line, in the SDK's stream interface -----------------------------
 #
-# It owns the framing, its bounds, and what is answered to a line that is no message. Everything is read and written in
-# the task that wants it, where that is possible: each hop between two tasks costs a small call a tenth of its time.
+# This part owns the framing, its limits, and the answer to a line that is not a message. Data are read and written in
+# the calling task where possible: each switch between two tasks costs a small call a tenth of its time.
 
 MOST_LINE: Final = 4 << 20
-"""Bytes of one message: HACP takes 1 MiB, and JSON may be written longer. A longer line is refused and passed over."""
+"""Bytes of one message: HACP accepts 1 MiB, and JSON may be written longer. A longer line is refused and skipped."""
 MOST_WAITING: Final = 64 << 20
-"""Bytes that may wait to be read by the client before it is given up."""
+"""Bytes that may wait for the client to read them before it is disconnected."""
 PIECE: Final = 1 << 16
 
 
 class _Stream:
-    """What the SDK wants of a stream beside its direction."""
+    """The SDK's stream interface, beside the direction."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -204,14 +203,14 @@ class _Stream:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close."""
+        """Close the stream."""
 
 
 class Outgoing(_Stream):
-    """What the server says, to stdout: at once where stdout takes it, else in its turn.
+    """The stream of the server's messages to stdout: written at once if stdout accepts them, else in their order.
 
-    A message is written whole, whatever becomes of who says it; who says one waits until it is written. A client that
-    does not read is given up when too much has piled up for it.
+    A message is written whole, even if its sender is cancelled; a sender waits until its message is written. A client
+    that does not read is disconnected when `MOST_WAITING` bytes wait for it.
     """
 
     def __init__(self, stdout: trio.abc.SendStream, all_of_it: trio.CancelScope) -> None:
@@ -222,12 +221,12 @@ class Outgoing(_Stream):
         self._ended = False
         self._something, self._drained = trio.Event(), trio.Event()
         self.written = trio.Event()
-        """Set when all is written that ever will be."""
+        """Set when the last byte is written."""
         self.broken = False
-        """True when nobody reads stdout any more."""
+        """True once stdout is closed by its reader."""
 
     async def send(self, item: SessionMessage) -> None:
-        """Say it. Raises anyio.BrokenResourceError when nobody reads any more."""
+        """Write a message. Raises anyio.BrokenResourceError once stdout is closed by its reader."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.broken:
             raise anyio.BrokenResourceError
@@ -258,7 +257,7 @@ class Outgoing(_Stream):
         self._all_of_it.cancel()
 
     async def run(self) -> None:
-        """Write what stdout has not taken at once, until no more is said, or until nobody reads."""
+        """Write the bytes that stdout did not accept at once, until the stream is closed or broken."""
         try:
             while True:
                 while self._waiting:
@@ -275,14 +274,14 @@ class Outgoing(_Stream):
         self.written.set()
 
     async def aclose(self) -> None:
-        """No more will be said."""
+        """Close the stream: no more messages follow."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._ended = True
         self._something.set()
 
 
 class Incoming(_Stream):
-    """What the client says; what is no message is answered here, and passed over."""
+    """The stream of the client's messages; lines that are not messages are answered here and skipped."""
 
     def __init__(self, stdin: trio.abc.ReceiveStream, outgoing: Outgoing) -> None:
         self._lines = lines(stdin)
@@ -308,7 +307,7 @@ class Incoming(_Stream):
         raise StopAsyncIteration
 
     async def receive(self) -> SessionMessage:
-        """The next message. Raises anyio.EndOfStream after the last."""
+        """Return the next message. Raises anyio.EndOfStream after the last."""
         try:
             return await anext(self)
         except StopAsyncIteration:
@@ -320,7 +319,7 @@ class Incoming(_Stream):
 
 
 async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes | None]:
-    """The lines of a stream, blank ones left out, the last one whether or not it is ended; None for one too long."""
+    """Iterate over a stream's lines without blank ones, the last one also if unterminated; None for one too long."""
     pending = bytearray()
     passing_over = False
     while data := await _some(stream):
@@ -344,7 +343,7 @@ async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes | None]:
 
 
 async def _some(stream: trio.abc.ReceiveStream) -> bytes:
-    """What has come, as soon as something has; nothing at the end."""
+    """Return received bytes as soon as there are some; empty at the end."""
     if not isinstance(stream, trio.lowlevel.FdStream):
         return bytes(await stream.receive_some(PIECE))
     descriptor = stream.fileno()
@@ -354,7 +353,7 @@ async def _some(stream: trio.abc.ReceiveStream) -> bytes:
             data = os.read(descriptor, PIECE)
             break
         except BlockingIOError:
-            # As the stream itself would, but for a turn that it gives to others before it looks.
+            # Like the stream itself, but without a checkpoint before the first read.
             await trio.lowlevel.wait_readable(descriptor)
             waited = True
         except OSError:
@@ -366,7 +365,7 @@ async def _some(stream: trio.abc.ReceiveStream) -> bytes:
 
 
 def fault(line: bytes) -> tuple[types.RequestId | None, int, str]:
-    """What is wrong with a line that is no message: whose request it was, if that can be told, a code and a reason."""
+    """Return the fault of a line that is not a message: the request's id if it is readable, a code and a reason."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:

@@ -1,9 +1,9 @@
 """Long tool calls as MCP tasks: the extension `io.modelcontextprotocol/tasks` (SEP-2663), of the era of 2026-07-28.
 
-It owns when a call becomes a task, the methods tasks/get, tasks/update and tasks/cancel, and who may listen. A call
-that is over soon is answered as ever; one that is not is answered with a handle, and goes on. What the call does is its
-provider's, who knows nothing of tasks. Before 2026-07-28 tasks were an experiment of another shape, which is refused:
-to those clients a call is a call, and it reports progress.
+It owns when a call becomes a task, the methods tasks/get, tasks/update and tasks/cancel, and the streams of task
+states. A call that ends soon is answered directly; a longer one is answered with a handle, and goes on. The provider
+that executes the call does not know about tasks. The experimental tasks of before 2026-07-28 had another shape and are
+not served: for those clients a call stays a call, and reports progress.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ if TYPE_CHECKING:
 _VERSIONS: Final = frozenset(MODERN_PROTOCOL_VERSIONS)
 
 SOON: Final = 0.1
-"""Seconds after which a call that is known to be able to take long is answered with a task."""
+"""Seconds after which a call that may take long, by its tool's timeout, is answered with a task."""
 EVENTUALLY: Final = 5.0
-"""Seconds after which any other call is: it waits for a bus, or for something that nobody foresaw."""
+"""Seconds after which any other call is answered with a task: it waits for a bus, or for an unforeseen reason."""
 LONG_MS: Final = 10_000
-"""A tool that declares this timeout or more is known to be able to take long."""
+"""Milliseconds: a tool that declares this timeout or more may take long."""
 
 
 @frozen
 class Terms:
-    """On which terms a call becomes a task."""
+    """The terms on which a call becomes a task."""
 
     after: float
-    """Seconds that it may take before it does; 0: at once."""
+    """Seconds that the call may take before it becomes a task; 0: at once."""
     required: bool = False
-    """True if it is never answered directly: a client that has not declared the extension is refused."""
+    """True if it is never answered directly: a client without the extension is refused."""
 
 
 TermsOf: TypeAlias = "Callable[[McpRequest, types.CallToolRequestParams], Awaitable[Terms | None]]"
-"""The terms of a call; None if it never becomes a task."""
+"""The function that gives the terms of a call; None if it never becomes a task."""
 
 
 async def patience(ask: McpRequest, params: types.CallToolRequestParams) -> Terms | None:
-    """The terms of hearth's own tools."""
+    """Return the terms of a call of hearth's own tools."""
     if params.name == PLAN:
         return Terms(after=SOON)
     try:
         entry = (await ask.client.view()).find(params.name)
     except HearthError:
-        # There is no session to be had; the call itself says that better.
+        # No session can be opened; the call itself reports that better.
         return None
     if entry is None:
         return None
@@ -76,16 +76,16 @@ class TaskParams(types.RequestParams):
 
 
 class UpdateParams(TaskParams):
-    """The params of tasks/update; an answer is read when it is known which question it answers."""
+    """The params of tasks/update; an answer is parsed once its question is known."""
 
     input_responses: dict[str, Any]
 
 
 class Tasks(Provider):
-    """See the module.
+    """The provider of the extension.
 
-    `listen` serves what else subscriptions/listen has, with the McpRequest that it is given. `lease`: seconds that a
-    task is kept after it was last asked for; where clients are forgotten after a time, no longer than that.
+    `listen` serves the rest of subscriptions/listen, with the McpRequest that it is given. `lease`: seconds that a task
+    is kept after the last request for it; if clients are forgotten after a time, no longer than that.
     """
 
     def __init__(self, terms: TermsOf = patience, *, listen: Listen | None = None, lease: float = LEASE) -> None:
@@ -131,14 +131,14 @@ class Tasks(Provider):
                 return await call.outcome()
             return await call.outcome() if call.settled or client_tasks.full else _handle(client_tasks, call)
         except BaseException:
-            # Whoever gives up now has no handle, and would never hear of it.
+            # The caller that gives up now has no handle, and could never get the result.
             call.cancel()
             raise
 
     async def listen(
         self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """See Provider. Raises MCPError for tasks that are named without the extension having been declared."""
+        """See Provider. Raises MCPError if tasks are named and the extension was not declared."""
         wanted = (params.notifications.model_extra or {}).get("taskIds")
         if wanted is not None and not _declared(ask):
             raise _undeclared()
@@ -175,7 +175,7 @@ def _handle(client_tasks: ClientTasks, call: LongCall) -> dict[str, Any]:
 async def _run(
     client: Client, client_tasks: ClientTasks, call: LongCall, call_next: CallNext, params: types.CallToolRequestParams
 ) -> None:
-    """Run a call in its client's nursery, which other clients may share: until all is over, or the client has gone."""
+    """Run a call in its client's nursery, which clients may share, until it is over or the client has gone."""
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_when_gone, client, nursery.cancel_scope)
@@ -203,20 +203,18 @@ def _undeclared() -> MCPError:
     )
 
 
-# --- The MCP tasks of one client: found by it and by nobody else, at most so many, and gone when their lease is
-#
-# It also knows who listens to them. It refuses to run anything: a call is run by its client's nursery.
+# --- The MCP tasks of one client: found only by it, bounded in number, and dropped when their lease ends --------------
 
 MOST_TASKS: Final = 64
-"""Tasks that a client has at a time, finished ones included: as many as a HACP session has live ones."""
+"""Tasks that a client may have at a time, finished ones included: as many as a HACP session has live ones."""
 MOST_WATCHES: Final = 16
-"""Streams on which a client is told about its tasks at a time."""
+"""Streams, per client, that report its tasks."""
 LISTENING: Final = 5.0
-"""Seconds by which a stream that is open renews the leases of what it tells of."""
+"""Seconds between two renewals, by an open stream, of the leases of its tasks."""
 
 
 class ClientTasks:
-    """See the module."""
+    """The MCP tasks of one client, and the streams that report them. The client's nursery runs the calls."""
 
     def __init__(self) -> None:
         self._calls: dict[str, LongCall] = {}
@@ -224,19 +222,19 @@ class ClientTasks:
 
     @property
     def full(self) -> bool:
-        """True if there is no place for another."""
+        """True if no further task fits."""
         return len(self._calls) >= MOST_TASKS
 
     def enter(self, call: LongCall) -> None:
-        """It can be found from now on."""
+        """Add a task: it can be found from now on."""
         self._calls[call.task_id] = call
 
     def strike(self, call: LongCall) -> None:
-        """It cannot be found any more, if it could."""
+        """Remove a task, if it is there."""
         self._calls.pop(call.task_id, None)
 
     def find(self, task_id: str) -> LongCall:
-        """A task that is asked for, its lease renewed. Raises MCPError: not found, be it unknown, over or another's."""
+        """Return a task and renew its lease. Raises MCPError: not found, be it unknown, over or another client's."""
         call = self._calls.get(task_id)
         if call is None:
             raise MCPError(
@@ -247,12 +245,12 @@ class ClientTasks:
         return call
 
     def changed(self, call: LongCall) -> None:
-        """Tell those who listen to it."""
+        """Notify the streams that report this task."""
         for watch in self._watches:
             watch.note(call)
 
     def watch(self, task_ids: Iterable[str]) -> TaskWatch:
-        """Listen to those of these tasks that there are. Raises MCPError for one stream too many."""
+        """Open a stream of those of these tasks that exist. Raises MCPError for one stream too many."""
         if len(self._watches) >= MOST_WATCHES:
             raise MCPError(
                 code=types.INVALID_REQUEST,
@@ -263,7 +261,7 @@ class ClientTasks:
 
 
 class TaskWatch:
-    """What one stream has yet to tell: of each task only how it stands now, however often it changed meanwhile."""
+    """The states that one stream has yet to send: of each task only its current one, however often it changed."""
 
     def __init__(self, watches: set[TaskWatch], calls: list[LongCall]) -> None:
         self._calls = {call.task_id: call for call in calls}
@@ -273,11 +271,11 @@ class TaskWatch:
 
     @property
     def task_ids(self) -> list[str]:
-        """The tasks it is about."""
+        """The ids of its tasks."""
         return list(self._calls)
 
     def note(self, call: LongCall) -> None:
-        """A task has changed."""
+        """Note that a task has changed."""
         if call.task_id in self._calls:
             self._untold[call.task_id] = call
             self._news.set()
@@ -290,7 +288,7 @@ class TaskWatch:
         self._watches.discard(self)
 
     async def tell(self, say: Callable[[dict[str, Any]], Awaitable[None]]) -> NoReturn:
-        """Say how each task stands, at first and after every change, until cancelled."""
+        """Send each task's state, at first and after every change, until cancelled."""
         while True:
             while self._untold:
                 _, call = self._untold.popitem()
@@ -300,19 +298,20 @@ class TaskWatch:
                 await self._news.wait()
             for call in self._calls.values():
                 if not call.settled:
-                    # Whoever listens has not vanished.
+                    # A client that listens still wants its tasks.
                     call.renew()
 
 
-# --- Status notifications: subscriptions/listen with `taskIds`, on the same stream as whatever else the server tells of
+# --- Status notifications: subscriptions/listen with `taskIds`, on one stream with the server's other changes
+# ----------
 #
-# The acknowledgement is one frame for all, and it is sent by whoever serves the rest; the names of the tasks are put
-# into it on its way. After it, each task's state goes out at once and after every change.
+# The acknowledgement is one frame for everything on the stream. The server of the other changes sends it, and the ids
+# of the tasks are added on its way. Then each task's state goes out at once and after every change.
 
 Listen: TypeAlias = (
     "Callable[[McpRequest, types.SubscriptionsListenRequestParams], Awaitable[types.SubscriptionsListenResult]]"
 )
-"""Serves one stream of changes."""
+"""Serve one stream of changes."""
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
@@ -326,9 +325,9 @@ async def listen_to(
     params: types.SubscriptionsListenRequestParams,
     others: Listen | None,
 ) -> types.SubscriptionsListenResult:
-    """Serve a stream on which the `wanted` tasks are told of, and by `others` the rest.
+    """Serve a stream of the states of the `wanted` tasks; `others` serves its other changes.
 
-    Raises MCPError for what is no list of ids.
+    Raises MCPError if `wanted` is not a list of ids.
     """
     others = others or _nothing_else
     if wanted is None:
@@ -347,7 +346,7 @@ async def listen_to(
 
 
 class _Stream(CallChannel):
-    """The stream as the others see it."""
+    """The stream as `others` sees it."""
 
     def __init__(self, ask: McpRequest, watch: TaskWatch) -> None:
         super().__init__(ask, lambda _message: None)
@@ -365,7 +364,7 @@ class _Stream(CallChannel):
             await super().notify(method, params, opts)
 
     async def run(self) -> None:
-        """Tell of the tasks, once it has been acknowledged that they are told of."""
+        """Send the tasks' states, once the acknowledgement has named them."""
         await self._acknowledged.wait()
         await self._watch.tell(self._say)
 
@@ -377,7 +376,7 @@ class _Stream(CallChannel):
 async def _nothing_else(
     ask: McpRequest, params: types.SubscriptionsListenRequestParams
 ) -> types.SubscriptionsListenResult:
-    """What is served beside tasks, where nothing is."""
+    """Serve a stream without other changes: acknowledge, and wait for its end."""
     del params
     meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ask.ctx.request_id}
     acknowledged = types.SubscriptionsAcknowledgedNotificationParams(
