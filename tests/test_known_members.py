@@ -15,7 +15,7 @@ def found(schema, value):
 
 
 @pytest.mark.parametrize(
-    ("schema", "value", "strangers"),
+    ("schema", "value", "unknown_members"),
     [
         ({"properties": {"a": {}}}, {"a": {"anything": 1}}, []),
         ({"properties": {"a": {}}}, {"b": 1, "a": 2, "c": 3}, ["/b", "/c"]),
@@ -48,11 +48,11 @@ def found(schema, value):
         ({"properties": {"a": {}}, "$ref": "#/$defs/b"}, {"b": 1}, None),
     ],
 )
-def test_a_member_that_no_part_of_a_schema_names_is_a_stranger_and_no_other(schema, value, unknown_members):
+def test_a_member_that_no_part_of_a_schema_names_is_unknown_and_no_other(schema, value, unknown_members):
     assert found(schema, value) == unknown_members
 
 
-def test_of_very_many_strangers_the_first_are_named_and_no_more_are_looked_for():
+def test_of_very_many_unknown_members_the_first_are_named_and_no_more_are_looked_for():
     value = {"a": 1, **{f"x{number}": 1 for number in range(20_000)}}
     looked_at = []
 

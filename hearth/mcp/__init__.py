@@ -1,5 +1,5 @@
-"""What hearth looks like to an MCP client: names, tool definitions and outcomes, as plain JSON values.
+"""hearth as an MCP client sees it: names, tool definitions and results, as plain JSON values.
 
-Pure, and without the MCP SDK: the daemon answers `mcp.tools` with it whether or not a bridge is installed, and the
-bridge (`hearth.actors.bridges.mcp`) serves the same. Nothing here does I/O.
+The package needs no MCP SDK and does no I/O. The daemon answers `mcp.tools` with it, also without an installed bridge,
+and the bridge (`hearth.actors.bridges.mcp`) serves the same values.
 """

@@ -1,7 +1,7 @@
-"""What a person pastes into an MCP client's configuration, client by client, and where.
+"""Snippets for the configuration files of MCP clients, client by client, for a person to paste.
 
-Each client has a file and a form of its own for the same two facts: which program to start, or which URL to ask and
-where the token is. Only forms that the client itself documents are here. Nothing is read and nothing written.
+Each client has its own file and form for the same facts: the program to start, or the URL and the place of the token.
+Only forms that the client itself documents are here. This module reads and writes no file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 NAME = "hearth"
-"""What the server is called in the client."""
+"""The name of the server in the client."""
 TOKEN_ENV = "HEARTH_TOKEN"
-"""Where a client finds the bearer token, unless somebody says otherwise."""
+"""The default environment variable in which a client finds the bearer token."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -35,7 +35,7 @@ class Program:
 
 @frozen
 class Url:
-    """A server that is there already. `token_env` None: it needs no token, such as for a user of the same machine."""
+    """A server that runs already. `token_env` None: no token is needed, such as for a user of the same machine."""
 
     url: str
     token_env: str | None = None
@@ -50,12 +50,12 @@ class Snippet:
     """Lines to paste."""
 
     text: str
-    """The lines, each with its line end: a whole document, in case the file is empty."""
+    """The lines, each with its line end: a complete document, which an empty file can take."""
     format: Format
     file: str
-    """Where they go, as the client's documentation names it."""
+    """The file for them, as the client's documentation names it."""
     notes: Sequence[str] = ()
-    """What else there is to know or do, a sentence each."""
+    """Further information and steps, a sentence each."""
 
 
 @frozen
@@ -66,14 +66,14 @@ class McpClient:
     file: str
     format: Format
     document: Callable[[Server], Mapping[str, Any]]
-    """The document for a server. Raises ConfigError."""
+    """Returns the document for a server. Raises ConfigError."""
     notes: Callable[[Server], Sequence[str]] = lambda _server: ()
 
 
 def snippet(client: str, server: Server) -> Snippet:
-    """What to paste into `client`, a key of `CLIENTS`.
+    """Return the snippet for `client`, a key of `CLIENTS`.
 
-    Raises ConfigError for a client that cannot be told of such a server, and for what is no variable's name.
+    Raises ConfigError if the client cannot use such a server, or `token_env` is not the name of a variable.
     """
     if isinstance(server, Url) and server.token_env is not None and not _VARIABLE.match(server.token_env):
         raise ConfigError(f"{server.token_env!r} is no name of an environment variable, such as {TOKEN_ENV}")
@@ -87,7 +87,7 @@ _EVERYWHERE = (f"If the file has other servers, add the entry {NAME} beside them
 
 
 def _bearer(server: Url, variable: str) -> dict[str, Any]:
-    """The headers of a URL, if it needs a token; `variable` is how the client writes an environment variable."""
+    """Return the headers for a URL that needs a token; `variable` is the client's notation of a variable."""
     if server.token_env is None:
         return {}
     return {"headers": {"Authorization": f"Bearer {variable.format(name=server.token_env)}"}}
@@ -224,7 +224,7 @@ def _json(document: Mapping[str, Any]) -> str:
 
 
 def _object(value: Any, indent: str = "") -> str:
-    """Objects in blocks, and all else on one line."""
+    """Return objects in blocks, and any other value on one line."""
     if not isinstance(value, dict):
         return _scalar(value)
     deeper = f"{indent}  "
@@ -233,7 +233,7 @@ def _object(value: Any, indent: str = "") -> str:
 
 
 def _toml(document: Mapping[str, Any]) -> str:
-    """Tables of scalars and lists, two deep. A JSON string of these is a TOML string as well."""
+    """Return tables of scalars and lists, two deep. The JSON form of these scalars is valid TOML."""
     lines = []
     for section, tables in document.items():
         for name, table in tables.items():
@@ -243,7 +243,7 @@ def _toml(document: Mapping[str, Any]) -> str:
 
 
 def _yaml(document: Mapping[str, Any], indent: str = "") -> str:
-    """Mappings in blocks, and all that is not a mapping as JSON, which is YAML."""
+    """Return mappings in blocks, and any other value as JSON, which is valid YAML."""
     lines = []
     for key, value in document.items():
         if isinstance(value, dict):
@@ -254,7 +254,7 @@ def _yaml(document: Mapping[str, Any], indent: str = "") -> str:
 
 
 def _scalar(value: Any) -> str:
-    """JSON that is TOML and YAML as well, which take a few characters only escaped, and no pair of surrogates."""
+    """Return JSON that is valid TOML and YAML: a few characters must be escaped there, and surrogate pairs must not."""
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 

@@ -1,7 +1,7 @@
-"""What a tool is called over MCP, and the keys under which hearth adds to MCP objects.
+"""Names of tools over MCP, and the keys of hearth's members in MCP objects.
 
-A name is decided from the HACP name alone: it is the same for every principal, whichever tools that one may see, and
-whatever else is registered. Two tools never share one. What a name may be called with is not known here.
+An MCP name follows from the HACP name alone. It is the same for every principal, whatever tools the principal may see
+and whatever else is registered. Two tools never share one. This module does not know the tools' arguments.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # --- protocol ---------------------------------------------------------------------------------------------------------
-# Which MCP is spoken, and where: what `mcp.info` tells, and the bridge negotiates.
+# Versions and endpoints of MCP: `mcp.info` reports them, and the bridge negotiates the version.
 
 PROTOCOL_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
-"""Oldest first. The last begins an era of its own: every request stands alone, and nothing is negotiated."""
+"""Oldest first. The last differs from the others: every request is independent, and no version is negotiated."""
 
 TASKS = "io.modelcontextprotocol/tasks"
 EXTENSIONS = (TASKS,)
-"""Of the protocol's official extensions, those that are spoken."""
+"""The supported official extensions of the protocol."""
 
 PATH = "/mcp"
-"""Where on an HTTP listener MCP is."""
+"""The path of MCP on an HTTP listener."""
 
 COMMAND = ("hearth", "mcp")
-"""What speaks MCP on its stdin and stdout, on any machine that reaches the daemon."""
+"""The command that speaks MCP on stdin and stdout, on any machine that reaches the daemon."""
 
 
 def endpoints(listeners: Iterable[str], *, over_http: bool) -> list[dict[str, Any]]:
-    """Where an MCP client may connect: the command that is everywhere, and HTTP listeners if they have /mcp."""
+    """Return the endpoints for MCP clients: HTTP listeners, if they serve /mcp (`over_http`), and the command."""
     urls = [address for address in listeners if over_http and address.startswith(("http://", "https://"))]
     return [
         *({"transport": "streamable-http", "url": f"{url.rstrip('/')}{PATH}"} for url in urls),
@@ -58,12 +58,12 @@ _STROKES = {
 }
 _OTHER = "M14 6a4 4 0 0 0-5 5l-5 5 3 3 5-5a4 4 0 0 0 5-5l-3 2-2-2z"
 _COLOUR = "#d9480f"
-"""Of embers: it can be told from a light background as well as from a dark one."""
+"""Orange, which is visible on a light and on a dark background."""
 
 
 @cache
 def icon(family: str) -> dict[str, object]:
-    """The MCP Icon of a family (the first segment of a tool's name); one that is unknown gets a common one."""
+    """Return the MCP Icon of a family (the first segment of a tool's name), or a common one for an unknown family."""
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" '
         f'stroke="{_COLOUR}" stroke-width="2"><path d="{_STROKES.get(family, _OTHER)}"/></svg>'
@@ -75,10 +75,10 @@ def icon(family: str) -> dict[str, object]:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 LONGEST = 64
-"""Characters of a name that every client takes, each of A-Z, a-z, 0-9, "_" and "-"."""
+"""Length of a name that every client accepts, with the characters A-Z, a-z, 0-9, "_" and "-"."""
 
 LONGEST_SHOWN = 100
-"""Characters of a name that nobody has, in what is said of it."""
+"""Limit of an unknown name in a message, in characters."""
 
 PLAN = "hacp_plan"
 CARD_TOOLS = ("agentcard_declare", "agentcard_resolve", "agentcard_validate", "agentcard_list")
@@ -86,45 +86,45 @@ RESERVED = (PLAN, *CARD_TOOLS)
 """The bridge's own tools."""
 
 META = "dev.hearth"
-"""The prefix of our keys in `_meta`, in reverse DNS as MCP asks of it."""
+"""The prefix of hearth's keys in `_meta`, in reverse DNS notation as MCP requires."""
 META_TOOL = f"{META}/tool"
-"""What tool.list says of a tool beyond what MCP has a place for."""
+"""The members of a tool.list entry for which MCP has no member of its own."""
 META_TASK = f"{META}/task"
-"""Which HACP task a result comes from."""
+"""The HACP task that a result comes from."""
 META_ERROR = f"{META}/error"
-"""The HACP error behind a failure: code, symbol, message and data, as docs/reference/errors.md has them."""
+"""The HACP error of a failure: code, symbol, message and data, as in docs/reference/errors.md."""
 
 _PLAIN = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\Z")
 _OURS = ("hacp.", "agentcard.")
-"""Families that the bridge keeps for tools of its own, those of later releases included."""
+"""Families that are reserved for the bridge's own tools, those of later releases included."""
 _DIGITS = 10
 _TO_MCP = str.maketrans("._", "_-")
 
 
 def mcp_name(name: str) -> str:
-    """The MCP name of a HACP tool: `gpio.set` is `gpio_set`, `com.acme.read_all` is `com_acme_read-all`.
+    """Return the MCP name of a HACP tool: `gpio.set` is `gpio_set`, `com.acme.read_all` is `com_acme_read-all`.
 
-    A dot becomes "_", and so "_" becomes "-", which no HACP name has: two names that fit stay two. What does not fit
-    (too long, a character that HACP names do not have, or a name that could be the bridge's own) is cut, and gets a
-    digest of the whole in capitals, which the others never have.
+    A dot becomes "_", and "_" becomes "-", which no HACP name has, so that two names that fit stay different. A name
+    that does not fit (too long, a character that HACP names do not have, or a family of the bridge's own tools) is cut
+    and gets a digest of the whole name in capitals, which names that fit never have.
     """
     if len(name) <= LONGEST and _PLAIN.match(name) and not name.startswith(_OURS):
         return name.translate(_TO_MCP)
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS].upper()
     plain = re.sub(r"[^a-z0-9_-]", "-", name.lower().translate(_TO_MCP))
-    # "X" because the digits of a digest could happen to be no letters at all.
+    # "X" because a hexadecimal digest may have no letter, and so no capital.
     return f"{plain[: LONGEST - _DIGITS - 2]}-X{digest}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say behind a name that is not known, with the known name that is most like it, if any is."""
+    """Return the end of a message about an unknown name: the most similar known name after "; ", or ";" alone."""
     return f"; {suggest(name[:LONGEST_SHOWN], known)}".rstrip()
 
 
 def by_mcp_name(names: Iterable[str]) -> dict[str, str]:
-    """MCP name -> HACP name, in the order given. Raises ConfigError for two tools of one MCP name.
+    """Return MCP name -> HACP name, in the order given. Raises ConfigError for two tools with the same MCP name.
 
-    That would take two digests that agree, or one tool given twice; a client that means one must not get the other.
+    This takes two equal digests, or one name given twice. A client that names one tool must not get the other.
     """
     known: dict[str, str] = {}
     for name in names:

@@ -1,8 +1,8 @@
-"""What an MCP client is told of a step, a task or an error: the members of a CallToolResult, as plain JSON values.
+"""Results for MCP clients: a step, a task or an error as the members of a CallToolResult, in plain JSON values.
 
-A failure is told in words that a model can act on: what happened, what became of the world, what to try. HACP's own
-code, symbol and data go along in `_meta` and never as a JSON-RPC code, since MCP gives some of those numbers another
-meaning. Only what is the caller's mistake in calling is a protocol error. Who asked, and how, is unknown here.
+The text of a failure is for a model to act on: the failure, its effect on the hardware, and advice. HACP's own code,
+symbol and data are in `_meta` and never in a JSON-RPC code, since MCP gives some of those numbers another meaning. Only
+a wrong call is a protocol error. This module does not know the caller or the transport.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hearth.api import StepResult, TaskResult
 
 INVALID_PARAMS = -32602
-"""The one JSON-RPC code that calling a tool is answered with here."""
+"""The only JSON-RPC error code that this module answers tools/call with."""
 
 
 @frozen
@@ -53,10 +53,9 @@ class ProtocolError:
 
 
 def of_step(step: StepResult, *, task_id: str | None) -> dict[str, Any]:
-    """The CallToolResult of a call that ran as this one step: content, structuredContent, isError and _meta.
+    """Return the CallToolResult of a call that ran as this one step: content, structuredContent, isError and _meta.
 
-    structuredContent is there for a success only, as the tool's outputSchema has it; a failure has META_ERROR in
-    _meta.
+    Only a success has structuredContent, which fits the tool's outputSchema. A failure has META_ERROR in _meta.
     """
     meta: dict[str, Any] = {META_TASK: _task_meta(step, task_id)}
     if step.status == "SUCCESS":
@@ -75,7 +74,7 @@ def of_step(step: StepResult, *, task_id: str | None) -> dict[str, Any]:
     elif step.status == "FAILED":
         text = f"{step.tool} failed: {step.error or 'no reason was given'}."
     else:
-        # A transaction that has begun is never interrupted, so whoever stops waiting leaves it running.
+        # A transaction that has begun is never interrupted: the end of the wait leaves it running.
         text = (
             f"{step.tool} is still running; what has begun on a bus finishes. Read the state back before you repeat it."
         )
@@ -83,7 +82,7 @@ def of_step(step: StepResult, *, task_id: str | None) -> dict[str, Any]:
 
 
 def of_task(result: TaskResult) -> dict[str, Any]:
-    """The CallToolResult of a plan: as PLAN_RESULT says, with a sentence for every step that did not succeed."""
+    """Return the CallToolResult of a plan: it fits PLAN_RESULT, with a sentence for every step without success."""
     steps = [_step_json(step) for step in result.steps]
     summary = _summary(result)
     structured: dict[str, Any] = {
@@ -103,9 +102,9 @@ def of_task(result: TaskResult) -> dict[str, Any]:
 
 
 def of_error(error: HearthError, *, plan: bool = False) -> dict[str, Any] | ProtocolError:
-    """What a refusal of the whole call is: a ProtocolError where the call is wrong, else a result with isError.
+    """Return the answer for a refusal of the whole call: a ProtocolError for a wrong call, else a result with isError.
 
-    `plan`: the arguments were those of a plan, so pointers lead into its steps. CarrierError is taken too.
+    `plan`: the call was a plan, so that pointers lead into its steps. `error` may also be a CarrierError.
     """
     if isinstance(error, ToolNotFound):
         name = str((error.data or {}).get("tool", ""))
@@ -172,7 +171,7 @@ PLAN_RESULT: Mapping[str, Any] = {
 
 
 def _told(error: HearthError, tool: str | None, rolled_back: bool | None) -> str:
-    """What happened, what became of the world, what to try; then what else the error has to say."""
+    """Return the failure, its effect on the hardware and advice in words, then the rest of the error's data as JSON."""
     said = str(error).rstrip(".")
     parts = [f"{tool} failed: {said}." if tool else f"{said}."]
     parts.append(world(error, rolled_back))
@@ -186,7 +185,7 @@ _IN_WORDS = {"effect", "reason", "step_index", "tool", "retry_after_ms"}
 
 
 def _rest(error: HearthError) -> dict[str, Any]:
-    """What `data` says beyond the words: what a program printed before it failed, the known lines, the bus."""
+    """Return the members of `data` that are not in the words: a program's output before it failed, a bus, and such."""
     data = error.data if isinstance(error, RpcError) else None
     return {name: value for name, value in (data or {}).items() if name not in _IN_WORDS}
 
@@ -204,14 +203,14 @@ def _wrong(error: InvalidParams, *, plan: bool) -> str:
 
 
 def _pointer(error: InvalidParams, *, plan: bool) -> str:
-    """Where in the call's arguments: a JSON pointer, "" for the whole."""
+    """Return the place in the call's arguments as a JSON pointer, "" for the whole."""
     data = error.data or {}
     path, index = data.get("path"), data.get("step_index")
     path = path if isinstance(path, str) else ""
     if isinstance(index, int):
         return f"/steps/{index}/args{path}" if plan else path
     inner = path.removeprefix("/task")
-    # A plan has its constraints beside its steps.
+    # In the arguments of a plan the constraints are beside `steps`, not in an object of their own.
     return inner.removeprefix("/constraints") if plan else inner.removeprefix("/steps/0/args")
 
 
@@ -243,7 +242,7 @@ def _summary(result: TaskResult) -> str:
 
 
 def _how_far(step: StepResult) -> str:
-    """Of a cancelled step: one that never began has no latency."""
+    """Return the progress of a cancelled step in words. A step that never began has no latency."""
     if step.latency_ms is None:
         return "before it began; nothing has happened"
     return "while it ran: what it had begun on a bus is finished, and the rest did not happen"
@@ -292,7 +291,7 @@ def _error_meta(error: RpcError) -> dict[str, Any]:
 
 
 def _flat(error: RpcError, pointer: str | None = None) -> dict[str, Any]:
-    """The `data` of a JSON-RPC error: the place, and HACP's error as it was."""
+    """Return the `data` of a JSON-RPC error: the place, if there is one, and HACP's error unchanged."""
     data: dict[str, Any] = {META_ERROR: _error_meta(error)}
     if pointer is not None:
         data["path"] = pointer
@@ -316,7 +315,7 @@ def _step_json(step: StepResult) -> dict[str, Any]:
     return wire
 
 
-# --- What to try after an error, and what became of the world, in a sentence each: for a model, or the person it asks
+# --- the effect on the hardware, and advice: a sentence each, for a model or the person that it asks ------------------
 
 WORLD = {
     "none": "Nothing has happened to the hardware.",
@@ -326,7 +325,7 @@ WORLD = {
 
 
 def world(error: HearthError, rolled_back: bool | None = None) -> str:
-    """What became of the world; of a step that was undone, or could not be, that."""
+    """Return the effect on the hardware as a sentence; for a step with a rollback, the outcome of the rollback."""
     if rolled_back is not None:
         return "What it did was rolled back." if rolled_back else "What it did could NOT be rolled back: look at it."
     if isinstance(error, RpcError):
@@ -336,7 +335,7 @@ def world(error: HearthError, rolled_back: bool | None = None) -> str:
 
 
 def advice(error: HearthError) -> str:
-    """What to try, or "" where there is nothing better than what the error says itself."""
+    """Return advice as a sentence, or "" if the error's own message needs none."""
     if isinstance(error, CarrierError):
         return "The daemon cannot be reached: a person has to look whether hearthd runs (`hearth doctor` says)."
     data = (error.data or {}) if isinstance(error, RpcError) else {}
@@ -434,4 +433,4 @@ _ADVICE: tuple[tuple[type[RpcError], Callable[[Mapping[str, Any]], str]], ...] =
     (ShuttingDown, lambda _: "The daemon is ending; try again when it is back."),
     (InternalError, lambda _: "This is a bug in hearth or in a tool: tell the person, with the daemon's log."),
 )
-"""The first that fits: a class stands before those it is derived from."""
+"""The first match applies: a class is listed before its base classes."""

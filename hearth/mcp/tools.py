@@ -1,10 +1,9 @@
-"""The tools of a session as an MCP client is shown them: definitions by the name they are called by there.
+"""MCP Tool definitions: the tools of a session, `hacp_plan`, and the four AgentCard tools.
 
-This module owns the two directions of the name and what a definition says; it refuses to know who asks, and the SDK.
+This module maps names in both directions and writes the definitions. It does not know the caller, and not the SDK.
 
-The AgentCard tools as the policy knows them: names for its patterns, risk levels and rates.
-
-The bridge serves these tools itself, beside the session, and asks the session before each use (`mcp.use`).
+The bridge itself serves the AgentCard tools, beside the session, and asks the session before each use (`mcp.use`). For
+them this module also has what the policy needs: names for its patterns, risk levels and rates.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ if TYPE_CHECKING:
     from hearth.policy.rules import Grant, RateLimits
 
 # --- plan -------------------------------------------------------------------------------------------------------------
-# `hacp_plan` as an MCP client is shown it: what a whole task in one call takes, and what is said of it.
-#
-# How a plan runs is the bridge's (`hearth.actors.bridges.mcp.server`), and what it may do is HACP's business.
+# The definition of `hacp_plan`: a whole task in one call. The bridge runs it (`hearth.actors.bridges.mcp.server`),
+# and HACP authorises it.
 
 MOST_STEPS: Final = 256
-"""Steps of a plan; an operator may allow fewer."""
+"""Limit of the steps of a plan; an operator may set a lower one."""
 
 DESCRIPTION: Final = """\
 Run several steps on the hardware as one task: in order, each one tool with its arguments, under one set of rules. \
@@ -125,7 +123,7 @@ PLAN_DEFINITION: Final[Mapping[str, Any]] = {
 
 
 class ToolView:
-    """What `tool.list` gave, by MCP name and in its order. Raises ConfigError for two tools of one MCP name."""
+    """The entries of `tool.list`, by MCP name and in their order. Raises ConfigError for two with one MCP name."""
 
     def __init__(self, manifest: Iterable[Mapping[str, Any]]) -> None:
         self._by_hacp = entries = {entry["name"]: entry for entry in manifest}
@@ -136,20 +134,20 @@ class ToolView:
         return len(self._entries)
 
     def find(self, name: str) -> Mapping[str, Any] | None:
-        """The `tool.list` entry that a client means: by its MCP name, its HACP name, or its id in the AgentCard.
+        """Return the `tool.list` entry for an MCP name, a HACP name or an id in the AgentCard; None if it is unknown.
 
-        No two tools are meant by one name: an MCP name has no dot, and no HACP name of ours begins as an id does.
+        A name never means two tools: an MCP name has no dot, and no HACP name begins with the prefix of an id.
         """
         if "." not in name:
             return self._entries.get(name)
         return self._by_hacp.get(name) or self._by_hacp.get(name.removeprefix(CARD_NAMESPACE))
 
     def names(self) -> list[str]:
-        """Every name that a client may use, but for the ids of the AgentCard."""
+        """Return every name that a client may use, except the ids of the AgentCard."""
         return [*self._entries, *self._by_hacp]
 
     def definitions(self) -> list[dict[str, Any]]:
-        """An MCP Tool object for each, made once; not to be changed."""
+        """Return an MCP Tool object for each entry; they are made once, so do not change them."""
         if self._definitions is None:
             named = Naming(entry["name"] for entry in self._entries.values())
             self._definitions = [_definition(entry, named) for entry in self._entries.values()]
@@ -157,26 +155,27 @@ class ToolView:
 
 
 class Naming:
-    """Text about tools, in which they are called as an MCP client calls them."""
+    """A rewriter of text about tools: it replaces HACP names by MCP names."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        # The longest first: "gpio.set.v2" is not "gpio.set" with something after it.
+        # The longest name first: "gpio.set.v2" must not match as "gpio.set".
         known = sorted(names, key=len, reverse=True)
         self._pattern = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, known))})(?![\w]|\.\w)")
 
     def __call__(self, text: str) -> str:
-        """The text with MCP names for HACP ones; what is no tool of the session is left as it is."""
+        """Return the text with MCP names for HACP names; names that are not tools of the session stay."""
         return self._pattern.sub(lambda found: mcp_name(found[1]), text)
 
 
 _TOLD_ELSEWHERE = frozenset(("description", "params_schema", "result_schema"))
-"""Members of an entry that have a place of their own in an MCP Tool. All others, unknown ones too, go along (§3.3)."""
+"""Members of an entry that have a member of their own in an MCP Tool. All others, unknown ones too, go to _meta (draft
+§3.3)."""
 
 
 def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
-    """The MCP Tool object of one `tool.list` entry, in the terms of MCP 2025-11-25 and 2026-07-28 alike.
+    """Return the MCP Tool object of one `tool.list` entry; it is valid in MCP 2025-11-25 and in 2026-07-28.
 
-    Of an entry no more is taken for granted than the draft has (§3.3): another server's may have less than ours.
+    Only the members that the draft requires (§3.3) are expected in the entry: another server may send no more.
     """
     name = entry["name"]
     made = {
@@ -196,33 +195,32 @@ def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
     }
 
 
-# --- What the risk level and the rollback of a tool mean to an MCP client: annotations, and the same in words
-#
-# MCP's annotations are hints for people and clients; what a session may do is decided by the daemon's policy alone.
+# --- risk level and rollback as MCP annotations, and in words ---------------------------------------------------------
+# MCP's annotations are hints for people and clients. Only the daemon's policy decides what a session may do.
 
 _CLOSED = frozenset(("file", "gpio", "hw", "i2c", "sys"))
-"""Families whose whole world is listed: this board's lines, buses and sensors, this machine, the folders it shares.
+"""Families with a known, closed set of targets: this board's lines, buses and sensors, this machine, shared folders.
 
-At the other end of a serial port there may be anybody, and a program may reach anything; of a vendor's tool we know
-nothing, and MCP's default for that is the open world.
+A serial port may lead to any device, and a program may reach anything. A vendor's tool is unknown, for which MCP's
+default is the open world.
 """
 
 
 def family(name: str) -> str:
-    """The first segment of a tool's name."""
+    """Return the first segment of a tool's name."""
     return name.partition(".")[0]
 
 
 def risk_name(level: int) -> str:
-    """The name of a risk level (draft §3.3, Table 4); of one that a later protocol may add, that of the highest."""
+    """Return the name of a risk level (draft §3.3, Table 4); a level of a later protocol gets the highest name."""
     return RISK_NAMES[min(level, len(RISK_NAMES) - 1)]
 
 
 def hints(entry: Mapping[str, Any]) -> dict[str, bool]:
-    """All four of MCP's ToolAnnotations for a tool.list entry.
+    """Return all four of MCP's ToolAnnotations for a tool.list entry.
 
-    Destructive is what cannot be taken back: risk 3, and risk 2 without rollback. What has no effect has none the
-    second time either; of all others only those are idempotent that say so (`idempotent` in the entry).
+    A tool is destructive if it cannot be undone: risk 3, and risk 2 without rollback. It is idempotent if it has no
+    effect (risk 0), or its entry says so (`idempotent`).
     """
     risk, undoable = entry["risk_level"], entry.get("supports_rollback") is True
     return {
@@ -239,7 +237,7 @@ def _least(entry: Mapping[str, Any]) -> str:
 
 
 def in_words(entry: Mapping[str, Any]) -> str:
-    """The description, and what a model has to know of risk and rollback before it calls the tool."""
+    """Return the description, with the risk and the rollback in words for a model."""
     risk = entry["risk_level"]
     undoable = entry.get("supports_rollback") is True
     said = str(entry.get("description") or entry["name"]).rstrip()
@@ -255,10 +253,9 @@ def in_words(entry: Mapping[str, Any]) -> str:
     return f"{said} {level}: {what}{back if risk < 3 or undoable else ''}."
 
 
-# --- A tool's JSON Schema in the words that more MCP clients understand, with exactly the same meaning
-#
-# Many clients hand schemas to models whose dialect has one `type` per schema. What is there twice is said once; no
-# value is accepted that was not, and none refused.
+# --- a tool's JSON Schema in a form that more MCP clients understand --------------------------------------------------
+# Many clients pass schemas to models whose dialect allows one `type` per schema. The rewritten schema accepts and
+# refuses exactly the same values.
 
 _MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -277,9 +274,9 @@ _ONE = (
 
 
 def portable(schema: Mapping[str, Any], named: Callable[[str], str] = str) -> dict[str, Any]:
-    """The schema of an object: its root says so, as MCP asks, since args and results are objects in HACP anyway.
+    """Return the schema with "object" as the type of its root, as MCP requires; args and results are objects in HACP.
 
-    `named` rewrites what descriptions say.
+    `named` rewrites the descriptions.
     """
     return {**_rewritten(schema, named), "type": "object"}
 
@@ -311,17 +308,15 @@ def _rewritten(schema: Any, named: Callable[[str], str]) -> Any:
 
 
 # --- card tools -------------------------------------------------------------------------------------------------------
-# The four AgentCard tools as MCP clients are shown them: names, words, what they take and what they answer.
-#
-# Names and arguments are those of the draft's [AGENTCARD-MCP]; a card is taken as an object too, as §3 of the draft
-# asks. What they do is the bridge's (`hearth.actors.bridges.mcp.cards`).
+# The definitions of the four AgentCard tools. Names and arguments are those of the draft's [AGENTCARD-MCP]; a card may
+# also be an object, as §3 of the draft requires. The bridge runs them (`hearth.actors.bridges.mcp.cards`).
 
 DECLARE, RESOLVE, VALIDATE, LIST = CARD_TOOLS
 
 MAX_QUERY: Final = 128
-"""Code points of a query: as long as a name may be."""
+"""Limit of a query in code points, the same as that of a name."""
 IDS_SHOWN: Final = 16
-"""Capability ids of one agent in a list; agentcard_resolve tells all."""
+"""Limit of the capability ids of one agent in a list; agentcard_resolve returns all."""
 
 _CLAIM = (
     "A declared card is a claim of whoever declared it: neither its capabilities nor its trust tier have been checked, "
@@ -334,7 +329,7 @@ def _text(description: str, **more: Any) -> dict[str, Any]:
 
 
 def _object(properties: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """An object that has all of these members."""
+    """Return the schema of an object that has all of these members."""
     return portable({"properties": dict(properties), "required": list(properties), **more})
 
 
@@ -458,31 +453,31 @@ CARD_DEFINITIONS: Final = (
 
 @frozen
 class CardTool:
-    """One of them, by the name that `tools` and `rate` of a policy entry have for it."""
+    """An AgentCard tool, by its name in `tools` and `rate` of a policy entry."""
 
     name: str
     risk_level: Literal[0, 1]
 
     @property
     def rate(self) -> str:
-        """How often one principal may use it where the policy does not say."""
+        """The rate limit of one principal, used if the policy sets none."""
         return DEFAULT_RATES[self.risk_level]
 
 
 def policy_name(mcp_name: str) -> str:
-    """`agentcard_list` is `agentcard.list` to the policy."""
+    """Return the policy's name of an AgentCard tool: `agentcard.list` for `agentcard_list`."""
     return mcp_name.replace("_", ".", 1)
 
 
 BY_NAME: Final[Mapping[str, CardTool]] = {
-    # To declare a card writes a file; the others only look.
+    # Declaring a card writes a file; the other tools only read.
     name: CardTool(name, 1 if name == "agentcard.declare" else 0)
     for name in map(policy_name, CARD_TOOLS)
 }
 
 
 def usable(grant: Grant) -> list[str]:
-    """The MCP names of those that a session of this grant may use."""
+    """Return the MCP names of the AgentCard tools that a session with this grant may use."""
     return [
         mcp_name
         for mcp_name, tool in zip(CARD_TOOLS, BY_NAME.values(), strict=True)
@@ -491,7 +486,7 @@ def usable(grant: Grant) -> list[str]:
 
 
 def check_use(name: str, grant: Grant, rates: RateLimits, now: float) -> CardTool:
-    """Permit one use, and take its token. Raises ToolNotFound, PermissionDenied or RateLimited."""
+    """Permit one use, and take a token of its rate limit. Raises ToolNotFound, PermissionDenied or RateLimited."""
     tool = BY_NAME.get(name)
     if tool is None:
         raise ToolNotFound(f"Tool not found: {name[:100]}", data={"tool": name[:100]})
