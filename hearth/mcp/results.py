@@ -150,7 +150,7 @@ PLAN_RESULT: Mapping[str, Any] = {
                     "effect": {
                         "type": "string",
                         "enum": ["none", "done", "unknown"],
-                        "description": "what became of the world when the step failed",
+                        "description": "the effect of a failed step on the hardware",
                     },
                     "rolled_back": {
                         "type": "boolean",
@@ -357,7 +357,7 @@ def _busy(data: Mapping[str, Any]) -> str:
     elif "owner" in data or "consumer" in data or "holders" in data:
         return "Another program of the machine holds it: a person has to end that one, or use another device."
     else:
-        who = "Somebody else uses it"
+        who = "Another task uses it"
     held = data.get("held_ms")
     since = f", for {held:.0f} ms by now" if isinstance(held, (int, float)) else ""
     return f'{who}{since}. Try again shortly, or leave out on_busy "fail" to wait in its queue.'
@@ -377,7 +377,7 @@ def _permission(data: Mapping[str, Any]) -> str:
     elif "allowlist" in reason:
         why = "The policy does not let this session use the tool. "
     elif "addr" in data:
-        why = "The board's profile does not let anybody use this address. "
+        why = "The board's profile does not allow the use of this address. "
     elif "path" in data:
         why = "The path is outside what the operator shares ([files] in the configuration). "
     else:
@@ -429,7 +429,7 @@ _ADVICE: tuple[tuple[type[RpcError], Callable[[Mapping[str, Any]], str]], ...] =
         SessionInvalid,
         lambda _: "The session has ended, and what it drove went to its safe state. Call again to open a new one.",
     ),
-    (TaskNotFound, lambda _: "The last 256 tasks of a session are kept; the audit log has what became of older ones."),
+    (TaskNotFound, lambda _: "The last 256 tasks of a session are kept; the audit log has the outcome of older ones."),
     (ShuttingDown, lambda _: "The daemon is ending; try again when it is back."),
     (InternalError, lambda _: "This is a bug in hearth or in a tool: tell the person, with the daemon's log."),
 )

@@ -34,9 +34,9 @@ MOST_STEPS: Final = 256
 DESCRIPTION: Final = """\
 Run several steps on the hardware as one task: in order, each one tool with its arguments, under one set of rules. \
 Prefer it to single calls whenever there is more than one step: it is checked as a whole before anything moves, a step \
-that fails ends it, and nobody else's steps come in between with "exclusive". Try it with dry_run first: everything is \
-checked and authorised, nothing is touched, and you are told what would run. The result tells of each step what became \
-of it. Its risk is the highest of its steps' risks; from 3 on a person is asked first.\
+that fails ends it, and with "exclusive" no other task's steps run in between. Try it with dry_run first: everything \
+is checked and authorised, nothing is touched, and the result says what would run. The result has the outcome of each \
+step. The risk of a plan is the highest of its steps' risks; from 3 on a person is asked first.\
 """
 
 PLAN_INPUT: Final[Mapping[str, Any]] = {
@@ -66,12 +66,12 @@ PLAN_INPUT: Final[Mapping[str, Any]] = {
         "dry_run": {
             "type": "boolean",
             "default": False,
-            "description": "check and authorise everything, touch nothing, and tell what would run",
+            "description": "check and authorise everything, touch nothing, and report what would run",
         },
         "exclusive": {
             "type": "boolean",
             "default": False,
-            "description": "hold every bus of the plan from its first step to its last, so that nobody comes between",
+            "description": "hold every bus of the plan from its first step to its last: no other task runs in between",
         },
         "rollback_on_failure": {
             "type": "boolean",
@@ -94,13 +94,13 @@ PLAN_INPUT: Final[Mapping[str, Any]] = {
             "type": "string",
             "enum": ["wait", "fail"],
             "default": "wait",
-            "description": "what to do while somebody else uses a bus: wait in its queue, or fail at once",
+            "description": "what to do while another task uses a bus: wait in its queue, or fail at once",
         },
         "priority": {
             "type": "string",
             "enum": list(PRIORITIES),
             "default": "normal",
-            "description": "whose turn it is first where several wait for one bus",
+            "description": "which task goes first if several wait for one bus",
         },
     },
     "required": ["intent", "steps"],
@@ -319,8 +319,8 @@ IDS_SHOWN: Final = 16
 """Limit of the capability ids of one agent in a list; agentcard_resolve returns all."""
 
 _CLAIM = (
-    "A declared card is a claim of whoever declared it: neither its capabilities nor its trust tier have been checked, "
-    "so grant nothing because of them."
+    "A declared card is a claim of the principal who declared it: its capabilities and its trust tier have not been "
+    "checked, so grant nothing because of them."
 )
 
 
@@ -420,9 +420,9 @@ CARD_DEFINITIONS: Final = (
     _tool(
         VALIDATE,
         "Validate an AgentCard",
-        "Check a card against every rule of draft-aevum-agentcard-00, before it is published or believed. Each fault "
-        "is told with its place, the rule and the cure. Unknown fields are no faults. That a card is valid says "
-        "nothing about whether its claims are true.",
+        "Check a card against every rule of draft-aevum-agentcard-00, before it is published or believed. The result "
+        "lists each fault with its place, the rule and the cure. Unknown fields are not faults. That a card is valid "
+        "says nothing about whether its claims are true.",
         _object({"card_json": _CARD_JSON}),
         _object(
             {

@@ -127,7 +127,7 @@ async def test_every_tool_that_hands_cards_on_says_that_they_are_claims(provider
     async with serving([provider], era) as (client, _):
         described = {tool.name: tool.description for tool in (await client.list_tools()).tools}
     for name in ("agentcard_declare", "agentcard_resolve", "agentcard_list"):
-        assert "is a claim of whoever declared it" in described[name]
+        assert "is a claim of the principal who declared it" in described[name]
         assert "grant nothing because of them" in described[name]
     assert "says nothing about whether its claims are true" in described["agentcard_validate"]
 

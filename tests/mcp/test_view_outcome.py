@@ -159,7 +159,7 @@ BUSY = {"bus": "gpio:sim", "effect": "none"}
 TOLD = [
     (ResourceBusy(data={**BUSY, "reason": "leased", "holder_task": "01T", "held_ms": 1200.4}),
      "Your own task 01T holds it, for 1200 ms by now. Try again shortly"),
-    (ResourceBusy(data={**BUSY, "reason": "in use"}), "Somebody else uses it. Try again shortly"),
+    (ResourceBusy(data={**BUSY, "reason": "in use"}), "Another task uses it. Try again shortly"),
     (ResourceBusy(data={**BUSY, "reason": "held", "owner": "bme280"}), "Another program of the machine holds it"),
     (ResourceBusy(data={**BUSY, "reason": "wedged", "detail": "x"}), "hw_board shows its health, and a person has to"),
     (RateLimited(data={"retry_after_ms": 40, "tool": "gpio.set"}), "Wait 40 ms, then call it again"),
@@ -168,7 +168,7 @@ TOLD = [
     (PermissionDenied(data={"reason": "max_risk_level=3 > ceiling=2"}), "It is riskier than this session may be."),
     (PermissionDenied(data={"reason": "not in the allowlist of policy 'lab'"}), "The policy does not let this session"),
     (PermissionDenied(data={"reason": "reserved", "bus": 1, "addr": 0x68}),
-     "The board's profile does not let anybody use this address"),
+     "The board's profile does not allow the use of this address"),
     (PermissionDenied(data={"reason": "outside", "path": "/etc"}), "The path is outside what the operator shares"),
     (PermissionDenied(), "Permission denied. Nothing has happened to the hardware. Do not repeat it"),
     (AuditUnavailable(data={"reason": "disk full", "effect": "none"}), "Only what has no effect (risk 0) works"),
