@@ -1,1 +1,1 @@
-"""The client: a connection to a daemon (`connection`), its sessions (`session`) and whole jobs (`jobs`, HCP)."""
+"""The client: a connection to a daemon (`connection`), its sessions (`session`), and jobs (`jobs`, HCP)."""

@@ -1,8 +1,8 @@
-"""The Trio client: the Session interface over a carrier, and whole jobs (HCP) over the same connection.
+"""The Trio client: the Session interface over a carrier, and jobs (HCP) over the same connection.
 
-It owns one connection: a reader that hands each reply to who asked and each event to who follows, and a writer, so
-that a request whose caller is cancelled can never leave half a line on the wire. Protocol matters are
-`protocol.client`'s, what a session looks like to a user is `facade`'s.
+It owns one connection with two background tasks. The reader gives each reply to its request and each event to its
+followers. The writer sends whole lines, so that a request whose caller is cancelled never leaves half a line on the
+wire. `hearth.protocol.client` knows the protocol, and `hearth.client.session` has the interface for users.
 """
 
 from __future__ import annotations
@@ -44,26 +44,23 @@ if TYPE_CHECKING:
 
 # --- events by polling ----------------------------------------------------------------------------------------------
 #
-# A task's events from a server that sends none: made from successive answers to task.get (draft §8).
+# Streaming is optional (draft §8): only the flag CAP_STREAMING_TASK_EVENTS says that a server has it. Every server has
+# task.get, so `Polling` calls it again and again and makes events from the differences between the answers:
 #
-# The draft makes streaming optional, and only the flag CAP_STREAMING_TASK_EVENTS says that a server has it. Every
-# server has task.get, so `Polling` asks for the task again and again and compares what it shows with what it showed
-# before:
-#
-# - The waits between two requests double from `FIRST_WAIT` to `LONGEST_WAIT`, and begin again when a step has moved on.
-# - One request at a time: a caller that is cancelled while one is outstanding leaves it to the next call of `next`.
-# - Every step that has begun is told of twice, in order: its `start`, then its `finish`, even if it began and ended
-#   between two requests. `task_finish` comes last. There is no `progress`: task.get does not show it.
+# - The waits between two requests double from `FIRST_WAIT` to `LONGEST_WAIT`, and restart after each change.
+# - One request at a time: a caller that is cancelled during a request leaves it to the next call of `next`.
+# - Every step that has begun gets two events, in order: `start` and `finish`, even if it began and ended between two
+#   requests. `task_finish` comes last. There is no `progress`: task.get does not show it.
 # - Events are numbered from 1 in that order, so `from_seq` means the same for each reader of one task.
 
 FIRST_WAIT: Final = 0.01
-"""Seconds after which a task that has just moved on is asked about again."""
+"""Seconds between two requests right after a change of the task."""
 LONGEST_WAIT: Final = 1.0
-"""Seconds between two requests about a task that has not moved for long."""
+"""Seconds between two requests about a task that has not changed for long."""
 
 
 class Polling(Following):
-    """One reader of one task's events, which are made from the answers to task.get."""
+    """One reader of one task's events, made from the answers to task.get."""
 
     def __init__(self, connection: Client, session_id: str, task_id: str, from_seq: int) -> None:
         self._connection = connection
@@ -76,18 +73,18 @@ class Polling(Following):
         self._asked: _Pending | None = None
         self._wait = FIRST_WAIT
         self._due = float("-inf")
-        """When the next request may be sent. A caller that gives up early and comes again does not put it off."""
+        """Earliest time of the next request. A caller that stops waiting and calls again does not delay it."""
         self._over = False
 
     async def start(self) -> None:
-        """See Following. There is nothing to subscribe to, and so nothing to wait for."""
+        """Return at once: polling needs no subscription."""
 
     async def next(self) -> TaskEvent | None:
-        """See Following. Raises the RpcError that task.get is answered with, or CarrierError."""
+        """See Following. Raises the RpcError that task.get returns, or CarrierError."""
         while not self._events:
             if self._over:
                 return None
-            # Waits only where there is something to wait for: a caller with a timeout of nothing gets on as well.
+            # No checkpoint without a reason to wait: a caller with a timeout of 0 must make progress too.
             if self._asked is None:
                 if trio.current_time() < self._due:
                     await trio.sleep_until(self._due)
@@ -104,7 +101,7 @@ class Polling(Following):
         return self._events.popleft()
 
     def close(self) -> None:
-        """See Following. No request is sent any more."""
+        """Send no further request; see Following."""
         self._over = True
         self._events.clear()
 
@@ -131,14 +128,14 @@ class Polling(Following):
 
 
 def _has_begun(step: StepResult) -> bool:
-    """True for a step that runs or has run. One that was cancelled has only if it took time or left something."""
+    """Return True for a step that runs or has run. A cancelled step has run only if it has a latency or an outcome."""
     if step.status == "CANCELLED":
         return step.latency_ms is not None or step.result is not None or step.error is not None
     return step.status == "RUNNING" or step.status in TERMINAL
 
 
 class Fallback(Following):
-    """A subscription, and polling in its place if the server answers that it knows no subscriptions."""
+    """A subscription that polling replaces if the server knows no subscriptions."""
 
     def __init__(self, subscription: Following, polling: Polling) -> None:
         self._following = subscription
@@ -162,15 +159,19 @@ class Fallback(Following):
 
 RECEIVE_SIZE = 1 << 16
 LAST_WORDS = 1.0
-"""Seconds that a connection which takes nothing any more is still read."""
+"""Seconds for which a connection is still read after a failed write."""
 STREAMING = "CAP_STREAMING_TASK_EVENTS"
-"""The flag of a server that sends a task's events (draft §8); before any other they are made by polling."""
+"""The flag of a server that sends a task's events (draft §8); without it the client polls."""
 PATIENCE = 5.0
 """Seconds that the daemon may take to open a session, or to confirm its close, when the caller is cancelled."""
 
 
 class _Pending:
-    """A request that waits for its reply."""
+    """A request and its reply.
+
+    States: waiting (`reply` is None, `answered` not set), answered (both set), and connection ended (`answered` set,
+    `reply` is None). With `compensate` set, the caller was cancelled, and the reader undoes the result when it comes.
+    """
 
     __slots__ = ("_ended", "answered", "compensate", "heard", "id", "method", "reply")
 
@@ -179,14 +180,14 @@ class _Pending:
         self.method = method
         self.answered = trio.Event()
         self.heard: Callable[[Mapping[str, Any]], None] | None = None
-        """Called with a result as soon as it is read, before anything that came after it is."""
+        """Called with the result as soon as it is read, before anything after it is read."""
         self.reply: Reply | None = None
         self.compensate: TakeBack | None = None
-        """Set when its caller has gone: what to do with a result."""
+        """Set when the caller was cancelled: undoes the effect of a result."""
         self._ended = ended
 
     def result(self) -> Mapping[str, Any]:
-        """The result, once `answered` is set. Raises the RpcError it was answered with, or CarrierError."""
+        """Return the result, once `answered` is set. Raises the RpcError of the answer, or CarrierError."""
         reply = self.reply
         if reply is None:
             raise self._ended(f"before {self.method} was answered")
@@ -207,11 +208,11 @@ class Client(SessionLink, JobsClient):
         self._pending: dict[int, _Pending] = {}
         self._subscriptions = Subscriptions(self)
         self._streams: dict[str, bool] = {}
-        """Whether the server sends events, for each session that was opened here and has not been left."""
+        """Session id -> True if the server sends events; for each session that was opened here and is still open."""
         self._jobs: JobRouter | None = None
         self._outgoing, self._to_send = trio.open_memory_channel[bytes](float("inf"))
         self._abandoned = 0
-        """Requests whose caller has gone, and whose effect is to be taken back once it is known."""
+        """Number of requests whose caller was cancelled and whose effect is to be undone once it is known."""
         self._settled, self._written, self._read_all = trio.Event(), trio.Event(), trio.Event()
         self._broken: CarrierError | None = None
 
@@ -226,10 +227,10 @@ class Client(SessionLink, JobsClient):
         on_disconnect: Literal["keep", "close"] = "close",
         heartbeat_ms: int | None = None,
     ) -> AsyncIterator[ClientSession]:
-        """Open a session (draft §3.1); on the way out it is closed, which cancels its tasks.
+        """Open a session (draft §3.1); the end of the block closes it, which cancels its tasks.
 
-        Unlike on the wire, `on_disconnect` is "close" unless told otherwise: a program that dies in this block must
-        leave its outputs safe. Raises PermissionDenied, QueueFull, ShuttingDown or CarrierError.
+        Unlike on the wire, `on_disconnect` is "close" by default: a program that dies in this block must leave its
+        outputs safe. Raises PermissionDenied, QueueFull, ShuttingDown or CarrierError.
         """
         members = {
             "client_name": client_name,
@@ -250,7 +251,7 @@ class Client(SessionLink, JobsClient):
                 self._streams.pop(session.session_id, None)
 
     async def _open_whole(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """session.open, out of reach of cancellation: a session that nobody knows could be closed by nobody."""
+        """Call session.open, shielded from cancellation: without the answer the new session could not be closed."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
             return await self.call("session.open", params)
         raise CarrierError(f"no answer to session.open for {PATIENCE:g} s; is it hearthd that listens there?")
@@ -258,7 +259,7 @@ class Client(SessionLink, JobsClient):
     async def _close_quietly(self, session: ClientSession) -> None:
         if session.closed or self._broken is not None:
             return
-        # Shielded, because a cancelled program must still let go of the hardware; bounded, because it must end.
+        # Shielded, because a cancelled program must still release the hardware; bounded, because it must end.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE):
             try:
                 await session.close()
@@ -266,27 +267,27 @@ class Client(SessionLink, JobsClient):
                 session.closed = True
 
     def attach(self, session_id: str) -> ClientSession:
-        """A session of the same principal that was opened elsewhere; leaving it open is its opener's business."""
+        """Return a session of the same principal that was opened elsewhere; this client does not close it."""
         return ClientSession(self, {"session_id": session_id})
 
-    # --- Link ---------------------------------------------------------------------------------------------------
+    # --- SessionLink --------------------------------------------------------------------------------------------
 
     async def call(
         self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> Mapping[str, Any]:
-        """See Link."""
+        """See SessionLink."""
         return await self._call(method, params, compensate)
 
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], Following | None]:
-        """See Link."""
+        """See SessionLink."""
         if not self._streams.get(params["session_id"], False):
             return await self.call("task.submit", params, compensate=compensate), None
         following: list[Subscription] = []
 
         def heard(accepted: Mapping[str, Any]) -> None:
-            # `subscribe` is hearthd's own: another server that sends events may pass over it.
+            # `subscribe` is hearthd's own member: another server that sends events may ignore it.
             task_id = accepted.get("task_id")
             if accepted.get("subscribed") is True and type(task_id) is str:
                 subscription = Subscription(self._subscriptions, params["session_id"], task_id, 1)
@@ -318,7 +319,7 @@ class Client(SessionLink, JobsClient):
         return pending.result()
 
     def ask(self, method: str, params: Mapping[str, Any]) -> _Pending:
-        """Send a request without waiting for its answer. Raises CarrierError when the connection has ended."""
+        """Send a request without waiting for its answer. Raises CarrierError if the connection has ended."""
         if self._broken is not None:
             raise self._ended("before it was used")
         id_, line = self._protocol.request(method, params)
@@ -327,32 +328,32 @@ class Client(SessionLink, JobsClient):
         return pending
 
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """See Link."""
+        """See SessionLink."""
         if self._broken is None:
-            # Whoever speaks while the connection is being closed is not heard.
+            # A notification while the connection is being closed is dropped.
             with suppress(trio.ClosedResourceError):
                 self._outgoing.send_nowait(self._protocol.notify(method, params))
 
     def _ended(self, when: str) -> HearthError:
-        """What to raise: the refusal that ended the connection, if it was one, else that it has ended."""
+        """Return the error to raise: the server's refusal if it ended the connection, else CarrierError."""
         if isinstance(self._broken, RefusedByServer):
             return self._broken.error
         return CarrierError(f"the connection ended {when}: {self._broken}")
 
     def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
-        """See Link."""
+        """See SessionLink."""
         polling = Polling(self, session_id, task_id, from_seq)
         streams = self._streams.get(session_id)
         if streams is False:
             return polling
         subscription = Subscription(self._subscriptions, session_id, task_id, from_seq)
-        # A session that was opened elsewhere: what its server can do is not known here.
+        # None: the session was opened elsewhere, and the features of its server are unknown here.
         return subscription if streams else Fallback(subscription, polling)
 
-    # --- whole jobs: job_stream.Post -----------------------------------------------------------------------
+    # --- jobs: job_stream.JobLink -------------------------------------------------------------------------------
 
     def delegations(self) -> JobRouter:
-        """See Delegating."""
+        """See JobsClient."""
         if self._jobs is None:
             from hearth.client.job_stream import JobRouter
 
@@ -362,12 +363,12 @@ class Client(SessionLink, JobsClient):
         return self._jobs
 
     def send_message(self, line: bytes) -> None:
-        """See Post."""
+        """See JobLink."""
         with suppress(trio.ClosedResourceError):
             self._outgoing.send_nowait(line)
 
     def settled(self) -> None:
-        """See Post."""
+        """See JobLink."""
         self._settled.set()
 
     # --- the connection -----------------------------------------------------------------------------------------
@@ -386,7 +387,7 @@ class Client(SessionLink, JobsClient):
                     lines.append(self._to_send.receive_nowait())
                 await self._stream.send_all(b"".join(lines))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # It may have said why before it closed: the reader is about to find out.
+            # The daemon may have sent the reason before it closed: let the reader find it, or this error hides it.
             with trio.move_on_after(LAST_WORDS):
                 await self._read_all.wait()
             self._break(CarrierError("the daemon closed the connection"))
@@ -428,7 +429,10 @@ class Client(SessionLink, JobsClient):
         pending.answered.set()
 
     async def _settle(self) -> None:
-        """Before the connection is closed: let what its callers have left behind be taken back, and all be sent."""
+        """Wait until the effects of abandoned requests are undone and all lines are sent, then mark the end.
+
+        Called before the connection is closed. Each wait is shielded and bounded.
+        """
         with trio.move_on_after(PATIENCE, shield=True):
             while self._broken is None and (self._abandoned or (self._jobs is not None and self._jobs.abandoned)):
                 self._settled = trio.Event()
@@ -456,9 +460,9 @@ async def connect(
     """Connect to a daemon: a socket's path, or an address of any carrier, such as "ssh://pi".
 
     None means HEARTH_ADDRESS, else HEARTH_SOCKET, else the default socket (draft §10.1). `token` is a bearer token for
-    ws:// and wss://, where the address names no file with one; without it, HEARTH_TOKEN is offered there.
-    Raises CarrierError when nobody answers there, or does not let us in, and ConfigError for an address, a key or a
-    token that cannot be used. An exception of the body comes out as it is.
+    a ws:// or wss:// address without token_file; the default is HEARTH_TOKEN.
+    Raises CarrierError if no daemon answers or it refuses the connection, and ConfigError for an address, a key or a
+    token that cannot be used. An exception of the body passes unchanged.
     """
     where = named(*looked_up(os.environ, os.geteuid())) if address is None else parse(address)
     async with unwrapped() as body, open_stream(where, token=token) as stream, trio.open_nursery() as nursery:

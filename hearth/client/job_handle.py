@@ -1,7 +1,7 @@
-"""What a caller holds of a job: implements `hearth.api.JobHandle` over `hearth.client.job_stream`.
+"""Handles of jobs, and artifacts: an implementation of `hearth.api.JobHandle` over `hearth.client.job_stream`.
 
-Owns what of the messages a user sees: events as `JobEvent`, the end as `JobResult`. Which message comes when, and how
-often, is the jobs' business.
+This module turns messages into values for users: events into `JobEvent`, the end into `JobResult`. The order of the
+messages, without duplicates, is `job_stream`'s.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 ELIDED = "..."
-"""What the pages' examples have for an id: as good as none."""
+"""The placeholder for an id in the documentation's examples; it counts as no id."""
 
 
 async def submit_payload(jobs: JobRouter, payload: Mapping[str, Any], message_id: str | None) -> ClientJob:
-    """Hand a job over: the payload of its task_submit. Raises MessageError for one that HCP does not have."""
+    """Submit a job, given the payload of its task_submit. Raises MessageError for a payload that HCP does not allow."""
     document = {
         "hcp_version": HCP_VERSION,
         "message_id": new_id() if message_id is None else message_id,
@@ -50,7 +50,7 @@ async def submit_payload(jobs: JobRouter, payload: Mapping[str, Any], message_id
 
 
 async def submit_document(jobs: JobRouter, document: Any, message_id: str | None) -> ClientJob:
-    """Hand over what a file has: a task_submit, or its payload alone. Raises MessageError."""
+    """Submit the document of a file: a task_submit, or its payload alone. Raises MessageError."""
     submit = read_submission(document, now=time.time())
     if message_id is not None:
         submit = read_message({**write_message(submit), "message_id": message_id})
@@ -65,13 +65,13 @@ async def _submit(jobs: JobRouter, submit: Message, *, keep: bool) -> ClientJob:
 
 
 async def attach(jobs: JobRouter, session_id: str, from_sequence: int) -> ClientJob:
-    """A job that was handed over earlier. Raises SessionInvalid."""
+    """Return the handle of a job that was submitted earlier. Raises SessionInvalid."""
     job, messages = await jobs.attach(session_id, from_sequence)
     return ClientJob(jobs, job, from_sequence, messages)
 
 
 class JobEvents:
-    """What `async for event in delegation.events()` reads."""
+    """The iterator of `async for event in job.events()`."""
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
@@ -94,7 +94,7 @@ class JobEvents:
 
 
 class ClientJob:
-    """Implements `hearth.api.JobHandle`."""
+    """An implementation of `hearth.api.JobHandle`."""
 
     def __init__(self, jobs: JobRouter, job: JobStream, from_sequence: int, messages: Messages) -> None:
         self._jobs = jobs
@@ -102,7 +102,7 @@ class ClientJob:
         self.session_id = job.session_id
         self._from_sequence = from_sequence
         self._unread: Messages | None = messages
-        """The messages that came with the job, until somebody begins to read them."""
+        """The messages that came with the job, until the first reader takes them."""
 
     def __repr__(self) -> str:
         return f"<job {self.session_id} {self.state}>"
@@ -119,12 +119,12 @@ class ClientJob:
 
     @property
     def ended(self) -> bool:
-        """True once its outcome has come."""
+        """True once the outcome of the job has come."""
         return self._job.ended
 
     @property
     def entry(self) -> Mapping[str, Any]:
-        """What `jobs` said of it when it was attached to; empty for one that was handed over here."""
+        """The job's entry as in `jobs` at the time of the attachment; empty for a job that was submitted here."""
         return self._job.entry
 
     @property
@@ -137,7 +137,7 @@ class ClientJob:
         return JobEvents(self._read(from_sequence))
 
     def messages(self, *, from_sequence: int | None = None) -> Messages:
-        """As `events`, with the messages that are none in their places: the acceptance, and the outcome."""
+        """Return the messages: the events, with the acceptance and the outcome in their places."""
         return self._read(from_sequence)
 
     def _read(self, from_sequence: int | None) -> Messages:
@@ -193,7 +193,7 @@ def _result(job: JobStream) -> JobResult:
 
 
 def _left_behind(closing: Mapping[str, Any]) -> TaskCompleted:
-    """What an aborted job's session_closed says of it: HCP has no message of its own for that."""
+    """Return the outputs and files in an aborted job's session_closed: HCP has no message of its own for them."""
     said = {
         "outputs": closing.get("partial_outputs") or {},
         "artifacts": closing.get("artifacts"),
@@ -207,17 +207,16 @@ def _left_behind(closing: Mapping[str, Any]) -> TaskCompleted:
 
 # --- artifacts --------------------------------------------------------------------------------------------------------
 #
-# Fetching an artifact: slice by slice, and checked against the size and the checksum that its daemon names.
-#
-# Owns that a file which is fetched is whole or not there. It asks through whatever calls hcp.artifact.
+# An artifact is fetched slice by slice and checked against the size and checksum that the daemon announces. A fetched
+# file is whole or does not exist.
 
 KINDS = {"sha256": hashlib.sha256}
-"""Kind of checksum -> how it is made."""
+"""Kind of checksum -> its hash function."""
 
 
 @frozen
 class _ArtifactSlice:
-    """A part of an artifact, and what all of it should be."""
+    """A part of an artifact, with the size and checksum of the whole."""
 
     data: bytes
     size: int
@@ -225,9 +224,9 @@ class _ArtifactSlice:
 
 
 async def read_slices(ask: Ask, uri: str) -> AsyncGenerator[bytes]:
-    """The artifact's bytes, in order; the last comes only if all are what they should be.
+    """Yield the artifact's bytes in order; the last part only after size and checksum have been found right.
 
-    Raises ArtifactDamaged, InvalidParams (there is none of that URI for this caller) or CarrierError.
+    Raises ArtifactDamaged, InvalidParams (this caller has no artifact with this URI) or CarrierError.
     """
     offset, promised, digest = 0, None, None
     held: bytes = b""
@@ -269,15 +268,15 @@ def _read(answer: Mapping[str, Any], uri: str) -> _ArtifactSlice:
 
 
 async def fetch(ask: Ask, uri: str) -> bytes:
-    """The artifact, whole. Raises as `read_slices`."""
+    """Return the whole artifact. Raises as `read_slices`."""
     async with aclosing(read_slices(ask, uri)) as parts:
         return b"".join([part async for part in parts])
 
 
 async def fetch_to(ask: Ask, uri: str, path: Path) -> int:
-    """Put the artifact into a file, which is there whole or, if it was there before, as it was; returns its size.
+    """Write the artifact to a file and return its size in bytes; on an error `path` stays as it was.
 
-    A file of that name is replaced; the new one is its owner's alone to read. Raises as `read_slices`, and OSError.
+    A file at `path` is replaced; only the owner can read the new one. Raises as `read_slices`, and OSError.
     """
     part = await trio.to_thread.run_sync(_PartialFile.make, path)
     try:
@@ -286,12 +285,12 @@ async def fetch_to(ask: Ask, uri: str, path: Path) -> int:
                 await trio.to_thread.run_sync(part.write, data)
         return await trio.to_thread.run_sync(part.finish)
     finally:
-        # In its place by now, or of no use to anybody.
+        # After `finish` this removes nothing: the file has been renamed.
         part.discard()
 
 
 class _PartialFile:
-    """A file on its way, beside the place where it is to be."""
+    """A temporary file in the directory of its final path."""
 
     def __init__(self, path: Path, fd: int, name: str) -> None:
         self._path = path

@@ -1,8 +1,15 @@
-"""The jobs that are followed over one connection: from an HCP message that comes to whoever waits for it.
+"""The jobs that are followed over one connection: the way from a received HCP message to its waiting task.
 
-Owns the correlation of answers with submissions and aborts, and each job's place in its session's messages. A message
-that cannot be read ends what it belongs to with an error, and nothing else. It knows no carrier: a `Post` sends its
-messages, and is asked for the hcp.* methods. What a user sees of it is in `hearth.client.job_handle`.
+This module matches answers with submissions and aborts, and keeps each reader's position in its session's messages. An
+unreadable message ends only the submission or job that it belongs to, with an error. It knows no carrier: a `JobLink`
+sends its messages and calls the hcp.* methods. The interface for users is in `hearth.client.job_handle`.
+
+One `JobRouter` exists per connection, one `JobStream` per followed job, and one `Messages` per reader of a job:
+
+    received line -> JobRouter.receive -> JobStream.take -> Messages.take -> `async for`
+
+`receive` and `take` run in the task that reads the connection, and never wait. A waiting task waits for an event that
+`wake` replaces and sets. A job's record is weak: without a reader or handle it is dropped.
 """
 
 from __future__ import annotations
@@ -30,39 +37,37 @@ if TYPE_CHECKING:
 
 # --- the order of messages ------------------------------------------------------------------------------------------
 #
-# One reader's place in the messages of one HCP session: each message once, events in the order of their `sequence`.
-#
-# Owns what L2 asks of a caller (Integration with L1 Stream Continuity): the last processed sequence, the dropping of
-# what has come before, and the buffer for what has come too early. Sans-IO.
+# L2 (Integration with L1 Stream Continuity) requires of a caller: the last processed sequence, dropping of duplicates,
+# and a buffer for events that come too early. Sans-IO.
 
 log = logging.getLogger("hearth.client.jobs")
 
 EARLY_KEPT = 64
-"""Events that wait for one that is missing; with one more it is given up."""
+"""Limit of the events that wait for a missing one; with one more, the missing one is given up."""
 
 
 def closes(message: Message) -> bool:
-    """Whether it is the last message of its session."""
+    """Return True for the last message of a session."""
     return isinstance(message.payload, Event) and message.payload.event_type == "session_closed"
 
 
 class ReorderBuffer:
-    """Take messages as they come; get those whose turn it is."""
+    """One reader's position in the messages of a session: each message once, events in the order of `sequence`."""
 
     __slots__ = ("_early", "_ended", "_seen", "catching_up", "last_processed_sequence")
 
     def __init__(self, from_sequence: int = 1, *, catching_up: bool = False) -> None:
         self.last_processed_sequence = max(from_sequence, 1) - 1
         self.catching_up = catching_up
-        """True while all messages from there on have been asked for: what runs ahead of them will come again."""
+        """True while the history from there on was requested: a message that comes before it will be sent again."""
         self._early: dict[int, Message] = {}
         self._seen: set[str] = set()
-        """The ids of the messages that have no sequence: an acceptance, an outcome."""
+        """The ids of the received messages that have no sequence: an acceptance, an outcome."""
         self._ended = False
-        """True once an outcome has come: there is one, whatever a callee sends after it."""
+        """True once an outcome has come: only the first counts, whatever a callee sends after it."""
 
     def take(self, message: Message) -> list[Message]:
-        """A message has come; return what is due now, oldest first."""
+        """Take a received message; return the messages that are due now, oldest first."""
         event = message.payload
         if not isinstance(event, Event):
             if message.message_id in self._seen or (self.catching_up and not isinstance(event, TaskAccepted)):
@@ -81,7 +86,7 @@ class ReorderBuffer:
         return [] if self.catching_up else self._too_early(message, event.sequence)
 
     def _next_early(self, sequence: int) -> list[Message]:
-        """Those that have waited for this event, and that it has come."""
+        """Return the buffered events that follow directly, and note this event and them as processed."""
         due: list[Message] = []
         while (following := self._early.pop(sequence + 1, None)) is not None:
             due.append(following)
@@ -100,7 +105,7 @@ class ReorderBuffer:
         self._early[sequence] = message
         if len(self._early) <= EARLY_KEPT and not closes(message):
             return []
-        # Nothing will fill the gap; what is there is told without it.
+        # The missing event will not come: deliver the buffered ones without it.
         due = [self._early[early] for early in sorted(self._early)]
         self.last_processed_sequence = max(self._early)
         self._early.clear()
@@ -109,21 +114,19 @@ class ReorderBuffer:
 
 # --- one job --------------------------------------------------------------------------------------------------------
 #
-# One job that is followed over a connection: what its messages have told, and who reads them.
-#
-# Owns the record of the session, and for each reader what has come and is not read yet. It sends nothing but what its
-# router (`hearth.client.job_stream`) sends for it.
+# A job is over once its outcome is known or it is in a final state. Its callee should then send an outcome and
+# session_closed; readers and callers wait for them no longer than CLOSING_PATIENCE.
 
 CLOSING_PATIENCE = 5.0
 """Seconds that a reader waits for session_closed, and a caller for an outcome, once the session is known to be over."""
 MESSAGES_KEPT = 4096
-"""Messages that wait for a reader; one that falls behind further has the rest sent again when it gets there."""
+"""Limit of the messages that wait for a slow reader; it has the rest sent again when it gets there."""
 _TELLS_STATE = {"session_created": "state", "state_changed": "to_state", "session_closed": "final_state"}
-"""Event type -> the member that says in which state the session is."""
+"""Event type -> the member of its data that has the session's state."""
 
 
 class JobStream:
-    """What is known of one session, and who reads its messages."""
+    """The client's record of one session, with the readers of its messages."""
 
     def __init__(
         self, router: JobRouter, session_id: str, from_sequence: int = 1, *, catching_up: bool = False
@@ -134,11 +137,11 @@ class JobStream:
         self.outcome: TaskCompleted | TaskFailed | None = None
         self.closed: Event | None = None
         self.entry: Mapping[str, Any] = {}
-        """What hcp.attach was answered with, if it was asked for."""
+        """The answer to hcp.attach; empty if it was not called."""
         self.broken: ProtocolViolation | None = None
-        """Set when its outcome has come and could not be read."""
+        """Set when an outcome came that could not be read."""
         self.over_at: float | None = None
-        """When it became known that the session is over: by its outcome, or by a state that it does not leave."""
+        """The time at which the end became known: from the outcome, or from a final state."""
         self._router = router
         self._order = ReorderBuffer(from_sequence, catching_up=catching_up)
         self._readers: WeakSet[Messages] = WeakSet()
@@ -151,17 +154,17 @@ class JobStream:
 
     @property
     def last_processed_sequence(self) -> int:
-        """The newest event that has come in order (L2)."""
+        """The number of the newest event that came in order (L2)."""
         return self._order.last_processed_sequence
 
     def read(self, from_sequence: int, *, from_now: bool = False) -> Messages:
-        """A reader of its messages. `from_now`: all of them are coming by themselves."""
+        """Return a reader of the session's messages. `from_now`: the callee sends all of them without hcp.attach."""
         reader = Messages(self, from_sequence, live=from_now)
         self._readers.add(reader)
         return reader
 
     def take(self, message: Message) -> None:
-        """A message of this session has come."""
+        """Record a received message of this session, and pass it to all readers."""
         for due in self._order.take(message):
             self._learn(due)
         for reader in list(self._readers):
@@ -178,28 +181,28 @@ class JobStream:
         elif isinstance(payload, Event):
             state = payload.data.get(_TELLS_STATE.get(payload.event_type, ""))
             if isinstance(state, str) and not self.ended:
-                self.state = state  # type: ignore[assignment]  # of a newer callee too
+                self.state = state  # type: ignore[assignment]  # a newer callee may send others
             if closes(message):
                 self.closed = payload
         if self.over_at is None and (self.ended or self.state in ENDED):
             self.over_at = trio.current_time()
 
     def wake(self) -> None:
-        """Let everybody look again."""
+        """Wake every task that waits for a change of this job."""
         changed, self._changed = self._changed, trio.Event()
         changed.set()
         for reader in list(self._readers):
             reader.wake()
 
     def check(self, doing: str) -> None:
-        """Raise what the connection ended with, `doing` this, or why nothing more will be told of this job."""
+        """Raise the error that ended the connection (`doing` completes it), or why no more can be read of this job."""
         if self.broken is not None:
             raise self.broken
         if self._router.ended is not None:
             raise self._router.ended(doing)
 
     async def end(self) -> None:
-        """Wait until its outcome is known, or it is over and its callee sends none in time. Raises as `check`."""
+        """Wait until the outcome is known, or the job is over and its callee sends none in time. Raises as `check`."""
         doing = f"before {self.session_id} had"
         await self.until(lambda: self.ended or self.over_at is not None, doing)
         if not self.ended and self.over_at is not None:
@@ -209,22 +212,22 @@ class JobStream:
                 log.warning("HCP session %s: it ended %s, and no outcome has come", self.session_id, self.state)
 
     async def until(self, happened: Callable[[], bool], doing: str) -> None:
-        """Wait until something is so. Raises as `check`."""
+        """Wait until `happened` returns True. Raises as `check`."""
         while not happened():
             self.check(doing)
             await self._changed.wait()
 
     async def attach(self, from_sequence: int) -> bool:
-        """Have its messages sent from there on, and what comes after; True if some are there already.
+        """Request the messages from `from_sequence` on, and all later ones; return True if some exist already.
 
-        Raises SessionInvalid: there is no such job.
+        Raises SessionInvalid for an unknown job.
         """
-        # Whoever else reads here goes on where it is: the one history that is sent begins early enough for all.
+        # The job has one history for all its readers: request it from a place that is early enough for each of them.
         wanted = min(from_sequence, self.last_processed_sequence + 1)
         entry = self.entry = await self._attach(wanted)
         last = entry.get("last_sequence")
         if entry.get("state") in ENDED and type(last) is int and 1 <= last < wanted and not self.ended:
-            # Nothing of what was asked for will ever be; but how the job ended has not been told here.
+            # The requested events will never exist, but the outcome of the job is not known here yet: request that.
             self._order = ReorderBuffer(last)
             await self._attach(last)
         coming = type(last) is int and last >= wanted
@@ -232,15 +235,15 @@ class JobStream:
         return coming
 
     async def _attach(self, from_sequence: int) -> Mapping[str, Any]:
-        # What is before the first event is the acceptance, which who reads from the beginning may as well have.
+        # Sequence 0 is the acceptance, before the first event: a reader from the beginning gets it too.
         sequence = from_sequence if from_sequence > 1 else 0
         return await self._router.post.call("hcp.attach", {"session_id": self.session_id, "from_sequence": sequence})
 
 
 class Messages:
-    """A job's messages, for one reader: each once and in order, however often and from wherever they are sent.
+    """A job's messages for one reader: each once and in order, however often they are sent.
 
-    This is what `async for message in delegation.messages()` reads; whoever stops early may just walk away.
+    `async for message in job.messages()` reads it; a reader may stop early without closing it.
     """
 
     __slots__ = ("__weakref__", "_changed", "_heard_at", "_job", "_live", "_order", "_over", "_ready")
@@ -250,9 +253,10 @@ class Messages:
         self._order = ReorderBuffer(from_sequence)
         self._ready: deque[Message] = deque()
         self._heard_at = float("-inf")
-        """When the newest message came."""
+        """The time at which the newest message came."""
         self._live = live
-        """False while what comes is left to be sent again: before the first look, and behind too many unread."""
+        """False while received messages are ignored and requested again later: before the first read, and after
+        MESSAGES_KEPT unread ones."""
         self._over = False
         self._changed = trio.Event()
 
@@ -266,9 +270,9 @@ class Messages:
         return message
 
     async def next(self) -> Message | None:
-        """The next message, or None after session_closed. Cancelling this loses none.
+        """Return the next message, or None after session_closed. Cancelling this loses none.
 
-        A callee that sends no session_closed after an outcome is waited for as long as `CLOSING_PATIENCE`.
+        If a callee sends no session_closed after an outcome, the wait ends after `CLOSING_PATIENCE`.
         """
         while not self._ready:
             if self._over:
@@ -289,8 +293,8 @@ class Messages:
         return float("inf") if over_at is None else max(over_at, self._heard_at) + CLOSING_PATIENCE
 
     async def catch_up(self) -> None:
-        """Have what comes next sent from now on. Raises SessionInvalid."""
-        # Before it is asked for: the messages may come before the answer.
+        """Request the messages after the last processed one. Raises SessionInvalid."""
+        # Set before the request: the messages may come before its answer.
         self._live = self._order.catching_up = True
         try:
             coming = await self._job.attach(self._order.last_processed_sequence + 1)
@@ -300,7 +304,7 @@ class Messages:
         self._order.catching_up = self._order.catching_up and coming
 
     def take(self, message: Message) -> None:
-        """A message has come."""
+        """Queue a received message for the reader."""
         if not self._live:
             return
         self._heard_at = trio.current_time()
@@ -312,7 +316,7 @@ class Messages:
             self._over = True
 
     def wake(self) -> None:
-        """Let the reader look again."""
+        """Wake the reader."""
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -320,24 +324,24 @@ class Messages:
 # --- all jobs of a connection ---------------------------------------------------------------------------------------
 
 ACCEPTANCES_KEPT = 256
-"""Acceptances that are known again when they come again; it matters for those that name no submission."""
+"""Limit of the acceptances that are recognised when they are sent again; needed for those that name no submission."""
 
 
 class JobLink(Protocol):
-    """A connection to where jobs are done."""
+    """A connection to a callee."""
 
     def send_message(self, line: bytes) -> None:
-        """Send an HCP message, a whole line."""
+        """Send an HCP message; `line` is a whole line."""
 
     async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Call a method that needs no session. Raises the RpcError it is answered with, or CarrierError."""
+        """Call a method that needs no session. Raises the RpcError of the answer, or CarrierError."""
         ...
 
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Call a method that needs no session, without waiting and without learning what comes of it."""
+        """Call a method that needs no session, without waiting for an answer."""
 
     def settled(self) -> None:
-        """A submission whose caller has gone is answered by now: `Delegations.abandoned` has changed."""
+        """Note that an abandoned submission was answered: `JobRouter.abandoned` has changed."""
 
 
 class PendingSubmission:
@@ -350,13 +354,13 @@ class PendingSubmission:
         self.job: JobStream | None = None
         self.messages: Messages | None = None
         self.error: HearthError | None = None
-        """Why there is no job."""
+        """The reason why there is no job."""
         self.abandoned = False
-        """True when its caller has gone, and nobody would ever know of the job."""
+        """True if the caller was cancelled without a `message_id` to come back with."""
 
 
 class SubmissionRefused:
-    """Where the refusal of an abort is put, if it is refused."""
+    """A pending abort, and the refusal that may answer it."""
 
     __slots__ = ("answer", "job")
 
@@ -366,24 +370,24 @@ class SubmissionRefused:
 
 
 class JobRouter:
-    """All of one connection's."""
+    """The submissions, aborts and followed jobs of one connection."""
 
     def __init__(self, post: JobLink) -> None:
         self.post = post
         self.ended: Callable[[str], HearthError] | None = None
-        """Set when the connection has ended: from what was under way to the error that says why."""
+        """Set when the connection has ended: returns the error for an operation, given its name."""
         self.abandoned = 0
-        """Submissions whose caller has gone and whose job, if there will be one, is to be aborted."""
+        """Number of submissions whose caller was cancelled; a job that is accepted for one is to be aborted."""
         self._refusals: dict[str, SubmissionRefused] = {}
         self._submissions: dict[str, list[PendingSubmission]] = {}
         self._jobs: WeakValueDictionary[str, JobStream] = WeakValueDictionary()
         self._acceptances: deque[str] = deque(maxlen=ACCEPTANCES_KEPT)
 
     async def submit(self, submit: Message, *, keep: bool) -> tuple[JobStream, Messages]:
-        """Hand a task_submit over and wait for its answer. Raises JobRejected, or what the connection ended with.
+        """Send a task_submit and wait for its answer. Raises JobRejected, or the error that ended the connection.
 
-        If its caller is cancelled meanwhile, the job is withdrawn, or aborted if it is accepted all the same, unless it
-        is one to `keep`.
+        If the caller is cancelled during the wait, the job is withdrawn, or aborted if it is accepted all the same,
+        except with `keep`.
         """
         submission = PendingSubmission()
         self.send(submit)
@@ -401,7 +405,7 @@ class JobRouter:
         if submission.error is not None:
             raise submission.error
         if submission.job is None or submission.messages is None:
-            assert self.ended is not None, "nobody else lets go of a submission without an answer"
+            assert self.ended is not None, "only the end of the connection drops a submission without an answer"
             raise self.ended(f"before job {submit.message_id} was accepted")
         return submission.job, submission.messages
 
@@ -413,7 +417,7 @@ class JobRouter:
                 del self._submissions[message_id]
 
     async def attach(self, session_id: str, from_sequence: int) -> tuple[JobStream, Messages]:
-        """A job that was handed over earlier, and its messages from there on. Raises SessionInvalid."""
+        """Return a job that was submitted earlier, and its messages from there on. Raises SessionInvalid."""
         job = self._jobs.get(session_id)
         if job is None:
             job = self._jobs[session_id] = JobStream(self, session_id, from_sequence, catching_up=True)
@@ -422,7 +426,7 @@ class JobRouter:
         return job, messages
 
     async def abort(self, job: JobStream, reason: str | None) -> State:
-        """Have a job end; returns its state as soon as that is under way or it has ended. Raises JobRejected."""
+        """Abort a job; return its state once the abort is under way or the job has ended. Raises JobRejected."""
         if not job.ended:
             token = None if job.accepted is None else job.accepted.session_token
             abort = new_message(Abort(reason=reason, session_token=token), session_id=job.session_id, now=time.time())
@@ -433,7 +437,7 @@ class JobRouter:
                 await job.until(lambda: refusal.answer is not None or job.ended or job.state == "ABORTING", doing)
             finally:
                 del self._refusals[abort.message_id]
-            # One that has ended meanwhile is none that could be aborted; how it ended is told.
+            # A job that ended before the abort arrived could not be aborted: return its final state instead.
             if refusal.answer is not None and not job.ended:
                 if refusal.answer.final_state is not None:
                     return refusal.answer.final_state
@@ -441,7 +445,7 @@ class JobRouter:
         return job.state
 
     def send(self, message: Message) -> None:
-        """Send a message. Raises InvalidParams: it has what JSON cannot say; or what the connection ended with."""
+        """Send a message. Raises InvalidParams if it is not JSON, or the error that ended the connection."""
         if self.ended is not None:
             raise self.ended("before it was used")
         try:
@@ -450,10 +454,10 @@ class JobRouter:
             raise InvalidParams(f"Invalid params: not JSON: {error}", data={"reason": str(error)}) from None
         self.post.send_message(line)
 
-    # --- what comes ---------------------------------------------------------------------------------------------
+    # --- received messages --------------------------------------------------------------------------------------
 
     def receive(self, document: Mapping[str, Any]) -> None:
-        """An HCP message has come. Never raises for anything a peer can send."""
+        """Handle a received HCP message. Never raises for anything that a peer can send."""
         try:
             message = read_message(document)
         except MessageError as error:
@@ -475,7 +479,7 @@ class JobRouter:
             job.take(message)
 
     def _unreadable(self, document: Mapping[str, Any], error: MessageError) -> None:
-        """A message that is none: whoever waits for an answer or an outcome must not do so for ever."""
+        """Handle an unreadable message: fail the wait for the answer or outcome that it was, or it would never end."""
         log.warning("an HCP message has come that cannot be read: %s", error)
         violation = ProtocolViolation(f"the server sent an HCP message that cannot be read: {error}")
         kind, payload, session_id = (document.get(name) for name in ("type", "payload", "session_id"))
@@ -522,7 +526,7 @@ class JobRouter:
         self._settle(submissions)
 
     def _answered(self, in_reply_to: str | None) -> list[PendingSubmission]:
-        """The submissions that an answer answers: those it names, else, from a callee that names none, the oldest."""
+        """Return the submissions for an answer: those it names, or, if it names none, the oldest."""
         if in_reply_to is None:
             in_reply_to = next(iter(self._submissions), "")
         return self._submissions.pop(in_reply_to, [])
@@ -534,7 +538,7 @@ class JobRouter:
             self.post.settled()
 
     def end(self, why: Callable[[str], HearthError]) -> None:
-        """No more will come."""
+        """Note the end of the connection, and wake every waiting task."""
         self.ended = why
         for submissions in self._submissions.values():
             for submission in submissions:
@@ -549,7 +553,7 @@ def _rejection(rejected: TaskRejected) -> JobRejected:
 
 
 def _of_a_newer_callee(document: Mapping[str, Any]) -> Message | None:
-    """An event of a kind, or with data, that this release does not know: it is passed on as it is."""
+    """Return an event whose type or data this release does not know, to be passed on unchanged; None for others."""
     session_id, payload = document.get("session_id"), document.get("payload")
     if document.get("type") != "event" or not isinstance(session_id, str) or not isinstance(payload, dict):
         return None

@@ -1,8 +1,7 @@
-"""Handing whole jobs over: what a client and an embedded runtime have in common for it (HCP L4).
+"""Submission of jobs: the methods that a client and an embedded runtime share for it (HCP L4).
 
-`job = await client.delegate("bench-climate-survey", "How warm is the bench?", {"sensor": "temperature"})`; see
-`hearth.api.JobHandle` for what comes back. What does the work is imported with the first call, so that a client that
-hands nothing over pays nothing for it.
+`job = await client.delegate("bench-climate-survey", "How warm is the bench?", {"sensor": "temperature"})` returns a
+`hearth.api.JobHandle`. The first call imports the implementation, so that a client without jobs does not pay for it.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
     from hearth.client.job_stream import JobRouter
 
 CALLER = "hearth"
-"""The `caller_id` of a job whose caller says none."""
+"""The default `caller_id` of a job."""
 
 
 class JobsClient(ABC):
-    """Whoever can be handed jobs: a connection to a daemon, or a runtime in this process."""
+    """A receiver of jobs: a connection to a daemon, or a runtime in this process."""
 
     @abstractmethod
     def delegations(self) -> JobRouter:
-        """The jobs that are followed here."""
+        """Return the router of the jobs that are followed here."""
 
     async def delegate(
         self,
@@ -46,14 +45,14 @@ class JobsClient(ABC):
         context: Mapping[str, Any] | None = None,
         message_id: str | None = None,
     ) -> ClientJob:
-        """Hand a job over and wait until it is accepted; it then goes on by itself.
+        """Submit a job and wait until it is accepted; it then runs without this caller.
 
         The arguments are L4's: `capability_version` is a range ("1.x"), `max_duration` a timedelta or ISO 8601
-        ("PT10M"), `expected_output` an object with format, required_fields and schema, `context` one with purpose,
-        references, notes and, to go on from a checkpoint of a job that failed, `last_checkpoint`.
+        ("PT10M"), `expected_output` an object with format, required_fields and schema, `context` an object with
+        purpose, references, notes and, to resume a failed job, `last_checkpoint`.
 
-        Whoever names a `message_id` may ask again with the same one, from another connection too: the job is done once,
-        and all are answered with it. Without one, a caller that is cancelled before the answer has its job withdrawn.
+        A caller with a `message_id` may repeat the call with the same one, from another connection too: the job runs
+        once, and all calls return it. Without one, the job is withdrawn if the caller is cancelled before the answer.
 
         Raises JobRejected, with the reason and a suggestion; MessageError for an argument that HCP does not have; and
         CarrierError.
@@ -80,59 +79,59 @@ class JobsClient(ABC):
         return await submit_payload(self.delegations(), payload, message_id)
 
     async def hand_over(self, document: Any, *, message_id: str | None = None) -> ClientJob:
-        """As `delegate`, for a whole task_submit as HCP has it, or its payload alone; with its own `message_id`."""
+        """Submit a job as `delegate` does, from a whole HCP task_submit (whose `message_id` is kept) or its payload."""
         from hearth.client.job_handle import submit_document
 
         return await submit_document(self.delegations(), document, message_id)
 
     async def attach_job(self, session_id: str, from_sequence: int = 1) -> ClientJob:
-        """A job of this principal that was handed over earlier, wherever it was: its events from there on, its outcome.
+        """Return a job of this principal that was submitted earlier, here or elsewhere; events from `from_sequence` on.
 
-        Raises SessionInvalid for a job that is unknown here, somebody else's, or too old to be remembered.
+        Raises SessionInvalid for a job that is unknown, belongs to another principal, or is no longer kept.
         """
         from hearth.client.job_handle import attach
 
         return await attach(self.delegations(), session_id, from_sequence)
 
     async def capabilities(self) -> list[dict[str, Any]]:
-        """The Capability Declarations (L3) of what this principal may hand over."""
+        """Return the Capability Declarations (L3) of the capabilities that this principal may use."""
         return await self._list("hcp.capabilities", "capabilities")
 
     async def jobs(self) -> list[dict[str, Any]]:
-        """This principal's jobs that are still remembered, the newest first; before them those that wait for approval.
+        """Return this principal's jobs: first those that wait for approval, then all others, newest first.
 
-        One that waits has no `session_id` yet: its `state` is PENDING, and `withdraw` takes its `message_id`.
+        A job that waits has no `session_id` yet: its `state` is PENDING, and `withdraw` takes its `message_id`.
         """
         return await self._list("hcp.sessions", "sessions")
 
     async def withdraw(self, message_id: str, reason: str | None = None) -> None:
-        """Take back a job of this principal's that has not been accepted, such as one that waits for an approval.
+        """Withdraw a job of this principal that has not been accepted, such as one that waits for an approval.
 
-        Whoever submitted it gets JobRejected ("withdrawn"). Raises InvalidParams where none of this `message_id` waits;
-        one that was accepted is ended with `abort`.
+        Its submitter gets JobRejected ("withdrawn"). Raises InvalidParams if no job with this `message_id` waits; use
+        `abort` for an accepted job.
         """
         await self.delegations().post.call("hcp.withdraw", {"message_id": message_id, "reason": reason})
 
     async def pending_approvals(self) -> list[dict[str, Any]]:
-        """The jobs that wait for a person's approval. Raises PermissionDenied for who may not give it."""
+        """Return the jobs that wait for approval. Raises PermissionDenied for a principal that may not approve."""
         return await self._list("hcp.pending", "approvals")
 
     async def decide(self, approval_id: str, *, approve: bool, reason: str | None = None) -> None:
-        """Approve one of them, or do not. Raises InvalidParams (there is none such) and PermissionDenied."""
+        """Approve or refuse a waiting job. Raises InvalidParams (unknown `approval_id`) and PermissionDenied."""
         params = {"approval_id": approval_id, "approve": approve, "reason": reason}
         await self.delegations().post.call("hcp.decide", params)
 
     async def artifact(self, uri: str) -> bytes:
-        """The content of a file that a job left behind, checked.
+        """Return the content of a file that a job made, after a check of its size and checksum.
 
-        Raises InvalidParams (there is none of that URI for this principal) and ArtifactDamaged.
+        Raises InvalidParams (this principal has no artifact with this URI) and ArtifactDamaged.
         """
         from hearth.client.job_handle import fetch
 
         return await fetch(self.delegations().post.call, uri)
 
     async def artifact_to(self, uri: str, path: str | os.PathLike[str]) -> int:
-        """Put the artifact into a file: whole, or not at all; returns its size. Raises as `artifact`, and OSError."""
+        """Write the artifact to a file, whole or not at all; return its size. Raises as `artifact`, and OSError."""
         from hearth.client.job_handle import fetch_to
 
         return await fetch_to(self.delegations().post.call, uri, Path(path))
@@ -145,5 +144,5 @@ class JobsClient(ABC):
 
 
 def _object(value: Any) -> Any:
-    """A mapping as the object that it is in JSON; anything else as it is, to be refused by who reads it."""
+    """Return a mapping as a dict, and any other value unchanged: the reader of the message refuses it."""
     return dict(value) if isinstance(value, Mapping) else value

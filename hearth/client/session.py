@@ -1,7 +1,7 @@
 """The Session interface over two primitives: call a method, follow a task's events.
 
-A remote client does both over a carrier, an embedded runtime in its process; everything a user sees on top of them is
-here, once. See `hearth.api` for the contract.
+A remote client implements the primitives over a carrier, an embedded runtime in its process. This module has the rest,
+once for both. See `hearth.api` for the contract.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 TakeBack: TypeAlias = "Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any]] | None]"
-"""From a result that nobody waits for any more to the method and params that take its effect back, if there are any."""
+"""A function for a result whose caller was cancelled: returns the method and params that undo its effect, or None."""
 
 
 class Following(ABC):
@@ -34,22 +34,22 @@ class Following(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Subscribe. Raises the RpcError it was answered with, or CarrierError; it may then be tried again."""
+        """Subscribe. Raises the RpcError of the answer, or CarrierError; it may then be called again."""
 
     @abstractmethod
     async def next(self) -> TaskEvent | None:
-        """The next event, or None after the last. Cancelling this loses no event."""
+        """Return the next event, or None after the last. Cancelling this loses no event."""
 
     @abstractmethod
     def close(self) -> None:
-        """Follow no more; idempotent, and never waits."""
+        """End the subscription; idempotent, and never waits."""
 
 
 class TaskEvents:
-    """What `async for event in task.events()` reads.
+    """The iterator of `async for event in task.events()`.
 
-    Whoever stops early may just walk away: the subscription ends with this object, at the latest with the task. A
-    timeout around one event loses none; the next call goes on where this one was left.
+    A reader may stop early without closing it: the subscription ends with this object, at the latest with the task. A
+    timeout around one event loses none; the next call continues from there.
     """
 
     __slots__ = ("_following", "_started", "_thread")
@@ -73,54 +73,55 @@ class TaskEvents:
         return event
 
     async def aclose(self) -> None:
-        """Follow no more, now; for `contextlib.aclosing`."""
+        """End the subscription now; for `contextlib.aclosing`."""
         self._following.close()
 
     def __del__(self) -> None:
-        # The garbage collector runs in whichever thread it likes; then the subscription ends with its task.
+        # The garbage collector may run in any thread, and Trio objects are not thread-safe. In another thread do
+        # nothing: the subscription ends with its task.
         if threading.get_ident() == self._thread:
             self._following.close()
 
 
 class SessionLink(ABC):
-    """The primitives."""
+    """The primitives that a session needs from a connection or a runtime."""
 
     @abstractmethod
     async def call(
         self, method: str, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> Mapping[str, Any]:
-        """Call a method and return its result; raises the RpcError it was answered with, or CarrierError.
+        """Call a method and return its result. Raises the RpcError of the answer, or CarrierError.
 
-        If the caller is cancelled before the answer comes, what it then says is taken back.
+        If the caller is cancelled before the answer comes, `compensate` undoes the effect of that answer.
         """
 
     @abstractmethod
     async def submit(
         self, params: Mapping[str, Any], *, compensate: TakeBack | None = None
     ) -> tuple[Mapping[str, Any], Following | None]:
-        """task.submit, and its events from the first on in the same request; None from a server that cannot do that.
+        """Call task.submit and subscribe to the task's events in the same request; None if the server cannot do that.
 
-        What follows has started. Raises as `call`.
+        The returned Following has started. Raises as `call`.
         """
 
     @abstractmethod
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Call a method without waiting and without learning what comes of it."""
+        """Call a method without waiting for an answer."""
 
     @abstractmethod
     def follow(self, session_id: str, task_id: str, from_seq: int) -> Following:
-        """A subscription to a task: its events from `from_seq` on, the last of which is `task_finish`."""
+        """Return a subscription to a task: its events from `from_seq` on, of which `task_finish` is the last."""
 
 
 class TaskFace:
-    """Implements `hearth.api.Task`."""
+    """An implementation of `hearth.api.Task`."""
 
     def __init__(self, link: SessionLink, session_id: str, task_id: str, events: TaskEvents | None = None) -> None:
         self._link = link
         self._session_id = session_id
         self.task_id = task_id
         self._events = events
-        """Those that were asked for with the submission, until somebody reads them."""
+        """The events that the submission subscribed to, until the first reader takes them."""
 
     def __repr__(self) -> str:
         return f"<task {self.task_id}>"
@@ -152,7 +153,7 @@ class TaskFace:
 
 
 def member(answer: Mapping[str, Any], name: str, kind: type, method: str) -> Any:
-    """A member that a result must have. Raises ProtocolViolation for a server that left it out."""
+    """Return a required member of a result. Raises ProtocolViolation if it is missing or has another type."""
     value = answer.get(name)
     if not isinstance(value, kind):
         raise ProtocolViolation(f"the server answered {method} with {kind_of(value)} for {name}")
@@ -160,7 +161,7 @@ def member(answer: Mapping[str, Any], name: str, kind: type, method: str) -> Any
 
 
 class ClientSession:
-    """Implements `hearth.api.Session`."""
+    """An implementation of `hearth.api.Session`."""
 
     def __init__(self, link: SessionLink, opened: Mapping[str, Any]) -> None:
         self._link = link
@@ -200,9 +201,9 @@ class ClientSession:
             task["constraints"] = constraints
         if idempotency_key is not None:
             task["idempotency_key"] = idempotency_key
-        # With a key the caller can come back for the task; without, nobody would ever know of it.
+        # With a key the caller can find the task again. Without one, a task whose answer is lost must be cancelled.
         compensate = self._cancelling if idempotency_key is None else None
-        # Constraints are held against what is known here; only the server knows what its tools take.
+        # The names of constraints are checked here; only the server knows the arguments of its tools.
         params = {"session_id": self.session_id, "task": task, "strict": True}
         require_known("task.submit", params)
         events: TaskEvents | None = None
@@ -223,7 +224,7 @@ class ClientSession:
         try:
             done = await task.wait()
         except BaseException:
-            # Whoever gave up waiting is the only one who knows of the task.
+            # Only this caller has the id of the task, so no other could cancel it.
             self._link.tell("task.cancel", {"session_id": self.session_id, "task_id": task.task_id})
             raise
         step = done.steps[0] if done.steps else StepResult(tool, done.status)
@@ -249,28 +250,28 @@ class ClientSession:
 
 # --- events over a connection -----------------------------------------------------------------------------------------
 #
-# Who follows which task over one connection, on the client's side: what has come and has not been read yet.
-# Calling the daemon, and noticing that it is gone, is the client's.
+# The subscriptions of one connection, with the events that were received and not read yet. The SessionLink calls the
+# daemon and reports the end of the connection.
 
 EVENTS_KEPT = 4096
-"""Events that wait for a follower who does not read; of progress, older ones beyond this are dropped."""
+"""Limit of the events that wait for a slow reader; beyond it, the oldest `progress` event is dropped for a new one."""
 
 
 class Subscriptions:
-    """All of one connection's."""
+    """The subscriptions of one connection, by task."""
 
     def __init__(self, link: SessionLink) -> None:
         self.link = link
         self.ended: Callable[[str], HearthError] | None = None
-        """Set when the connection has ended: from what was under way to the error that says why."""
+        """Set when the connection has ended: returns the error for an operation, given its name."""
         self._of_task: dict[str, list[Subscription]] = {}
 
     def add(self, subscription: Subscription) -> None:
-        """From now on it takes its task's events."""
+        """Pass the events of its task to `subscription` from now on."""
         self._of_task.setdefault(subscription.task_id, []).append(subscription)
 
     def remove(self, subscription: Subscription) -> bool:
-        """It takes no more; True if it was the last that followed its task."""
+        """Pass no more events to `subscription`; return True if it was the last one of its task."""
         others = self._of_task.get(subscription.task_id, [])
         if subscription not in others:
             return False
@@ -280,12 +281,12 @@ class Subscriptions:
         return not others
 
     def take(self, event: TaskEvent) -> None:
-        """An event has come."""
+        """Pass a received event to the subscriptions of its task."""
         for subscription in self._of_task.get(event.task_id, ()):
             subscription.take(event)
 
     def end(self, why: Callable[[str], HearthError]) -> None:
-        """No more will come."""
+        """Note the end of the connection, and wake every reader."""
         self.ended = why
         for subscriptions in self._of_task.values():
             for subscription in subscriptions:
@@ -293,7 +294,7 @@ class Subscriptions:
 
 
 class Subscription(Following):
-    """Somebody who follows one task here; drops what it has seen, since a second follower makes the server replay."""
+    """One reader of one task's events; it drops duplicates, since a second subscription makes the server replay."""
 
     def __init__(self, all_of_them: Subscriptions, session_id: str, task_id: str, from_seq: int) -> None:
         self.task_id = task_id
@@ -304,10 +305,10 @@ class Subscription(Following):
         self._events: deque[TaskEvent] = deque()
         self._changed = trio.Event()
         self._over = False
-        """True when the task's last event has come, whether or not it was asked for."""
+        """True when the task's last event has come, also if it is before `from_seq`."""
 
     def begin(self) -> None:
-        """Take its task's events from now on: who sends them has been asked already."""
+        """Take the task's events from now on; the request for them has been sent already."""
         self._all.add(self)
 
     async def start(self) -> None:
@@ -316,10 +317,10 @@ class Subscription(Following):
         try:
             last_seq = await self._subscribe(self._from_seq)
             if type(last_seq) is int and 1 <= last_seq < self._from_seq:
-                # Nothing that was asked for is there yet; only the last event tells whether there will ever be.
+                # No requested event exists yet. Only the last existing event shows whether the task has ended.
                 await self._subscribe(last_seq)
         except MethodNotFound:
-            self._all.remove(self)  # and nothing is told to a server that knows no subscriptions
+            self._all.remove(self)  # send no unsubscribe to a server that knows no subscriptions
             raise
         except BaseException:
             self.close()
@@ -346,10 +347,10 @@ class Subscription(Following):
             self._all.link.tell("task.events.unsubscribe", self._params)
 
     def take(self, event: TaskEvent) -> None:
-        """The task has had an event."""
+        """Queue a received event for the reader."""
         self._over = self._over or event.phase == "task_finish"
         self.wake()
-        # A server that does not count its events (the draft does not ask for it) says 0, and repeats nothing.
+        # A server that does not number its events (the draft does not require it) sends 0, and repeats none.
         if event.seq:
             if event.seq <= self._last_seq:
                 return
@@ -362,5 +363,5 @@ class Subscription(Following):
         self._events.append(event)
 
     def wake(self) -> None:
-        """Let the reader look again."""
+        """Wake the reader."""
         self._changed.set()
