@@ -1,9 +1,9 @@
-"""A way to a daemon: from an address to one stream of bytes in which lines are found, whatever carries it.
+"""Transports to a daemon: `open_stream` turns an address into one byte stream of lines, over any carrier.
 
-What opens and closes each carrier but the Unix socket is its own module's, imported when such an address is used.
-Nothing here knows what the lines say. A stream raises trio.BrokenResourceError when its connection is lost, and
-the message says why; what goes wrong before there is a connection is a CarrierError, or a ConfigError where a file or
-an address is at fault, naming the place and the cure.
+The Unix socket is here. Every other carrier has its own module, which is imported when such an address is used. No
+transport knows the content of the lines. A stream raises trio.BrokenResourceError when its connection is lost; the
+message says why. An error before there is a connection is a CarrierError, or a ConfigError if a file or an address is
+wrong; both name the place and the cure.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 # --- a Unix domain socket -------------------------------------------------------------------------------------------
 #
-# A Unix domain socket. The kernel tells the daemon who calls, and us who listens: there is nothing to prove here.
+# The kernel gives each side the other's credentials, so no further authentication is needed.
 
 PATIENCE = 5.0
-"""Seconds that a daemon may take to accept while too many others wait for it."""
+"""Seconds that a daemon may take to accept while its queue of connections is full."""
 
 
 @asynccontextmanager
 async def open_unix(address: UnixAddress) -> AsyncIterator[trio.SocketStream]:
-    """Raises CarrierError when nobody answers there."""
+    """Connect to a Unix socket. Raises CarrierError."""
     path = address.path
     try:
         connected = await _connected(path)
@@ -60,10 +60,10 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[trio.SocketStream]:
 
 
 def _foreign_owner(connected: socket.socket, path: Path) -> int | None:
-    """Who listens on the other end, if it may be somebody who only was there first.
+    """Return the uid of the listener if an untrusted user may have created the socket, else None.
 
-    In a directory that everybody can write to, such as /tmp, whatever belongs to another user may be of that user's
-    making; in /run nothing is.
+    In a world-writable directory such as /tmp, any user could have created the socket before the daemon. In /run only
+    root can. The caller and root are trusted.
     """
     uid: int = struct.unpack("=iII", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
     trusted = (0, os.geteuid())
@@ -74,15 +74,15 @@ def _foreign_owner(connected: socket.socket, path: Path) -> int | None:
             if place.parent.stat().st_mode & stat.S_IWOTH and place.lstat().st_uid not in trusted:
                 return uid
     except OSError:
-        # It was there a moment ago: somebody moves it about.
+        # The path existed at the connect: it is being changed now, so do not trust it.
         return uid
     return None
 
 
 async def _connected(path: Path) -> socket.socket:
-    """A connected socket. While too many connections wait to be accepted, the kernel refuses more: so we wait, too.
+    """Return a connected socket. The kernel refuses a connection while the daemon's queue is full: try again then.
 
-    (`trio.open_unix_socket` takes that refusal, EAGAIN, for a connection on its way, which then turns out to be none.)
+    (`trio.open_unix_socket` takes that refusal, EAGAIN, for a connection in progress, which then proves unconnected.)
     """
     pause = 0.005
     until = trio.current_time() + PATIENCE
@@ -107,10 +107,10 @@ async def _connected(path: Path) -> socket.socket:
 
 @asynccontextmanager
 async def open_stream(address: Address, *, token: str | None = None) -> AsyncIterator[trio.abc.Stream]:
-    """A connection to the daemon at `address`, closed on the way out; nothing of it is left behind then.
+    """Connect to the daemon at `address`; the end of the block closes the connection and all that belongs to it.
 
-    The stream takes and gives lines of JSON, each ended by LF. It is a trio.abc.HalfCloseableStream where the carrier
-    can say that no more will be sent (unix, ssh), else only a Stream. `token` is a bearer token for ws:// and wss://.
+    The stream sends and receives lines of JSON, each ended by LF. It is a trio.abc.HalfCloseableStream if the carrier
+    can signal the end of sending (unix, ssh), else only a Stream. `token` is a bearer token for ws:// and wss://.
     Raises CarrierError, and ConfigError for credentials that cannot be used.
     """
     async with _opener(address, token) as stream:

@@ -1,10 +1,10 @@
-"""Where a daemon is and which carrier leads there: addresses as people write them, and as frozen values.
+"""Addresses of daemons: their text form, their parser, and one frozen class for each carrier.
 
-It owns how an address is written and what one may say; it opens nothing and reads no file. Five carriers (draft §2.2,
-§10): `unix:/path` or a bare path, `tls://host[:7117]`, `ws://host[:80][/path]`, `wss://host[:443][/path]`, and
-`ssh://[user@]host[:port][/path/of/socket]`. Credentials stand in files, which the query names as libpq's URIs do:
-`?ca=FILE&cert=FILE&key=FILE`. An address holds no secret, so that it may be logged; text that seems to hold one is
-refused, and not repeated by the refusal.
+This module opens no connection and reads no file. There are five carriers (draft §2.2, §10): `unix:/path` or a bare
+path, `tls://host[:7117]`, `ws://host[:80][/path]`, `wss://host[:443][/path]`, and
+`ssh://[user@]host[:port][/path/of/socket]`. Credentials are in files, which the query names as in libpq's URIs:
+`?ca=FILE&cert=FILE&key=FILE`. An address holds no secret, so that it can be logged. Text that seems to hold a secret is
+refused, and the error does not repeat the secret.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 # --- addresses as values --------------------------------------------------------------------------------------------
-#
-# A class for each carrier, and its text. How text is read is below.
 
 TLS_PORT: Final = 7117
 
@@ -38,7 +36,7 @@ class UnixAddress:
 
     path: Path
     guessed: bool = field(default=False, eq=False)
-    """True where nobody named it: it is the default, and who answers there has to be somebody to trust."""
+    """True for the default address, which no setting named: the listener must then be root or the same user."""
     scheme: ClassVar[str] = "unix"
 
     @property
@@ -52,7 +50,7 @@ class UnixAddress:
 
 @frozen
 class TlsAddress:
-    """TCP and mutual TLS. `ca` None means the system's; `cert` and `key` are given together, or neither."""
+    """TCP and mutual TLS. `ca` None means the system's CAs; `cert` and `key` are given together, or neither."""
 
     host: str
     port: int = TLS_PORT
@@ -72,7 +70,7 @@ class TlsAddress:
 
 @frozen
 class WebSocketAddress:
-    """A WebSocket: `secure` is wss. `path` is the request's target, which matters only where a proxy stands between."""
+    """A WebSocket: `secure` is wss. `path` is the request's target, which matters only for a proxy on the way."""
 
     host: str
     port: int
@@ -85,7 +83,7 @@ class WebSocketAddress:
 
     @property
     def scheme(self) -> str:
-        """Which of the two."""
+        """The scheme: "ws" or "wss"."""
         return "wss" if self.secure else "ws"
 
     @property
@@ -99,9 +97,9 @@ class WebSocketAddress:
 
 @frozen
 class SshAddress:
-    """stdio of a `hearth connect` on another machine, by the system's ssh.
+    """The stdio of a `hearth connect` on another machine, started by the system's ssh.
 
-    `socket` is the daemon's there (None: its default), `hearth` the command there if it is not `hearth` on the PATH.
+    `socket` is the daemon's socket there (None: the default). `hearth` is the command there (None: `hearth` on PATH).
     """
 
     host: str
@@ -142,10 +140,10 @@ EXAMPLES: Final = {
     "wss": "wss://arm.local:7118?ca=ca.pem&token_file=token",
     "ssh": "ssh://pi@arm.local",
 }
-"""By scheme, an address as errors show it."""
+"""Scheme -> an example for error messages."""
 
 SERVICE_SOCKET: Final = Path("/run/hearth/hearth.sock")
-"""Where the service of a machine listens: the package's socket unit says so."""
+"""The socket of the machine's service, as in the package's socket unit."""
 
 _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "unix": (),
@@ -155,20 +153,21 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "ssh": ("hearth",),
 }
 _ALIASES: Final = {"http": "ws", "https": "wss", "tcp": "tls", "ssl": "tls", "mtls": "tls", "file": "unix"}
-"""What people write instead."""
+"""Other names of the carriers that people write -> scheme."""
 _SECRETS: Final = frozenset(("token", "password", "bearer", "access_token", "secret"))
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HOST_AND_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}\Z")
 _HOST = re.compile(r"\w[\w.-]*\Z")
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NOT_FOR_SSH = frozenset("'`\"\\$;&<>|(){}*?#~!")
-"""What OpenSSH itself refuses in a user name: its own configuration may hand it to a shell (%r in ProxyCommand)."""
+"""Characters that OpenSSH itself refuses in a user name: its configuration may pass it to a shell (%r in
+ProxyCommand)."""
 
 
 def parse(text: str | os.PathLike[str] | Address) -> Address:
-    """The address that `text` is; a path object is always a Unix socket's, and an address is itself.
+    """Return the address that `text` means; a path object is always a Unix socket, and an address returns unchanged.
 
-    Text without a scheme is a path. Raises ConfigError, which says what is wrong and shows an address that is right.
+    Text without a scheme is a path. Raises ConfigError, which names the fault and shows a right address.
     """
     if isinstance(text, (UnixAddress, TlsAddress, WebSocketAddress, SshAddress)):
         return text
@@ -186,13 +185,14 @@ def parse(text: str | os.PathLike[str] | Address) -> Address:
 
 
 NamedBy: TypeAlias = Literal["--to", "--socket", "HEARTH_ADDRESS", "HEARTH_SOCKET", "--config", "default"]
-"""Which setting says where the daemon is."""
+"""The setting that names the daemon's address."""
 
 
 def looked_up(environ: Mapping[str, str], uid: int) -> tuple[str, NamedBy]:
-    """Where a client looks that was told nothing, and what says so; for `named`.
+    """Return the address for a client without an address of its own, and the setting it is from; for `named`.
 
-    HEARTH_ADDRESS, then HEARTH_SOCKET, then the default socket (draft §10.1); where that is not there, the service's.
+    The order is HEARTH_ADDRESS, HEARTH_SOCKET, the default socket (draft §10.1), and, if that does not exist, the
+    service's socket.
     """
     names: tuple[NamedBy, ...] = ("HEARTH_ADDRESS", "HEARTH_SOCKET")
     for name in names:
@@ -200,15 +200,15 @@ def looked_up(environ: Mapping[str, str], uid: int) -> tuple[str, NamedBy]:
             return environ[name], name
     own = default_socket(environ, uid)
     if not environ.get("RUNTIME_DIRECTORY") and not own.exists() and SERVICE_SOCKET.exists():
-        # An ordinary user's own daemon comes first; without one, the machine's is meant.
+        # A user's own daemon comes first; without one, use the machine's.
         own = SERVICE_SOCKET
     return str(own), "default"
 
 
 def named(text: str, by: NamedBy) -> Address:
-    """The address that a setting names. Raises ConfigError, naming the setting.
+    """Return the address that a setting names. Raises ConfigError, naming the setting.
 
-    Two of them take a socket's path and nothing else, as they did when there were no other carriers.
+    --socket and HEARTH_SOCKET are older than the other carriers and take only a socket's path.
     """
     if by in ("--config", "default"):
         return UnixAddress(Path(text), guessed=by == "default")
@@ -356,7 +356,7 @@ def _decoded(text: str, part: str, scheme: str) -> str:
     return decoded
 
 
-# --- telling --------------------------------------------------------------------------------------------------------
+# --- error messages -------------------------------------------------------------------------------------------------
 
 
 def _wrong(text: str, what: str, scheme: str | None) -> ConfigError:
@@ -365,14 +365,14 @@ def _wrong(text: str, what: str, scheme: str | None) -> ConfigError:
 
 
 def _shown(text: str) -> str:
-    """The text as an error repeats it: without what may be a password or a token."""
+    """Return the text for an error message, without parts that may be a password or a token."""
     text = re.sub(r"//[^?]*:[^?]*@", "//…@", text)
     secrets = "|".join(sorted(_SECRETS))
     return repr(re.sub(rf"(?i)\b({secrets})=[^&]*", r"\1=…", text))
 
 
 def _like(scheme: str) -> str:
-    """The carrier that was probably meant."""
+    """Return the carrier that was probably meant."""
     return _ALIASES.get(scheme) or next(iter(nearest(scheme, _PARAMETERS)), "tls")
 
 

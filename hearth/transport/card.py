@@ -1,13 +1,12 @@
-"""The way to a stranger's AgentCard: one bounded HTTP exchange, and nothing taken on trust (draft §4, §8.5).
+"""Fetching of an AgentCard from an untrusted server, by one bounded HTTP exchange (draft §4, §8.5).
 
-It owns the bounds (time, size, redirects), which addresses are asked at all, and the refusal of a card that leads
-elsewhere than it came from. It keeps nothing: what may be kept, and for how long, it tells. Proxies and credentials of
-the environment are not used: whoever fetches a card shows nobody anything.
+This module owns the bounds (time, size, redirects), the check of addresses before a request, and the refusal of a card
+that leads elsewhere than it came from. It uses no proxies and no credentials of the environment: a fetch reveals no
+secret.
 
-Cards of other agents that were fetched before: kept until they expire, then asked for again (draft §4).
-
-Owns the files of one directory, each the answer for one URL. Blocking, and never raises: what cannot be kept is fetched
-again. A file holds what anybody may read; it is replaced whole.
+It also owns the cache of fetched cards (`CardCache`): one directory with one file for each URL, replaced whole. A card
+is kept until it expires, and then revalidated (draft §4). The cache is blocking and never raises: a card that cannot be
+kept is fetched again. Its files are public data.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
 
 WELL_KNOWN = "/.well-known/agentcard"
 TIME_S = 15.0
-"""Seconds for all of it, redirects included."""
+"""Seconds for a whole fetch, redirects included."""
 MAX_BYTES = 1 << 20
-"""Of a card: the largest of ours has a tenth."""
+"""Limit of a card's size; hearth's largest has a tenth of it."""
 MAX_REDIRECTS = 3
 MAX_AGE_S = 86_400
-"""Seconds: a card is asked for again after a day at the latest, whatever its server says."""
+"""Seconds: a card is fetched again after a day at the latest, whatever its server allows."""
 
 _ACCEPT = "application/agentcard+json, application/json;q=0.9"
 _TYPES = ("application/agentcard+json", "application/json")
@@ -53,7 +52,7 @@ _CACHE = re.compile(r'\s*([a-z-]+)\s*(?:=\s*"?([^",]*)"?)?', re.IGNORECASE)
 
 
 class CardNotFetched(HearthError):
-    """There is an answer, and it is not a card that may be used; `findings` says what the validator has against it."""
+    """The server's answer is not a usable card; `findings` has the validator's faults."""
 
     def __init__(self, message: str, findings: tuple[Finding, ...] = ()) -> None:
         super().__init__(message)
@@ -62,9 +61,9 @@ class CardNotFetched(HearthError):
 
 @frozen
 class Fetched:
-    """A card's bytes: from which URL in the end, with which tag, and for how many seconds they may be kept.
+    """A fetched card: its bytes, the URL after all redirects, its ETag, and the seconds for which it may be kept.
 
-    `max_age` is None where they may not be kept at all. `unchanged` says that they are those that were known before.
+    `max_age` is None if it must not be kept. `unchanged` is True if the bytes are those of the known card.
     """
 
     url: str
@@ -75,9 +74,10 @@ class Fetched:
 
 
 def card_url(text: str, *, insecure_http: bool = False) -> str:
-    """The URL that `text` means; the well-known path is added to a bare origin. Raises ConfigError.
+    """Return the URL that `text` means; a bare origin gets the well-known path. Raises ConfigError.
 
-    Plain http is for this machine alone, unless `insecure_http`: anybody on the way could change the endpoint (§8.5).
+    Plain http is only for this machine, except with `insecure_http`: on the network the endpoint could be changed
+    (§8.5).
     """
     found = parse_uri(text)
     if found is None or found.scheme not in _PORTS or not found.host:
@@ -99,7 +99,7 @@ def _check_plain(url: httpx2.URL, *, insecure_http: bool) -> None:
 
 
 def is_here(host: str) -> bool:
-    """Whether a host, as it is written in a URL, is this machine by its form: no name is looked up."""
+    """Return True if the host of a URL is this machine by its form; no name is looked up."""
     host = host.rstrip(".").lower()
     return host in ("localhost", "::1") or host.endswith(".localhost") or bool(_LOOPBACK.fullmatch(host))
 
@@ -110,10 +110,10 @@ _LOOPBACK = re.compile(r"127(?:\.[0-9]{1,3}){3}")
 async def fetch_card(
     url: str, *, ca: Path | None = None, insecure_http: bool = False, known: Fetched | None = None
 ) -> Fetched:
-    """Ask for the card at `url`, as `card_url` gave it, within TIME_S; of a `known` one only whether it has changed.
+    """Fetch the card at `url`, a result of `card_url`, within TIME_S; revalidate a `known` card by its ETag.
 
-    Redirects are followed, at most MAX_REDIRECTS and never from https to http or onto this machine. Raises CarrierError
-    (nobody there, or nobody who can be trusted), CardRefused (an answer that is no card), and ConfigError.
+    Follows at most MAX_REDIRECTS redirects, and none from https to http or onto this machine. Raises CarrierError (no
+    answer, or no trusted certificate), CardNotFetched (the answer is not a card), and ConfigError.
     """
     with trio.move_on_after(TIME_S):
         here = httpx2.URL(url)
@@ -129,7 +129,7 @@ async def fetch_card(
 
 
 def _client(url: httpx2.URL, ca: Path | None) -> httpx2.AsyncClient:
-    # To read the system's CAs takes longer than all the rest: for plain http a context does that trusts nobody.
+    # Reading the system's CAs takes longer than the rest of the fetch: plain http gets a context without CAs.
     secure = url.scheme == "https" or ca is not None
     verify = context_for(TlsAddress(url.host, ca=ca)) if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     headers = {"User-Agent": f"hearth/{__version__}"}
@@ -139,8 +139,8 @@ def _client(url: httpx2.URL, ca: Path | None) -> httpx2.AsyncClient:
 async def _ask(
     client: httpx2.AsyncClient, url: httpx2.URL, known: Fetched | None, ca: Path | None
 ) -> Fetched | httpx2.URL:
-    """One request: what it was answered with, or where it was sent on to."""
-    # Without an encoding what is counted is what is read: no megabyte becomes a gigabyte here.
+    """Send one request; return the card, or the target of a redirect."""
+    # Without a content encoding the counted bytes are the read bytes: a megabyte cannot expand to a gigabyte.
     headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity"}
     if known is not None and known.etag is not None and known.url == str(url):
         headers["If-None-Match"] = known.etag
@@ -168,7 +168,7 @@ def _target(url: httpx2.URL, location: str | None) -> httpx2.URL:
 
 
 def _check_redirect(url: httpx2.URL, target: httpx2.URL, *, insecure_http: bool) -> None:
-    """Raise CardRefused where a redirect leads to what the user would not have asked."""
+    """Raise CardNotFetched for a redirect to an address that the user would not have asked for."""
     if url.scheme == "https" and target.scheme == "http":
         raise CardNotFetched(
             f"{url} redirects from https to plain http ({target}), where anybody could change the card"
@@ -194,7 +194,7 @@ def _check_answer(url: httpx2.URL, answer: httpx2.Response) -> None:
 
 async def _body(url: httpx2.URL, answer: httpx2.Response) -> bytes:
     body = bytearray()
-    # Left by cancellation: the library's nested generators end in order only from the inside.
+    # Leave the loop by cancellation: `break` would leave the library's nested generators to the garbage collector.
     with trio.CancelScope() as reading:
         async for part in answer.aiter_raw():
             body += part
@@ -206,9 +206,9 @@ async def _body(url: httpx2.URL, answer: httpx2.Response) -> bytes:
 
 
 def _max_age(headers: Mapping[str, str]) -> int | None:
-    """For how many seconds an answer may be kept, by its Cache-Control and Age (RFC 9111); None for not at all.
+    """Return the seconds for which an answer may be kept, by Cache-Control and Age (RFC 9111); None for not at all.
 
-    Without a word on it, or `no-cache`, that is 0: it may be kept, and is asked for again each time.
+    Without max-age, or with `no-cache`, it is 0: the answer may be kept, and is revalidated each time.
     """
     told = {match[1].lower(): match[2] for match in _CACHE.finditer(headers.get("cache-control", ""))}
     if "no-store" in told:
@@ -223,7 +223,7 @@ _COUNT = re.compile(r"[0-9]{1,12}")
 
 
 def _why(error: httpx2.HTTPError, url: httpx2.URL, ca: Path | None) -> str:
-    """Why nothing came, in words; a certificate that is not accepted says what would cure that."""
+    """Return why there is no answer, in words; for a certificate that is not accepted, with the cure."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
@@ -234,10 +234,10 @@ def _why(error: httpx2.HTTPError, url: httpx2.URL, ca: Path | None) -> str:
 
 
 def examine(fetched: Fetched, *, any_scheme: bool = False) -> Mapping[str, Any]:
-    """The card in what was fetched. Raises CardRefused if it is not valid, or leads elsewhere than it came from.
+    """Return the fetched card. Raises CardNotFetched if it is not valid, or leads elsewhere than it came from.
 
-    Its endpoint's URL must have the scheme that it was fetched with (§8.5). With `any_scheme` that is asked of http and
-    https alone, which can be compared: a card may then lead to a program (stdio) or to another protocol.
+    Its endpoint's URL must have the scheme of the fetch (§8.5). With `any_scheme` this applies only to http and https
+    endpoints, which can be compared: the card may then lead to a program (stdio) or to another protocol.
     """
     card, findings = read_card(fetched.body)
     if card is None or findings:

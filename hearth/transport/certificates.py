@@ -1,7 +1,7 @@
-"""Certificates for a test bench: a CA and what it certifies; and what a certificate says, in the policy's words.
+"""Certificates for a test bench, with their CA, and descriptions of certificates in the policy's terms.
 
-It takes the time as an argument, and reads and writes nobody's files. Keys are ECDSA on P-256. Where the files lie and
-how they are guarded is `hearth.cli.tls`'s business; what a listener does with them, the listener's.
+This module takes the time as an argument, and reads and writes no files. Keys are ECDSA on P-256. `hearth.cli.tls`
+stores the files and sets their modes; the listeners use them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 AUTHORITY_DAYS: Final = 825
 LEAF_DAYS: Final = 397
-"""How long certificates are valid: the second is what browsers accept of a server at most."""
+"""Validity of certificates, in days: LEAF_DAYS is the longest that browsers accept of a server."""
 ORGANIZATION: Final = "hearth test bench"
 
 _SKEW = dt.timedelta(hours=1)
@@ -38,7 +38,7 @@ _LONGEST_HOST, _LONGEST_COMMON_NAME = 253, 64
 _PEM = serialization.Encoding.PEM
 _PURPOSES = {ExtendedKeyUsageOID.SERVER_AUTH: "TLS server", ExtendedKeyUsageOID.CLIENT_AUTH: "TLS client"}
 _LASTING = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.SubjectAlternativeName)
-"""What a renewed certificate takes over."""
+"""The extensions that a renewed certificate keeps."""
 
 
 @frozen
@@ -51,9 +51,9 @@ class CertificateIdentity:
 
 @frozen
 class Description:
-    """What a certificate says. Names are written as `[[policy]] match` wants them; None where there are none.
+    """The content of a certificate. Names have the form of `[[policy]] match`; None if there is no name.
 
-    `purposes` are "CA", "TLS server", "TLS client", the dotted numbers of others, or "any" where none is named.
+    `purposes` are "CA", "TLS server", "TLS client", the dotted numbers of others, or "any" if none is named.
     """
 
     subject: str | None
@@ -67,7 +67,7 @@ class Description:
 
 
 def new_authority(now: dt.datetime) -> CertificateIdentity:
-    """A CA that certifies servers and clients, but no further CA."""
+    """Return a new CA for servers and clients; it cannot certify a further CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("hearth test bench CA")
     extensions = [(x509.BasicConstraints(ca=True, path_length=0), True), (_usage(authority=True), True)]
@@ -77,7 +77,7 @@ def new_authority(now: dt.datetime) -> CertificateIdentity:
 
 
 def check_authority(authority: CertificateIdentity, now: dt.datetime) -> None:
-    """Raises ConfigError for a CA that cannot certify: no pair, not of hearth's kind, or expired."""
+    """Raise ConfigError for a CA that cannot certify: not a pair, not hearth's kind of key, or expired."""
     issuer, _ = _loaded(authority)
     if issuer.not_valid_after_utc <= now:
         raise ConfigError(f"the CA has expired on {issuer.not_valid_after_utc:%Y-%m-%d}; make a new set elsewhere")
@@ -86,7 +86,7 @@ def check_authority(authority: CertificateIdentity, now: dt.datetime) -> None:
 def issue_server(
     authority: CertificateIdentity, hosts: Sequence[str], now: dt.datetime, days: int = LEAF_DAYS
 ) -> CertificateIdentity:
-    """A server that is called by these host names and addresses. Raises ConfigError for a host that is neither."""
+    """Return the identity of a server with these host names and addresses. Raises ConfigError for a bad host."""
     names = x509.SubjectAlternativeName([general_name(host) for host in dict.fromkeys(hosts)])
     more: list[tuple[x509.ExtensionType, bool]] = [(names, False)]
     return _issue(authority, "server", ExtendedKeyUsageOID.SERVER_AUTH, more, now, days)
@@ -95,14 +95,14 @@ def issue_server(
 def issue_client(
     authority: CertificateIdentity, name: str, now: dt.datetime, days: int = LEAF_DAYS
 ) -> CertificateIdentity:
-    """A client with the subject CN=name,O=hearth test bench. Raises ConfigError."""
+    """Return the identity of a client with the subject CN=name,O=hearth test bench. Raises ConfigError."""
     if not 0 < len(name) <= _LONGEST_COMMON_NAME:
         raise ConfigError(f"{name!r} is no name for a client: it has from 1 to {_LONGEST_COMMON_NAME} characters")
     return _issue(authority, name, ExtendedKeyUsageOID.CLIENT_AUTH, [], now, days)
 
 
 def renew(authority: CertificateIdentity, cert: bytes, now: dt.datetime, days: int = LEAF_DAYS) -> bytes:
-    """The same certificate, for the same key, with a new life. Raises ConfigError, also for one of another CA."""
+    """Return the certificate for the same key with a new validity. Raises ConfigError, also for another CA's."""
     issuer, issuer_key = _loaded(authority)
     former = _parsed(cert)[0]
     try:
@@ -115,7 +115,7 @@ def renew(authority: CertificateIdentity, cert: bytes, now: dt.datetime, days: i
 
 
 def general_name(host: str) -> x509.GeneralName:
-    """A host name (perhaps with "*" for its first label) or an IP address. Raises ConfigError."""
+    """Return the name for a host name (its first label may be "*") or an IP address. Raises ConfigError."""
     # An address with a zone ("%eth0") means something on one machine only, so a certificate cannot hold it.
     if "%" not in host:
         with contextlib.suppress(ValueError):
@@ -131,7 +131,7 @@ def general_name(host: str) -> x509.GeneralName:
 
 
 def describe(pem: bytes) -> list[Description]:
-    """The certificates in a PEM file, in their order. Raises ConfigError where there are none."""
+    """Return the certificates in a PEM file, in their order. Raises ConfigError if there is none."""
     return [_described(certificate) for certificate in _parsed(pem)]
 
 
@@ -161,13 +161,13 @@ def _issue(
 
 
 def _life(issuer: x509.Certificate, now: dt.datetime, days: int) -> tuple[dt.datetime, dt.datetime]:
-    """From when to when: what outlives its CA would be refused from then on by some, and by others not."""
+    """Return start and end, no later than the CA's end: clients differ on a certificate that outlives its CA."""
     start, end = _from(now, days)
     return start, min(end, issuer.not_valid_after_utc)
 
 
 def _from(now: dt.datetime, days: int) -> tuple[dt.datetime, dt.datetime]:
-    """A life of so many days that began a little ago: the clocks of a bench do not agree."""
+    """Return start and end of `days` days that began an hour ago: the clocks of a bench may differ."""
     return now - _SKEW, now - _SKEW + dt.timedelta(days=days)
 
 
@@ -264,10 +264,10 @@ def _names(peercert: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _decoded(pem: bytes) -> Mapping[str, Any]:
-    """The certificate as `SSLSocket.getpeercert` gives it.
+    """Return the certificate in the form of `SSLSocket.getpeercert`.
 
-    By the same function, since the policy is matched with what that says: a second opinion on how a name is written
-    would be worse than none. Python offers it to its own tests only, and for a path.
+    It uses the same function: the policy matches names in that form, and another implementation could write a name
+    differently. Python offers the function only to its own tests, and only for a path.
     """
     descriptor = os.memfd_create("hearth-certificate", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,8 +1,8 @@
-"""stdio over SSH: the system's `ssh` runs `hearth connect` on the other machine, and its pipes are the connection.
+"""The SSH transport: the system's `ssh` runs `hearth connect` on the other machine, and its pipes are the connection.
 
-Who calls is proven by SSH; the daemon there sees the user that was logged in as. It owns the command line, in which
-nothing of an address can become an option of ssh or a word of the remote shell, the child process, and what its exit
-status and last words mean.
+SSH authenticates the caller; the daemon there sees the user of the login. This module owns the command line, the child
+process, and the meaning of its exit status and last stderr lines. No part of an address can become an option of ssh or
+a second word in the remote shell.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 CONNECT: Final = 10
 """Seconds that ssh may take to reach the other machine."""
 DEADLINE: Final = 60.0
-"""Seconds until the daemon there must be reached: somebody may have to type a password or touch a key."""
+"""Seconds until the daemon there must be reached: a person may have to type a password or touch a security key."""
 OPTIONS: Final = (
     "-T",
-    # A person's settings for this host that are about their own work there, as scp turns them off.
+    # Turn off settings for interactive use of this host, as scp does.
     *("-x", "-o", "ClearAllForwardings=yes", "-o", "ForwardAgent=no"),
     *("-o", "PermitLocalCommand=no", "-o", "RemoteCommand=none"),
-    # A link that is dead is known to be within 30 s, as with the other carriers.
+    # A dead link is detected within 30 s, as with the other carriers.
     *("-o", f"ConnectTimeout={CONNECT}", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"),
 )
 GOODBYE = 2.0
-"""Seconds that ssh may take to end by itself; then it is told to, and after as long again it is killed."""
+"""Seconds that ssh may take to end by itself; then it gets SIGTERM, and after the same time again SIGKILL."""
 LAST_WORDS: Final = 4096
-"""Bytes of its stderr that are kept, the last ones."""
+"""Number of the last bytes of stderr that are kept."""
 READY: Final = b"\n"
-"""What `hearth connect --ready` says first: an empty line, which the protocol passes over (draft §2.2)."""
+"""The first output of `hearth connect --ready`: an empty line, which the protocol ignores (draft §2.2)."""
 
 _CURES = (
     ("host key verification failed", "`{by_hand}`, once by hand, shows the host's key and asks whether it is right"),
@@ -55,11 +55,11 @@ _CURES = (
     ("timed out", "is it on, and does a firewall let ssh through?"),
     ("no route to host", "is it on, and on this network?"),
 )
-"""Last words of ssh's, and what to do."""
+"""(part of ssh's error message, cure) pairs."""
 
 
 def command(address: SshAddress, environ: Mapping[str, str]) -> list[str]:
-    """The argv. HEARTH_SSH is another ssh, with options if wanted, which win over ours. Raises ConfigError."""
+    """Return the argv. HEARTH_SSH names another ssh, with options that override hearth's. Raises ConfigError."""
     try:
         program = shlex.split(environ.get("HEARTH_SSH") or "ssh")
     except ValueError as error:
@@ -74,9 +74,9 @@ def command(address: SshAddress, environ: Mapping[str, str]) -> list[str]:
 
 
 def remote_command(address: SshAddress) -> str:
-    """What the remote shell is given: each word quoted, so that it can be nothing but a word.
+    """Return the command line for the remote shell, with each word quoted, so that the shell expands none.
 
-    Only a ~/ that the command begins with is left for that shell to expand.
+    Only a leading ~/ of the command is left for that shell to expand. Raises ConfigError.
     """
     try:
         words = shlex.split(address.hearth or "hearth")
@@ -105,7 +105,7 @@ class SshStream(trio.abc.HalfCloseableStream):
         self._ready = False
 
     async def wait_ready(self) -> None:
-        """Wait for the remote `hearth connect` to have reached the daemon. Raises CarrierError."""
+        """Wait until the remote `hearth connect` has reached the daemon. Raises CarrierError."""
         try:
             with trio.fail_after(DEADLINE):
                 first = bytes(await self._stdout.receive_some())
@@ -139,7 +139,7 @@ class SshStream(trio.abc.HalfCloseableStream):
         await self._stdin.aclose()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """See trio.abc.ReceiveStream. Raises BrokenResourceError, with why ssh ended, unless it ended well."""
+        """See trio.abc.ReceiveStream. Raises BrokenResourceError, with the reason, if ssh ended with an error."""
         if self._received:
             await trio.lowlevel.checkpoint()
             data, self._received = self._received[:max_bytes], self._received[len(self._received[:max_bytes]) :]
@@ -152,13 +152,13 @@ class SshStream(trio.abc.HalfCloseableStream):
         return data
 
     async def aclose(self) -> None:
-        """Close the pipes and see to it that the process ends, at the latest 2 × GOODBYE later, by SIGKILL."""
+        """Close the pipes and end the process, at the latest after 2 × GOODBYE seconds by SIGKILL."""
         with trio.CancelScope(shield=True):
-            # Nobody reads any more; ssh must not wait for that with what it still holds.
+            # No task reads any more: close stdout first, or ssh would block on the output that it still holds.
             await self._stdout.aclose()
             await self._stdin.aclose()
             if not self._ready:
-                self._process.terminate()  # still on its way, it would not notice
+                self._process.terminate()  # an ssh that is still connecting does not notice the closed pipes
             for end in (self._process.terminate, self._process.kill):
                 with trio.move_on_after(GOODBYE):
                     await self._process.wait()
@@ -170,7 +170,7 @@ class SshStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
     async def keep_last_words(self) -> None:
-        """Read stderr as it comes, so that ssh can always write there; runs beside whoever uses the stream."""
+        """Read stderr as it comes, so that ssh can always write there; runs in the background of the stream's user."""
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
             async for some in self._stderr:
                 self._keep(bytes(some))
@@ -180,11 +180,11 @@ class SshStream(trio.abc.HalfCloseableStream):
         del self._said[:-LAST_WORDS]
 
     async def _exit(self) -> None:
-        """Its pipes have ended: so does it."""
+        """Wait up to GOODBYE seconds for the process, whose pipes have ended, and read the rest of stderr."""
         with trio.move_on_after(GOODBYE):
             await self._process.wait()
-        # What it said last may not have been read yet. Another process may still hold the pipe (a master connection
-        # of ssh's does): so its end is not waited for.
+        # Read only what is there, not up to the end: another process, such as ssh's master connection, may hold the
+        # pipe open.
         with suppress(OSError):
             while some := os.read(self._stderr.fileno(), LAST_WORDS):
                 self._keep(some)
@@ -194,11 +194,11 @@ class SshStream(trio.abc.HalfCloseableStream):
         return [line for line in map(_printable, text.splitlines()) if line]
 
     def _words(self) -> str:
-        """The last of what it said, as the rest of a sentence."""
+        """Return the last line of stderr, as the rest of a sentence."""
         return "".join(f"; it says: {line}" for line in self._lines()[-1:])
 
     def _why(self) -> str:
-        """Why it ended, and what to do."""
+        """Return why ssh ended, with the cure."""
         status, lines = self._process.returncode, self._lines()
         if status is None:
             return "ssh has closed its end" + self._words()
@@ -208,7 +208,7 @@ class SshStream(trio.abc.HalfCloseableStream):
             name = self._address.hearth or "hearth"
             cure = "install it there, or say where it is: ssh://HOST?hearth=/path/to/hearth"
             return f"there is no command {name} for those who come by ssh (exit 127{self._words()}); {cure}"
-        # The remote command's own error names its cure; ours would be another one.
+        # The remote `hearth` names its own cure; a cure from here could differ.
         remote = [line.removeprefix("hearth: ") for line in lines if line.startswith("hearth: ")]
         if status != 255 and remote:
             return remote[-1]
@@ -231,10 +231,10 @@ def _printable(text: str) -> str:
 
 @asynccontextmanager
 async def open_ssh(address: SshAddress) -> AsyncIterator[SshStream]:
-    """Raises CarrierError when the daemon there is not reached, and ConfigError where there is no ssh."""
-    # Ctrl-C reaches every process at the terminal, and must not end the connection before its session is closed. What
-    # a shell ignores, its children ignore; ssh respects that. It must stay in our process group, else it could not ask
-    # for a password.
+    """Connect by ssh. Raises CarrierError if the daemon there is not reached, and ConfigError if there is no ssh."""
+    # Ctrl-C reaches every process at the terminal, and must not end the connection before its session is closed.
+    # Children of a shell inherit its ignored signals, and ssh respects that. ssh must stay in this process group, or it
+    # could not ask for a password.
     argv = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command(address, os.environ)]
     try:
         process = await trio.lowlevel.open_process(

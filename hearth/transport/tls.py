@@ -1,7 +1,7 @@
-"""TCP, TLS and credentials: who is there is proven by their certificate, who calls by ours; what went wrong, in words.
+"""TCP, TLS and credentials: each side proves its identity by a certificate; errors are explained in words.
 
-It owns the client's TLS settings, which a WebSocket's `wss` shares: TLS 1.2 at least, the server's name checked
-against its certificate, nothing to turn that off.
+This module owns the client's TLS settings, which `wss` shares: TLS 1.2 at least, and the server's name is always
+checked against its certificate.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 # --- TCP ------------------------------------------------------------------------------------------------------------
 #
-# A TCP connection, and why there is none, in words. TLS and WebSocket stand on it.
+# TLS and WebSocket use these connections.
 
 DEADLINE = 10.0
-"""Seconds for a connection to be made: name, TCP, TLS and WebSocket together."""
+"""Seconds for the whole set-up of a connection: name, TCP, TLS and WebSocket together."""
 SILENCE = 30
-"""Seconds after which a peer whose machine or network is gone counts as gone, whether or not we are sending."""
+"""Seconds after which a peer whose machine or network is down counts as lost, also if this side sends nothing."""
 _PROBE = 10
 """Seconds between two of the kernel's keep-alive probes."""
 _NO_WAY = frozenset((errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN))
@@ -41,7 +41,7 @@ _NO_WAY = frozenset((errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, err
 
 @contextmanager
 def in_time(address: TlsAddress | WebSocketAddress) -> Iterator[None]:
-    """Around all that makes the connection. Raises CarrierError when that takes too long."""
+    """Limit the set-up of the connection in the block to DEADLINE. Raises CarrierError after that."""
     try:
         with trio.fail_after(DEADLINE):
             yield
@@ -51,13 +51,14 @@ def in_time(address: TlsAddress | WebSocketAddress) -> Iterator[None]:
 
 
 async def open_tcp(address: TlsAddress | WebSocketAddress) -> trio.SocketStream:
-    """Connect, within `in_time`. Raises CarrierError."""
+    """Open a TCP connection; call it within `in_time`. Raises CarrierError."""
     try:
         stream = await trio.open_tcp_stream(address.host, address.port)
     except OSError as error:
         raise CarrierError(f"cannot connect to {address.place}: {_why(address, error)}") from None
     try:
-        # The kernel's own probes: a client that waits for events sends nothing, and must learn of a dead link too.
+        # The kernel's keep-alive probes: a client that only waits for events sends nothing, but must detect a dead link
+        # too.
         for option, value in (
             (socket.TCP_KEEPIDLE, _PROBE),
             (socket.TCP_KEEPINTVL, _PROBE),
@@ -66,7 +67,7 @@ async def open_tcp(address: TlsAddress | WebSocketAddress) -> trio.SocketStream:
         ):
             stream.setsockopt(socket.IPPROTO_TCP, option, value)
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    except OSError as error:  # it was reset meanwhile
+    except OSError as error:  # the peer has reset the connection by now
         await trio.aclose_forcefully(stream)
         raise CarrierError(f"cannot connect to {address.place}: {_why(address, error)}") from None
     return stream
@@ -86,7 +87,7 @@ def _why(address: TlsAddress | WebSocketAddress, error: OSError) -> str:
 
 
 def _numbers(error: BaseException) -> set[int]:
-    """The errno of each attempt: a host may have several addresses, and Trio tells of each."""
+    """Return the errno of each attempt: a host may have several addresses, and Trio reports an error for each."""
     found = {error.errno} if isinstance(error, OSError) and error.errno is not None else set[int]()
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
@@ -96,19 +97,19 @@ def _numbers(error: BaseException) -> set[int]:
     return found
 
 
-# --- files that prove who calls -------------------------------------------------------------------------------------
+# --- credentials in files -------------------------------------------------------------------------------------------
 #
-# Tokens and private keys. Those that others can read prove nothing, and are refused.
+# Tokens and private keys. A secret file that other users can read is refused.
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,1024}\Z")
-"""What an Authorization header takes as a token (RFC 6750 §2.1), of a length that no header limit cuts."""
+"""The form of a token in an Authorization header (RFC 6750 §2.1), of a length below every limit of headers."""
 
 
 def readable(path: Path, what: str, *, private: bool) -> Path:
-    """The path with ~ expanded, if there is a file that can be read and, if `private`, by nobody else.
+    """Return the path with ~ expanded, if it is a readable file and, if `private`, other users cannot read it.
 
-    A key of root's may be readable by a group, as Debian's ssl-cert is: who is in it was root's choice. `what` begins
-    the ConfigError that is raised otherwise.
+    Otherwise raises ConfigError, which begins with `what`. A group may read a key of root's, such as Debian's ssl-cert:
+    root chose its members.
     """
     try:
         path = path.expanduser()
@@ -132,9 +133,9 @@ def readable(path: Path, what: str, *, private: bool) -> Path:
 
 
 def find_token(address: WebSocketAddress, given: str | None, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The bearer token to offer and where it is from: the caller's, that of token_file, or HEARTH_TOKEN's.
+    """Return the bearer token to offer, with its source in words; None if there is none.
 
-    Raises ConfigError, which never holds the token.
+    The sources are, in this order: `given`, token_file, HEARTH_TOKEN. Raises ConfigError, which never holds the token.
     """
     if given is not None:
         if address.token_file is not None:
@@ -153,21 +154,21 @@ def find_token(address: WebSocketAddress, given: str | None, environ: Mapping[st
 
 
 def checked(token: str, where: str) -> str:
-    """The token, if it has the form of one. Raises ConfigError, which begins with `where` and never holds the token."""
+    """Return a well-formed token. Raises ConfigError, which begins with `where` and never holds the token."""
     if not _TOKEN.match(token):
         raise ConfigError(f"{where}: a token is one word of letters, digits and -._~+/=; `hearth token new` makes one")
     return token
 
 
 GOODBYE = 1.0
-"""Seconds that a peer may take to let us say that we are closing."""
+"""Seconds for sending close_notify before the connection is closed."""
 
 _UNTRUSTED = frozenset((2, 18, 19, 20, 21, 27))
-"""X509_V_ERR_…: no issuer at hand that is trusted, in the ways OpenSSL tells that (x509_vfy.h)."""
+"""The X509_V_ERR_… codes of OpenSSL for a missing or untrusted issuer (x509_vfy.h)."""
 _NOT_YET, _EXPIRED, _PURPOSE, _HOSTNAME, _IP = 9, 10, 26, 62, 64
 _LOST = "the connection ended without a farewell"
 _CUT = "UNEXPECTED_EOF_WHILE_READING"
-"""OpenSSL's word for what Pythons from 3.11.4 on raise as SSLEOFError."""
+"""OpenSSL's reason for the error that Python 3.11.4 and later raise as SSLEOFError."""
 _OURS = {
     "CERTIFICATE_REQUIRED": "it wants a certificate of ours: give ?cert=FILE&key=FILE",
     "UNKNOWN_CA": "it does not know the CA that signed our certificate ({cert}); it must be in its client_ca",
@@ -180,14 +181,14 @@ _OURS = {
     "PROTOCOL_VERSION": "it speaks no TLS version that we take; 1.2 is the oldest",
     "HANDSHAKE_FAILURE": "it refuses the handshake; if it wants a certificate of ours, give ?cert=FILE&key=FILE",
 }
-"""By the end of an alert's name: what the server's refusal means."""
+"""End of an alert's name -> the meaning of the server's refusal."""
 
 
 def context_for(address: TlsAddress | WebSocketAddress) -> ssl.SSLContext:
-    """The settings for one address. Raises ConfigError for files that cannot be used."""
+    """Return the TLS settings for one address. Raises ConfigError for files that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Pythons up to 3.11.3 set it, and would take a connection that was cut for one that was closed.
+    # Python up to 3.11.3 sets this option, and would take a cut connection for a closed one.
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     if address.ca is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
@@ -204,7 +205,7 @@ def context_for(address: TlsAddress | WebSocketAddress) -> ssl.SSLContext:
 
 def _load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
     def encrypted() -> str:
-        # OpenSSL would ask on the terminal, in the middle of whatever this program is doing.
+        # Without this callback OpenSSL would prompt on the terminal and block the event loop.
         raise ConfigError(f"key {key} is encrypted; `openssl pkey -in {key} -out plain.key` (chmod 600) decrypts it")
 
     try:
@@ -218,9 +219,9 @@ def _load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
 async def secure(
     stream: trio.SocketStream, address: TlsAddress | WebSocketAddress, context: ssl.SSLContext, *, https: bool
 ) -> trio.SSLStream[trio.SocketStream]:
-    """The TLS handshake, within `in_time`; `stream` is closed if it fails. Raises CarrierError.
+    """Do the TLS handshake and return the stream; call it within `in_time`. Closes `stream` and raises CarrierError.
 
-    `https` is for peers that may close without a farewell of TLS because their protocol has one of its own.
+    `https` is for peers that may close without close_notify because their protocol has its own closing handshake.
     """
     secured = trio.SSLStream(stream, context, server_hostname=address.host, https_compatible=https)
     try:
@@ -235,7 +236,7 @@ async def secure(
 
 
 def told(error: BaseException, address: TlsAddress | WebSocketAddress) -> str:
-    """Why TLS failed, and what to do; `error` is what Trio raised."""
+    """Return the reason of a TLS failure and its cure, in words; `error` is Trio's exception."""
     cause = error.__cause__ or error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _unverified(cause, address)
@@ -269,9 +270,9 @@ def _unverified(error: ssl.SSLCertVerificationError, address: TlsAddress | WebSo
 
 
 class TlsStream(trio.abc.Stream):
-    """An SSLStream that says in words why it broke.
+    """An SSLStream that explains in words why it broke.
 
-    What a server holds against our certificate is told by TLS 1.3 only where its first data would be.
+    In TLS 1.3 a server's refusal of the client's certificate arrives only after the handshake, with the first data.
     """
 
     def __init__(self, stream: trio.SSLStream[trio.SocketStream], address: TlsAddress | WebSocketAddress) -> None:
@@ -301,16 +302,16 @@ class TlsStream(trio.abc.Stream):
         return data
 
     def _broken(self, error: trio.BrokenResourceError) -> trio.BrokenResourceError:
-        # Whoever comes after the first is told by Trio only that the stream is broken.
+        # Trio gives the cause only with its first error; keep it for later calls.
         if self._why is None and error.__cause__ is not None:
             self._why = told(error, self._address)
             if self._why == _LOST and not self._heard:
-                # Its alert may have been lost: TCP drops what it still has to say if it closes before it has read all.
+                # The server's alert may be lost: TCP drops unread data if the server closes before it has read all.
                 self._why += ", before it said anything; if it always does, it may not take our certificate"
         return trio.BrokenResourceError(f"{self._address.place}: {self._why or 'the connection ended'}")
 
     async def aclose(self) -> None:
-        """Say goodbye if the peer lets us in time, and close."""
+        """Send close_notify if that is possible within GOODBYE seconds, and close."""
         try:
             with trio.move_on_after(GOODBYE):
                 await self._stream.aclose()
@@ -320,7 +321,7 @@ class TlsStream(trio.abc.Stream):
 
 @asynccontextmanager
 async def open_tls(address: TlsAddress) -> AsyncIterator[TlsStream]:
-    """Raises CarrierError when nobody answers, or not who was asked for, and ConfigError for unusable files."""
+    """Connect by TLS. Raises CarrierError if there is no answer or a wrong server, ConfigError for unusable files."""
     context = context_for(address)
     with in_time(address):
         stream = await secure(await open_tcp(address), address, context, https=False)

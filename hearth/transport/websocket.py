@@ -1,4 +1,4 @@
-"""ws:// and wss://: the opening handshake, who we say we are in it, what a refusal means, and the open WebSocket."""
+"""The ws:// and wss:// transports: the opening handshake with its token, refusals in words, and the open WebSocket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HTTP = b"HTTP/1."
 
 @asynccontextmanager
 async def open_websocket(address: WebSocketAddress, token: str | None) -> AsyncIterator[WebSocketStream]:
-    """Raises CarrierError when nobody answers, or refuses us, and ConfigError for credentials that cannot be used."""
+    """Connect by WebSocket. Raises CarrierError (no answer, or a refusal), and ConfigError for bad credentials."""
     offered = find_token(address, token, os.environ)
     context = context_for(address) if address.secure else None
     with in_time(address):
@@ -44,7 +44,7 @@ async def open_websocket(address: WebSocketAddress, token: str | None) -> AsyncI
             raise
     stream = WebSocketStream(transport, protocol, address.place)
     async with accompanied(stream, stream.answer):
-        stream.read()  # what came together with the server's consent
+        stream.read()  # messages may have come together with the server's acceptance
         yield stream
 
 
@@ -79,12 +79,12 @@ async def _shake_hands(
 async def _answer_to_handshake(
     transport: trio.abc.Stream, protocol: WSConnection
 ) -> AcceptConnection | RejectConnection | None:
-    """What the server says to it; None if it closes. What comes behind it stays in the protocol."""
+    """Return the server's answer to the handshake, None if it closes; later data stays in `protocol`."""
     first = b""
     while data := bytes(await transport.receive_some(RECEIVE_SIZE)):
         first = (first + data)[: len(_HTTP)]
         if not _HTTP.startswith(first):
-            # Else a line would be waited for, for ever, of a server that waits for us.
+            # The server speaks another protocol: without this check both sides could wait for each other for ever.
             raise RemoteProtocolError(f"it says {first!r}")
         protocol.receive_data(data)
         for event in protocol.events():
@@ -119,11 +119,11 @@ def _refusal(answer: RejectConnection, address: WebSocketAddress, offered: tuple
 
 # --- the open WebSocket ---------------------------------------------------------------------------------------------
 #
-# A WebSocket as a stream of lines: a line is a text message, its LF is added and taken away here (RFC 6455).
+# A line is a text message (RFC 6455); the LF is added and removed here.
 #
-# It speaks wsproto, on which trio-websocket stands, without the latter: as a client that takes a task that reads ahead
-# and waits out its whole deadline where a server is no WebSocket. Here reading happens when somebody reads, and a task
-# of its own does no more than answer pings, because whoever is being sent to much must not wait for us to be read.
+# This uses wsproto directly. trio-websocket, which is built on it, needs a task that reads ahead, and waits for its
+# whole deadline if the server is not a WebSocket. Here data is read only when the user of the stream reads. A background
+# task only sends the answers to pings and to a close, so that a reader never waits until the peer accepts them.
 
 RECEIVE_SIZE = 1 << 16
 GOODBYE = 1.0
@@ -140,13 +140,13 @@ _CODES = {
     1013: "it has too much to do; connect again later",
     1014: "a proxy before it cannot reach the daemon",
 }
-"""Close codes (RFC 6455 §7.4.1 and IANA's registry), as far as they say more than goodbye."""
+"""Close codes (RFC 6455 §7.4.1 and IANA's registry) that mean a failure."""
 
 
 class WebSocketStream(trio.abc.Stream):
-    """The lines of an open WebSocket. Text that is no UTF-8 goes as a binary message, which a daemon answers as such.
+    """The lines of an open WebSocket. A line that is not UTF-8 is sent as a binary message; the daemon answers it.
 
-    A message that is longer than `limit` bytes ends the connection (close code 1009).
+    A message of more than `limit` bytes ends the connection (close code 1009).
     """
 
     def __init__(
@@ -158,15 +158,15 @@ class WebSocketStream(trio.abc.Stream):
         self._limit = limit
         self._sending = trio.Lock()
         self._torn = False
-        """True while a frame is on its way, and for good if that was cancelled: nothing can follow half a frame."""
+        """True while a frame is being sent, and for ever if that was cancelled: no data can follow half a frame."""
         self._unsent, self._received = bytearray(), bytearray()
         self._length = 0
-        """Bytes of the message that is being received."""
+        """Size in bytes of the message that is being received."""
         self._owed: Ping | CloseConnection | None = None
-        """What the peer waits for. Of pings only the last (§5.5.3): a flood of them takes no memory."""
+        """The peer's frame that needs an answer. Only the last ping is kept (§5.5.3): a flood takes no memory."""
         self._owes = trio.Event()
         self._over: str | None = None
-        """Set when the peer sends no more: "" if that is as it should be, else why."""
+        """Set when the peer sends no more: "" after a normal close, else the reason."""
         self._closed = False
 
     # --- sending ------------------------------------------------------------------------------------------------
@@ -198,13 +198,13 @@ class WebSocketStream(trio.abc.Stream):
         self._torn = False
 
     async def answer(self) -> None:
-        """Answer the peer's pings and its close; runs beside whoever uses the stream, until it is cancelled."""
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the reader is told, too
+        """Answer the peer's pings and its close; runs in the background until it is cancelled."""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the reader gets the same error
             while True:
                 await self._owes.wait()
                 async with self._sending:
                     owed, self._owed, self._owes = self._owed, None, trio.Event()
-                    # Meanwhile we may have begun to close, or the peer: then it waits for no pong any more.
+                    # A side that has begun to close needs no pong any more.
                     with suppress(LocalProtocolError):
                         if owed is not None and not self._torn:
                             await self._put(self._protocol.send(owed.response()))
@@ -212,7 +212,7 @@ class WebSocketStream(trio.abc.Stream):
     # --- receiving ----------------------------------------------------------------------------------------------
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """See trio.abc.ReceiveStream. Raises BrokenResourceError, with what the peer's close code means."""
+        """See trio.abc.ReceiveStream. Raises BrokenResourceError, with the meaning of the peer's close code."""
         if self._closed:
             raise trio.ClosedResourceError
         if self._received or self._over is not None:
@@ -226,7 +226,7 @@ class WebSocketStream(trio.abc.Stream):
         return data
 
     def take(self, data: bytes | bytearray) -> None:
-        """What the transport gave; b"" at its end."""
+        """Process data of the transport; b"" is its end."""
         if not data:
             self._over = "the connection ended without a farewell"
             return
@@ -234,7 +234,7 @@ class WebSocketStream(trio.abc.Stream):
         self.read()
 
     def read(self) -> None:
-        """Look at what the protocol has understood."""
+        """Process the events of the protocol."""
         for event in self._protocol.events():
             if isinstance(event, (TextMessage, BytesMessage)):
                 self._read_message(event)
@@ -253,7 +253,7 @@ class WebSocketStream(trio.abc.Stream):
             self._over = f"a message of more than {self._limit} bytes"
             self._owe(CloseConnection(code=1009))
             return
-        # In JSON a line end is white space like any other, and a message may be formatted.
+        # A message may be formatted JSON; there a line end is white space, so a space has the same meaning.
         self._received += data.replace(b"\n", b" ")
         if event.message_finished:
             self._received += b"\n"
@@ -266,13 +266,14 @@ class WebSocketStream(trio.abc.Stream):
     # --- closing ------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Say goodbye, hear it, and close; all of it within GOODBYE seconds."""
+        """Do the closing handshake and close, all within GOODBYE seconds."""
         if self._closed:
             await trio.lowlevel.checkpoint()
             return
         self._closed = True
         try:
-            # Whoever is still reading is interrupted by the end of it all, and hears no goodbye.
+            # Another task may still be reading. Then the peer's close cannot be read here, and closing interrupts that
+            # task.
             over = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
             with trio.move_on_after(GOODBYE), suppress(*over):
                 await self._say_goodbye()
