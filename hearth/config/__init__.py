@@ -1,1 +1,1 @@
-"""hearth.toml: the shapes of its sections (`model`, `listen`, `exec`), and reading and writing the file (`file`)."""
+"""hearth.toml: its sections (`model`, `listen`, `exec`), its reader and writer (`file`), and a check (`roots`)."""

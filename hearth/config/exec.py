@@ -1,8 +1,7 @@
-"""What an operator lets `proc.exec` run: argv templates with named, validated parameters (draft §12).
+"""The programs that `proc.exec` may run: argv templates with named, validated parameters (draft §12).
 
-A template is data from the configuration, and pure: it turns a caller's parameters into an argv or refuses
-them. It runs nothing and never meets a shell: each element of the template becomes exactly one element of the
-argv.
+A template is data from the configuration. It turns a caller's parameters into an argv, or refuses them. It runs
+nothing and uses no shell: each element of the template becomes exactly one element of the argv.
 """
 
 # `checked` reads the annotations at class creation, so they must not be postponed to strings.
@@ -18,7 +17,7 @@ from hearth.errors import ConfigError, InvalidParams
 from hearth.fields import AbsolutePath, Choice, Flag, Integer, ListOf, TableOf, Text, checked
 
 MAX_PARAM = 1024
-"""Longest value of a parameter, in characters: it also bounds what an operator's pattern is tried on."""
+"""Limit of a parameter's value, in characters; it also bounds the time that an operator's pattern takes."""
 
 _ANY_TEXT = Text("a string", r"(?s:.*)")
 _Paths: TypeAlias = Annotated[tuple[Path, ...], ListOf(AbsolutePath())]
@@ -30,16 +29,16 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @frozen(field_transformer=checked)
 class ExecParam:
-    """What one parameter may be: exactly one of a pattern that matches the whole value, or a list of values.
+    """The allowed values of one parameter: either a pattern for the whole value, or a list of values.
 
-    The pattern is a Python regular expression whose classes mean ASCII. Control characters never pass it, and
+    The pattern is a Python regular expression whose classes mean ASCII. A value with control characters is refused, and
     a value at the start of an argument may not begin with "-" unless `enum` lists it: it would be an option.
     """
 
     pattern: Annotated[str | None, Text("a regular expression")] = None
     enum: Annotated[tuple[str, ...] | None, ListOf(Text(limit=MAX_PARAM), least=1)] = None
     path: Annotated[Literal["read", "write"] | None, Choice("read", "write")] = None
-    """Says that the value is a path and what the program does with it: then the path guard is asked (draft §12.2)."""
+    """Set if the value is a path, with the program's access to it: the path guard then checks it (draft §12.2)."""
     description: Annotated[str, _ANY_TEXT] = ""
 
     def __attrs_post_init__(self) -> None:
@@ -52,7 +51,7 @@ class ExecParam:
                 raise ConfigError(f"pattern: {error} in {show(self.pattern)}") from None
 
     def reason_against(self, value: object, *, leads: bool) -> str | None:
-        """Why `value` may not be used, or None; `leads` says that an argument would begin with it."""
+        """Return why `value` is refused, or None; `leads`: it would be the beginning of an argument."""
         if not isinstance(value, str):
             return "expected a string"
         if self.enum is not None:
@@ -79,25 +78,25 @@ class ExecTemplate:
     description: Annotated[str, _ANY_TEXT] = ""
     timeout_ms: Annotated[int, Integer(1, 600_000)] = 10_000
     max_output_bytes: Annotated[int, Integer(0, 262_144)] = 65_536
-    """Of stdout and of stderr, each; what is beyond is read, counted and dropped."""
+    """Limit for stdout and for stderr, each; further output is read, counted and dropped."""
     ok_exit_codes: Annotated[tuple[int, ...], ListOf(Integer(0, 255), least=1)] = (0,)
     env: Annotated[Mapping[str, str], TableOf(_ANY_TEXT, _ENV_NAME)] = field(factory=dict)
     cwd: Annotated[Path, AbsolutePath()] = Path("/")
     read: _Paths = ()
-    """What it may read beside the system's programs and libraries, and `[sandbox] read`."""
+    """Paths that it may read, beside the system's programs and libraries, and `[sandbox] read`."""
     write: _Paths = ()
     execute: _Paths = ()
-    """What it may run in its turn."""
+    """Programs that it may run itself."""
     network: Annotated[bool, Flag()] = False
-    """Whether it may make IP sockets."""
+    """True if it may create IP sockets."""
     grace_ms: Annotated[int, Integer(0, 60_000)] = 2_000
-    """Between SIGTERM and SIGKILL, when its time has run out or its task is cancelled."""
+    """Milliseconds between SIGTERM and SIGKILL, after its timeout or the cancellation of its task."""
     max_processes: Annotated[int, Integer(1, 4_096)] = 64
-    """Processes and threads that it may have at once, itself included; the kernel exempts root."""
+    """Limit of its processes and threads at one time, itself included; the kernel exempts root."""
     max_memory_bytes: Annotated[int, Integer(1 << 20)] = 1 << 30
-    """Of each of its processes."""
+    """Limit for each of its processes."""
     max_file_bytes: Annotated[int, Integer(0)] = 1 << 28
-    """Of each file that it writes."""
+    """Limit for each file that it writes."""
 
     def __attrs_post_init__(self) -> None:
         if not self.argv[0].startswith("/") or "{" in self.argv[0] or "}" in self.argv[0]:
@@ -111,9 +110,9 @@ class ExecTemplate:
             raise ConfigError(f"params.{unused[0]}: no element of argv uses {{{unused[0]}}}")
 
     def fill(self, params: Mapping[str, object]) -> list[str]:
-        """The argv for these parameters; those the template does not know are ignored.
+        """Return the argv for these parameters; parameters that the template does not know are ignored.
 
-        Raises InvalidParams whose `data` has `param` and `reason`.
+        Raises InvalidParams, whose `data` has `param` and `reason`.
         """
         return [self._fill_one(element, params) for element in self.argv]
 
@@ -132,7 +131,7 @@ class ExecTemplate:
 
 
 def _pieces(element: str) -> Iterator[tuple[str, str | None]]:
-    """`element` in order, as (literal text, None) and ("", parameter). Raises ConfigError: stray brace."""
+    """Yield the parts of `element`: (literal text, None) or ("", parameter). Raises ConfigError for a stray brace."""
     end = 0
     for match in _PIECE.finditer(element):
         if match.start() > end:

@@ -1,8 +1,7 @@
-"""Between a configuration and its file: bytes to TOML, TOML to attrs with every mistake named, attrs to TOML.
+"""Reader and writer of a configuration file: bytes to TOML, TOML to attrs with every mistake named, attrs to TOML.
 
-It owns how a mistake is told: file, `[table] key`, what was expected and what is there. It knows no
-particular section: the shapes come from the attrs classes it is given. It is loaded only when a file is read
-or written.
+This module owns the form of an error line: file, `[table] key`, the expected and the actual value. It knows no
+particular section: the attrs classes define them. It is imported only when a file is read or written.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
-"""Where in a document: keys and indices from the top; the last may be a `_Within`."""
+"""A place in a document: keys and indices from the top; the last may be a `_Within`."""
 Hook = Callable[[Any, Any], Any]
 
 
 class _Within(str):
-    """The end of a place as a kind tells it, `[1]` or `.host`: its keys are quoted already."""
+    """The end of a place as a field type reports it, `[1]` or `.host`: its keys are quoted already."""
 
     __slots__ = ()
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The file as plain values. Raises ConfigError for one that is unreadable, not UTF-8, or not TOML."""
+    """Return the file as plain values. Raises ConfigError for a file that is unreadable, not UTF-8, or not TOML."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -64,7 +63,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _syntax(message: str) -> str:
-    """The standard library's "what (at line 3, column 5)" with the place in front."""
+    """Return the standard library's "what (at line 3, column 5)" with the place in front."""
     match = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", message, re.DOTALL)
     if match is None:
         return message
@@ -73,7 +72,7 @@ def _syntax(message: str) -> str:
 
 
 def structure(cls: type[T], raw: Mapping[str, Any], source: str) -> T:
-    """`raw` as a `cls`. Raises ConfigError with one line for each problem, in the order of the shapes."""
+    """Return `raw` as a `cls`. Raises ConfigError with one line for each problem, in the order of the attributes."""
     try:
         return _converter().structure(raw, cls)
     except BaseValidationError as error:
@@ -83,7 +82,7 @@ def structure(cls: type[T], raw: Mapping[str, Any], source: str) -> T:
 
 @functools.cache  # cattrs compiles a function for each shape
 def _converter() -> Converter:
-    """A converter that coerces nothing: kinds read the leaves, tables are tables, unknown keys are refused."""
+    """Return a converter that coerces nothing: field types read the leaves, and unknown keys are refused."""
     converter = Converter(detailed_validation=True, forbid_extra_keys=True)
 
     def section(cls: Any) -> Hook:
@@ -127,7 +126,7 @@ def _shaped(raw: T, shape: type, expected: str) -> T:
 
 
 def _problems(error: BaseException, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Every leaf of cattrs' tree of errors, with its place and the reason."""
+    """Yield every leaf of cattrs' tree of errors, with its place and the reason."""
     for note in getattr(error, "__notes__", ()):
         if isinstance(note, AttributeValidationNote):
             place = (*place, note.name)
@@ -147,11 +146,11 @@ def _problems(error: BaseException, place: KeyPath) -> Iterator[tuple[KeyPath, s
     elif isinstance(error, ConfigError):
         yield from zip(repeat(place), str(error).splitlines(), strict=False)
     else:
-        raise error  # a bug of ours, not a mistake in the file
+        raise error  # a bug in hearth, not a mistake in the file
 
 
 def _unknown(cls: type, place: KeyPath, name: str) -> str:
-    """The reason against a key nobody reads; at the top of the file, with the table that has such a key."""
+    """Return the reason for refusing an unknown key; at the top of the file, with the table that has such a key."""
     fields = attrs.fields(cls)
     tables = [f.name for f in fields if attrs.has(f.type) and name in attrs.fields_dict(f.type)]
     if tables and not place:
@@ -161,7 +160,7 @@ def _unknown(cls: type, place: KeyPath, name: str) -> str:
 
 
 def _told(cls: type, place: KeyPath) -> str:
-    """A place as its author knows it: `[limits] idle_ttl_s: `, `[[policy]] #2 tools[0]: `."""
+    """Return a place as its author knows it: `[limits] idle_ttl_s: `, `[[policy]] #2 tools[0]: `."""
     if not place:
         return ""
     head, rest = dump_key(str(place[0])), place[1:]
@@ -180,7 +179,7 @@ def _part(part: str | int) -> str:
 
 
 def render(config: attrs.AttrsInstance) -> str:
-    """A TOML document with every key, those that are None as comments; `structure` reads it back equal."""
+    """Return a TOML document with every key, those that are None as comments; `structure` reads it back equal."""
     tables: list[str] = []
     for field in attrs.fields(type(config)):
         value = getattr(config, field.name)
@@ -192,7 +191,7 @@ def render(config: attrs.AttrsInstance) -> str:
 
 
 def _table(header: str, name: str, section: attrs.AttrsInstance) -> Iterator[str]:
-    """The lines of one table; the tables it holds by name come behind its own keys, as TOML wants it."""
+    """Yield the lines of one table; its subtables come after its own keys, as TOML requires."""
     yield header.format(name)
     behind: list[str] = []
     for field in attrs.fields(type(section)):
@@ -210,6 +209,6 @@ def _table(header: str, name: str, section: attrs.AttrsInstance) -> Iterator[str
 
 
 def _inline(section: attrs.AttrsInstance) -> dict[str, object]:
-    """A section within another, as the plain values that it reads back from; none of its attributes may be None."""
+    """Return a section within another as plain values that read back equal; none of its attributes may be None."""
     kinds = ((field.name, kind_of(field.type)) for field in attrs.fields(type(section)))
     return {name: kind.dump(getattr(section, name)) for name, kind in kinds if kind is not None}

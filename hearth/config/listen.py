@@ -1,7 +1,7 @@
-"""[tls], [websocket] and [http]: where strangers may come in over TCP, and what each must bring.
+"""The sections [tls], [websocket] and [http]: TCP listeners, and the credentials that each requires of clients.
 
-This module owns the three sections, the kinds of value in them, and the refusal to listen where nobody proves who they
-are. It reads no certificate and binds nothing.
+This module owns the three sections with their field types, and refuses a listener that could not authenticate its
+clients. It reads no certificate and binds no socket.
 """
 
 # `checked` reads the annotations at class creation, so they must not be postponed to strings.
@@ -26,18 +26,18 @@ _SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)\Z", re.DOTALL)
 
 @frozen
 class Endpoint:
-    """Where a TCP listener is bound: an IP address in its shortest form, and a port; 0 lets the kernel choose."""
+    """The address of a TCP listener: an IP address in its shortest form, and a port; 0 lets the kernel choose."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only programs on this machine reach it."""
+        """True if only programs on this machine can reach it."""
         return ipaddress.ip_address(self.host).is_loopback
 
     def overlaps(self, other: "Endpoint") -> bool:
-        """Whether one of them would take what the other wants."""
+        """Return True if two listeners cannot be bound to both addresses."""
         if self.port != other.port or self.port == 0:
             return False
         one, two = ipaddress.ip_address(self.host), ipaddress.ip_address(other.host)
@@ -48,12 +48,12 @@ class Endpoint:
 
 
 class ListenAddress(FieldType):
-    """ADDRESS:PORT. No host names but localhost: what a name leads to changes, and a listener would move unseen."""
+    """ADDRESS:PORT, without host names except localhost: the address of a name can change, and move a listener."""
 
     expected = 'an address and port such as "127.0.0.1:7118"'
 
     def read(self, raw: object) -> Endpoint:
-        """The endpoint; an IPv4 address in IPv6 clothes is taken for the IPv4 address that it is."""
+        """Return the endpoint; an IPv4-mapped IPv6 address becomes the IPv4 address."""
         if not isinstance(raw, str):
             raise self.wrong(raw)
         host, colon, port = raw.rpartition(":")
@@ -83,18 +83,18 @@ class ListenAddress(FieldType):
         return FieldErrors([("", f"expected {self.expected}: {why}; got {show(raw)}")])
 
     def dump(self, value: object) -> object:
-        """The endpoint as written; what is none passes."""
+        """Return the endpoint as text; any other value passes unchanged."""
         return str(value) if isinstance(value, Endpoint) else value
 
 
 class Origin(Text):
-    """scheme://host[:port], exactly as a browser sends it: in lower case, without a path and without the usual port."""
+    """An origin, scheme://host[:port], as browsers send it: in lower case, without a path and the usual port."""
 
     def __init__(self) -> None:
         super().__init__('an origin such as "https://panel.example:8000"')
 
     def read(self, raw: object) -> str:
-        """The origin in lower case, without ":80" for http and ":443" for https."""
+        """Return the origin in lower case, without ":80" for http and ":443" for https."""
         text = super().read(raw).lower()
         if "*" in text:
             raise self._wrong('"*" would let any page that a user visits call as that user; list each origin', raw)
@@ -116,13 +116,13 @@ class Origin(Text):
 
 
 class HostName(Text):
-    """A name or an address as it stands in a Host header, without its port: a port tells nothing of who is asked."""
+    """A name or an address as in a Host header, without the port: the port does not identify the host."""
 
     def __init__(self) -> None:
         super().__init__('a host such as "board.example"')
 
     def read(self, raw: object) -> str:
-        """The host in lower case, an IPv6 address in brackets."""
+        """Return the host in lower case, an IPv6 address in brackets."""
         text = super().read(raw).lower()
         if "*" in text:
             raise self._wrong('"*" would take the name of any page that a user visits; list each host', raw)
@@ -143,7 +143,7 @@ class AlternativeName(Text):
         super().__init__("DNS:NAME, IP:ADDRESS, URI:URI or email:ADDRESS")
 
     def read(self, raw: object) -> str:
-        """The name as written; `hearth.policy.rules` compares host names without regard to case."""
+        """Return the name as written; `hearth.policy.rules` compares host names without regard to case."""
         text = super().read(raw)
         found = _SAN.match(text)
         if found is None:
@@ -158,7 +158,7 @@ class AlternativeName(Text):
 
 @frozen(field_transformer=checked)
 class TlsConfig:
-    """[tls]: HACP lines over TCP with TLS, where every client shows a certificate (draft §10.3). All four or none."""
+    """[tls]: HACP lines over TCP with TLS; every client needs a certificate (draft §10.3). All four keys or none."""
 
     listen: Annotated[Endpoint | None, ListenAddress()] = None
     cert: Annotated[Path | None, AbsolutePath()] = None
@@ -178,52 +178,52 @@ class TlsConfig:
 
 @frozen(field_transformer=checked)
 class WebSocketConfig:
-    """[websocket]: one JSON document per message (draft §2.2), over TLS where `cert` and `key` are set.
+    """[websocket]: one JSON document per message (draft §2.2), over TLS if `cert` and `key` are set.
 
-    A listener that is reached from elsewhere needs TLS, or a proxy in front that ends it and `plaintext` to say so.
+    A listener that other machines can reach needs TLS, or `plaintext` and a proxy in front that ends TLS.
     """
 
     listen: Annotated[Endpoint | None, ListenAddress()] = None
     cert: Annotated[Path | None, AbsolutePath()] = None
     key: Annotated[Path | None, AbsolutePath()] = None
     client_ca: Annotated[Path | None, AbsolutePath()] = None
-    """Who signs client certificates, which are then asked for but not demanded: a token does as well."""
+    """The CA of client certificates. They are then requested but not required: a token is enough, too."""
     origins: Annotated[tuple[str, ...], ListOf(Origin())] = ()
-    """Pages that browsers may connect from; programs send no Origin and need not be listed."""
+    """Origins of pages whose browsers may connect; programs send no Origin and need not be listed."""
     plaintext: Annotated[bool, Flag()] = False
     ping_interval_s: Annotated[float, Number(gt=0)] = 20
     ping_timeout_s: Annotated[float, Number(gt=0)] = 20
 
     def __attrs_post_init__(self) -> None:
-        _check_door(self)
+        _check_section(self)
 
 
 @frozen(field_transformer=checked)
 class HttpConfig:
-    """[http]: MCP at /mcp, the AgentCard, /healthz and /metrics, over TLS where `cert` and `key` are set.
+    """[http]: MCP at /mcp, the AgentCard, /healthz and /metrics, over TLS if `cert` and `key` are set.
 
-    As with [websocket], a listener that is reached from elsewhere needs TLS, or a proxy in front and `plaintext`.
+    As with [websocket], a listener that other machines can reach needs TLS, or a proxy in front and `plaintext`.
     """
 
     listen: Annotated[Endpoint | None, ListenAddress()] = None
     cert: Annotated[Path | None, AbsolutePath()] = None
     key: Annotated[Path | None, AbsolutePath()] = None
     client_ca: Annotated[Path | None, AbsolutePath()] = None
-    """Who signs client certificates, which are then asked for but not demanded: a token does as well."""
+    """The CA of client certificates. They are then requested but not required: a token is enough, too."""
     origins: Annotated[tuple[str, ...], ListOf(Origin())] = ()
-    """Pages of other places that browsers may call from; programs send no Origin and need not be listed."""
+    """Origins of other pages whose browsers may call; programs send no Origin and need not be listed."""
     hosts: Annotated[tuple[str, ...], ListOf(HostName())] = ()
-    """Names under which this machine is reached, beside its address and the names of loopback."""
+    """Names of this machine, beside its address and the names of loopback."""
     plaintext: Annotated[bool, Flag()] = False
     mcp: Annotated[bool | None, Flag()] = None
-    """Whether /mcp is served; None means: where the MCP SDK is installed."""
+    """True if /mcp is served; None: if the MCP SDK is installed."""
 
     def __attrs_post_init__(self) -> None:
-        _check_door(self)
+        _check_section(self)
 
 
-def _check_door(section: WebSocketConfig | HttpConfig) -> None:
-    """Raise ConfigError where what is sent would cross the network in the clear, or keys do not fit together."""
+def _check_section(section: WebSocketConfig | HttpConfig) -> None:
+    """Raise ConfigError if data would cross the network in the clear, or the section's keys contradict each other."""
     if (section.cert is None) != (section.key is None):
         lacking, there = ("cert", "key") if section.cert is None else ("key", "cert")
         raise ConfigError(f"{lacking} not set: {there} alone makes no TLS; set {lacking}, or take {there} out")
@@ -239,8 +239,8 @@ def _check_door(section: WebSocketConfig | HttpConfig) -> None:
         )
 
 
-def open_doors(tls: TlsConfig, websocket: WebSocketConfig, http: HttpConfig, *, tokens: bool) -> Iterator[str]:
-    """What is wrong with the listeners as a whole; `tokens` says that a `[[policy]]` entry names one."""
+def listener_faults(tls: TlsConfig, websocket: WebSocketConfig, http: HttpConfig, *, tokens: bool) -> Iterator[str]:
+    """Yield the faults of the listeners together; `tokens`: a `[[policy]]` entry names a token."""
     taken = [] if tls.listen is None else [("tls", tls.listen)]
     for name, section in (("websocket", websocket), ("http", http)):
         listen = section.listen

@@ -1,19 +1,15 @@
-"""The configuration: frozen values with their defaults, read from a hearth.toml and written back (design §9).
+"""The configuration: frozen values with their defaults, read from a hearth.toml and written back.
 
-This module owns the shapes and where things are by default. It refuses what it does not know: unknown keys,
-values of another type, files it cannot read whole. It starts nothing and imports neither policy nor audit:
-the composition root hands them their parts. `Config()` costs no more than attrs; cattrs is loaded only when a
-file is.
+This module owns the sections (those of TCP listeners are in `listen`, exec templates in `exec`) and the default paths.
+It refuses unknown keys, values of another type, and files that it cannot read whole. It starts nothing and imports
+neither policy nor audit: the composition root passes them their parts. `Config()` needs only attrs; cattrs is imported
+only to read a file.
 
-[card]: what the daemon's AgentCard says that the daemon cannot know by itself (draft-aevum-agentcard-00).
+[card] has the parts of the AgentCard that the daemon cannot know itself (draft-aevum-agentcard-00). They are checked by
+the card's own rules when the file is read, so that no daemon serves a card that its readers must reject.
 
-This module owns the section and its kinds of value. What is written there is held to the card's own rules when the file
-is read, so that no daemon serves a card that its readers must reject.
-
-[hcp] and `hcp` of a [[policy]] entry: whole jobs that other agents hand in (HCP), and who may.
-
-This module owns the two shapes. It reads no capability and knows no job: `hearth.hcp.library` finds the files that
-`capabilities` names, `hearth.policy.rules` gives a policy entry's rules their meaning.
+[hcp], and `hcp` of a [[policy]] entry, are about jobs (HCP). `hearth.hcp.library` finds the files that `capabilities`
+names, and `hearth.policy.rules` applies a policy entry's rules.
 """
 
 import re
@@ -31,7 +27,7 @@ from hearth.config.listen import (
     HttpConfig as HttpConfig,
     TlsConfig as TlsConfig,
     WebSocketConfig as WebSocketConfig,
-    open_doors,
+    listener_faults,
 )
 from hearth.errors import ConfigError
 from hearth.fields import (
@@ -59,18 +55,18 @@ _WELL_FORMED: Mapping[str, Any] = {
     "capabilities": [{"id": "tool.hw.board"}],
     "endpoint": {"protocol": "stdio", "url": "stdio:hearth"},
 }
-"""A card with nothing wrong: what is, with a part of the section put into it, is the part's."""
+"""A valid card: a fault of this card with a part of the section in it is a fault of that part."""
 
 
 class _Goal(Fields):
-    """A goal that the agent has subscribed to (§2.8): `goal_id` must be there."""
+    """A goal that the agent has subscribed to (§2.8): `goal_id` is required."""
 
     def __init__(self) -> None:
         super().__init__(goal_id=Text(), description=Text(), priority=Number(ge=0, le=1))
         self.expected = "a table with goal_id, and perhaps description and priority"
 
     def read(self, raw: object) -> dict[str, object]:
-        """The goal's fields. Raises Mismatch."""
+        """Return the goal's fields. Raises FieldErrors."""
         goal = super().read(raw)
         if "goal_id" not in goal:
             raise FieldErrors([("", "goal_id is missing; name the goal")])
@@ -83,7 +79,7 @@ class _Annotations(FieldType):
     expected = "a table"
 
     def read(self, raw: object) -> dict[str, object]:
-        """The table, copied. Raises Mismatch for what JSON cannot hold, such as a date or nan."""
+        """Return a copy of the table. Raises FieldErrors for values that JSON cannot hold, such as a date or nan."""
         if not isinstance(raw, Mapping):
             raise self.wrong(raw)
         for key in raw:
@@ -108,18 +104,18 @@ def _plain(value: object, where: str) -> object:
 
 @frozen(field_transformer=checked)
 class CardConfig:
-    """[card]: all optional. `url` and `protocol` go together; without them the listeners tell."""
+    """[card]: all optional. `url` and `protocol` go together; without them the card has the listeners' addresses."""
 
     name: Annotated[str | None, Text("a name of at most 128 characters", limit=128)] = None
-    """What the agent is for, in a few words, and nobody's name: the card is for anybody."""
+    """The purpose of the agent in a few words. The card is public, so do not put a person's name in it."""
     protocol: Annotated[str | None, Choice("http", "https", "grpc", "stdio", "mcp")] = None
     url: Annotated[str | None, Text()] = None
-    """Where other agents reach this one, if that is not where it listens: behind a proxy, or by its public name."""
+    """The URL for other agents, if it is not that of a listener: behind a proxy, or a public name."""
     auth: Annotated[str | None, Choice("none", "bearer", "api_key", "oauth2", "mtls")] = None
     base_cost_joules: Annotated[float | None, Number(ge=0)] = None
     per_token_joules: Annotated[float | None, Number(ge=0)] = None
     measure_energy: Annotated[bool, Flag()] = True
-    """Whether energy is measured for the price where base_cost_joules is not set and the machine has a meter."""
+    """True to measure energy for the price, if base_cost_joules is not set and the machine has a meter."""
     goal_subscriptions: Annotated[tuple[Mapping[str, Any], ...], ListOf(_Goal())] = ()
     metadata: Annotated[Mapping[str, Any], _Annotations()] = field(factory=dict)
 
@@ -135,7 +131,7 @@ class CardConfig:
         if self.metadata:
             given["metadata"] = self.metadata
         if given:
-            # Only now: a configuration without such a section loads no validator.
+            # Imported here: a configuration without such a section loads no validator.
             from hearth.agentcard.validate import validate
 
             wrong = [
@@ -146,20 +142,20 @@ class CardConfig:
 
 
 def _key(pointer: str) -> str:
-    """The section's key for a place in the card."""
+    """Return the section's key for a place in the card."""
     first, _, rest = pointer.removeprefix("/").partition("/")
     return f"{first} {rest}" if first == "metadata" else rest
 
 
 class _Source(Text):
-    """Where capabilities are: an absolute path, or the name of an entry point."""
+    """A source of capabilities: an absolute path, or the name of an entry point."""
 
     def __init__(self) -> None:
         super().__init__('an absolute path, or the name of an entry point such as "bench-climate-survey"')
         self._path, self._name = AbsolutePath(), re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
 
     def read(self, raw: object) -> str:
-        """The path or the name, as written."""
+        """Return the path or the name, as written."""
         text = super().read(raw)
         if is_path(text):
             self._path.read(text)
@@ -169,20 +165,20 @@ class _Source(Text):
 
 
 def is_path(source: str) -> bool:
-    """Whether an entry of `capabilities` is a file or a directory; the others are names of entry points."""
+    """Return True if an entry of `capabilities` is a file or a directory; other entries are names of entry points."""
     return "/" in source or source.endswith((".py", ".toml"))
 
 
 _Count: TypeAlias = Annotated[int, Integer(1)]
 _Names: TypeAlias = Annotated[tuple[str, ...], ListOf(Text())]
-# The words are those of `hearth.hcp.messages`, which takes as long to load as all this.
+# The words are those of `hearth.hcp.messages`. That module is not imported, because it would double the import time.
 _Risk: TypeAlias = Annotated[Literal["R1", "R2", "R3", "R4", "R5"], Choice("R1", "R2", "R3", "R4", "R5")]
 _Classification: TypeAlias = Annotated[Literal["T1", "T2", "T3", "T4"], Choice("T1", "T2", "T3", "T4")]
 
 
 @frozen(field_transformer=checked)
 class HcpConfig:
-    """[hcp]: which capabilities there are, and what bounds the jobs."""
+    """[hcp]: the offered capabilities, and the limits of jobs."""
 
     GONE: ClassVar[Mapping[str, str]] = {
         "planners": "write what it planned as a Python function, and name its file or entry point in capabilities",
@@ -190,23 +186,23 @@ class HcpConfig:
     """Keys of earlier versions, with the cure."""
 
     serve: Annotated[bool, Flag()] = True
-    """Whether jobs are taken at all; without, an HCP message is answered as anything that is not known."""
+    """True if the daemon takes jobs; else an HCP message is answered like any unknown message."""
     capabilities: Annotated[tuple[str, ...], ListOf(_Source())] = ()
-    """Capability files, directories whose *.py and *.toml are such, and names of entry points of installed packages."""
+    """Capability files, directories of them (*.py and *.toml), and names of entry points of installed packages."""
     shipped: _Names = ("*",)
-    """Names or patterns of the capabilities that come with hearth and are offered."""
+    """Names or patterns of the offered capabilities among those that come with hearth."""
     default_classification: _Classification = "T1"
-    """What a job's data is taken for whose caller says nothing."""
+    """The data classification of a job whose caller gives none."""
     max_jobs: _Count = 16
     max_jobs_per_principal: _Count = 4
     max_steps: _Count = 10_000
-    """Steps in one job."""
+    """Limit of the steps in one job."""
     approval_timeout_s: Annotated[float, Number(gt=0)] = 3600
     abort_timeout_s: Annotated[float, Number(gt=0)] = 10
     retention_s: Annotated[float, Number(gt=0)] = 604_800
     max_artifact_bytes: _Count = 16 * 1024 * 1024
     max_artifacts_bytes: _Count = 256 * 1024 * 1024
-    """Of all jobs together."""
+    """Limit for all jobs together."""
 
     @property
     def capability_paths(self) -> tuple[Path, ...]:
@@ -221,36 +217,36 @@ class HcpConfig:
 
 @frozen(field_transformer=checked)
 class HcpPolicyConfig:
-    """`hcp` of a [[policy]] entry: which whole jobs its principals may hand in, within what the entry allows anyway."""
+    """`hcp` of a [[policy]] entry: the jobs that its principals may submit, within the entry's other limits."""
 
     capabilities: _Names = ("*",)
     max_risk: _Risk = "R5"
     max_data_classification: _Classification = "T2"
-    """T3 and T4 take encryption at rest, which is the operator's disk: to allow them is to say that it has that."""
+    """T3 and T4 require encryption at rest: an operator who allows them states that the disk is encrypted."""
     callers: _Names = ("*",)
     approve: Annotated[bool, Flag()] = False
-    """Whether its principals may allow jobs of others that wait for a person."""
+    """True if its principals may approve jobs of other principals that wait for a person."""
 
 
 Count: TypeAlias = Annotated[int, Integer(1)]
-"""How many of something there may be; none at all would be a server that serves nobody."""
+"""A limit of at least 1; a server with a limit of 0 could not serve any client."""
 Seconds: TypeAlias = Annotated[float, Number(gt=0)]
-"""A time that must pass before something happens."""
+"""A time in seconds after which something happens."""
 Grace: TypeAlias = Annotated[float, Number(ge=0)]
-"""A time that is granted; 0 grants none."""
+"""A time in seconds that is granted; 0 grants none."""
 Risk: TypeAlias = Annotated[int, Integer(0, 3)]
 """A risk level (draft §3.3, Table 4)."""
 Names: TypeAlias = Annotated[tuple[str, ...], ListOf(Text())]
-"""Tool names, or globs such as "gpio.*" where the key says so."""
+"""Tool names, or globs such as "gpio.*" if the key allows them."""
 Paths: TypeAlias = Annotated[tuple[Path, ...], ListOf(AbsolutePath())]
-"""Directories or files that the path guard takes as roots."""
+"""Directories or files that are roots for the path guard."""
 
 _TEMPLATE_NAME = Text("a name of letters, digits, '.', '_' and '-'", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RATE = Text('a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]")
 
 
 class _MatchTable(Fields):
-    """A condition on a principal. `any` says that there is none, so it stands alone and is true."""
+    """A condition on a principal. `any` means no condition, so it is the only key and true."""
 
     def read(self, raw: object) -> dict[str, object]:
         table = super().read(raw)
@@ -278,21 +274,21 @@ class ServerConfig:
     """[server]: the Unix domain socket (draft §10.1). `socket` None means `default_socket`."""
 
     socket: Annotated[Path | None, AbsolutePath(max_bytes=107)] = None
-    """At most 107 bytes: what the kernel's sockaddr_un holds."""
+    """At most 107 bytes, the limit of the kernel's sockaddr_un."""
     socket_mode: Annotated[int, Mode()] = 0o660
     socket_group: Annotated[str | None, Text()] = None
 
 
 @frozen(field_transformer=checked)
 class BoardConfig:
-    """[board]: which hardware there is."""
+    """[board]: the hardware of this machine."""
 
     profile: Annotated[str, Text()] = "sim"
 
 
 @frozen(field_transformer=checked)
 class AuditConfig:
-    """[audit]: where the log and its signing key are; None means beneath `default_state_dir` (design §7)."""
+    """[audit]: the paths of the log and its signing key, and its settings; None means beneath `default_state_dir`."""
 
     path: Annotated[Path | None, AbsolutePath()] = None
     durability: Annotated[Literal["os", "fsync", "relaxed"], Choice("os", "fsync", "relaxed")] = "os"
@@ -300,7 +296,7 @@ class AuditConfig:
     checkpoint_every: Count = 1000
     checkpoint_interval_s: Seconds = 3600
     reserve_bytes: Annotated[int, Integer(0, 2**30)] = 1024 * 1024
-    """Room that is kept free for the last records of what runs when the disk is full; 0: none."""
+    """Bytes that are reserved for the last records of running work when the disk is full; 0: none."""
     key: Annotated[Path | None, AbsolutePath()] = None
 
 
@@ -314,18 +310,18 @@ class FilesConfig:
 
 @frozen(field_transformer=checked)
 class ToolsConfig:
-    """[tools]: which tools there are beside or short of the default set, and what opt-in ones may touch."""
+    """[tools]: changes to the default set of tools, and the limits of the opt-in tools."""
 
     enable: Names = ()
     disable: Names = ()
     exec: Mapping[str, ExecTemplate] = field(factory=dict)
-    """By name: what proc.exec may run. In TOML a bare array is a template's argv."""
+    """Name -> program that proc.exec may run. In TOML a bare array is a template's argv."""
     signal: Paths = ()
-    """Executables whose processes proc.signal may signal, beside those that proc.exec started."""
+    """Executables whose processes proc.signal may signal, beside the processes that proc.exec started."""
     proc_argv: Annotated[bool, Flag()] = False
-    """Whether proc.list shows command lines: they often carry secrets (draft §13)."""
+    """True if proc.list shows command lines: they often contain secrets (draft §13)."""
     disclose: Annotated[tuple[str, ...], ListOf(Choice("addresses", "users"))] = ()
-    """What tools may tell of people and places: hardware and IP addresses in sys.network, user names in proc.list."""
+    """Private data that tools may show: hardware and IP addresses in sys.network, user names in proc.list."""
 
     def __attrs_post_init__(self) -> None:
         for name in self.exec:
@@ -343,24 +339,24 @@ class ToolsConfig:
 class SandboxConfig:
     """[sandbox]: by default everything that this kernel can enforce, and the user that started the daemon.
 
-    `hearth.drivers.sandbox` makes a plan of it and puts that in force.
+    `hearth.drivers.sandbox` makes a plan from it and enforces the plan.
     """
 
     enable: Annotated[bool, Flag()] = True
     require: Annotated[bool, Flag()] = False
-    """Whether the daemon refuses to start where a part of it cannot be put in force."""
+    """True if the daemon must not start when a part of the sandbox cannot be enforced."""
     user: Annotated[str | None, Text()] = None
-    """Whom to become, with this user's groups, when started as root."""
+    """The user that a daemon started as root switches to, with this user's groups."""
     program_user: Annotated[str | None, Text()] = None
-    """Whom programs of proc.exec run as, when started as root; None means: as the daemon."""
+    """The user for programs of proc.exec, if the daemon was started as root; None: the daemon's user."""
     read: Paths = ()
     write: Paths = ()
     execute: Paths = ()
-    """What programs of proc.exec may run in their turn: a script's commands."""
+    """Programs that programs of proc.exec may run, such as a script's commands."""
     network: Annotated[bool, Flag()] = False
-    """Whether vendors' tools and programs may make IP sockets, and reach whom they like."""
+    """True if vendors' tools and programs may create IP sockets, and connect to any address."""
     hotplug: Annotated[bool | None, Flag()] = None
-    """Whether all of /dev may be opened, for devices that come back; None means: where the board has such ones."""
+    """True if all of /dev may be opened, for devices that reappear; None: if the board has such devices."""
 
     def __attrs_post_init__(self) -> None:
         if self.require and not self.enable:
@@ -369,38 +365,38 @@ class SandboxConfig:
 
 @frozen(field_transformer=checked)
 class LimitsConfig:
-    """[limits]: what bounds the use of resources (draft §12.5, design §8)."""
+    """[limits]: the limits of the use of resources (draft §12.5)."""
 
     idle_ttl_s: Seconds = 300
     max_document_bytes: Annotated[int, Integer(256)] = 1024 * 1024
     max_values: Count = 20_000
-    """Values in one document: objects, arrays and what is in them, names of members apart."""
+    """Limit of the values in one document: objects, arrays and their contents, without the names of members."""
     max_batch: Count = 64
     max_steps: Count = 256
     max_tasks_per_session: Count = 64
     max_sessions_per_principal: Count = 64
     session_rate: Annotated[str, _RATE] = "1000/10s"
-    """How often one principal may open a session: each is two records in the audit log."""
+    """Rate at which one principal may open sessions: each session is two records in the audit log."""
     reject_rate: Annotated[str, _RATE] = "60/m"
-    """How often the refusals of one principal go on record one by one; the others are counted there."""
+    """Rate at which refusals of one principal get a record each; the audit log has only the number of the others."""
     max_connections: Count = 1024
     max_outstanding: Count = 256
     bus_queue: Count = 128
     task_history: Annotated[int, Integer(0)] = 256
     max_retained_bytes: Annotated[int, Integer(1024 * 1024)] = 64 * 1024 * 1024
-    """Memory that may be kept for one principal: sessions, tasks, histories, keys, subscriptions, answers."""
+    """Limit of the memory kept for one principal: sessions, tasks, histories, keys, subscriptions, answers."""
     max_retained_total_bytes: Annotated[int, Integer(1024 * 1024)] = 512 * 1024 * 1024
-    """For all principals together: half of what the unit's MemoryMax allows."""
+    """Limit for all principals together; the default is half of the unit's MemoryMax."""
     shutdown_grace_s: Grace = 10
     send_timeout_s: Seconds = 30
     handshake_timeout_s: Seconds = 10
-    """From accepting a TCP connection to knowing who it is."""
+    """Seconds from accepting a TCP connection to its authentication."""
     close_grace_s: Grace = 2
 
 
 @frozen(field_transformer=checked)
 class PolicyConfig:
-    """One [[policy]] entry (design §6), as it was written; `hearth.policy.rules` gives it its meaning.
+    """One [[policy]] entry as written; `hearth.policy.rules` interprets it.
 
     `match` is a condition or a tuple of alternatives. `max_risk_ceiling` None means `max_risk`: a session may
     lower its cap but not raise it.
@@ -444,12 +440,12 @@ class Config:
             f"[[policy]]: two entries are named {show(name)}; give one another name"
             for name in sorted({name for name in names if names.count(name) > 1})
         ]
-        wrong += open_doors(self.tls, self.websocket, self.http, tokens=any(map(_names_a_token, self.policy)))
+        wrong += listener_faults(self.tls, self.websocket, self.http, tokens=any(map(_names_a_token, self.policy)))
         if wrong:
             raise ConfigError("\n".join(wrong))
 
     def to_toml(self) -> str:
-        """A hearth.toml with every key, the unset ones as comments, which loads back to an equal Config."""
+        """Return a hearth.toml with every key, the unset ones as comments, which loads back to an equal Config."""
         from hearth.config.file import render
 
         return render(self)
@@ -461,20 +457,20 @@ def _names_a_token(entry: PolicyConfig) -> bool:
 
 
 def load_config(path: Path | None) -> Config:
-    """Read a hearth.toml; without one, the defaults.
+    """Read a hearth.toml; without a path, return the defaults.
 
-    Raises ConfigError: one line for each thing that is wrong, each with the file, the key and the cure.
+    Raises ConfigError with one line for each fault, each with the file, the key and the cure.
     """
     if path is None:
         return Config()
-    # Only now: a start without a file does not spend cattrs' 170 ms.
+    # Imported here: a start without a file does not spend 170 ms on cattrs.
     from hearth.config.file import read_toml, structure
 
     return structure(Config, read_toml(path), str(path))
 
 
 def default_socket(environ: Mapping[str, str], uid: int) -> Path:
-    """Where the socket is unless [server] says so (draft §10.1): services have /run, anybody else /tmp."""
+    """Return the default path of the socket (draft §10.1): in /run for services and root, in /tmp for other users."""
     runtime = _first(environ, "RUNTIME_DIRECTORY")
     if runtime is None:
         runtime = Path("/run/hearth") if uid == 0 else Path("/tmp/hearth")  # the daemon checks who owns it
@@ -482,13 +478,13 @@ def default_socket(environ: Mapping[str, str], uid: int) -> Path:
 
 
 def default_state_dir(environ: Mapping[str, str], uid: int) -> Path:
-    """Where the audit log and its key are unless [audit] says so: systemd's choice, /var/lib, or XDG's."""
+    """Return the default directory of the audit log and its key: from systemd, /var/lib, or from XDG."""
     state = _first(environ, "STATE_DIRECTORY")
     if state is not None:
         return state
     if uid == 0:
         return Path("/var/lib/hearth")
-    base = _first(environ, "XDG_STATE_HOME")  # a relative one is to be ignored, says the XDG specification
+    base = _first(environ, "XDG_STATE_HOME")  # the XDG specification requires to ignore a relative path
     if base is None:
         home = _first(environ, "HOME")
         if home is None:
@@ -498,6 +494,6 @@ def default_state_dir(environ: Mapping[str, str], uid: int) -> Path:
 
 
 def _first(environ: Mapping[str, str], name: str) -> Path | None:
-    """The first absolute path of a variable in which systemd separates several by colons."""
+    """Return the first path of a variable in which systemd separates several by colons; None if it is not absolute."""
     text = environ.get(name, "").split(":")[0]
     return Path(text) if text.startswith("/") else None

@@ -1,8 +1,8 @@
-"""The check that no directory of `[files]` reaches what the daemon itself relies on (draft §12.2).
+"""A check that no directory of `[files]` reaches the daemon's own files (draft §12.2).
 
-Owns the list of those places: the audit log with all that lies beside it under its name, its key, the socket, the
-configuration, the board's profile, certificates and capability files. A client that could read the signing key or write
-the configuration would stand above every other rule.
+This module owns the list of those files: the audit log and all files whose names begin with its name, its key, the
+socket, the configuration, the board's profile, certificates and capability files. A client that could read the signing
+key or write the configuration could bypass every other rule.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ CARDS: Final = "agentcards"
 def check_roots(
     config: Config, audit: AuditSettings, *, profile: Path | None, config_file: Path | None, socket: Path | None
 ) -> None:
-    """Refuse roots that hold a place of the daemon's own, or lie in one.
+    """Raise ConfigError for roots that hold a file of the daemon, or lie in such a directory; a line for each root.
 
-    Directories are compared as the file system knows them, so that neither a link nor a mount of one hides it. Raises
-    ConfigError with a line for each root that is refused.
+    Directories are compared by device and inode, so that neither a link nor a mount hides one.
     """
     own = list(_own(config, audit, profile=profile, config_file=config_file, socket=socket))
     wrong = []
@@ -62,13 +61,13 @@ def _own(
                 yield f"[{name}] {key}", path
     for path in config.hcp.capability_paths:
         yield "capability files", path
-        with suppress(OSError):  # for what cannot be listed, who loads the files has the words
+        with suppress(OSError):  # the loader of the files reports a directory that cannot be listed
             yield from (("capability files", file) for file in path.glob("*") if file.is_symlink())
     yield "agent cards", real(audit.path).parent / CARDS
 
 
 def _reached(root: Path, own: list[tuple[str, Path]], log: Path) -> str | None:
-    """What of the daemon's own a root reaches, in words; None for one that reaches nothing, or is not there."""
+    """Return the daemon's file that a root reaches, in words; None for a root that reaches none or does not exist."""
     above = _identities(root)
     if not above or above[0] is None:
         return None
@@ -86,7 +85,7 @@ def _reached(root: Path, own: list[tuple[str, Path]], log: Path) -> str | None:
 
 
 def _identities(path: Path) -> list[tuple[int, int] | None]:
-    """Device and inode of a path and of all directories above it, None for what cannot be asked."""
+    """Return device and inode of a path and of all directories above it; None for one that cannot be examined."""
     resolved = path.resolve()
     return [_identity(place) for place in (resolved, *resolved.parents)]
 

@@ -122,8 +122,9 @@ def _refusal(answer: RejectConnection, address: WebSocketAddress, offered: tuple
 # A line is a text message (RFC 6455); the LF is added and removed here.
 #
 # This uses wsproto directly. trio-websocket, which is built on it, needs a task that reads ahead, and waits for its
-# whole deadline if the server is not a WebSocket. Here data is read only when the user of the stream reads. A background
-# task only sends the answers to pings and to a close, so that a reader never waits until the peer accepts them.
+# whole deadline if the server is not a WebSocket. Here data is read only when the user of the stream reads. A
+# background task only sends the answers to pings and to a close, so that a reader never waits until the peer accepts
+# them.
 
 RECEIVE_SIZE = 1 << 16
 GOODBYE = 1.0

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from hearth._util.toml import dump_value, show
 from hearth.audit.log import AuditSettings
 from hearth.config.exec import ExecParam, ExecTemplate
-from hearth.config.listen import open_doors
+from hearth.config.listen import listener_faults
 from hearth.config.model import (
     AuditConfig,
     BoardConfig,
@@ -192,7 +192,7 @@ def configs(draw):
     exec_templates = st.dictionaries(names, templates(), max_size=2)
     entries = draw(st.lists(sections(PolicyConfig), max_size=3, unique_by=lambda entry: entry.name))
     tls, websocket, http = draw(tls_sections()), draw(websocket_sections()), draw(http_sections())
-    wrong = list(open_doors(tls, websocket, http, tokens="token_sha256" in repr(entries)))
+    wrong = list(listener_faults(tls, websocket, http, tokens="token_sha256" in repr(entries)))
     return Config(
         server=draw(sections(ServerConfig)),
         tls=TlsConfig() if wrong else tls,
