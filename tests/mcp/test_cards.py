@@ -247,7 +247,7 @@ async def test_the_registry_resource_is_an_array_of_cards_and_says_beside_it_who
         await told(client, "agentcard_declare", card_json=CARD)
         (contents,) = (await client.read_resource("agentcard://registry")).contents
     assert (contents.mime_type, json.loads(contents.text)) == ("application/json", [OWN, CARD])
-    (declared,) = (await CardRegistry(tmp_path).shelf()).cards.values()
+    (declared,) = (await CardRegistry(tmp_path).contents()).cards.values()
     assert contents.meta[META_DECLARED] == {
         CARD["agent_id"]: {"declared_by": ALICE, "declared_at": declared.declared_at}
     }

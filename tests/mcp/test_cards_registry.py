@@ -48,12 +48,12 @@ def registry(directory):
 async def test_a_declared_card_is_there_for_the_next_process_with_who_declared_it_and_when(registry, directory):
     before = time.time()
     declared = await registry.declare(card(1, metadata={"ünicode": [1, 2.5, None]}), ALICE)
-    found = await CardRegistry(directory).shelf()
+    found = await CardRegistry(directory).contents()
     assert found.cards == {agent_id(1): declared}
     assert found.skipped == {}
     assert (declared.declared_by, declared.agent_id) == (ALICE, agent_id(1))
     assert declared.declared_at.startswith(time.strftime("%Y-%m-%dT%H:", time.gmtime(before)))
-    assert (await CardRegistry(directory).shelf()).cards[agent_id(1)].card == card(
+    assert (await CardRegistry(directory).contents()).cards[agent_id(1)].card == card(
         1, metadata={"ünicode": [1, 2.5, None]}
     )
 
@@ -68,16 +68,16 @@ async def test_cards_are_charged_to_who_declared_them_for_as_long_as_they_are_th
     with pytest.raises(QueueFull) as caught:
         await registry.declare(card(2, metadata={"many": [0] * 5000}), ALICE)
     assert caught.value.data["limit"] == "max_retained_bytes"
-    assert (await registry.shelf()).cards.keys() == {agent_id(1)}, "and nothing was written"
+    assert (await registry.contents()).cards.keys() == {agent_id(1)}, "and nothing was written"
     await registry.declare(card(2, metadata={"many": [0] * 5000}), BOB)
     assert (alice.used, bob.used) == (kept, kept)
     # The daemon is started again.
     again = MemoryBudget(each=1 << 20)
     other = CardRegistry(directory, again.for_principal)
-    await other.shelf()
+    await other.contents()
     assert again.used == memory.used == 2 * kept
     (directory / f"{agent_id(1)}.json").unlink()
-    await other.shelf()
+    await other.contents()
     assert again.used == kept
 
 
@@ -88,7 +88,7 @@ async def test_nobody_else_can_read_the_files(registry, directory):
 
 
 async def test_an_empty_registry_makes_no_directory(registry, directory):
-    assert await registry.shelf() == card_registry.Shelf()
+    assert await registry.contents() == card_registry.RegistryContents()
     assert not directory.exists()
 
 
@@ -99,8 +99,8 @@ async def test_whoever_declared_a_card_may_change_it_and_nobody_else(registry, d
         await registry.declare(card(name="Third"), BOB)
     with pytest.raises(CardRefused, match="declared by another principal"):
         await CardRegistry(directory).declare(card(name="Third"), BOB)
-    shelf = await registry.shelf()
-    assert shelf.cards[agent_id(0)].card["name"] == "Second"
+    contents = await registry.contents()
+    assert contents.cards[agent_id(0)].card["name"] == "Second"
     assert [path.name for path in directory.iterdir()] == [f"{agent_id(0)}.json"]
 
 
@@ -137,7 +137,7 @@ async def test_no_principal_fills_the_registry_alone_and_all_together_do(registr
         await registry.declare(card(number), by)
     with pytest.raises(CardRefused, match=r"the registry is full \(8 cards"):
         await registry.declare(card(30), "uid:4")
-    assert len((await registry.shelf()).cards) == 8
+    assert len((await registry.contents()).cards) == 8
 
 
 async def test_the_bytes_of_all_cards_together_are_bounded(registry, monkeypatch):
@@ -153,9 +153,9 @@ async def test_files_that_the_operator_put_there_beyond_the_bound_are_named(regi
     for number in range(4):
         await registry.declare(card(number), f"uid:{number}")
     monkeypatch.setattr(card_registry, "MAX_CARDS", 3)
-    shelf = await CardRegistry(directory).shelf()
-    assert list(shelf.cards) == [agent_id(number) for number in range(3)]
-    assert shelf.skipped == {f"{agent_id(3)}.json": f"beyond the 3 cards or {4 << 20} bytes that the registry holds"}
+    contents = await CardRegistry(directory).contents()
+    assert list(contents.cards) == [agent_id(number) for number in range(3)]
+    assert contents.skipped == {f"{agent_id(3)}.json": f"beyond the 3 cards or {4 << 20} bytes that the registry holds"}
 
 
 def declared(**more):
@@ -190,8 +190,8 @@ async def test_a_torn_or_foreign_file_is_skipped_and_named_and_never_written_ove
     await registry.declare(card(1), ALICE)
     path = directory / f"{agent_id(5)}.json"
     path.write_bytes(content)
-    shelf = await registry.shelf()
-    assert (list(shelf.cards), shelf.skipped) == ([agent_id(1)], {path.name: reason})
+    contents = await registry.contents()
+    assert (list(contents.cards), contents.skipped) == ([agent_id(1)], {path.name: reason})
     with pytest.raises(CardRefused) as refused:
         await registry.declare(card(5), ALICE)
     assert str(refused.value) == f"agent_id {agent_id(5)} is taken by a file of the registry: {reason}"
@@ -205,9 +205,9 @@ async def test_what_is_no_file_of_ours_at_all_is_skipped(registry, directory, tm
     os.mkfifo(directory / f"{agent_id(6)}.json")
     (directory / "notes.txt").write_text("mine")
     with trio.fail_after(20):
-        shelf = await registry.shelf()
-    assert list(shelf.cards) == [agent_id(1)]
-    assert shelf.skipped == {
+        contents = await registry.contents()
+    assert list(contents.cards) == [agent_id(1)]
+    assert contents.skipped == {
         f"{agent_id(5)}.json": "not a regular file",
         f"{agent_id(6)}.json": "not a regular file",
         "notes.txt": "its name is no agent_id with .json behind it",
@@ -218,11 +218,11 @@ async def test_a_file_that_was_put_right_is_read_again(registry, directory):
     await registry.declare(card(1), ALICE)
     path = directory / f"{agent_id(5)}.json"
     path.write_bytes(declared()[:-20])
-    assert path.name in (await registry.shelf()).skipped
+    assert path.name in (await registry.contents()).skipped
     path.write_bytes(declared())
-    assert agent_id(5) in (await registry.shelf()).cards
+    assert agent_id(5) in (await registry.contents()).cards
     path.unlink()
-    assert list((await registry.shelf()).cards) == [agent_id(1)]
+    assert list((await registry.contents()).cards) == [agent_id(1)]
 
 
 async def test_a_draft_of_a_process_that_crashed_is_deleted_when_nobody_can_be_writing_it(registry, directory):
@@ -231,8 +231,8 @@ async def test_a_draft_of_a_process_that_crashed_is_deleted_when_nobody_can_be_w
     for draft in (old, new):
         draft.write_bytes(b"{")
     os.utime(old, (time.time() - 7200,) * 2)
-    shelf = await registry.shelf()
-    assert shelf.skipped == {}
+    contents = await registry.contents()
+    assert contents.skipped == {}
     assert (old.exists(), new.exists()) == (False, True)
 
 
@@ -240,7 +240,7 @@ async def test_a_directory_that_others_may_write_into_is_not_used(registry, dire
     await registry.declare(card(1), ALICE)
     directory.chmod(0o777)
     with pytest.raises(CardRefused, match="must be ours, and nobody else may write there"):
-        await registry.shelf()
+        await registry.contents()
     with pytest.raises(CardRefused, match="must be ours, and nobody else may write there"):
         await registry.declare(card(2), ALICE)
 
@@ -248,7 +248,7 @@ async def test_a_directory_that_others_may_write_into_is_not_used(registry, dire
 async def test_a_registry_that_cannot_be_read_or_written_says_where(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CardRefused, match=f"cannot be read: Not a directory; the operator sees to {tmp_path}/file"):
-        await CardRegistry(tmp_path / "file").shelf()
+        await CardRegistry(tmp_path / "file").contents()
     registry = CardRegistry(tmp_path / "cards")
     (tmp_path / "cards").mkdir(mode=0o700)
     (tmp_path / "cards" / f".{agent_id(1)}.json.{os.getpid()}.new").mkdir()
@@ -263,28 +263,28 @@ class Behind(CardRegistry):
         super().__init__(directory)
         self.happenings = list(happenings)
 
-    def _look(self):
-        shelf = super()._look()
+    def _read_directory(self):
+        contents = super()._read_directory()
         if self.happenings:
             trio.from_thread.run(*self.happenings.pop(0))
-        return shelf
+        return contents
 
 
 async def test_a_principal_whose_two_processes_declare_one_agent_at_the_same_moment_is_taken_at_its_word(directory):
     other = CardRegistry(directory)
     declared = await Behind(directory, (other.declare, card(1), ALICE)).declare(card(1), ALICE)
-    assert (await other.shelf()).cards == {agent_id(1): declared}
+    assert (await other.contents()).cards == {agent_id(1): declared}
     changed = card(2, name="Agent two")
     declared = await Behind(directory, (other.declare, card(2), ALICE)).declare(changed, ALICE)
     assert declared.card == changed
-    assert (await other.shelf()).cards[agent_id(2)] == declared
+    assert (await other.contents()).cards[agent_id(2)] == declared
 
 
 async def test_an_agent_that_another_principal_declares_at_the_same_moment_is_that_principals(directory):
     other = CardRegistry(directory)
     with pytest.raises(CardRefused, match="declared by another principal, who alone may change its card"):
         await Behind(directory, (other.declare, card(1), BOB)).declare(card(1), ALICE)
-    assert (await other.shelf()).cards[agent_id(1)].declared_by == BOB
+    assert (await other.contents()).cards[agent_id(1)].declared_by == BOB
 
 
 async def test_a_file_beyond_those_that_are_looked_at_is_never_written_over(registry, directory, monkeypatch):
@@ -320,6 +320,6 @@ def test_two_processes_that_declare_one_agent_at_the_same_moment_do_not_overwrit
     taken = [answers.get(timeout=50) for _ in processes]
     for process in processes:
         process.join(20)
-    shelf = trio.run(CardRegistry(directory).shelf)
-    assert sum(taken) == len(shelf.cards) == 20, "each agent was declared once"
-    assert all(found.card["name"] == found.declared_by for found in shelf.cards.values())
+    contents = trio.run(CardRegistry(directory).contents)
+    assert sum(taken) == len(contents.cards) == 20, "each agent was declared once"
+    assert all(found.card["name"] == found.declared_by for found in contents.cards.values())

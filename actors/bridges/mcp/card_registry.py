@@ -78,7 +78,7 @@ class DeclaredCard:
 
 
 @frozen
-class Shelf:
+class RegistryContents:
     """The directory's contents: cards by agent_id, in its order, and the other files, each with a reason."""
 
     cards: Mapping[str, DeclaredCard] = field(factory=dict)
@@ -100,10 +100,10 @@ class CardRegistry:
         self._read: dict[str, tuple[tuple[int, ...], DeclaredCard | str]] = {}
         """By file name: its status when it was read, and its card, or the reason why it has none."""
 
-    async def shelf(self) -> Shelf:
+    async def contents(self) -> RegistryContents:
         """Return all cards. Raises CardRefused if the directory cannot be used."""
         async with self._turn:
-            return await self._looked()
+            return await self._refresh()
 
     async def declare(self, card: Mapping[str, Any], by: str) -> DeclaredCard:
         """Store a valid card for this principal, replacing its former card of the same agent.
@@ -115,20 +115,20 @@ class CardRegistry:
         async with self._turn:
             self._account(by).require(parsed_bytes(content))
             declared = await trio.to_thread.run_sync(self._keep, card, content, by)
-            await self._looked()
+            await self._refresh()
             return declared
 
-    async def _looked(self) -> Shelf:
-        shelf = await trio.to_thread.run_sync(self._look)
+    async def _refresh(self) -> RegistryContents:
+        contents = await trio.to_thread.run_sync(self._read_directory)
         weights: dict[str, int] = {}
-        for declared in shelf.cards.values():
+        for declared in contents.cards.values():
             weights[declared.declared_by] = weights.get(declared.declared_by, 0) + declared.weight
         for account, weight in self._charged.values():
             account.release(weight)
         self._charged = {key: (self._account(key), weight) for key, weight in weights.items()}
         for account, weight in self._charged.values():
             account.add(weight)
-        return shelf
+        return contents
 
     # --- in a thread --------------------------------------------------------------------------------------------
 
@@ -138,14 +138,14 @@ class CardRegistry:
         for _ in range(2):
             with contextlib.suppress(FileExistsError):
                 return self._put(name, card, content, by)
-        why = self._look().skipped.get(name, "more files are in the registry than are looked at")
+        why = self._read_directory().skipped.get(name, "more files are in the registry than are looked at")
         raise CardRefused(f"agent_id {card['agent_id']} is taken by a file of the registry: {why}")
 
     def _put(self, name: str, card: Mapping[str, Any], content: bytes, by: str) -> DeclaredCard:
         """Write the card. Raises CardRefused, or FileExistsError if a file that was not read as a card has its name."""
         agent_id: str = card["agent_id"]
-        shelf = self._look()
-        before = shelf.cards.get(agent_id)
+        contents = self._read_directory()
+        before = contents.cards.get(agent_id)
         if before is not None and before.declared_by != by:
             raise CardRefused(
                 f"agent_id {agent_id} has been declared by another principal, who alone may change its card; "
@@ -153,7 +153,7 @@ class CardRegistry:
             )
         if before is not None and before.card == card:
             return before
-        others = [declared for declared in shelf.cards.values() if declared.agent_id != agent_id]
+        others = [declared for declared in contents.cards.values() if declared.agent_id != agent_id]
         _check_room("the registry", "the operator can delete files of it", others, len(content), part=1)
         mine = [declared for declared in others if declared.declared_by == by]
         _check_room("your share of the registry", "declare a shorter card", mine, len(content), part=SHARE)
@@ -184,11 +184,11 @@ class CardRegistry:
         finally:
             draft.unlink(missing_ok=True)
 
-    def _look(self) -> Shelf:
+    def _read_directory(self) -> RegistryContents:
         try:
             names = self._names()
         except FileNotFoundError:
-            return Shelf()
+            return RegistryContents()
         except OSError as error:
             raise CardRefused(
                 f"the registry cannot be read: {error.strerror}; the operator sees to {self._directory}"
@@ -206,7 +206,7 @@ class CardRegistry:
                 total += found.size
             elif found is not None:
                 skipped[name] = found
-        return Shelf(cards, skipped)
+        return RegistryContents(cards, skipped)
 
     def _names(self) -> list[str]:
         """Return the names to read, in order; delete abandoned drafts. Raises OSError, CardRefused."""

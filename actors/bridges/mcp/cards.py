@@ -220,12 +220,12 @@ class AgentCards(Provider):
         if not isinstance(query, str) or not 1 <= len(query) <= MAX_QUERY:
             raise _wrong("query", f"a string of 1 to {MAX_QUERY} characters")
         entries, _ = await self._known()
-        fitting = _fitting(entries, query)
-        if not fitting:
+        matching = _matching(entries, query)
+        if not matching:
             return _failed(f"No agent known here fits {query!r}; {LIST} tells those that are, {DECLARE} adds one.")
-        if len(fitting) == 1:
-            return _told({"match": fitting[0], "candidates": []})
-        return _told({"match": None, "candidates": [_summary(entry) for entry in fitting]})
+        if len(matching) == 1:
+            return _told({"match": matching[0], "candidates": []})
+        return _told({"match": None, "candidates": [_summary(entry) for entry in matching]})
 
     async def _validate(self, document: object) -> types.CallToolResult:
         _, findings = await self._examined(document)
@@ -252,12 +252,12 @@ class AgentCards(Provider):
     async def _known(self) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
         """Return all cards with their origin, this server's own first; and the registry's files that are not cards."""
         own = self._own_card()
-        shelf = await self._registry.shelf()
-        entries = [_entry(declared) for declared in shelf.cards.values()]
+        contents = await self._registry.contents()
+        entries = [_entry(declared) for declared in contents.cards.values()]
         if own is None:
-            return entries, shelf.skipped
+            return entries, contents.skipped
         others = [entry for entry in entries if entry["card"]["agent_id"] != own["agent_id"]]
-        return [{"card": dict(own), "declared_by": None, "declared_at": None, "own": True}, *others], shelf.skipped
+        return [{"card": dict(own), "declared_by": None, "declared_at": None, "own": True}, *others], contents.skipped
 
     # --- resources ----------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ def _wrong(name: str, expected: str) -> MCPError:
     return MCPError(types.INVALID_PARAMS, f"Invalid arguments: /{name}: expected {expected}", data={"path": f"/{name}"})
 
 
-def _fitting(entries: Sequence[dict[str, Any]], query: str) -> list[dict[str, Any]]:
+def _matching(entries: Sequence[dict[str, Any]], query: str) -> list[dict[str, Any]]:
     """Return the agent with that id; else those with exactly that name; else those with the query in their name."""
     wanted = query.casefold()
     return (

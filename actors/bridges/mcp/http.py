@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
 
-    Houses: TypeAlias = Callable[[Principal], SessionFactory]
+    SessionFactories: TypeAlias = Callable[[Principal], SessionFactory]
     Accounts: TypeAlias = Callable[[Principal], Account]
 
 log = logging.getLogger("hearth.mcp")
@@ -69,7 +69,7 @@ class HttpClients:
 
     def __init__(
         self,
-        session_factories: Houses,
+        session_factories: SessionFactories,
         nursery: trio.Nursery,
         accounts: Accounts,
         *,
@@ -257,7 +257,7 @@ class _Again:
 
 @asynccontextmanager
 async def opened(
-    session_factories: Houses,
+    session_factories: SessionFactories,
     providers: Sequence[Provider],
     *,
     alive: Callable[[Principal, Session], bool],
@@ -274,25 +274,25 @@ async def opened(
     `idle_ttl` is in seconds; `most_each` and `most` bound the MCP clients of one principal, and of all. Raises
     ConfigError.
     """
-    there: list[HttpClients] = []
+    created: list[HttpClients] = []
 
     @asynccontextmanager
     async def clients() -> AsyncIterator[Clients]:
         async with trio.open_nursery() as nursery:
-            everybody = HttpClients(
+            http_clients = HttpClients(
                 session_factories, nursery, accounts, alive=alive, idle_ttl=idle_ttl, most=most_each
             )
-            everybody.sessions = sessions.open
-            there.append(everybody)
+            http_clients.sessions = sessions.open
+            created.append(http_clients)
             try:
-                yield everybody
+                yield http_clients
             finally:
-                everybody.close()
+                http_clients.close()
                 nursery.cancel_scope.cancel()
 
     def gone(session_id: str) -> None:
-        for everybody in there:
-            everybody.gone(session_id)
+        for http_clients in created:
+            http_clients.gone(session_id)
 
     server = make_server(providers, clients(), principal=lambda ctx: caller(ctx).key)
     sessions = Sessions(

@@ -116,7 +116,7 @@ class Changes:
         self._canonical = canonical
         self._look = look
         self._every = every
-        self._books: WeakKeyDictionary[Client, _ClientSubscriptions] = WeakKeyDictionary()
+        self._subscriptions: WeakKeyDictionary[Client, _ClientSubscriptions] = WeakKeyDictionary()
 
     async def subscribe(self, ask: McpRequest, uri: str) -> bool:
         """Report changes to this client until it unsubscribes or goes; False for a foreign URI.
@@ -195,7 +195,7 @@ class Changes:
                 if key is not None and watch is not None:
                     entered.append((key, token))
                     watches.append((uri, watch))
-            await stream.acknowledge([uri for uri, watch in watches if await _worked(watch)])
+            await stream.acknowledge([uri for uri, watch in watches if await _can_be_watched(watch)])
             await stream.run(ask.client.gone)
         finally:
             subscribed.streams -= 1
@@ -206,7 +206,7 @@ class Changes:
     # --- one poller for each resource ---------------------------------------------------------------------------
 
     def _subscribed_of(self, client: Client) -> _ClientSubscriptions:
-        return self._books.setdefault(client, _ClientSubscriptions())
+        return self._subscriptions.setdefault(client, _ClientSubscriptions())
 
     def _enter(self, client: Client, key: str, uri: str, token: object, tell: Tell) -> _Watch | None:
         """Call `tell` whenever the resource has changed since the watch's first poll.
@@ -230,13 +230,13 @@ class Changes:
         subscribed = self._subscribed_of(client)
         try:
             with watch.scope:
-                pause = await self._glance(client, key, watch)
+                pause = await self._poll_once(client, key, watch)
                 while watch.error is None:
                     watch.ready.set()
                     with trio.move_on_after(pause):
                         await client.gone.wait()
                         break
-                    pause = await self._glance(client, key, watch)
+                    pause = await self._poll_once(client, key, watch)
         finally:
             if subscribed.watches.get(key) is watch:
                 del subscribed.watches[key]
@@ -246,7 +246,7 @@ class Changes:
                 watch.error = watch.error or HearthError("the subscription ended before anything was looked at")
                 watch.ready.set()
 
-    async def _glance(self, client: Client, key: str, watch: _Watch) -> float:
+    async def _poll_once(self, client: Client, key: str, watch: _Watch) -> float:
         """Poll once, report a change, and return the seconds until the next poll.
 
         A device that does not answer is a state like any other: its begin and its end are changes. A temporary refusal
@@ -315,7 +315,7 @@ class _Stream:
         await self._session.send_notification(notification, related_request_id=self._request_id)
 
 
-async def _worked(watch: _Watch) -> bool:
+async def _can_be_watched(watch: _Watch) -> bool:
     """Wait for the first poll; False if the resource cannot be watched. Raises CarrierError."""
     await watch.ready.wait()
     if isinstance(watch.error, CarrierError):

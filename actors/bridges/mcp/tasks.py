@@ -92,7 +92,7 @@ class Tasks(Provider):
         self._terms = terms
         self._listen = listen
         self._lease = lease
-        self._books: WeakKeyDictionary[Client, ClientTasks] = WeakKeyDictionary()
+        self._tasks_by_client: WeakKeyDictionary[Client, ClientTasks] = WeakKeyDictionary()
 
     def extensions(self) -> Mapping[str, dict[str, Any]]:
         """See Provider. The extension has no settings."""
@@ -164,7 +164,7 @@ class Tasks(Provider):
         return self._client_tasks(ask).find(params.task_id)
 
     def _client_tasks(self, ask: McpRequest) -> ClientTasks:
-        return self._books.setdefault(ask.client, ClientTasks())
+        return self._tasks_by_client.setdefault(ask.client, ClientTasks())
 
 
 def _handle(client_tasks: ClientTasks, call: LongCall) -> dict[str, Any]:

@@ -50,7 +50,7 @@ FLUSH_LIMIT_S: Final = 5.0
 T = TypeVar("T")
 
 
-class _Asked(Slot[Any]):
+class _DatabaseCall(Slot[Any]):
     """One operation and its answer."""
 
     __slots__ = ("begun", "operation", "withdrawn", "writes")
@@ -73,7 +73,7 @@ class DatabaseActor:
 
     def __init__(self, file: JobDatabase) -> None:
         self._file = file
-        self._mailbox: Mailbox[_Asked] = Mailbox()
+        self._mailbox: Mailbox[_DatabaseCall] = Mailbox()
         self._limiter = trio.CapacityLimiter(1)
         self._running: trio.Event | None = None
         self._guard = trio.CancelScope(shield=True)
@@ -100,12 +100,12 @@ class DatabaseActor:
         if not self._closed:
             self._post(lambda job_store: operation(job_store, *args), writes=True)
 
-    def _post(self, operation: Callable[[sqlite3.Connection], Any], *, writes: bool) -> _Asked:
+    def _post(self, operation: Callable[[sqlite3.Connection], Any], *, writes: bool) -> _DatabaseCall:
         if self._closed:
             raise JobStoreError(f"HCP job store {self._file.path}: closed")
-        asked = _Asked(operation, writes=writes)
-        self._mailbox.post(asked)
-        return asked
+        call = _DatabaseCall(operation, writes=writes)
+        self._mailbox.post(call)
+        return call
 
     # --- lifetime
 
@@ -142,17 +142,17 @@ class DatabaseActor:
         if not self._stopping:
             self._guard.deadline = trio.current_time() + FLUSH_LIMIT_S
         self._stopping = True
-        self._mailbox.post(_Asked(None, writes=False))
+        self._mailbox.post(_DatabaseCall(None, writes=False))
 
     def _refuse(self) -> None:
         """Refuse all operations that wait and all later ones."""
         self._closed = True
         self._fail(self._mailbox.drain(), "closed")
 
-    def _fail(self, batch: Sequence[_Asked], reason: str) -> None:
-        for asked in batch:
-            if asked.operation is not None and not asked.withdrawn and not asked.filled:
-                asked.fail(JobStoreError(f"HCP job store {self._file.path}: {reason}"))
+    def _fail(self, batch: Sequence[_DatabaseCall], reason: str) -> None:
+        for call in batch:
+            if call.operation is not None and not call.withdrawn and not call.filled:
+                call.fail(JobStoreError(f"HCP job store {self._file.path}: {reason}"))
 
     async def _serve(self, outer: trio.CancelScope) -> None:
         """Run batches, shielded from outside cancellation; the guard ends the loop if the last commits hang."""
@@ -166,7 +166,7 @@ class DatabaseActor:
             self._refuse()
         outer.cancel()
 
-    async def _do(self, batch: list[_Asked]) -> None:
+    async def _do(self, batch: list[_DatabaseCall]) -> None:
         """Run a batch in order; neighbouring operations that write share one commit."""
         try:
             for writes, together in groupby(batch, key=attrgetter("writes")):
@@ -176,25 +176,25 @@ class DatabaseActor:
             self._fail(batch, "it ended before this was safe")
             raise
 
-    async def _do_together(self, batch: list[_Asked], *, writes: bool) -> None:
-        group = [asked for asked in batch if asked.operation is not None and not asked.withdrawn]
+    async def _do_together(self, batch: list[_DatabaseCall], *, writes: bool) -> None:
+        group = [call for call in batch if call.operation is not None and not call.withdrawn]
         if not group:
             return
-        for asked in group:
-            asked.begun = True
+        for call in group:
+            call.begun = True
         work = functools.partial(
-            self._file.write if writes else self._file.read, [asked.operation for asked in group if asked.operation]
+            self._file.write if writes else self._file.read, [call.operation for call in group if call.operation]
         )
         try:
             results = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:  # it took too long on the way out: the file is left to the thread
             self._left = True
             raise
-        for asked, result in zip(group, results, strict=True):
+        for call, result in zip(group, results, strict=True):
             if isinstance(result, outcome.Value):
-                asked.fill(result.value)
+                call.fill(result.value)
             else:
-                asked.fail(result.error)  # type: ignore[attr-defined]
+                call.fail(result.error)  # type: ignore[attr-defined]
 
 
 # --- The job store itself
@@ -206,11 +206,11 @@ _PRUNE_EVERY: Final = 256
 class _HeldMessage:
     """A message that a caller has claimed, from `claim` until it is answered or released."""
 
-    __slots__ = ("digest", "looked")
+    __slots__ = ("digest", "searched")
 
     def __init__(self, digest: str) -> None:
         self.digest = digest
-        self.looked: trio.Event | None = None
+        self.searched: trio.Event | None = None
         """Set once the store has been searched for an earlier answer; None from then on."""
 
 
@@ -280,20 +280,20 @@ class JobStore(DatabaseActor):
         while (held := self._held.get(key)) is not None:
             if held.digest != digest:
                 return Claim("conflict")
-            if held.looked is None:
+            if held.searched is None:
                 return Claim("pending")
-            await held.looked.wait()
-        held, looked = _HeldMessage(digest), trio.Event()
-        held.looked, self._held[key] = looked, held
+            await held.searched.wait()
+        held, searched = _HeldMessage(digest), trio.Event()
+        held.searched, self._held[key] = searched, held
         new = False
         try:
             answered = await self.read(queries.find_answer, principal, message_id, digest)
             new = answered is None
         finally:
-            held.looked = None
+            held.searched = None
             if not new:
                 del self._held[key]
-            looked.set()
+            searched.set()
         return answered or Claim("new")
 
     async def answer(
@@ -312,8 +312,8 @@ class JobStore(DatabaseActor):
         """
         key = principal, message_id
         message = (principal, message_id, self._held[key].digest)
-        told = [orjson.dumps(outcome) for outcome in outcomes]
-        await self.write(queries.put_answer, message, line, session, told, self._clock())
+        encoded = [orjson.dumps(outcome) for outcome in outcomes]
+        await self.write(queries.put_answer, message, line, session, encoded, self._clock())
         self._held.pop(key, None)
         self._refused += session is None
         if session is None and not self._refused % _PRUNE_EVERY:
