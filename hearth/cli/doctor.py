@@ -390,7 +390,6 @@ def _fit(profile: Mapping[str, Any]) -> Iterator[Check]:
 # Owns which finding is good or bad, and its words. The looking is the drivers' business, as above: it is called
 # by name, when a doctor is asked for and not before.
 
-_SANDBOX = "hearth.drivers.sandbox.diagnose"
 _INIT = 1
 _FILTER = "2"
 """What /proc says of a thread that has a seccomp filter."""
@@ -398,7 +397,7 @@ _FILTER = "2"
 
 def look_at_confinement(config: Config) -> dict[str, Any]:
     """What this kernel can, and what a daemon with this configuration would put in force."""
-    found: dict[str, Any] = import_module(_SANDBOX).look(config)
+    found: dict[str, Any] = import_module(_BOARDS).look_at_sandbox(config)
     return found
 
 
@@ -414,7 +413,7 @@ def look_at_daemon(address: Address) -> dict[str, Any] | None:
     except OSError:
         return None
     # Where a service manager made the socket, it is the manager's; and across a container nobody has a number.
-    found: dict[str, Any] | None = import_module(_SANDBOX).process(pid) if pid > _INIT else None
+    found: dict[str, Any] | None = import_module(_BOARDS).process_sandbox(pid) if pid > _INIT else None
     return found
 
 

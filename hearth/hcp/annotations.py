@@ -21,7 +21,7 @@ import attrs
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 
 from hearth.errors import HearthError
-from hearth.hcp.faults import Fault
+from hearth.fields import Fault
 from hearth.hcp.inputs import wire_name
 from hearth.hcp.messages import write_instant
 from hearth.schema import Validator

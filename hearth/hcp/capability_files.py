@@ -41,9 +41,8 @@ from attrs import frozen
 from hearth._util.files import ownership_fault
 from hearth._util.toml import number_too_long
 from hearth.errors import ConfigError, HearthError
-from hearth.fields import FieldType, Text, unknown_key
+from hearth.fields import Fault, FieldType, Table, Text, join, near, unknown_key, unsayable
 from hearth.hcp.capability import MARK, CapabilitySource
-from hearth.hcp.faults import Fault, Table, join, near, unsayable
 from hearth.protocol.known import known_by
 from hearth.schema import Validator
 

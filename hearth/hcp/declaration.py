@@ -16,10 +16,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import evolve, frozen
 
-from hearth.fields import Choice, FieldErrors, FieldType, Flag, Integer, ListOf, TableOf, Text
+from hearth.fields import (
+    Choice,
+    Fault,
+    FieldErrors,
+    FieldType,
+    Flag,
+    Integer,
+    ListOf,
+    Table,
+    TableOf,
+    Text,
+    join,
+    near,
+    unsayable,
+)
 from hearth.hcp.annotations import MISSING, NotJson, evaluated, object_schema, schema_of, structurer, unstructure
 from hearth.hcp.capability import Capability, Escalation, Limit, Safety, SafetyEnvelope
-from hearth.hcp.faults import Fault, Table, join, near, unsayable
 from hearth.hcp.inputs import InputRefused, ask, named, pointer, wire_name
 from hearth.hcp.messages import CLASSIFICATIONS, LEAST_RISK, NEEDED_RISK_LEVEL, RISKS, read_duration
 from hearth.hcp.safety import read_version

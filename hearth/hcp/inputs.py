@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from hearth._util.text import nearest
 from hearth.errors import HearthError
-from hearth.hcp.faults import join
+from hearth.fields import join
 from hearth.schema import Validator, escaped
 
 AT: Final = "/payload/inputs"

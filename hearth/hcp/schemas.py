@@ -18,7 +18,7 @@ from attrs import field, frozen
 
 from hearth._util.toml import show
 from hearth.errors import ConfigError, HearthError
-from hearth.hcp.faults import Fault, join
+from hearth.fields import Fault, join
 from hearth.hcp.inputs import DATA, misplaced
 from hearth.protocol.jsonrpc import is_deeper
 from hearth.schema import Validator, check_schema, escaped as escaped, shortened

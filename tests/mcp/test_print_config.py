@@ -27,8 +27,8 @@ from support.hearthd import BOUND, Hearthd, Peer
 from hearth.actors.bridges.mcp import resources
 from hearth.cli import mcp as command
 from hearth.cli.main import cli
+from hearth.cli.mcp import CLIENTS, Program, Url, snippet
 from hearth.errors import ConfigError
-from hearth.mcp.client_config import CLIENTS, Program, Url, snippet
 
 HEARTH = Path(sysconfig.get_path("scripts")) / "hearth"
 SERVERS = {
