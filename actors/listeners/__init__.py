@@ -1,1 +1,1 @@
-"""Listeners: accept, authenticate, hand a carrier and a principal to a connection. They know no session."""
+"""Listeners: accept a peer, authenticate it, pass its carrier and principal to the daemon. They know no session."""

@@ -1,14 +1,12 @@
-"""Who may come in: the accept loop of every listener, and the bounds that all listeners share.
+"""The accept loop and the limits that all listeners share, and the rules that identify the caller of an HTTP request.
 
-It counts connections and whose they are, leaves descriptors for what else the daemon does, and bounds how many may
-stand at the door without having proved who they are. How a peer proves it is a greeter's business; what happens to a
-connection that is let in is the connection's.
+`ConnectionLimiter` counts connections and their principals, leaves descriptors for other parts of the daemon, and
+bounds the connections whose peer has not authenticated yet. A `Handshake` authenticates the peer; the daemon serves the
+connection after that.
 
-Who is calling over HTTP, from what a request's headers say and what the carrier below knows (docs/decisions/0045).
-
-The one place for the rules that WebSocket's handshake and the HTTP listener share. It refuses with one HTTP status,
-from which a stranger learns nothing else. It sends nothing; and a token that was offered appears in no exception, log
-or record.
+`caller` has the rules that the WebSocket handshake and the HTTP listener share (docs/decisions/0045). It reads a
+request's headers and asks the carrier for the certificate or the local user. It refuses with one HTTP status, which
+discloses nothing else. It sends nothing. An offered token appears in no exception, log or record.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ BACKLOG = 512
 NO_DESCRIPTORS_PAUSE = 0.1
 """Seconds to wait for descriptors to come free when the process or the machine has none left."""
 RESERVED = 32
-"""Descriptors that connections leave free: the audit log must rotate and tools must open files whoever connects."""
+"""Descriptors that connections leave free: the audit log must rotate, and tools must open files, at any time."""
 FOR_OTHERS = 8
-"""Connections beyond the limit for principals who have none: one who takes them all must not lock the operator out."""
+"""Connections beyond the limit for principals that have none: one principal must not lock the operator out."""
 MOST_UNKNOWN_PEERS = 256
-"""Connections in all whose peer has not yet proved who it is."""
+"""Connections whose peer has not authenticated yet, in total."""
 MOST_UNKNOWN_PEERS_EACH = 16
-"""Such connections from one place (see `tcp`): who opens them and says nothing must not keep the others out."""
+"""Such connections from one origin (see `tcp`): a peer that opens them and stays silent must not keep others out."""
 
 _OF_THE_CONNECTION = (
     errno.ECONNABORTED, errno.EPERM, errno.ENETDOWN, errno.EPROTO, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.ENONET,
@@ -52,55 +50,55 @@ _OF_THE_CONNECTION = (
 """Errors of a connection that ended before it was accepted, which Linux reports from accept (accept(2))."""
 
 ConnectionHandler: TypeAlias = "Callable[[Carrier, Principal], Awaitable[None]]"
-"""Serves a connection to its end."""
+"""Serves an authenticated connection to its end."""
 
 
 class AuthenticationFailed(HearthError):
-    """A peer could not prove who it is. It has its answer; this reason is for the log and the audit alone."""
+    """A peer failed to authenticate. It has had its answer; this reason is for the log and the audit log only."""
 
 
 class Handshake(Protocol):
-    """Finds out who has connected over TCP."""
+    """Authenticates a peer that has connected over TCP."""
 
     @property
     def scheme(self) -> str:
-        """How addresses of this carrier begin: "tls", "ws" or "wss"."""
+        """The scheme of this carrier's addresses: "tls", "ws" or "wss"."""
         ...
 
     async def greet(self, connected: socket.socket, peer: str, welcome: ConnectionHandler) -> None:
         """Do the handshake, within its deadline, then `await welcome(carrier, principal)`.
 
-        Closes `connected` in any case, and lets out nothing that a peer or the network can cause but Stranger.
+        Closes `connected` in any case. Raises AuthenticationFailed; nothing else that a peer or the network can cause.
         """
 
 
 class Listener(Protocol):
-    """One place at which peers connect."""
+    """One address at which peers connect."""
 
     @property
     def address(self) -> str:
-        """What clients connect to, such as "tls://0.0.0.0:7117"."""
+        """The address to which clients connect, such as "tls://0.0.0.0:7117"."""
         ...
 
     async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
         """Accept until cancelled; each connection is served in a task of `nursery`."""
 
     def reload(self) -> None:
-        """Read certificates again. Raises ConfigError and goes on with what there was."""
+        """Read certificates again. Raises ConfigError, and keeps the certificates it had."""
 
     def warnings(self) -> list[str]:
-        """What the operator should know of what is in use, such as a certificate that expires soon."""
+        """Return warnings for the operator, such as a certificate that expires soon."""
         ...
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
 
     def finish(self) -> None:
-        """All sessions have ended: end what connections it keeps itself, once they have taken what is due to them."""
+        """End the connections that the listener keeps itself, once what is due is sent: all sessions have ended."""
 
 
 class ConnectionLimiter:
-    """Counts who is inside and who waits at the door, over all listeners of a daemon."""
+    """Counts authenticated and unauthenticated connections over all listeners of a daemon, and limits both."""
 
     def __init__(self, max_connections: int) -> None:
         self._max_connections = max_connections
@@ -110,7 +108,7 @@ class ConnectionLimiter:
         self._unknown_peers: Counter[str] = Counter()
 
     def refusal(self, connected: socket.socket, principal: Principal) -> QueueFull | None:
-        """Why a connection of `principal` cannot be let in, if it cannot."""
+        """Return the error if a connection of `principal` exceeds a limit, else None."""
         count, most = self._inside, self._max_connections
         if count >= most + (0 if self._held[principal.key] else FOR_OTHERS):
             return QueueFull(f"Queue full: {count} connections are open", data={"max_connections": most})
@@ -120,35 +118,37 @@ class ConnectionLimiter:
         return None
 
     def scarce(self, connected: socket.socket) -> bool:
-        """Whether few descriptors are left: the kernel gives out the lowest free number, so a high one says so."""
+        """Return True if few descriptors are left: the kernel assigns the lowest free number first."""
         return connected.fileno() >= self._descriptors - min(RESERVED, self._descriptors // 4)
 
     def enter(self, principal: Principal) -> None:
-        """A connection of this principal is let in; `leave` is owed."""
+        """Count a connection of this principal; call `leave` when it ends."""
         self._inside += 1
         self._held[principal.key] += 1
 
     def leave(self, principal: Principal) -> None:
-        """A connection has ended."""
+        """Count the end of a connection."""
         self._inside -= 1
         _take_one(self._held, principal.key)
 
-    def crowded(self, place: str) -> bool:
-        """Whether nobody else from this place, or nobody at all, may wait at the door."""
-        return (
-            self._unknown_peers[place] >= MOST_UNKNOWN_PEERS_EACH or self._unknown_peers.total() >= MOST_UNKNOWN_PEERS
-        )
+    def crowded(self, origin: str) -> bool:
+        """Return True if no further unauthenticated connection from this origin is allowed."""
+        waiting = self._unknown_peers
+        return waiting[origin] >= MOST_UNKNOWN_PEERS_EACH or waiting.total() >= MOST_UNKNOWN_PEERS
 
-    def arrived(self, place: str) -> Callable[[], None]:
-        """A stranger stands at the door; returns what is to be called when it is known who it is, or it has gone."""
-        self._unknown_peers[place] += 1
+    def arrived(self, origin: str) -> Callable[[], None]:
+        """Count an unauthenticated connection; return a function to call when it is authenticated or has gone.
+
+        That function is idempotent.
+        """
+        self._unknown_peers[origin] += 1
         waiting = True
 
         def settled() -> None:
             nonlocal waiting
             if waiting:
                 waiting = False
-                _take_one(self._unknown_peers, place)
+                _take_one(self._unknown_peers, origin)
 
         return settled
 
@@ -160,7 +160,7 @@ def _take_one(counter: Counter[str], key: str) -> None:
 
 
 async def each_accepted(listening: socket.socket, arrived: Callable[[socket.socket], None]) -> None:
-    """Hand every connection that comes to `arrived`, which must not block, until cancelled."""
+    """Pass every accepted connection to `arrived`, which must not block, until cancelled."""
     starved = False
     while True:
         await trio.lowlevel.wait_readable(listening)
@@ -171,7 +171,7 @@ async def each_accepted(listening: socket.socket, arrived: Callable[[socket.sock
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 if not starved:
-                    # Once: whoever causes this must not fill a disk with complaints about it.
+                    # Log it once: a peer that causes this must not fill the disk with messages.
                     log.error("cannot accept connections at the moment: %s", error.strerror)
                 starved = True
                 await trio.sleep(NO_DESCRIPTORS_PAUSE)
@@ -187,16 +187,16 @@ async def each_accepted(listening: socket.socket, arrived: Callable[[socket.sock
 Headers: TypeAlias = "Sequence[tuple[bytes, bytes]]"
 """A request's headers in order, names in lower case."""
 Certificate: TypeAlias = "Callable[[], Principal | None]"
-"""Whom the peer's verified certificate names, if it showed one. Raises Stranger."""
+"""Returns the principal of the peer's verified certificate, or None if it has none. Raises AuthenticationFailed."""
 Local: TypeAlias = "Callable[[], Principal]"
-"""Whom the kernel names as the owner of the peer's end, on loopback. Raises PermissionDenied."""
+"""Returns the local user who owns the peer's socket, on loopback, as the kernel knows. Raises PermissionDenied."""
 
 _PROXIED = (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")
-"""Headers by which a proxy says that it speaks for somebody else."""
+"""Headers by which a proxy shows that it forwards the request of another peer."""
 
 
 class Refused(AuthenticationFailed):
-    """The request is answered with this HTTP status."""
+    """A request that is refused with this HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -204,13 +204,13 @@ class Refused(AuthenticationFailed):
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What the answer says beside its status."""
+        """The headers of the answer."""
         challenge = [(b"WWW-Authenticate", b"Bearer")] if self.status == 401 else []
         return [*challenge, (b"Connection", b"close")]
 
 
-def nobody() -> Principal | None:
-    """The holder of the certificate where there is no TLS."""
+def no_certificate() -> Principal | None:
+    """Return None: without TLS there is no certificate."""
     return None
 
 
@@ -223,11 +223,11 @@ def caller(
     offered: Iterable[str] = (),
     behind_proxy: bool = False,
 ) -> Principal:
-    """Who is calling: the bearer of a token, else the holder of a certificate, else a user of this machine.
+    """Return the principal of a caller: the bearer of a token, else the holder of a certificate, else a local user.
 
-    The last not where the operator says that a proxy stands in front, or the request says that it came through one.
-    `offered` are tokens that came by another way than the Authorization header. Raises Refused. Whoever offers a token
-    or a certificate is judged by that alone.
+    A token decides alone if one is offered; so does a certificate if there is no token. The local user does not count
+    if the operator has configured a proxy (`behind_proxy`), or a header shows that the request came through one.
+    `offered`: tokens that came by another way than the Authorization header. Raises Refused.
     """
     bearing = {*offered, *_bearing(headers)}
     if len(bearing) > 1:
@@ -244,7 +244,7 @@ def caller(
     if holder is not None:
         return holder
     if behind_proxy or any(name in _PROXIED for name, _ in headers):
-        # The kernel would name the user that the proxy runs as, whoever has come through it.
+        # The kernel would name the user that the proxy runs as, and not the caller.
         raise Refused(401, "it comes through a proxy and offers no bearer token")
     try:
         return local()
@@ -254,7 +254,7 @@ def caller(
 
 
 def values(headers: Headers, name: bytes) -> list[str]:
-    """What each header of this name says."""
+    """Return the value of each header of this name."""
     return [value.decode("ascii", "replace") for key, value in headers if key == name]
 
 

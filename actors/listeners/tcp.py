@@ -1,7 +1,7 @@
-"""TCP listeners: bind an address, accept, and have a greeter find out who has come.
+"""TCP listeners: bind an address, accept, and have a `Handshake` authenticate the peer.
 
-A peer that has not proved who it is costs one descriptor and one task, for as long as the handshake's deadline at
-most, and there are few such places for each address. What it proves, and how, is the greeter's.
+A peer that has not authenticated costs one descriptor and one task, until the handshake's deadline at most. The number
+of such connections is limited, in total and for each origin. The `Handshake` owns the authentication itself.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from hearth.policy.principal import Principal
 
 Report: TypeAlias = "Callable[[str, str, str], None]"
-"""Told of each peer that was refused: carrier, peer's address, reason."""
+"""Called for each peer that failed to authenticate: carrier, peer's address, reason."""
 
 KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-"""Seconds of silence, seconds between probes, probes: a machine that lost its power is missed within a minute."""
+"""Seconds of silence, seconds between probes, probes: a machine without power is noticed within a minute."""
 
 
 def bind(section: str, endpoint: Endpoint) -> socket.socket:
-    """A listening socket. Raises ConfigError with the section, the address and what is in the way."""
+    """Return a listening socket. Raises ConfigError with the section, the address and the cause."""
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -52,7 +52,7 @@ def bind(section: str, endpoint: Endpoint) -> socket.socket:
 
 
 def address_of(scheme: str, listening: socket.socket) -> str:
-    """What clients connect to, such as "tls://[::1]:7117"."""
+    """Return the address to which clients connect, such as "tls://[::1]:7117"."""
     host, port = listening.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
@@ -63,10 +63,10 @@ async def each_unknown_peer(
     send_timeout: float,
     begin: Callable[[socket.socket, str, Callable[[], None]], None],
 ) -> None:
-    """Hand every connection that may stand at the door to `begin`, until cancelled; the others are closed.
+    """Pass accepted connections to `begin`, until cancelled; close those that exceed a limit.
 
-    `begin` gets the socket, which is its to close, the peer's address, and what is to be called when it is known who
-    the peer is, or it has gone.
+    `begin` gets the socket, which it must close, the peer's address, and a function that it must call when the peer has
+    authenticated or gone.
     """
 
     def arrived(connected: socket.socket) -> None:
@@ -74,17 +74,17 @@ async def each_unknown_peer(
         if peer is None or limiter.scarce(connected):
             connected.close()
             return
-        place = _place(peer, connected)
-        if limiter.crowded(place):
+        origin = _origin(peer, connected)
+        if limiter.crowded(origin):
             connected.close()
             return
-        begin(connected, peer, limiter.arrived(place))
+        begin(connected, peer, limiter.arrived(origin))
 
     await each_accepted(listening, arrived)
 
 
 class Listening:
-    """One TCP address that is bound, and the certificates it shows, if any: what all who listen on TCP have."""
+    """The base of listeners on TCP: one bound address, and its certificates, if any."""
 
     def __init__(self, scheme: str, listening: socket.socket, certificates: Certificates | None) -> None:
         self._listening = listening
@@ -106,7 +106,7 @@ class Listening:
 
 
 class TcpListener(Listening):
-    """One TCP address, with the greeter for who connects to it."""
+    """One TCP address, and the handshake that authenticates its peers."""
 
     def __init__(
         self,
@@ -159,17 +159,17 @@ class TcpListener(Listening):
             settled()
 
     def finish(self) -> None:
-        """See Listener: its connections are the daemon's."""
+        """Do nothing: the daemon ends these connections. See Listener."""
 
 
 def _prepared(connected: socket.socket, send_timeout: float) -> str | None:
-    """Set a connection's options; returns the peer's address, or None if it has gone."""
+    """Set a connection's options; return the peer's address, or None if it has gone."""
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in KEEPALIVE.items():
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
-        # What nobody acknowledges for as long as we would wait for a reader will never arrive.
+        # Data that is not acknowledged within the time in which a peer must read is lost.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(send_timeout * 1000))
         host: str = connected.getpeername()[0]
     except OSError:
@@ -177,11 +177,11 @@ def _prepared(connected: socket.socket, send_timeout: float) -> str | None:
     return host.removeprefix("::ffff:") if "." in host else host
 
 
-def _place(peer: str, connected: socket.socket) -> str:
-    """What counts as one place to come from.
+def _origin(peer: str, connected: socket.socket) -> str:
+    """Return the origin of a peer, for the limit of unauthenticated connections.
 
-    Of IPv6 that is a whole /64, since whoever has one has all of it; on this machine it is a user, or one of them could
-    keep the others out.
+    Of IPv6 it is the whole /64, which one peer may have to itself; on this machine it is the user, so that one user
+    cannot keep the others out.
     """
     address = ipaddress.ip_address(peer.partition("%")[0])
     if address.is_loopback:

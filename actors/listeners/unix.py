@@ -1,7 +1,8 @@
-"""The Unix domain socket (draft §10.1): the file system says who may connect, the kernel says who connected.
+"""The Unix domain socket (draft §10.1): file permissions decide who may connect, peer credentials who has connected.
 
-The socket is bound with no wider moment than its final mode, in a directory nobody else can write to. A stale socket is
-replaced, a live one never. Who connects is known at once, so a connection past the limits is told so and closed.
+The socket never has a wider mode than its final one, and lies in a directory to which no other user can write. A stale
+socket is replaced; a live one never. The peer is known at once, so a connection that exceeds a limit gets an error
+before it is closed.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
 
 
 def bind(path: Path, mode: int = 0o660, group: str | None = None, user: int | None = None) -> socket.socket:
-    """A listening socket at `path` with exactly this mode and group. Raises ConfigError: what is in the way.
+    """Return a listening socket at `path` with exactly this mode and group. Raises ConfigError with the cause.
 
-    `user` is a uid that this process is about to become: what belongs to that user is ours, too.
+    `user` is the uid that this process is about to take: its files count as the daemon's own.
     """
     _prepare_directory(path.parent, user)
     _remove_stale(path)
     gid = group_id(group)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The umask is the process's, so this belongs to the start, before there are threads. Narrower first, then as
-        # asked.
+        # The umask is the process's, so this must run before there are threads. Bind with a narrow mode first; chmod
+        # to the requested mode follows.
         before = os.umask(0o177)
         try:
             listening.bind(str(path))
@@ -61,24 +62,25 @@ def bind(path: Path, mode: int = 0o660, group: str | None = None, user: int | No
 
 
 def remove(path: Path, bound: os.stat_result) -> None:
-    """Take the socket out of the file system, if it is still the one that was `bound` and not a successor's.
+    """Remove the socket from the file system, if it is still the one that was `bound`, and not a successor's.
 
-    In a directory that is not ours, since we are somebody else by now, it stays: the next start replaces it.
+    It stays if this process, perhaps under another user by now, cannot write to the directory: the next start replaces
+    it.
     """
     with contextlib.suppress(FileNotFoundError, PermissionError):
         now = path.lstat()
-        # A file system may give the successor the number that ours had.
+        # A file system may give the successor's socket the same inode number.
         if os.path.samestat(now, bound) and now.st_mtime_ns == bound.st_mtime_ns:
             path.unlink()
 
 
 def socket_gid(path: Path) -> int:
-    """The group whose members may connect."""
+    """Return the gid of the group whose members may connect."""
     return path.stat().st_gid
 
 
 def group_id(group: str | None) -> int | None:
-    """The number of [server] socket_group. Raises ConfigError where there is no such group."""
+    """Return the gid of [server] socket_group. Raises ConfigError if there is no such group."""
     if group is None:
         return None
     try:
@@ -90,9 +92,10 @@ def group_id(group: str | None) -> int | None:
 
 
 def check_directory(directory: Path, user: int | None = None) -> None:
-    """Whoever can write where a socket lies can put another in its place, and be taken for the daemon.
+    """Raise ConfigError if another user can write to the socket's directory, or replace a directory above it.
 
-    Raises ConfigError, also for what others can exchange on the way there; see `hearth._util.files`.
+    Such a user could put another socket in its place, and clients would take that for the daemon. See
+    `hearth._util.files`.
     """
     ours = {os.geteuid()} if user is None else {os.geteuid(), user}
     try:
@@ -111,7 +114,7 @@ def check_directory(directory: Path, user: int | None = None) -> None:
 def _prepare_directory(directory: Path, user: int | None) -> None:
     try:
         for missing in reversed([place for place in (directory, *directory.parents) if not place.exists()]):
-            # One by one: what is made on the way must not be open to everybody either, whatever the umask.
+            # One by one: the directories above must not be writable by all users either, with any umask.
             missing.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"[server] socket: cannot use the directory {directory}: {error.strerror}") from None
@@ -177,10 +180,10 @@ class UnixListener:
         await each_accepted(self._listening, arrived)
 
     def reload(self) -> None:
-        """See Listener. There is nothing to read."""
+        """Do nothing: there are no certificates. See Listener."""
 
     def warnings(self) -> list[str]:
-        """See Listener. There is nothing that expires."""
+        """Return no warnings: nothing expires. See Listener."""
         return []
 
     def close(self) -> None:
@@ -188,7 +191,7 @@ class UnixListener:
         self._listening.close()
 
     def finish(self) -> None:
-        """See Listener: its connections are the daemon's."""
+        """Do nothing: the daemon ends these connections. See Listener."""
 
 
 def _turn_away(connected: socket.socket, refusal: QueueFull) -> None:
@@ -196,5 +199,5 @@ def _turn_away(connected: socket.socket, refusal: QueueFull) -> None:
         try:
             connected.send(dump_error(None, refusal))
         except OSError:
-            # It has gone already, which is what we want of it.
+            # The peer has gone already.
             return

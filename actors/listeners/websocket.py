@@ -17,7 +17,7 @@ import wsproto.utilities
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
 from hearth.actors.listeners import accept
-from hearth.actors.listeners.accept import AuthenticationFailed, Refused, nobody, values
+from hearth.actors.listeners.accept import AuthenticationFailed, Refused, no_certificate, values
 from hearth.actors.listeners.tls import certificate_of, handshake
 from hearth.actors.listeners.websocket_stream import SLACK, TOO_BIG, KeepAliveTimer, RateMeter, Wire
 from hearth.actors.transport import PeerGone, SocketTransport, Unreadable
@@ -143,7 +143,7 @@ class WebSocketHandshake:
         with connected:
             if self._certificates is None:
                 transport = SocketTransport(connected, send_timeout=self._send_timeout)
-                await self._serve(self._wire(transport, transport), connected, nobody, deadline, peer, welcome)
+                await self._serve(self._wire(transport, transport), connected, no_certificate, deadline, peer, welcome)
             else:
                 timeouts = self._handshake_timeout, self._send_timeout
                 stream = await handshake(connected, self._certificates, *timeouts)

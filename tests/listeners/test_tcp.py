@@ -216,7 +216,7 @@ def test_an_address_that_is_taken_is_an_error_with_section_and_address() -> None
 
 def test_a_64_of_ipv6_counts_as_one_place_and_so_does_a_user_of_this_machine() -> None:
     def place(peer):
-        return tcp._place(peer, ours)
+        return tcp._origin(peer, ours)
 
     listening = tcp.bind("test", Endpoint("127.0.0.1", 0))
     with listening, socket.create_connection(listening.getsockname()) as theirs:

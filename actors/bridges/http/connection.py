@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hearth.actors.listeners.accept import nobody
+from hearth.actors.listeners.accept import no_certificate
 from hearth.policy.principal import from_loopback
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PeerConnection:
     ) -> None:
         self.connected = connected
         self.peer = peer
-        self.certificate: Certificate = nobody
+        self.certificate: Certificate = no_certificate
         self.scope = trio.CancelScope(deadline=trio.current_time() + patience)
         self.idle = True
         """True while no request is under way."""
