@@ -1,7 +1,8 @@
-"""TCP with mutual TLS: the handshake within its deadline, and who the client's certificate makes it.
+"""TLS: a listener's certificates, the server's side of a handshake, and the principal of a client certificate.
 
-It owns what is said of a peer that failed; which TLS is spoken, and which CA is trusted, is decided by `Certificates`.
-A peer that is refused sees a TLS alert or a closed connection, and nothing of why beyond that.
+`Certificates` reads the files, requires that no other user can use the key, and builds the context of the handshakes:
+the TLS versions and the trusted CA. `TlsHandshake` authenticates a peer over TCP with mutual TLS. A peer that is
+refused sees a TLS alert or a closed connection, and learns no reason beyond that; the reason is for the log.
 """
 
 from __future__ import annotations
@@ -34,16 +35,13 @@ if TYPE_CHECKING:
     from hearth.policy.principal import Principal
 
 # --- certificates -----------------------------------------------------------------------------------------------------
-# A listener's certificates: read from files that nobody else can use, and made into the context of a handshake.
-#
-# It owns which TLS is spoken and what a key file must be like. Who a peer's certificate makes it is not known here.
 
 SOON = dt.timedelta(days=30)
-"""How long before a certificate expires the operator is told."""
+"""The time before a certificate expires from which on the operator is warned."""
 LARGEST = 4 << 20
-"""Bytes; the CAs of all the world take a quarter of a megabyte."""
+"""Bytes of a PEM file at most; all public CAs together take a quarter of a megabyte."""
 SESSIONS = 256
-"""TLS 1.2 sessions that a context remembers before another takes its place."""
+"""TLS 1.2 sessions that a context caches before it is replaced."""
 
 Client = Literal["required", "optional", "none"]
 
@@ -56,7 +54,7 @@ _CRL = b"-----BEGIN X509 CRL-----"
 
 
 class _Files(NamedTuple):
-    """What the files held when they were read."""
+    """The content of the files when they were read."""
 
     cert: bytes
     key: bytes
@@ -67,12 +65,12 @@ class Certificates:
     """A listener's certificates: the SSLContext for the next handshake, replaced whole by `reload`.
 
     `section` is the configuration's ("tls", "websocket"): errors and warnings name `[section] key`, the file and the
-    cure. `client` says whether a client's certificate is asked for; with "none", `client_ca` is not read. Where
-    `client_ca` contains certificate revocation lists, they are heeded.
+    cure. `client` decides if a client's certificate is requested; with "none", `client_ca` is not read. Certificate
+    revocation lists in `client_ca` are applied.
 
-    The key must be ours and for nobody else (0600 or less), or root's and at most readable by its group (0640), which
-    is how distributions give a key to services that do not run as root. Raises ConfigError for anything unusable.
-    Blocking, but for small local files only.
+    The key must belong to the daemon's user, without access for others (0600 or less); or to root, and at most readable
+    by its group (0640), as distributions give a key to services that do not run as root. Raises ConfigError for files
+    that cannot be used. Blocking, for small local files.
     """
 
     def __init__(self, section: str, cert: Path, key: Path, client_ca: Path | None, *, client: Client) -> None:
@@ -84,32 +82,32 @@ class Certificates:
         if client != "none" and client_ca is None:
             raise ConfigError(f"[{section}] client_ca: not set; name the PEM file of the CA that certified the clients")
         if client != "none":
-            # Each client's certificate is looked at with it: 70 ms that the first handshake would stand still.
+            # It parses each client's certificate. Its import takes 70 ms, which the first handshake would wait for.
             import_module("cryptography.x509")
         self._files = self._read()
         self._context = self._build(self._files)
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What the next handshake is made with."""
-        # The cache of TLS 1.2 sessions cannot be turned off from Python and holds 20,480 with their certificates.
+        """The context of the next handshake."""
+        # The cache of TLS 1.2 sessions cannot be turned off from Python, and holds 20,480 with their certificates.
         if self._context.session_stats()["number"] >= SESSIONS:
-            # Without a free descriptor the former does for a while longer.
+            # Without a free descriptor, keep the old context for now.
             with contextlib.suppress(ConfigError):
                 self._context = self._build(self._files)
         return self._context
 
     def reload(self) -> None:
-        """Read the files again. Raises ConfigError, and goes on with what there was.
+        """Read the files again. Raises ConfigError, and keeps the old context.
 
-        Handshakes that are under way, and connections, are not touched.
+        Handshakes in progress and connections are not affected.
         """
         files = self._read()
         self._context = self._build(files)
         self._files = files
 
     def warnings(self) -> list[str]:
-        """What is wrong, or soon will be, with the certificates in use; each names key, file and cure.
+        """Return the faults, present or soon, of the certificates in use; each names key, file and cure.
 
         Imports `cryptography` (70 ms).
         """
@@ -129,7 +127,7 @@ class Certificates:
             )  # fmt: skip
         key = self._slurp("key", self._key, private=True)
         if _ENCRYPTED.search(key):
-            # Asking would hang a daemon that has no terminal, and surprise one that has.
+            # OpenSSL would ask for the password on a terminal, which a daemon does not have.
             raise self._error(
                 "key", f"{self._key} is encrypted, and there is nobody to ask for its password; `umask 077; openssl "
                 f"pkey -in {self._key} -out NEW` writes it without one"
@@ -145,7 +143,7 @@ class Certificates:
 
     def _slurp(self, key: str, path: Path, *, private: bool = False) -> bytes:
         try:
-            # A FIFO in its place must not hold up the daemon.
+            # O_NONBLOCK: a FIFO in place of the file must not block the daemon.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             cure = "create it (`hearth tls init` makes a set for a test bench)"
@@ -161,7 +159,7 @@ class Certificates:
             if private:
                 self._check_private(key, path, status)
             elif status.st_mode & stat.S_IWOTH:
-                # Who can write into client_ca can make themselves anybody.
+                # A user who can write into client_ca can become any principal.
                 raise self._error(key, f"{path} is writable by everybody; chmod o-w {path}")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 return file.read(LARGEST)
@@ -193,16 +191,16 @@ class Certificates:
     def _filled(self, files: _Files) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Renegotiation lets a peer make us compute for ever at no cost of its own; compression leaks what is encrypted.
+        # With renegotiation a peer can make the server compute without end at little cost; compression leaks plaintext.
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-        # A ticket would let a client come back for hours without showing its certificate, after a reload that no
-        # longer trusts it too. Connections are long here: there is nothing to win by it.
+        # With a ticket a client could resume for hours without its certificate, also after a reload that no longer
+        # trusts it. Connections are long here, so tickets would save nothing.
         context.options |= ssl.OP_NO_TICKET
-        # Pythons up to 3.11.3 set it, and would take a connection that was cut for one that was closed.
+        # Python up to 3.11.3 sets it, and would take a connection that was cut off for one that was closed.
         context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
         context.num_tickets = 0
         try:
-            # From memory, so that what is used is what was checked, and stays the same until the next reload.
+            # From memory: the content that was checked is used, and stays the same until the next reload.
             with _as_file(files.cert) as cert, _as_file(files.key) as key:
                 context.load_cert_chain(cert, key, password=_no_password)
         except ssl.SSLError as error:
@@ -214,7 +212,7 @@ class Certificates:
             except ssl.SSLError as error:
                 text = f"{self._client_ca} cannot be used: {_words(error)}; get it anew"
                 raise self._error("client_ca", text) from None
-            # Whoever is named in client_ca is trusted, also where the root above it is not there.
+            # Every CA in client_ca is trusted, also an intermediate one whose root is missing.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             if _CRL in files.client_ca:
                 context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
@@ -224,12 +222,12 @@ class Certificates:
     def _unusable(self, files: _Files, error: ssl.SSLError) -> ConfigError:
         if error.reason in _MISMATCH:
             return self._error("key", f"{self._key} is not the key of {self._cert}; give two that were made together")
-        # Where OpenSSL gives no reason, it is a damaged file, and it does not say which.
+        # Without a reason from OpenSSL one of the files is damaged; find out which one.
         if not error.reason and _is_whole(files.cert):
             return self._error("key", f"{self._key} is damaged: {_words(error)}; give the key made with the cert")
         return self._error("cert", f"{self._cert} cannot be used: {_words(error)}; have a new one made")
 
-    # --- what the operator should know --------------------------------------------------------------------------
+    # --- warnings -----------------------------------------------------------------------------------------------
 
     def _about(
         self, key: str, path: Path, pem: bytes, complaints: Callable[[Sequence[Certificate]], Iterator[str]]
@@ -238,7 +236,7 @@ class Certificates:
         try:
             return [f"{place}: {text}" for text in complaints(_parsed(pem))]
         except ValueError as error:
-            # OpenSSL takes it, so it is in use; it is only that we cannot tell when it expires.
+            # OpenSSL accepts it, so it is in use; only its expiry is unknown.
             return [f"{place}: cannot tell how long it is valid: {error}"]
 
 
@@ -290,7 +288,7 @@ def _is_whole(pem: bytes) -> bool:
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """A path under which this process, and no other, finds `content`: OpenSSL takes a key from a path only."""
+    """Yield a path under which only this process finds `content`: OpenSSL loads a key from a path only."""
     descriptor = os.memfd_create("hearth-tls", os.MFD_CLOEXEC)
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
@@ -301,12 +299,12 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 
 def _no_password() -> bytes:
-    """Without this OpenSSL would ask on the terminal for a password that the check before did not notice."""
+    """Return an empty password: otherwise OpenSSL would ask on the terminal, should an encrypted key go unnoticed."""
     return b""
 
 
 def _words(error: ssl.SSLError) -> str:
-    """OpenSSL's reason, for people; it has none for what it cannot decode."""
+    """Return OpenSSL's reason as text; it gives none for data that it cannot decode."""
     return error.reason.replace("_", " ").lower() if error.reason else "not a whole PEM block"
 
 
@@ -326,7 +324,7 @@ _VERIFICATION = {
     23: "its certificate has been revoked",
     26: "its certificate is of the wrong purpose: not for TLS clients",
 }
-"""By X509_V_ERR_* (openssl-verify(1))."""
+"""Reasons by X509_V_ERR_* (openssl-verify(1))."""
 _REASONS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
     "HTTP_REQUEST": "not TLS, but plain HTTP",
@@ -339,14 +337,14 @@ _REASONS = {
     "UNSUPPORTED_PROTOCOL": "it speaks no TLS as new as 1.2",
     "VERSION_TOO_LOW": "it speaks no TLS as new as 1.2",
     "NO_SHARED_CIPHER": "it has no cipher in common with us",
-    # Pythons from 3.11.4 on raise SSLEOFError for it.
+    # Python from 3.11.4 on raises SSLEOFError for it.
     "UNEXPECTED_EOF_WHILE_READING": _CUT,
 }
-"""By OpenSSL's name of the reason."""
+"""Reasons by OpenSSL's name."""
 
 
 class TlsHandshake:
-    """Lets in who has a certificate of the CA. See Handshake; times in seconds."""
+    """Authenticates peers by a client certificate of the CA. Implements `accept.Handshake`; times in seconds."""
 
     scheme = "tls"
 
@@ -371,7 +369,7 @@ class TlsHandshake:
 
 
 class TlsCarrier(StreamCarrier):
-    """A carrier over TLS, which tells its peer of the end also where not all was read that the peer has sent."""
+    """A carrier over TLS, which sends close_notify even if data of the peer is unread."""
 
     __slots__ = ("_secure",)
 
@@ -381,8 +379,8 @@ class TlsCarrier(StreamCarrier):
 
     async def aclose(self) -> None:
         """See Carrier."""
-        # What came and was not read is forgotten: OpenSSL would object to it after it has written its close_notify, and
-        # Trio's stream would take that for a broken connection and drop the close_notify.
+        # Drop the data that was not read: OpenSSL would reject it after it has written its close_notify, and Trio's
+        # stream would take that for a broken connection and drop the close_notify.
         self._secure._incoming.read()
         await super().aclose()
 
@@ -395,7 +393,7 @@ async def handshake(
 ) -> trio.SSLStream[SocketTransport]:
     """Do the server's side of a TLS handshake within `timeout` seconds; `send_timeout` bounds the stream's sends.
 
-    Raises Stranger, with `connected` closed and an alert sent where TLS has one.
+    Raises AuthenticationFailed, after closing `connected` and sending the alert that TLS has for the cause, if any.
     """
     transport = SocketTransport(connected, send_timeout=send_timeout)
     stream = trio.SSLStream(transport, certificates.context, server_side=True)
@@ -412,27 +410,29 @@ async def handshake(
     finally:
         if not done:
             transport.close()
-        _let_go(stream)
+        _break_cycle(stream)
     return stream
 
 
-def _let_go(stream: trio.SSLStream[SocketTransport]) -> None:
-    """Make the stream free to go when its connection does.
+def _break_cycle(stream: trio.SSLStream[SocketTransport]) -> None:
+    """Break the stream's reference cycle, so that its memory is freed with the connection.
 
-    Trio's stream holds a method of its own, for the handshake, which is over now. Unless it lets go of that, what
-    OpenSSL has for a connection (some 30 KiB) stays until the collector comes by: tens of megabytes, where many come
-    and go.
+    Trio's stream holds a bound method of itself for the handshake, which is over. As long as it does, OpenSSL's state
+    of a connection (some 30 KiB) stays until a garbage collection: tens of megabytes, if many connections come and go.
     """
 
     async def done(*_: object) -> None:
         await trio.lowlevel.checkpoint()
 
-    with contextlib.suppress(AttributeError):  # Trio's own affair, which it may arrange otherwise
+    with contextlib.suppress(AttributeError):  # a private attribute of Trio, which another release may not have
         stream._handshook._afn = done
 
 
 def certificate_of(stream: trio.SSLStream[SocketTransport]) -> Principal | None:
-    """Who the client's verified certificate makes it, or None where it showed none. Raises Stranger."""
+    """Return the principal of the client's verified certificate, or None if there is none.
+
+    Raises AuthenticationFailed.
+    """
     try:
         certificate = stream.getpeercert()
         if not certificate:
@@ -446,7 +446,7 @@ def certificate_of(stream: trio.SSLStream[SocketTransport]) -> Principal | None:
     except PermissionDenied as error:
         raise AuthenticationFailed(str((error.data or {}).get("reason", error))) from None
     except ValueError as error:
-        # Both ssl and cryptography: an oddity in what the CA has signed.
+        # From ssl or from cryptography: the CA has signed a certificate that they cannot read.
         raise AuthenticationFailed(f"its certificate cannot be read: {error}") from None
 
 
@@ -459,7 +459,7 @@ def _is_authority(der: bytes) -> bool:
 
 
 def _send_alert(connected: socket.socket, stream: trio.SSLStream[SocketTransport]) -> None:
-    """Trio leaves the alert that says why where OpenSSL wrote it: a client would see a closed connection only."""
+    """Send the TLS alert that names the cause: Trio leaves it in OpenSSL's buffer, and would only close."""
     alert = stream._outgoing.read()
     if alert:
         with contextlib.suppress(OSError):
@@ -467,7 +467,7 @@ def _send_alert(connected: socket.socket, stream: trio.SSLStream[SocketTransport
 
 
 def _why(error: trio.BrokenResourceError) -> str:
-    """What a failed handshake says of the peer, for the log."""
+    """Return the reason of a failed handshake, for the log."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _VERIFICATION.get(cause.verify_code, f"its certificate is refused: {cause.verify_message}")
@@ -479,5 +479,5 @@ def _why(error: trio.BrokenResourceError) -> str:
     _, alert, about = reason.partition("_ALERT_")
     if alert:
         return f"it refuses us, with the TLS alert {about.replace('_', ' ').lower()!r}"
-    # Where OpenSSL names none, it could not decode what came.
+    # Without a reason OpenSSL could not decode the data.
     return _REASONS.get(reason, f"the TLS handshake failed: {reason.replace('_', ' ').lower() or 'unreadable'}")

@@ -1,8 +1,9 @@
 """WebSocket (draft §2.2): one JSON document per text message, over trio-websocket.
 
-Each connection has a nursery of its own, and whatever the library raises ends there: it ends that connection and
-nothing else. Frames, fragments, pings of the peer and their UTF-8 are the library's to read; the stream that it stands
-on (`websocket_wire`) bounds them, and `examine` and `caller` say who may come in.
+Each connection has a nursery of its own. It contains every exception that the library raises for a peer, which ends
+only that connection. The library reads frames, fragments, the peer's pings and their UTF-8. The stream below it
+(`websocket_stream`) bounds them. `examine` and `caller` check the request, and refuse it with one HTTP status that
+discloses nothing else. An offered token appears in no exception, log or record.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("hearth.websocket")
 
 RECEIVE_BYTES = 4 << 10
-"""What is read at once. The library walks through it frame by frame without letting others run: some ten milliseconds
-where all are the smallest there are, and sixteen times as long with what a line carrier reads."""
+"""Bytes of one read. The library handles all their frames without a checkpoint: some ten milliseconds for the smallest
+frames. With the read size of a line carrier it would take sixteen times as long."""
 UNREAD_MESSAGES = 1
-"""Messages that wait for the connection to take them. While they do, a peer's ping or close behind them waits too; but
-they only do when the client has as much under way as it may have, or does not read its answers, and more of them would
-let it hold that many megabytes."""
+"""Messages that may wait for the connection. While one does, a later ping or close of the peer waits too. It waits only
+if the client has the maximum of requests in flight, or does not read its answers; each further one could cost a
+megabyte of memory."""
 LOOKS = 8
-"""How often one of the two times of a ping is divided: so much later than configured a silence may be noticed."""
+"""Checks within the shorter of the two ping times: silence may be noticed later than configured by one such part."""
 NO_REQUEST = "what it sent is no WebSocket request"
 _LOST = 1006
 """The close code of a connection that was not closed but lost (RFC 6455 §7.4.1)."""
 
 MALFORMED: tuple[type[Exception], ...] = (wsproto.utilities.ProtocolError, h11.ProtocolError, UnicodeError)
-"""What a request can make the library raise that is no HTTP, or holds what is no ASCII."""
+"""Exceptions of the library for a request that is not HTTP, or not ASCII."""
 IN_SESSION: tuple[type[Exception], ...] = (
     ConnectionClosed,
     trio.BrokenResourceError,
@@ -57,7 +58,7 @@ IN_SESSION: tuple[type[Exception], ...] = (
     PeerGone,
     wsproto.utilities.ProtocolError,
 )
-"""What a peer can make the library raise where nobody waits for it: a ping after the close has begun, a lost stream."""
+"""Exceptions that a peer can cause in the library's tasks: a ping after the close has begun, a lost stream."""
 IN_HANDSHAKE: tuple[type[Exception], ...] = (*IN_SESSION, *MALFORMED)
 
 
@@ -74,7 +75,7 @@ class WebSocketCarrier:
         self._max_document_bytes = max_document_bytes
 
     async def receive(self) -> bytes | None:
-        """See Carrier. A message in which nothing is but white space is a document, too, and a wrong one."""
+        """See Carrier. A message that has only white space is a document too, and an invalid one."""
         try:
             message = await self._connection.get_message()
         except ConnectionClosed as closed:
@@ -86,7 +87,7 @@ class WebSocketCarrier:
             raise Unreadable("a binary message; send text")
         document = message.encode()
         if len(document) > self._max_document_bytes:
-            # The library counts characters. The protocol refuses this one and ends the connection.
+            # The library counts characters, not bytes. The protocol refuses this document and ends the connection.
             self._wire.closing_code = TOO_BIG
         return document
 
@@ -101,7 +102,7 @@ class WebSocketCarrier:
             raise PeerGone(str(error) or "connection lost while sending") from None
 
     async def aclose(self) -> None:
-        """See Carrier. The peer is told (1001 unless there is a reason to say otherwise) and given about a second."""
+        """Send a close frame (code 1001 unless another one applies), and wait for the peer for about a second."""
         await self._wire.aclose()
 
 
@@ -109,7 +110,7 @@ class WebSocketHandshake:
     """Answers WebSocket handshakes, over TLS where there are certificates. Implements `accept.Handshake`.
 
     `origins` are the pages that may connect, as a browser writes them ("http://127.0.0.1:8000"). Times are seconds;
-    `handshake_timeout` is for TLS and HTTP together. `behind_proxy` says that who connects speaks for others.
+    `handshake_timeout` is for TLS and HTTP together. `behind_proxy`: the peers are proxies that act for other users.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class WebSocketHandshake:
         self._send_timeout = send_timeout
         self._ping_interval = ping_interval
         self._ping_timeout = ping_timeout
-        self._pulse = KeepAliveTimer(min(ping_interval, ping_timeout) / LOOKS)
+        self._keep_alive = KeepAliveTimer(min(ping_interval, ping_timeout) / LOOKS)
         self.scheme = "ws" if certificates is None else "wss"
 
     async def greet(self, connected: socket.socket, peer: str, welcome: ConnectionHandler) -> None:
@@ -151,7 +152,7 @@ class WebSocketHandshake:
                 await self._serve(wire, connected, partial(certificate_of, stream), deadline, peer, welcome)
 
     def _wire(self, stream: trio.abc.Stream, transport: SocketTransport) -> Wire:
-        # One message may wait while another is on its way.
+        # One message may wait while another is being received.
         allowance = (UNREAD_MESSAGES + 1) * self._max_document_bytes + SLACK
         return Wire(
             stream,
@@ -170,7 +171,7 @@ class WebSocketHandshake:
         peer: str,
         welcome: ConnectionHandler,
     ) -> None:
-        """Greet, and serve whoever may come in, until the connection is closed. Raises Stranger."""
+        """Authenticate the peer, and serve the connection until it is closed. Raises AuthenticationFailed."""
         failure: AuthenticationFailed | None = None
         contained = IN_HANDSHAKE
         try:
@@ -179,7 +180,7 @@ class WebSocketHandshake:
                     connection, principal = await self._admit(nursery, wire, connected, certificate, deadline)
                     contained = IN_SESSION
                     log.debug("%s: %s", peer, principal.key)
-                    with self._pulse.watching(wire):
+                    with self._keep_alive.watching(wire):
                         await welcome(WebSocketCarrier(connection, wire, self._max_document_bytes), principal)
                 except AuthenticationFailed as refused:
                     failure = refused
@@ -205,7 +206,7 @@ class WebSocketHandshake:
         certificate: Certificate,
         deadline: float,
     ) -> tuple[WebSocketConnection, Principal]:
-        """The handshake. Raises Stranger, or PeerGone or ConnectionClosed when the peer has gone."""
+        """Do the WebSocket handshake. Raises AuthenticationFailed; PeerGone or ConnectionClosed if the peer left."""
         with trio.CancelScope(deadline=deadline):
             request = await self._request(nursery, wire)
             try:
@@ -220,7 +221,7 @@ class WebSocketHandshake:
         raise AuthenticationFailed(f"timed out: no WebSocket handshake within {self._handshake_timeout:g} s")
 
     async def _request(self, nursery: trio.Nursery, wire: Wire) -> WebSocketRequest:
-        # The library waits for a request for ever, also on a stream that has ended.
+        # The library would wait for a request for ever, also on a stream that has ended.
         with trio.CancelScope() as asking:
             wire.on_end = asking.cancel
             try:
@@ -239,27 +240,24 @@ def _names(errors: BaseExceptionGroup[BaseException]) -> set[str]:
     return names
 
 
-# --- Who asks for a WebSocket, from what its request says and what the carrier below knows (RFC 6455 §4.2.2)
-#
-# It judges one request and refuses with one HTTP status, from which a stranger learns nothing else. It sends nothing;
-# and a token that was offered appears in no exception, log or record.
+# --- checks of the request (RFC 6455 §4.2.2); they send nothing
 
 SUBPROTOCOL = "hacp.v0"
 BEARER = "bearer."
-"""What a subprotocol entry begins with that is a token: a page's script can set no header."""
+"""The prefix of a subprotocol entry that carries a bearer token: a script in a page can set no header."""
 PATH = "/"
 _SHOWN = 100
-"""Characters of what a peer sent that a reason repeats."""
+"""Characters of the peer's text that a reason repeats at most."""
 
 
 def examine(request: WebSocketRequest, origins: AbstractSet[str]) -> str | None:
-    """The subprotocol to answer with, if any was offered. Raises Refused: path, Origin and subprotocol, in this order.
+    """Return the subprotocol to answer with, or None. Raises Refused; checks path, Origin, subprotocol, in this order.
 
-    The Host header is not looked at. What it could tell is a page of another site whose name was made to point at this
-    machine (DNS rebinding); but a browser sends the Origin of that page with every WebSocket, which a script cannot
-    change, and which is not among those that are allowed. Whoever is no browser can send any Host there is.
+    The Host header is not checked. It could reveal a page of another site whose name points at this machine (DNS
+    rebinding). But a browser sends the Origin of that page with every WebSocket; a script cannot change it, and it is
+    not among the allowed ones. A client that is no browser can send any Host.
     """
-    # The path may hold somebody's secret (a token in a query), so it is not repeated.
+    # The path may contain a secret (a token in a query), so the reason does not repeat it.
     if request.path != PATH:
         raise Refused(404, f"it asked for a path other than {PATH}")
     given = values(request.headers, b"origin")
@@ -280,7 +278,7 @@ def caller(
     *,
     behind_proxy: bool = False,
 ) -> Principal:
-    """Who is calling: see `callers.caller`. A token may come as a subprotocol, too. Raises Refused."""
+    """Return the caller's principal; see `accept.caller`. A token may also come as a subprotocol. Raises Refused."""
     return accept.caller(
         request.headers,
         tokens,

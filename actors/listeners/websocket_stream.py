@@ -1,7 +1,7 @@
-"""What trio-websocket stands on: a stream that bounds what a peer may cost, notes its silence, and parts in order.
+"""The stream below trio-websocket: bounds the cost of a peer, detects its silence, and closes in order.
 
-It knows frames only as far as a server must make them: a text message, a ping, a close. Reading frames is the
-library's, and so is all it answers by itself; who is at the other end and what the messages say is not known here.
+It makes only the frames that a server sends: a text message, a ping, a close. The library reads frames, and answers
+pings and closes itself. This module does not know the principal or the content of messages.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from hearth.actors.transport import SocketTransport
 
 HANDSHAKE_BYTES = 16 << 10
-"""A handshake's request line and headers at most."""
-PARTING = 1.0
-"""Seconds for the last words: a close frame sent, and the peer's end of the stream heard."""
+"""Bytes of a handshake's request line and headers at most."""
+CLOSING_LIMIT = 1.0
+"""Seconds for closing in order: to send a close frame, and to read the peer's stream to its end."""
 GOING_AWAY, PROTOCOL_ERROR, INVALID_PAYLOAD, TOO_BIG = 1001, 1002, 1007, 1009
 """Close codes (RFC 6455 §7.4.1)."""
 _TEXT, _CLOSE, _PING = 0x81, 0x88, 0x89
@@ -36,18 +36,17 @@ _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length
 class Wire(trio.abc.Stream):
     """The stream under one WebSocket: plain (`stream` is `transport`), or TLS on it.
 
-    It cuts off a peer that sends too much for its `meter`. Once `frames` are spoken, `tick` is to be called now and
-    then: it pings a peer of whom nothing was heard for `ping_interval` seconds, and cuts it off when nothing is heard
-    for `ping_timeout` more.
+    It cuts off a peer that sends too much for its `meter`. After `frames`, call `tick` regularly: it pings a peer that
+    has sent nothing for `ping_interval` seconds, and cuts it off when it sends nothing for `ping_timeout` more.
     """
 
     __slots__ = (
         "_close_sent",
         "_closed",
+        "_closing",
         "_head",
         "_heard",
         "_nursery",
-        "_parting",
         "_ping_interval",
         "_ping_timeout",
         "_pinged",
@@ -85,25 +84,28 @@ class Wire(trio.abc.Stream):
         self._quiet: trio.Event | None = None
         self._heard = self._seen = 0
         self._head: bytearray | None = bytearray()
-        """What came of the request until its head is whole."""
+        """The part of the request that has been received, until its head is complete; then None."""
         self._silent_since = trio.current_time()
         self._pinged = False
         self._close_sent = False
-        self._parting = False
+        self._closing = False
         self._closed = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._why_closed: Callable[[], CloseReason | None] | None = None
         self.on_end: Callable[[], object] | None = None
         """Called when the peer has ended the stream, or it is closed."""
         self.answered = False
-        """Whether anything was sent."""
+        """True once anything was sent."""
         self.cut: str | None = None
-        """Why the peer was cut off, if it was."""
+        """The reason why the peer was cut off, or None."""
         self.closing_code = GOING_AWAY
-        """The code of the close frame with which we part."""
+        """The code of the close frame that `aclose` sends."""
 
     def frames(self, nursery: trio.Nursery, why_closed: Callable[[], CloseReason | None]) -> None:
-        """From now on frames are spoken. Pings are sent in `nursery`; `why_closed` says why the WebSocket is, if so."""
+        """Note that the handshake is over and frames follow.
+
+        Pings are sent in `nursery`; `why_closed` returns the reason if the WebSocket is closed.
+        """
         self._nursery = nursery
         self._why_closed = why_closed
         self.meter.frames = True
@@ -115,10 +117,10 @@ class Wire(trio.abc.Stream):
 
         Raises h11.RemoteProtocolError for a request whose line and headers are too long.
         """
-        if self._parting:
+        if self._closing:
             raise trio.ClosedResourceError("this WebSocket is closed")
         if self._head is not None:
-            # Never more than the bound, so that a request which is whole only beyond it is not seen whole.
+            # Never read beyond the bound, so that the library does not see a complete request that is too long.
             room = HANDSHAKE_BYTES - len(self._head)
             if room == 0:
                 self._ended()
@@ -141,9 +143,9 @@ class Wire(trio.abc.Stream):
             return data
         self._heard += 1
         if self._head is not None:
-            looked = max(0, len(self._head) - 2)
+            searched = max(0, len(self._head) - 2)
             self._head += data
-            if any(self._head.find(end, looked) >= 0 for end in (b"\n\r\n", b"\n\n")):
+            if any(self._head.find(end, searched) >= 0 for end in (b"\n\r\n", b"\n\n")):
                 self._head = None
         if self.meter.count(data):
             self.cut = self.meter.too_much(trio.current_time())
@@ -159,10 +161,10 @@ class Wire(trio.abc.Stream):
     # --- silence ------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Look whether the peer was heard since the last look, and ping it or cut it off when its time has come.
+        """Ping the peer, or cut it off, if it has sent nothing since an earlier tick for too long.
 
-        Its time runs only while we listen, and while nothing of ours is on its way: a peer is not dead because it is us
-        who do not read, and how long it may take to read is bounded by the send itself.
+        The time runs only while the daemon reads, and while it sends nothing: a daemon that does not read cannot tell
+        that the peer is dead, and a send has its own bound.
         """
         if self._heard != self._seen or not self._waiting or self._turn.locked():
             self._seen = self._heard
@@ -183,7 +185,7 @@ class Wire(trio.abc.Stream):
             self._cut_off(f"it was silent, and a ping could not be sent: {error}")
 
     def _cut_off(self, why: str) -> None:
-        if not self._parting:
+        if not self._closing:
             self.cut = why
             # Wakes the library, which waits for the peer: its wait ends with ClosedResourceError.
             trio.lowlevel.notify_closing(self._transport.socket)
@@ -193,8 +195,8 @@ class Wire(trio.abc.Stream):
     async def send_messages(self, documents: Sequence[bytes]) -> None:
         """Send documents, each without its LF as a text message of its own, all with one system call.
 
-        A server's frames are a header and the payload as it is. The library would make each of them in some twenty
-        steps of Python and a scheduling round, which is most of what telling an event to many costs.
+        A server's frame is a header and the plain payload. The library would make each one in some twenty calls and a
+        scheduling round, which would be most of the cost of an event with many subscribers.
         """
         parts: list[bytes] = []
         for document in documents:
@@ -214,13 +216,14 @@ class Wire(trio.abc.Stream):
         await self._send(data)
 
     async def _send(self, data: bytes | bytearray | memoryview) -> None:
-        # Nothing between two halves of a frame. What was cut short leaves a stream that refuses to go on, by itself.
+        # No other data may come between two halves of a frame. After a send that was cut short the stream itself
+        # refuses further sends.
         closes = data[0] == _CLOSE and self._nursery is not None
         if self._turn.locked():
             await self._turn.acquire()
         else:
             if self._stream is self._transport and not closes and not self._close_sent:
-                # No turn is taken for what is over at once: that is what telling an event to many consists of.
+                # Do not take the lock for a send that completes at once: events with many subscribers are such sends.
                 sent = self._transport.send_nowait(data)
                 if sent == len(data):
                     return
@@ -239,41 +242,41 @@ class Wire(trio.abc.Stream):
         """See trio.abc.SendStream."""
         await self._stream.wait_send_all_might_not_block()
 
-    # --- parting ------------------------------------------------------------------------------------------------
+    # --- closing ------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Say farewell and close, within PARTING seconds, also when the peer does not read or does not leave.
+        """Send the close frame and close, within CLOSING_LIMIT seconds, even if the peer neither reads nor closes.
 
-        Called by the library when the peer has closed or spoken nonsense, and by the carrier; who comes second waits
-        for the first. What the peer still sends is read and dropped: a socket that is closed with bytes unread resets
-        the connection, and the peer would lose the answer or the close frame that is on its way.
+        Called by the library when the peer has closed or broken the protocol, and by the carrier; the second call waits
+        for the first. Data that the peer still sends is read and dropped: closing a socket with unread data resets the
+        connection, and the peer would lose the answer or the close frame that is in flight.
         """
-        if self._parting:
+        if self._closing:
             await self._closed.wait()
             return
-        self._parting = True
+        self._closing = True
         self._ended()
         try:
             if self.cut is None:
                 gone = (trio.BrokenResourceError, trio.ClosedResourceError)
-                with trio.move_on_after(PARTING), contextlib.suppress(*gone):
-                    await self._part()
+                with trio.move_on_after(CLOSING_LIMIT), contextlib.suppress(*gone):
+                    await self._close_in_order()
         finally:
             self._closed.set()
             await trio.aclose_forcefully(self._transport)
 
-    async def _part(self) -> None:
+    async def _close_in_order(self) -> None:
         if self._waiting:
-            # One task at a time may wait for the peer. The library's stops here, before it can trip over a ping that
-            # comes after the close.
+            # Only one task may wait for the peer. Stop the library's task here, before it fails on a ping that comes
+            # after the close.
             self._quiet = trio.Event()
             trio.lowlevel.notify_closing(self._transport.socket)
             await self._quiet.wait()
-        words = self._last_words()
-        if words:
-            await self._send(words)
+        closing = self._closing_bytes()
+        if closing:
+            await self._send(closing)
         if isinstance(self._stream, trio.SSLStream):
-            # The peer's close frame may come after our close_notify, which OpenSSL takes amiss, but then ours is out.
+            # The peer's close frame may come after our close_notify. OpenSSL then fails, but ours has been sent.
             with contextlib.suppress(trio.BrokenResourceError):
                 await self._stream.unwrap()
         with contextlib.suppress(OSError):
@@ -281,22 +284,22 @@ class Wire(trio.abc.Stream):
         while await self._transport.receive_some():
             pass
 
-    def _last_words(self) -> bytes:
-        """What is owed to the peer before the end: a close frame, or an answer to a request that was none."""
+    def _closing_bytes(self) -> bytes:
+        """Return the last bytes for the peer: a close frame, or the answer to an invalid request."""
         if self._why_closed is None:
             return _BAD_REQUEST if self._heard and not self.answered else b""
         if self._close_sent:
             return b""
         closed = self._why_closed()
-        # The library closes upon a frame that breaks the rules without telling the peer; it has the code.
+        # The library closes after a frame that breaks the protocol without a close frame, but it has the code.
         broken = closed is not None and closed.code in (PROTOCOL_ERROR, INVALID_PAYLOAD)
         return struct.pack("!BBH", _CLOSE, 2, closed.code if broken and closed is not None else self.closing_code)
 
 
 class KeepAliveTimer:
-    """Ticks for all wires of a listener: one task while there are any, instead of a task or a timer for each.
+    """Ticks for all wires of a listener, in one task for all of them, while there are any.
 
-    A silence is noticed up to a `period` (seconds) late.
+    A silence is noticed up to `period` seconds late.
     """
 
     def __init__(self, period: float) -> None:
@@ -310,7 +313,7 @@ class KeepAliveTimer:
         self._wires.add(wire)
         if not self._beating:
             self._beating = True
-            # It belongs to no connection, and a greeter has no nursery but those.
+            # The task belongs to no connection, and a handshake has only the nurseries of connections.
             trio.lowlevel.spawn_system_task(self._beat, name="hearth.websocket.keepalive")
         try:
             yield
@@ -328,25 +331,24 @@ class KeepAliveTimer:
             self._beating = False
 
 
-# --- What a WebSocket's peer has sent since it last completed a message, and when that is too much. No I/O, no clock
-#
-# A library that puts messages together bounds their size; it does not bound how many frames of nothing come in between,
-# each of which makes work, and may be kept. So bytes are counted here, and frames by their headers, before it sees
-# them.
+# --- the rate meter: no I/O, no clock
 
 SLACK = 64 << 10
-"""Bytes that a peer may send beside its messages: pings, and the frames' own headers."""
+"""Bytes that a peer may send besides its messages: pings, and the headers of frames."""
 REFILL = 4 << 10
-"""Bytes of the allowance which come back each second, so that a client may ping for months and never be cut."""
+"""Bytes by which the allowance grows back each second, so that a client may send pings for months."""
 FRAME_COST, CONTROL_COST = 64, 1 << 10
-"""Bytes that a frame counts beside those it has, and a ping, pong or close: the smallest one has six bytes, and makes
-as much work as one of kilobytes."""
+"""Bytes that are counted for a frame besides its own, and for a ping, pong or close: the smallest one has six bytes,
+and causes as much work as one of kilobytes."""
 
 
 class RateMeter:
-    """Counts for one connection; `spent` is set back to 0 by whoever takes a message.
+    """Counts the bytes that the peer of one WebSocket has sent since it completed a message, and compares a bound.
 
-    `frames` is set once frames are spoken instead of HTTP. `allowance` is in bytes; times are seconds, of any clock.
+    The library bounds the size of messages, but not the number of empty frames between them, each of which causes work
+    and may be kept. So bytes are counted here, and frames by their headers, before the library sees them. The carrier
+    sets `spent` to 0 when it takes a message; `frames` is set when frames follow HTTP. `allowance` is in bytes; times
+    are in seconds, of any clock.
     """
 
     __slots__ = ("_ahead", "_allowance", "_since", "_split", "frames", "spent")
@@ -360,14 +362,14 @@ class RateMeter:
         self.spent = 0
 
     def count(self, data: bytes | bytearray) -> bool:
-        """Count received bytes; True if they are more than the allowance, as far as it is known without a clock."""
+        """Count received bytes; return True if they exceed the allowance before any refill."""
         self.spent += len(data)
         if self.frames:
             self._count_frames(data)
         return self.spent > self._allowance
 
     def too_much(self, now: float) -> str | None:
-        """Why the peer is to be cut off, if it is after what has come back of its allowance meanwhile."""
+        """Refill the allowance up to `now`; return the reason to cut the peer off, if it still exceeds it, or None."""
         self.spent = max(0, self.spent - int((now - self._since) * REFILL))
         self._since = now
         if self.spent <= self._allowance:
@@ -378,7 +380,7 @@ class RateMeter:
         )
 
     def _count_frames(self, data: bytes | bytearray) -> None:
-        """Charge for the frames that begin in `data`, which goes on where the bytes before it ended."""
+        """Charge for the frames that begin in `data`, which continues the bytes before it."""
         if self._split:
             data = self._split + data
             self._split = b""

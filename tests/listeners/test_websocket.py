@@ -32,10 +32,10 @@ from support.waiting import passes, until
 from hearth.actors.connection import Connection
 from hearth.actors.listeners.tls import Certificates
 from hearth.actors.listeners.websocket_stream import (
+    CLOSING_LIMIT,
     CONTROL_COST,
     FRAME_COST,
     HANDSHAKE_BYTES,
-    PARTING,
     REFILL,
     RateMeter,
 )
@@ -721,7 +721,7 @@ async def test_a_peer_that_neither_reads_nor_leaves_is_waited_for_a_moment_only(
         begun = trio.current_time()
         await inside.carriers[0].aclose()
         await inside.carriers[0].aclose()
-        assert trio.current_time() - begun <= PARTING + 0.1
+        assert trio.current_time() - begun <= CLOSING_LIMIT + 0.1
         assert await peer.close_code() == 1001
 
 
