@@ -1,8 +1,8 @@
 """Files: a pool of threads that reads, writes, lists and deletes through a path guard.
 
-This driver owns how a file changes: whole or not at all, on the disk when it says so, with a way back where
-that is promised. Where it may do so is the guard's business: each operation is given one, and touches no path
-without it.
+This driver owns the way a file changes: whole or not at all, synced to the disk where it says so, and reversible where
+that is promised. The guard decides which paths may be used: each operation is given one, and touches no path without
+it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SCAN_MAX = 65_536
 
 @frozen
 class _Written:
-    """What a step left in a file, from `start` to its end: an undo must know whether it is still there."""
+    """A step's bytes in a file, from `start` to its end: an undo must check that they are still there."""
 
     start: int
     size: int
@@ -61,7 +61,7 @@ class _Written:
 
 
 class _Former:
-    """A replaced file's former content and status, for as long as an undo may want them."""
+    """A replaced file's former content and status, for as long as an undo may need them."""
 
     __slots__ = ("__weakref__", "data", "status")
 
@@ -77,12 +77,12 @@ class FileDriver(BaseDriver):
     width = 4
 
     def __init__(self) -> None:
-        # Sizes of the living _Former objects by id. Each change is one dict operation, so the threads need no
-        # lock; those that look at the sum at the same time can pass the bound by one file each.
+        # Sizes of the living _Former objects by id. Each change is one dict operation, so the threads need no lock;
+        # those that read the sum at the same time can pass the bound by one file each.
         self._held: dict[int, int] = {}
 
     def describe(self) -> Mapping[str, Any]:
-        """Limits in bytes, and how much former content waits for a possible undo."""
+        """Return limits in bytes, and the size of the former content that is kept for undo."""
         held = sum(self._held.copy().values())
         return {"kind": "files", "read_max": READ_MAX, "write_max": WRITE_MAX, "undo_held": held}
 
@@ -103,7 +103,7 @@ class FileDriver(BaseDriver):
         return {"data": base64.b64encode(data).decode("ascii"), "size": size, "eof": eof}
 
     def stat(self, guard: PathGuard, path: str) -> dict[str, Any]:
-        """{path, type, size (bytes), mtime (seconds since 1970), mode ("0644")} of what `path` leads to."""
+        """Return {path, type, size (bytes), mtime (seconds since 1970), mode ("0644")} of the target of `path`."""
         with os_errors(path):
             descriptor = guard.open(path, os.O_PATH, access="read")
             try:
@@ -113,10 +113,10 @@ class FileDriver(BaseDriver):
         return {"path": path, **_facts(status), "mode": f"{stat.S_IMODE(status.st_mode):04o}"}
 
     def list(self, guard: PathGuard, path: str) -> dict[str, Any]:
-        """{path, entries: [{name, type, size, mtime}], truncated}, by name; links are not followed.
+        """Return {path, entries: [{name, type, size, mtime}], truncated}, by name; links are not followed.
 
-        An entry that cannot be looked at has type "unknown", and neither size nor mtime; a link has its
-        `target`. A name that is not UTF-8 is shown with escapes, and is given losslessly as `name_base64`.
+        An entry that cannot be examined has type "unknown", and neither size nor mtime; a link has its `target`. A name
+        that is not UTF-8 is shown with escapes, and losslessly as `name_base64`.
         """
         entries = []
         room = LIST_BYTES
@@ -141,13 +141,12 @@ class FileDriver(BaseDriver):
         return {"path": path, "entries": entries, "truncated": truncated}
 
     def write(self, guard: PathGuard, path: str, data: bytes, mode: WriteMode = "replace") -> Done:
-        """Write `data` and return {path, size, created, reversible}, with the way back.
+        """Write `data` and return {path, size, created, reversible}, with the undo.
 
-        "replace" swaps in a new file, so that a reader sees the old content or the new; it keeps the
-        permissions, and the owner if we may. "create" fails where anything is. "append" adds at the end, or
-        creates. The content is on the disk when this returns. The directory must exist and the last component
-        must not be a link. Only a replaced file that is too large, or that we may not read, has no way back:
-        then `reversible` is false.
+        "replace" swaps in a new file, so that a reader sees the old content or the new; it keeps the permissions, and
+        the owner if we may. "create" fails where anything is. "append" adds at the end, or creates. The content is on
+        the disk when this returns. The directory must exist and the last component must not be a link. Only a replaced
+        file that is too large, or that we may not read, has no undo: then `reversible` is false.
         """
         with os_errors(path):
             parent, name = guard.open_parent(path, access="write")
@@ -180,10 +179,10 @@ class FileDriver(BaseDriver):
                 os.close(parent)
         return {"path": path, "deleted": kind}
 
-    # Ways back. Each is a transaction of its own, and leaves a file alone that has changed since the step.
+    # Undo operations. Each is a transaction of its own, and leaves a file alone that has changed since the step.
 
     def restore(self, guard: PathGuard, path: str, written: _Written, former: _Former) -> None:
-        """Give a replaced file its former content again."""
+        """Restore a replaced file's former content."""
         with _unchanged(guard, path, written) as (parent, name):
             swap_in(parent, name, former.data, former.status)
             with os_errors(path, "done"):
@@ -197,7 +196,7 @@ class FileDriver(BaseDriver):
                 sync_directory(parent)
 
     def cut_back(self, guard: PathGuard, path: str, written: _Written) -> None:
-        """Cut off what the step appended."""
+        """Cut off the bytes that the step appended."""
         with _unchanged(guard, path, written) as (parent, name):
             descriptor = open_regular(parent, name, os.O_WRONLY)
             try:
@@ -248,10 +247,10 @@ class FileDriver(BaseDriver):
             try:
                 write_all(descriptor, data)
             except OSError as error:
-                # What has been added stays: somebody else may have appended since, and would lose it.
+                # Appended bytes stay: another program may have appended since, and would lose its bytes.
                 nothing = os.fstat(descriptor).st_size == before
                 raise device_error(path, error, "none" if nothing else "unknown") from error
-            # The kernel says where our data ended, even if another writer came before it.
+            # The kernel reports where our data ended, even if another writer came before it.
             end = os.lseek(descriptor, 0, os.SEEK_CUR)
             with os_errors(path, "done"):
                 os.fsync(descriptor)
@@ -263,7 +262,7 @@ class FileDriver(BaseDriver):
         return _done(path, end, undo, created=False)
 
     def _keep(self, parent: int, name: str, old: os.stat_result) -> _Former | None:
-        """The content of a file that is about to be replaced, or None if it cannot be kept."""
+        """Return the content of a file that is about to be replaced, or None if it cannot be kept."""
         if old.st_size > UNDO_MAX or sum(self._held.copy().values()) + old.st_size > UNDO_TOTAL:
             return None
         try:
@@ -284,7 +283,7 @@ class FileDriver(BaseDriver):
 
 @contextlib.contextmanager
 def _unchanged(guard: PathGuard, path: str, written: _Written) -> Iterator[tuple[int, str]]:
-    """Parent and name of a file that still ends in what was written. Raises DeviceError if it does not."""
+    """Yield parent and name of a file that still ends in the written bytes. Raises DeviceError if it does not."""
     with os_errors(path):
         parent, name = guard.open_parent(path, access="write")
         try:
@@ -325,13 +324,15 @@ def _entry(directory: int, name: bytes) -> dict[str, Any]:
     return entry
 
 
-# --- Changing a file as a whole, given the descriptor of its directory: the calls beneath `files`
+# --- changing a file as a whole
+# --- changing a file as a whole ---------------------------------------------------------------------------------------
 #
-# It owns temporary files, flushing and the translation of OSError. Every name is a last component used without
-# following links; where its directory is, and whether it may be touched, was settled before.
+# The calls beneath `FileDriver`, given the descriptor of the file's directory: temporary files, flushing and the
+# translation of OSError. Every name is a last component used without following links; the guard has checked the
+# directory before.
 
 _MODE_BITS = 0o777
-"""Kept when a file is replaced. Set-user-id is not: the new content has not earned it."""
+"""Kept when a file is replaced. Set-user-id is dropped: the new content must not get another user's rights."""
 _TYPES = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",
@@ -353,24 +354,24 @@ def os_errors(path: str, effect: Effect = "none") -> Iterator[None]:
 
 
 def device_error(path: str, error: OSError, effect: Effect = "none") -> DeviceError:
-    """The DeviceError for what the kernel said."""
+    """Return the DeviceError for the kernel's error."""
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
     return DeviceError(f"{path}: {error.strerror}", effect=effect, data={"errno": name, "path": path})
 
 
 def refused(path: str, number: int, reason: str) -> DeviceError:
-    """The DeviceError for what we do not do ourselves; nothing has happened."""
+    """Return the DeviceError for a refusal of our own; its effect is "none"."""
     data = {"errno": errno.errorcode[number], "path": path}
     return DeviceError(f"{path}: {reason}", effect="none", data=data)
 
 
 def type_of(status: os.stat_result) -> str:
-    """The type as file.list and file.stat call it."""
+    """Return the type's name in file.list and file.stat."""
     return _TYPES[stat.S_IFMT(status.st_mode)]
 
 
 def look(path: str, parent: int, name: str) -> os.stat_result | None:
-    """What is there, or None. Raises DeviceError unless it is a regular file."""
+    """Return the file's status, or None. Raises DeviceError unless it is a regular file."""
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -386,7 +387,7 @@ def look(path: str, parent: int, name: str) -> os.stat_result | None:
 
 
 def open_regular(parent: int, name: str, flags: int) -> int:
-    """Open what `look` has seen; what was put there meanwhile is not followed, waited for or written."""
+    """Open the file that `look` has examined; a file put there since is not followed, waited for or written."""
     descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=parent)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -395,7 +396,7 @@ def open_regular(parent: int, name: str, flags: int) -> int:
 
 
 def read_at(descriptor: int, length: int, offset: int) -> bytes:
-    """`length` bytes from `offset`, or what there is."""
+    """Return `length` bytes from `offset`, fewer where the file ends."""
     chunks = []
     while length > 0:
         chunk = os.pread(descriptor, length, offset)
@@ -415,9 +416,9 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def sync_directory(directory: int) -> None:
-    """Put a changed directory on the disk; `directory` may be an O_PATH descriptor.
+    """Sync a changed directory to the disk; `directory` may be an O_PATH descriptor.
 
-    A directory that may be searched but not read cannot be flushed: the file itself has been.
+    A directory that may be searched but not read cannot be synced: the file itself has been.
     """
     try:
         readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)

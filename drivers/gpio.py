@@ -1,7 +1,7 @@
-"""GPIO: what a chip's driver must do, and the values that lines, edges and watches are made of.
+"""GPIO: the interface of a chip's driver, and the values of lines, edges and watches.
 
-A driver here is one chip. This module owns the vocabulary (a line's state, an edge, a watch) and the one rule
-that all chips share, bringing lines to their safe state; it refuses to know how a chip is reached.
+A driver here is one chip. This module owns the vocabulary (a line's state, an edge, a watch) and the one rule that all
+chips share, bringing lines to their safe state; it does not access a chip.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Level: TypeAlias = Literal[0, 1]
 LineState: TypeAlias = Literal[0, 1, "input"]
-"""What hearth does to a line: drives it low, drives it high, or only listens (high impedance)."""
+"""The state that hearth gives a line: driven low, driven high, or input (high impedance)."""
 EdgeKind: TypeAlias = Literal["rising", "falling", "both"]
 Hold: TypeAlias = Literal["release", "keep"]
 Direction: TypeAlias = Literal["any", "input", "output"]
@@ -34,12 +34,12 @@ WATCH_CAPACITY = 1024
 
 @frozen
 class LineSpec:
-    """What a board's profile says of one line (design §5).
+    """A line in a board's profile.
 
-    `safe` and `hold` decide what becomes of the line when the session that drove it ends. `direction =
-    "input"` means that hearth never drives it. `reserved` is the reason why nobody may touch it at all, or
-    None. With `active_low` 1 is the low voltage. `initial` is driven from the moment the bus opens.
-    `functions` are what else the pin can be ("ALT0 SDA1"): information, hearth does not switch it.
+    `safe` and `hold` decide the line's state after the session that drove it has ended. `direction = "input"` means
+    that hearth never drives it. `reserved` is the reason why it may not be used at all, or None. With `active_low` 1 is
+    the low voltage. `initial` is driven from the moment the bus opens. `functions` are the pin's other functions ("ALT0
+    SDA1"): information, hearth does not switch it.
     """
 
     offset: int
@@ -74,8 +74,8 @@ class Edge:
 class Watch:
     """The edges of one line, from the moment the driver began to watch it.
 
-    The driver feeds it, from any thread; one task receives. When the receiver is slower than the line the
-    oldest edges go, `dropped` counts them, and `seq` shows the gap.
+    The driver feeds it, from any thread; one task receives. When the receiver is slower than the line the oldest edges
+    are dropped, `dropped` counts them, and `seq` shows the gap.
     """
 
     __slots__ = ("_capacity", "_closed", "_edges", "_seq", "_wakeup", "dropped", "edge", "line")
@@ -91,7 +91,7 @@ class Watch:
         self._wakeup = Wakeup()
 
     def feed(self, value: Level, timestamp_ns: int) -> None:
-        """The driver's side: the line is now at `value`. Edges this watch did not ask for are not counted."""
+        """Add an edge (driver's side): the line is now at `value`. Edges this watch did not ask for are not counted."""
         kind: Literal["rising", "falling"] = "rising" if value else "falling"
         if self._closed is not None or self.edge not in (kind, "both"):
             return
@@ -103,12 +103,12 @@ class Watch:
         self._wakeup.wake()
 
     def lost(self, count: int) -> None:
-        """The driver's side: the kernel dropped `count` edges before they could be read."""
+        """Count lost edges (driver's side): the kernel dropped `count` edges before they could be read."""
         self._seq += count
         self.dropped += count
 
     def close(self, reason: str) -> None:
-        """The driver's side: no more edges will come, because of `reason`. Idempotent."""
+        """Close the watch (driver's side): no more edges will come, because of `reason`. Idempotent."""
         if self._closed is None:
             self._closed = reason
             self._wakeup.wake()
@@ -126,7 +126,7 @@ class Watch:
 
         Raises DeviceError once the watch is closed and its last edge has been received.
         """
-        # A whole checkpoint: a line that chatters must not keep others from running.
+        # A whole checkpoint: a chattering line must not keep other tasks from running.
         await trio.lowlevel.checkpoint()
         await self._wakeup.until(self._ready)
         if self._edges:
@@ -140,7 +140,7 @@ class GpioDriver(Driver, Protocol):
     """One GPIO chip. Every operation is a plain function, one transaction, and bounded to one system call."""
 
     def get(self, line: int) -> Level:
-        """The level that is on the line now, whoever drives it. Raises DeviceError, ResourceBusy."""
+        """Return the line's present level, whatever drives it. Raises DeviceError, ResourceBusy."""
         ...
 
     def set(self, line: int, state: LineState) -> LineState:
@@ -150,7 +150,7 @@ class GpioDriver(Driver, Protocol):
     def watch(self, line: int, edge: EdgeKind) -> Watch:
         """Begin to report edges.
 
-        A line may have many watches, and may be driven meanwhile: its changes are reported.
+        A line may have many watches, and may be driven while it is watched: its changes are reported.
         """
         ...
 
@@ -162,7 +162,7 @@ class GpioDriver(Driver, Protocol):
 def bring_to_safe(
     driver: GpioDriver, specs: Mapping[int, LineSpec], outputs: Iterable[Hashable]
 ) -> list[dict[str, Any]]:
-    """Bring `outputs` (offsets) to the profile's safe state, leaving those with `hold = "keep"` (design §4).
+    """Bring `outputs` (offsets) to the profile's safe state, leaving those with `hold = "keep"`.
 
     One line that refuses does not keep the others from their safe state: it is reported with its `error`.
     """
@@ -170,7 +170,7 @@ def bring_to_safe(
     for output in outputs:
         spec = specs.get(output) if isinstance(output, int) else None
         if spec is None or spec.reserved is not None:
-            # Driven by an earlier run with another profile: this one does not know what would be safe.
+            # Driven by an earlier run with another profile: this one does not know a safe state for it.
             why = "not in this board's profile" if spec is None else f"reserved: {spec.reserved}"
             done.append({"line": output, "note": f"left alone: {why}"})
             continue

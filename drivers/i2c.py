@@ -1,14 +1,11 @@
-"""I2C: what an adapter's driver must do, and the messages that a transaction is made of.
+"""I2C: the interface of an adapter's driver, the messages of a transaction, and the rules for addresses.
 
-A driver here is one adapter. A transaction is a list of messages between one START and one STOP, with a
-repeated START between them, so nobody else's bytes can come in between. This module refuses to know any
-device's registers.
+A driver here is one adapter. A transaction is a list of messages between one START and one STOP, with a repeated START
+between them, so other transfers cannot come in between. This module knows no device's registers.
 
-Which addresses of an I2C bus hearth may use, and how wide the register numbers of the devices there are.
-
-Owns the rules that a board profile has for one adapter: `scope`, `reserved`, and the declared devices. Every driver
-checks them immediately before a transfer, whoever asks for it; tools check them at submit too, so that a refusal comes
-before anything moves. It refuses to know whether a device is there.
+It owns the rules that a board profile has for one adapter: `scope`, `reserved`, and the declared devices with the width
+of their register numbers. Every driver checks them immediately before a transfer, for any caller; tools check them at
+submit too, so that a refusal comes before anything moves. Whether a device is there is not known here.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ Scope: TypeAlias = Literal["any", "declared"]
 RegWidth: TypeAlias = Literal[8, 16]
 
 LAST_SEVEN_BIT = 0x7F
-"""Above it an address has ten bits, also where the caller does not say so."""
+"""Above it an address has ten bits, also without the caller's `ten_bit`."""
 
 
 @frozen
@@ -41,11 +38,11 @@ class Addresses:
     reserved: frozenset[int] = frozenset()
 
     def reg_width(self, addr: int, *, ten_bit: bool = False) -> RegWidth | None:
-        """The bits of a register number of the device at `addr`, None where the profile does not declare it."""
+        """Return the bits of a register number of the device at `addr`, None where the profile does not declare it."""
         return None if ten_bit and addr <= LAST_SEVEN_BIT else self.declared.get(addr)
 
     def refusal(self, addr: int, *, ten_bit: bool = False) -> str | None:
-        """Why `addr` may not be used, with the cure; None if it may."""
+        """Return why `addr` may not be used, with the cure; None if it may."""
         if addr in self.reserved:
             return "the board profile reserves it ([[i2c]] reserved)"
         if self.scope == "declared" and (addr not in self.declared or (ten_bit and addr <= LAST_SEVEN_BIT)):
@@ -64,16 +61,16 @@ class Addresses:
 
 
 EVERY_ADDRESS = Addresses()
-"""The rules of an adapter of which the profile says nothing."""
+"""The rules of an adapter without rules in the profile."""
 
 
 T = TypeVar("T")
 
 Outcome: TypeAlias = T | Coroutine[Any, Any, T]
-"""What an operation returns: its value (INLINE, THREAD), or a coroutine that the bus drives to its value."""
+"""The return type of an operation: its value (INLINE, THREAD), or a coroutine that the bus drives to its value."""
 
 FIRST_ADDR, LAST_ADDR = 0x08, 0x77
-"""The 7-bit addresses that devices use; the rest is reserved by the I2C specification."""
+"""The 7-bit addresses that devices use; the I2C specification reserves the rest."""
 
 LAST_TEN_BIT = 0x3FF
 """The last 10-bit address; the first is 0."""
@@ -114,10 +111,10 @@ Message: TypeAlias = Write | Read
 
 @frozen
 class Scan:
-    """What a scan learned of the 7-bit addresses.
+    """The result of a scan of the 7-bit addresses.
 
-    `found` acknowledged, in ascending order. `owned` belong to a kernel driver, by its name, and were not touched;
-    nor were `skipped`, each with the reason.
+    `found` acknowledged, in ascending order. `owned` belong to a kernel driver, by its name, and were not touched; nor
+    were `skipped`, each with the reason.
     """
 
     found: tuple[int, ...]
@@ -130,7 +127,7 @@ class I2cDriver(Driver, Protocol):
 
     @property
     def addresses(self) -> Addresses:
-        """Which addresses may be used on it: checked before each transfer and each question of a scan."""
+        """Return which addresses may be used on it: checked before each transfer and each probe of a scan."""
         ...
 
     def transfer(self, addr: int, messages: Sequence[Message], *, ten_bit: bool = False) -> Outcome[bytes]:
@@ -146,26 +143,26 @@ class I2cDriver(Driver, Protocol):
         ...
 
     def scan(self, include: Collection[int] = ()) -> Outcome[Scan]:
-        """Return who acknowledges from 0x08 to 0x77.
+        """Return the addresses that acknowledge from 0x08 to 0x77.
 
-        Not asked are addresses that `addresses` refuses, and, but for those in `include`, addresses at which asking
-        does harm (see the end of this module). Raises what `transfer` raises, but for "nobody there".
+        Not probed are addresses that `addresses` refuses, and, but for those in `include`, addresses at which a probe
+        does harm (see the end of this module). Raises the errors of `transfer`, but for an address without a device.
         """
         ...
 
     def limit_ms(self, messages: Sequence[Message]) -> float:
-        """When a transaction of these messages counts as wedged on this adapter; asks no hardware."""
+        """Return the milliseconds after which a transaction of these messages counts as wedged; asks no hardware."""
         ...
 
 
 def limit_ms(
     messages: Sequence[Message], *, timeout_ms: float = 1000.0, retries: int = 0, speed_hz: int = 100_000
 ) -> float:
-    """When a transaction of these messages counts as wedged.
+    """Return the milliseconds after which a transaction of these messages counts as wedged.
 
-    The kernel is allowed to end a hung transfer first. It gives one attempt `timeout_ms`, and begins another one, if
-    it may repeat a lost arbitration at all, as long as less than that has passed: so two of them at most. A device may
-    stretch the clock, to a fifth of its speed here, and an adapter behind USB takes some milliseconds for each message.
+    The kernel may end a hung transfer first. It gives one attempt `timeout_ms`, and begins another one, if it may
+    repeat a lost arbitration at all, as long as less than that has passed: so two of them at most. A device may stretch
+    the clock, to a fifth of its speed here, and an adapter behind USB takes some milliseconds for each message.
     """
     size = sum(_size(message) + 1 for message in messages)
     wire_ms = size * _BITS_PER_BYTE * 1000 / speed_hz
@@ -178,7 +175,7 @@ def _size(message: Message) -> int:
 
 
 def check_transfer(bus: int, addr: int, messages: Sequence[Message], addresses: Addresses, *, ten_bit: bool) -> None:
-    """Refuse what the board profile forbids and what no adapter could do.
+    """Refuse transfers that the board profile forbids or that no adapter can do.
 
     Raises PermissionDenied, and DeviceError with effect "none" and errno EINVAL.
     """
@@ -204,7 +201,7 @@ def _selects(messages: Sequence[Message]) -> bool:
 
 
 def refused_effect(messages: Sequence[Message]) -> Effect:
-    """What became of the world when an exchange ended at an address, and nobody says at which of them.
+    """Return the effect of an exchange that ended at an address, when it is unknown at which one.
 
     "none" if the first is the only one, and for a read from a register: a pointer that moved is no effect.
     """
@@ -212,9 +209,9 @@ def refused_effect(messages: Sequence[Message]) -> Effect:
 
 
 def nack(bus: int, addr: int, messages: Sequence[Message], *, errno: str = "ENXIO", byte: bool = False) -> DeviceError:
-    """The error of an address that nobody acknowledged; with `byte` it may as well have been a byte after it."""
+    """Return the error of an address without acknowledgement; with `byte` it may as well have been a byte after it."""
     if byte:
-        # A reader does not acknowledge: where nothing was to be written, it was the address.
+        # A reader does not acknowledge: without bytes to write, it was the address.
         only_read = len(messages) == 1 and isinstance(messages[0], Read)
         effect: Effect = "none" if only_read or _selects(messages) else "unknown"
         message = f"the device at {addr:#04x} stopped acknowledging, or there is none; i2c.scan lists those that do"
@@ -225,7 +222,7 @@ def nack(bus: int, addr: int, messages: Sequence[Message], *, errno: str = "ENXI
 
 
 def owned(bus: int, addr: int, owner: str) -> ResourceBusy:
-    """The error of an address that a driver of the kernel's has for itself."""
+    """Return the error of an address that a driver of the kernel's has for itself."""
     return ResourceBusy(
         f"i2c bus {bus}: address {addr:#04x} belongs to the kernel's driver {owner!r}; unbind it, or use what it "
         "offers (hw.sensor.list)",
@@ -234,22 +231,21 @@ def owned(bus: int, addr: int, owner: str) -> ResourceBusy:
 
 
 def not_open(bus: int) -> DeviceError:
-    """The error of a bus that is used before it is open or after it was closed."""
+    """Return the error of a bus that is used before it is open or after it was closed."""
     return DeviceError(f"i2c bus {bus}: the bus is not open", effect="none", data={"bus": bus})
 
 
-# --- How an I2C bus is asked who is there, with as little harm as asking can do
+# --- the probes of a scan ---------------------------------------------------------------------------------------------
 #
-# Owns the choice of a probe for each address and the list of addresses that are left alone. It refuses to touch a bus:
-# it is a table, used by every driver. There is no harmless question on I2C. The choice is that of the common tool for
-# it, i2cdetect: a quick write (an address and nothing more) is safest for most chips; but some EEPROMs take it as the
-# beginning of a write, and some protect themselves for good at almost any write, so where these live a byte is received
-# instead.
+# The choice of a probe for each address, and the list of addresses that are not probed: a table, used by every driver.
+# No probe on I2C is harmless. The choice is that of the common tool for it, i2cdetect: a quick write (an address and
+# nothing more) is safest for most chips; but some EEPROMs take it as the beginning of a write, and some protect
+# themselves for good at almost any write, so at their addresses a byte is received instead.
 
 ADDRESSES = range(FIRST_ADDR, LAST_ADDR + 1)
 
 RECEIVE_RANGES = (range(0x30, 0x38), range(0x50, 0x60))
-"""EEPROMs and what protects them: asked by receiving a byte."""
+"""EEPROMs and their write protection: probed by receiving a byte."""
 
 DANGEROUS: Mapping[int, str] = {
     0x08: "the SMBus host: a message to it is a notification",
@@ -259,7 +255,7 @@ DANGEROUS: Mapping[int, str] = {
     0x61: "the SMBus default address: asking begins the assignment of addresses",
     0x69: "clock generators live here, and some lock the bus when they are asked",
 }
-"""Addresses that a scan leaves alone unless it is told to include them."""
+"""Addresses that a scan skips unless it has them in `include`."""
 
 Kind = Literal["quick", "receive"]
 
@@ -268,7 +264,7 @@ _TOLD: Mapping[Kind, str] = {"quick": "a quick write", "receive": "receiving a b
 
 @frozen
 class Transfers:
-    """What a scan will do: a probe for each address that is asked, a reason for each that is not."""
+    """The plan of a scan: a probe for each address that is probed, a reason for each other one."""
 
     probes: Mapping[int, Kind]
     skipped: Mapping[int, str]
@@ -281,11 +277,11 @@ def plan(
     receive: bool = True,
     addresses: Addresses = EVERY_ADDRESS,
 ) -> Transfers:
-    """What to ask on an adapter that can write quick, that can receive a byte, or both.
+    """Return the probes of an adapter that can do a quick write, receive a byte, or both.
 
-    An adapter without one of them leaves the addresses out for which it would be needed: the other one is the wrong
-    question there. `include` names addresses to ask nevertheless, with whatever the adapter has; those that
-    `addresses` refuses are never asked.
+    An adapter without one of them skips the addresses that need it: the other one is the wrong probe there. `include`
+    names addresses to probe nevertheless, with any probe the adapter has; those that `addresses` refuses are never
+    probed.
     """
     able: dict[Kind, bool] = {"quick": quick, "receive": receive}
     probes: dict[int, Kind] = {}

@@ -1,44 +1,38 @@
 """The launcher: a process of its own that starts the programs of `proc.exec`, and ends them.
 
-hearthd starts it before it confines itself, and never can start another; a confined daemon can execute nothing. The
-launcher holds nothing of the daemon's but two descriptors: a socket, and the record of what runs. It takes no name of a
-program and no argument from the daemon but a template's name and parameters, which it checks again itself, so that a
-daemon that was taken over starts no more than its operator listed.
+Theory of operation. hearthd starts the launcher before it confines itself, and can never start another one, because a
+confined daemon cannot execute a program. The launcher has two descriptors of the daemon's: a socket, and the record of
+running programs. From the daemon it accepts only a template's name and parameters, which it checks again itself, so
+that a daemon that was taken over starts no more than its operator listed.
 
 Messages are JSON, one packet each. On the socket, each request is answered in turn:
 
     {"run": TEMPLATE, "params": {…}}     {"pid": N} with three descriptors: control, stdout, stderr; or {"error": WHY}
     {"signal": NAME, "pid": N}           {"sent": true}, or false where N is no program that runs
 
-On a program's control socket the launcher speaks once, when all is over: {"failed": WHY} where it was not executed,
-else {"exit_code", "signal", "timed_out", "stopped"}. Whatever the daemon sends there, and its end of file, asks for the
-end.
+On a program's control socket the launcher sends one message, when all is over: {"failed": WHY} where it was not
+executed, else {"exit_code", "signal", "timed_out", "stopped"}. Any message of the daemon's there, and its end of file,
+asks for the end.
 
 A program goes through these states:
 
     RUNNING ──(time out, asked, daemon gone)──> ENDING: SIGTERM to its group, SIGKILL after its grace
-       └──────────────(leader ended)───────────────┴──> SWEEPING: SIGKILL to its group ──(none left)──> told, forgotten
+       └──────────────(leader ended)───────────────┴──> SWEEPING: SIGKILL to its group ──(none left)──> reported
 
 The leader is reaped only after its group was killed, so that the group's number cannot be another's. A confined program
-cannot leave its group. One that is not confined can; what it leaves behind becomes the launcher's child
-(PR_SET_CHILD_SUBREAPER), and a child that belongs to no program that runs is killed.
+cannot leave its group. An unconfined one can; its orphans become the launcher's children (PR_SET_CHILD_SUBREAPER), and
+a child that belongs to no running program is killed.
 
-When the daemon has ended, however that was, the launcher's socket is at its end of file: all programs are killed, and
-the launcher ends. When the launcher is killed itself, the kernel kills each leader (PR_SET_PDEATHSIG), and the next
-start what these had started (see `program_record`). Nothing here waits but in one place, so nothing that a program does
-holds up another.
+When the daemon has ended, in any way, the launcher's socket is at its end of file: it kills all programs and ends. When
+the launcher is killed itself, the kernel kills each leader (PR_SET_PDEATHSIG), and the next start kills what these had
+started, by the record. The loop waits in one place only, so no program can delay another.
 
-Which programs of `proc.exec` run: a file that outlives the daemon, so that the next start can end what is left.
-
-Programs end with the launcher that started them, and the launcher with the daemon. What remains is the case in which
-the launcher itself is killed: its programs die at once (PR_SET_PDEATHSIG), but not what these have started. So each
-program notes its process id and start time here before it executes anything, in a slot of its own; a whole slot is one
-write, so a process that is killed leaves a slot whole or untouched. The file is locked for as long as its launcher
-lives: who has the lock may end what it names.
-
-What is ended is the group of processes that the program leads, which a confined program cannot leave. A process id can
-be another's by then, so a leader must have the start time that was noted, and, where there is no leader any more, a
-member must bear what it cannot take off: no_new_privs, or the environment that it was started with.
+The record is a file that outlives the daemon. Each program notes its process id and start time there before it executes
+anything, in a slot of its own. A whole slot is one write, so a killed process leaves a slot whole or untouched. The
+file is locked for as long as its launcher lives: only the holder of the lock may end the programs it names. The next
+start ends the group of processes that the program leads, which a confined program cannot leave. The process id may be
+another's by then. So a leader must have the noted start time, and, where there is no leader any more, a member must
+have a mark that it cannot remove: no_new_privs, or the environment that it was started with.
 """
 
 from __future__ import annotations
@@ -79,7 +73,7 @@ MARK: Final = "HEARTH_EXEC"
 SLOT: Final = 96
 """Bytes of a slot: a boot's id, a process id, a start time, and room."""
 _PATIENCE: Final = 5.0
-"""Seconds that the launcher of a daemon that was killed gets to end."""
+"""Seconds for the launcher of a killed daemon to end."""
 _PROC: Final = Path("/proc")
 
 
@@ -118,13 +112,13 @@ def _lock(record: int, path: Path) -> None:
 
 
 def note(record: int, slot: int, pid: int) -> None:
-    """Write down that a program runs, by itself and before it executes anything. Raises OSError."""
+    """Record a running program; the program does so itself before it executes anything. Raises OSError."""
     started = _stat(pid)[19]
     _write(record, slot, f"{_boot()} {pid} {started}")
 
 
 def clear(record: int, slot: int) -> None:
-    """Write down that a slot's program has ended, with all that it started. Raises OSError."""
+    """Record that a slot's program has ended, with all that it started. Raises OSError."""
     _write(record, slot, "")
 
 
@@ -133,7 +127,7 @@ def _write(record: int, slot: int, text: str) -> None:
 
 
 def end_survivors(record: int) -> list[int]:
-    """Kill what programs of an earlier run have left, and empty the record; the leaders' process ids."""
+    """Kill the remaining programs of an earlier run, and empty the record; return the leaders' process ids."""
     ended = []
     for line in os.pread(record, 1 << 16, 0).decode("utf-8", "replace").splitlines():
         words = line.split()
@@ -149,7 +143,7 @@ def end_survivors(record: int) -> list[int]:
 
 
 def _is_left(group: int, started: str) -> bool:
-    """Whether the group of processes is the one whose leader started then."""
+    """Return True if the group of processes is the one whose leader started then."""
     try:
         return _stat(group)[19] == started
     except (OSError, IndexError):
@@ -173,24 +167,24 @@ def _is_marked(pid: int) -> bool:
 
 
 def pids() -> Iterator[int]:
-    """All processes that can be seen."""
+    """Yield all processes that can be seen."""
     return (int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdecimal())
 
 
 def _stat(pid: int) -> list[str]:
-    """What follows the name in /proc/PID/stat: 1 parent, 2 group, 17 threads, 19 start time. Raises OSError."""
+    """Return the fields of /proc/PID/stat after the name: 1 parent, 2 group, 17 threads, 19 start. Raises OSError."""
     text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
     return text.rpartition(")")[2].split()
 
 
 def parent_and_group(pid: int) -> tuple[int, int]:
-    """The parent of a process, and its group. Raises OSError."""
+    """Return the parent of a process, and its group. Raises OSError."""
     fields = _stat(pid)
     return int(fields[1]), int(fields[2])
 
 
 def tasks_of(uid: int) -> int:
-    """How many processes and threads a user has, as the kernel counts them for RLIMIT_NPROC."""
+    """Return the number of a user's processes and threads, as the kernel counts them for RLIMIT_NPROC."""
     count = 0
     for pid in pids():
         with contextlib.suppress(OSError, IndexError):
@@ -206,40 +200,40 @@ def _boot() -> str:
 MOST_SAID: Final = 200_000
 """Bytes of a message: a template's parameters are bounded, and each of them."""
 SWEEP_S: Final = 1.0
-"""Seconds that what a program left may take to die of SIGKILL before the end is told all the same."""
+"""Seconds for a program's remaining processes to die of SIGKILL, before its end is reported all the same."""
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 15, 4, 36
 _NOT_STARTED: Final = 127
 
 
 @frozen(kw_only=True)
 class Settings:
-    """What the launcher works with, as hearthd read it from its configuration.
+    """The launcher's settings, as hearthd read them from its configuration.
 
-    It comes as a pickle, once, on stdin: from the process that starts the launcher, which has served nobody yet.
+    They come as a pickle, once, on stdin: from the process that starts the launcher, which serves no client yet.
     """
 
     templates: Mapping[str, ExecTemplate]
     cages: Mapping[str, Cage] | None
     """None where programs are not confined."""
     user: ProcessIdentity | None
-    """Whom to become."""
+    """The user to become."""
     socket: int
     record: int
 
 
 class LaunchedProgram:
-    """A program that runs, from fork to the moment when nothing is left of it."""
+    """A running program, from fork to the end of the last process of its group."""
 
     def __init__(self, slot: int, pid: int, template: ExecTemplate, control: socket.socket, failure: int) -> None:
         self.slot, self.pid, self.control = slot, pid, control
         self.failure = failure
-        """A pipe: why it was not executed; empty, and at its end of file, once it was."""
+        """A pipe: the reason why it was not executed; empty, and at its end of file, once it was."""
         self.grace = template.grace_ms / 1000
         self.deadline: float | None = time.monotonic() + template.timeout_ms / 1000
-        """When something has to be done next."""
+        """The time of the next action."""
         self.ending = self.timed_out = self.stopped = False
         self.outcome: dict[str, Any] | None = None
-        """How the leader ended; set while the rest of its group is swept."""
+        """The leader's exit status; set while the rest of its group is killed."""
 
     def end(self) -> None:
         """Ask the whole group to end; it is killed after the grace."""
@@ -258,7 +252,7 @@ class LaunchedProgram:
                 os.kill(self.pid, number)
 
     def gone(self) -> bool:
-        """Whether nothing is left of the group."""
+        """Return True if no process of the group is left."""
         try:
             os.killpg(self.pid, 0)
         except ProcessLookupError:
@@ -269,7 +263,7 @@ class LaunchedProgram:
 
 
 class Launcher:
-    """Starts programs, and ends them: one loop around one poll."""
+    """One loop around one poll that starts programs and ends them."""
 
     def __init__(self, settings: Settings, guard: Guard) -> None:
         self._settings, self._guard = settings, guard
@@ -280,12 +274,12 @@ class Launcher:
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._programs: dict[int, LaunchedProgram] = {}
-        """Those that run, by the leader's process id."""
+        """Running programs, by the leader's process id."""
         self._told: dict[int, socket.socket] = {}
-        """Control sockets, by descriptor, on which all was told: closed with something unread they would lose that."""
+        """Control sockets, by descriptor, on which the end was reported. Closed at once they could lose it."""
 
     def run(self) -> None:
-        """Do what is asked until nobody can ask any more, then end everything."""
+        """Answer requests until the daemon is gone, then end everything."""
         self._line.send(b'{"ready": true}')
         try:
             while self._turn():
@@ -328,7 +322,7 @@ class Launcher:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> bool:
-        """Answer one request; False when there will be none any more."""
+        """Answer one request; return False at the end of the requests."""
         said = _received(self._line)
         if not said:
             return False
@@ -351,12 +345,12 @@ class Launcher:
         program = self._programs.get(pid)
         if program is None or program.outcome is not None:
             return False
-        # It has not been reaped, so it is no other.
+        # It has not been reaped, so the process id is still its own.
         os.kill(pid, signal.Signals[name])
         return True
 
     def _start(self, name: str, params: Mapping[str, object], given: list[int]) -> dict[str, Any]:
-        """Fork a program; what its asker is to have goes into `given`."""
+        """Fork a program; add the descriptors for the requester to `given`."""
         template = self._settings.templates.get(name)
         if template is None:
             return {"error": f"there is no [tools.exec] {name}"}
@@ -396,7 +390,7 @@ class Launcher:
     def _become(
         self, name: str, template: ExecTemplate, argv: list[str], slot: int, descriptors: tuple[int, int, int]
     ) -> NoReturn:
-        """Between fork and exec: nothing here has threads, so it may be Python."""
+        """Run the program: the code between fork and exec. There are no threads here, so it may be Python."""
         stdout, stderr, failing = descriptors
         try:
             launcher = os.getppid()
@@ -420,7 +414,7 @@ class Launcher:
         except OSError as error:
             file = f": {os.fsdecode(error.filename)}" if error.filename else ""
             os.write(failing, f"{error.strerror}{file}".encode())
-        except Exception as error:  # noqa: BLE001  whatever it is, its asker must learn that nothing was executed
+        except Exception as error:  # noqa: BLE001  whatever it is, the daemon must learn that nothing was executed
             os.write(failing, (str(error) or type(error).__name__).encode())
         finally:
             os._exit(_NOT_STARTED)
@@ -428,7 +422,7 @@ class Launcher:
     # --- their ends ---------------------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        """Take leave of all children that have ended: of a leader only once its group was killed."""
+        """Reap all children that have ended: a leader only once its group was killed."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -457,7 +451,7 @@ class Launcher:
         }
 
     def _kill_orphans(self) -> None:
-        """Kill children that no program is responsible for: what has left the group of one that has ended."""
+        """Kill children that belong to no running program: they have left the group of an ended one."""
         for pid in pids():
             with contextlib.suppress(OSError, IndexError):
                 parent, group = parent_and_group(pid)
@@ -466,7 +460,7 @@ class Launcher:
                     os.kill(pid, signal.SIGKILL)
 
     def _attend(self, program: LaunchedProgram) -> None:
-        """Do what a program's deadline asks for, and tell its end when nothing is left of it."""
+        """Act on a program's deadline, and report its end when no process of it is left."""
         over = program.deadline is not None and time.monotonic() >= program.deadline
         if program.outcome is not None:
             if over or program.gone():
@@ -487,7 +481,7 @@ class Launcher:
         os.close(program.failure)
 
     def _end_all(self) -> None:
-        """Kill every program at once: whoever could wait for them has gone."""
+        """Kill every program at once: the daemon that waited for them is gone."""
         for program in self._programs.values():
             program.kill(signal.SIGKILL)
         until = time.monotonic() + SWEEP_S
@@ -501,7 +495,7 @@ class Launcher:
 
 
 def _received(line: socket.socket) -> bytes:
-    """One message; none where the other end was closed."""
+    """Return one message; an empty one where the other end was closed."""
     try:
         return line.recv(MOST_SAID)
     except ConnectionResetError:
@@ -513,11 +507,11 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def main() -> None:
-    """Be the launcher of the daemon that has written the settings to stdin."""
+    """Run the launcher of the daemon that has written the settings to stdin."""
     with open(0, "rb") as stdin:
         settings: Settings = pickle.load(stdin)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Meant for the daemon, which has programs stopped in its own order; its end is ours.
+        # The signal is meant for the daemon, which stops programs in its own order; the daemon's end ends the launcher.
         signal.signal(number, signal.SIG_IGN)
     _prctl(_PR_SET_NAME, b"hearth-launcher")
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -1,7 +1,7 @@
-"""Processes of this machine: list them, and signal the few that may be.
+"""Processes of this machine: list them, and signal the few that may be signalled.
 
-It owns the safety of doing so: process ids are pinned by a pidfd, so that none is mistaken for its successor. It
-refuses to decide who may do this: tools, risk levels and policy do.
+It owns the safety of signals: process ids are pinned by a pidfd, so that none is mistaken for its successor. Tools,
+risk levels and policy decide who may send them.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class ProcessDriver(BaseDriver):
         self._ticks_per_s, self._page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
     def describe(self) -> Mapping[str, Any]:
-        """What this bus is, for health."""
+        """Return the description of this bus, for health."""
         return {"kind": "processes"}
 
     def processes(
         self, *, sort: SortKey = "cpu", limit: int = 50, name: str | None = None, user: str | None = None
     ) -> dict[str, Any]:
-        """The processes that this user may see, the biggest first (by pid: the lowest).
+        """Return the processes that this user may see, the biggest first (by pid: the lowest).
 
-        `name` keeps those whose name contains it, `user` those of one user. At most `limit` rows, never more
-        than MAX_LISTED. Raises DeviceError with effect "none" when /proc cannot be read, and PermissionDenied for
-        `user` where users are not shown: who matches would tell the name.
+        `name` keeps those whose name contains it, `user` those of one user. At most `limit` rows, never more than
+        MAX_LISTED. Raises DeviceError with effect "none" when /proc cannot be read, and PermissionDenied for `user`
+        where users are not shown: a match would reveal the name.
         """
         if user is not None and not self._show_users:
             cure = 'leave `user` out, or let the operator add [tools] disclose = ["users"]'
@@ -115,7 +115,7 @@ class ProcessDriver(BaseDriver):
             }
 
     def _stat(self, pid: int) -> tuple[str, list[str]] | None:
-        """The name, and what follows it in /proc/PID/stat: 0 state, 1 ppid, 11 utime, 12 stime, 21 rss."""
+        """Return the name, and the fields after it in /proc/PID/stat: 0 state, 1 ppid, 11 utime, 12 stime, 21 rss."""
         try:
             text = (self._proc / str(pid) / "stat").read_bytes().decode(errors="replace")
         except OSError:
@@ -141,9 +141,8 @@ class ProcessDriver(BaseDriver):
     def send_signal(self, pid: int, name: str) -> dict[str, Any]:
         """Send a signal of SIGNALS to one process.
 
-        The process is pinned before it is looked at, so the signal reaches the one that was judged or nobody.
-        Raises PermissionDenied for a process that may not be signalled, DeviceError with effect "none" when
-        there is none.
+        The process is pinned before it is checked, so the signal reaches the checked process or none. Raises
+        PermissionDenied for a process that may not be signalled, DeviceError with effect "none" when there is none.
         """
         if pid in (1, os.getpid()):
             raise self._denied(pid, "this is hearth itself" if pid == os.getpid() else "this is init")
@@ -165,7 +164,7 @@ class ProcessDriver(BaseDriver):
         return {"pid": pid, "name": comm, "signal": name}
 
     def _name(self, pid: int) -> str:
-        """The name of a process. Raises ProcessLookupError."""
+        """Return the name of a process. Raises ProcessLookupError."""
         stat = self._stat(pid)
         if stat is None:
             raise ProcessLookupError(pid)
@@ -177,7 +176,7 @@ class ProcessDriver(BaseDriver):
             raise self._denied(pid, "it was not started by proc.exec, and [tools] signal does not list its executable")
 
     def _is_listed(self, pid: int) -> bool:
-        """Whether it runs a listed executable: the file itself is compared, since names can be chosen freely."""
+        """Return True if it runs a listed executable: the file itself is compared, since names can be chosen freely."""
         with contextlib.suppress(OSError):
             running = (self._proc / str(pid) / "exe").stat()
             for path in self._signal_executables:

@@ -1,11 +1,9 @@
-"""Programs that the operator has described, run to their end: what was printed, and how it ended.
+"""Programs that the operator has described, run to their end: their output and their exit status.
 
-Owns the bounds of output and what a run comes to for the tool; the launcher starts and ends programs, and keeps time.
-
-The launcher as its daemon sees it: started once, asked for programs, each of which is then a `Run`.
-
-Owns the launcher's process and the daemon's end of its socket. What the launcher does with a request is told at the
-head of `launcher`. It blocks, and may be used by several threads.
+This module bounds the output and makes the tool's result; the launcher starts and ends programs, and keeps time.
+`LauncherClient` is the daemon's side of the launcher: started once, it starts programs on request, each of which is
+then a `Run`. It owns the launcher's process and the daemon's end of its socket. See the head of `launcher` for the
+protocol. It blocks, and may be used by several threads.
 """
 
 from __future__ import annotations
@@ -44,23 +42,23 @@ class Capture:
         self._limit, self._kept, self.total = limit, bytearray(), 0
 
     def feed(self, data: bytes) -> None:
-        """Take what was read."""
+        """Add bytes that were read."""
         self.total += len(data)
         self._kept += data[: self._limit - len(self._kept)]
 
     def to_json(self) -> dict[str, Any]:
-        """`text` where the bytes are UTF-8, else `base64`; `bytes` written in all, and whether some were dropped."""
+        """Return `text` where the bytes are UTF-8, else `base64`; `bytes` in all, and `truncated`."""
         truncated = self.total > len(self._kept)
         told = {"bytes": self.total, "truncated": truncated}
         try:
-            # A cut may fall inside a character: then that character is dropped too.
+            # A cut may be inside a character: then that character is dropped too.
             return {"text": codecs.utf_8_decode(self._kept, "strict", not truncated)[0], **told}
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(self._kept).decode(), **told}
 
 
 class Stopping:
-    """How a program is asked to end by another thread than the one that waits for it, before or after it began."""
+    """A request from another thread to end a program, before or after it began."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,7 +73,7 @@ class Stopping:
                 self._run.stop()
 
     def watch(self, run: Run | None) -> None:
-        """Set whom to stop; None once it has ended."""
+        """Set the program to stop; None once it has ended."""
         with self._lock:
             self._run = run
             if run is not None and self._asked:
@@ -91,7 +89,7 @@ class ProgramDriver(BaseDriver):
         self._launcher, self._clock = launcher, clock
 
     def describe(self) -> Mapping[str, Any]:
-        """What this bus is, for health."""
+        """Return the description of this bus, for health."""
         return {"kind": "programs"}
 
     def open(self) -> None:
@@ -103,11 +101,11 @@ class ProgramDriver(BaseDriver):
     def execute(
         self, name: str, template: ExecTemplate, params: Mapping[str, Any], stopping: Stopping | None = None
     ) -> dict[str, Any]:
-        """Run a template's program to its end and tell how it went, whatever its exit code.
+        """Run a template's program to its end and return its result, whatever its exit code.
 
         When its time runs out, or by `stopping`, its group of processes gets SIGTERM and after its grace SIGKILL; when
-        it has ended, what it started is killed. Raises InvalidParams for parameters that the template refuses, and
-        DeviceError with effect "none" when the program cannot be started.
+        it has ended, the processes that it started are killed. Raises InvalidParams for parameters that the template
+        refuses, and DeviceError with effect "none" when the program cannot be started.
         """
         argv = template.fill(params)
         if self._launcher is None:
@@ -147,17 +145,17 @@ def _signal_name(number: int) -> str:
 
 
 PATIENCE: Final = 10.0
-"""Seconds within which the launcher answers; it does nothing that waits."""
+"""Seconds within which the launcher answers; it never waits."""
 END_PATIENCE: Final = 3.0
-"""Seconds that its end is waited for, in which it kills what still runs."""
+"""Seconds that its end is waited for, in which it kills the programs that still run."""
 _HANDED_ON: Final = ("LANG", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 
 
 class LauncherClient:
-    """The process that starts programs. It is there between `start` and `close`."""
+    """The process that starts programs. It exists between `start` and `close`."""
 
     def __init__(self, templates: Mapping[str, ExecTemplate], cages: Mapping[str, Cage] | None, record: Path) -> None:
-        """Without `cages` programs are never confined; `record` is the file of what runs."""
+        """Set it up. Without `cages` programs are never confined; `record` is the file of running programs."""
         self._templates, self._cages, self._record = templates, cages, record
         self._lock = threading.Lock()
         self._line: socket.socket | None = None
@@ -165,9 +163,9 @@ class LauncherClient:
         self._ready = False
 
     def start(self, *, user: ProcessIdentity | None = None, confined: bool = True) -> None:
-        """Start it, if it was not started, and end what an earlier run has left. Raises ConfigError.
+        """Start it, if it was not started, and end the remaining programs of an earlier run. Raises ConfigError.
 
-        `user` is whom it is to become. Where programs are not `confined`, they may do what that user may.
+        `user` is the user to become. Where programs are not `confined`, they have that user's rights.
         """
         with self._lock:
             if self._process is not None:
@@ -191,14 +189,14 @@ class LauncherClient:
             self._line.settimeout(PATIENCE)
 
     def wait_until_ready(self) -> None:
-        """Wait until it takes requests. Raises DeviceError."""
+        """Wait until it accepts requests. Raises DeviceError."""
         with self._lock:
             if not self._ready:
                 self._answer()
                 self._ready = True
 
     def run(self, name: str, params: Mapping[str, object]) -> Run:
-        """Start a template's program. Raises DeviceError with effect "none" where that cannot be."""
+        """Start a template's program. Raises DeviceError with effect "none" where that fails."""
         asked = {"run": name, "params": {key: params[key] for key in self._templates[name].params}}
         answer, descriptors = self._ask(asked)
         if "error" in answer:
@@ -227,7 +225,7 @@ class LauncherClient:
         with contextlib.suppress(OSError):  # it has ended, or answers too late
             said, descriptors, _, _ = socket.recv_fds(self._line, MOST_SAID, 3)
         if not said:
-            # Whatever it says later would be taken for the answer to something else.
+            # A later message would be taken for the answer to another request.
             self._line.close()
             self._line = None
             raise _gone()
@@ -236,7 +234,7 @@ class LauncherClient:
         return json.loads(said), list(descriptors)
 
     def close(self) -> None:
-        """Have it end, with all that it started, and wait for that. Blocking; idempotent."""
+        """End it, with all that it started, and wait for that. Blocking; idempotent."""
         with self._lock:
             if self._line is not None:
                 self._line.close()
@@ -274,7 +272,7 @@ def _started(settings: Settings) -> subprocess.Popen[bytes]:
 
 
 class Run:
-    """A program that runs: its output, and its end. Used by one thread, but for `stop`."""
+    """A running program: its output, and its end. Used by one thread, but for `stop`."""
 
     def __init__(self, pid: int, control: socket.socket, stdout: int, stderr: int) -> None:
         self.pid = pid
@@ -287,7 +285,7 @@ class Run:
             self._control.send(b"stop")
 
     def outcome(self) -> dict[str, Any]:
-        """How it ended, once `wait` has said so. Raises DeviceError where the launcher has ended before it."""
+        """Return its exit status, after `wait`. Raises DeviceError where the launcher has ended before it."""
         try:
             said = self._control.recv(MOST_SAID)
         except OSError:
@@ -301,7 +299,7 @@ class Run:
         return found
 
     def wait(self, streams: Mapping[int, Any]) -> None:
-        """Feed the streams until the program has ended with all that it started, and what is left in them then."""
+        """Feed the streams until the program has ended with all that it started, and then the rest of the output."""
         poll = select.poll()
         for descriptor in (self._control.fileno(), *streams):
             poll.register(descriptor, select.POLLIN)
@@ -320,7 +318,7 @@ class Run:
                         break
 
     def close(self) -> None:
-        """Let go of its descriptors; what still runs is ended."""
+        """Close its descriptors; a program that still runs is ended."""
         self._control.close()
         os.close(self.stdout)
         os.close(self.stderr)
@@ -328,7 +326,7 @@ class Run:
 
 _CHUNK: Final = 65_536
 LEFT_OVER: Final = 16
-"""Chunks read from each stream once the program has ended: a pipe holds no more, unless somebody goes on writing."""
+"""Chunks read from each stream after the program's end: a pipe holds no more, unless another process writes on."""
 
 
 def _read(descriptor: int, capture: Any) -> bool:

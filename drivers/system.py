@@ -1,14 +1,12 @@
 """Telemetry of the machine: CPU, memory, temperatures, load, file systems, network, uptime.
 
-Everything is read from /proc and /sys at the moment it is asked for; addresses and interface counters come
-from psutil. What a machine does not have (sensors in a container, frequencies in a VM) is null or an empty
-list, never an error. This driver refuses to wait: it samples no interval, and asks nothing of a file system
-that a network or a FUSE process could keep from answering.
+Everything is read from /proc and /sys at the moment of the request; addresses and interface counters come from psutil.
+A value that a machine does not have (sensors in a container, frequencies in a VM) is null or an empty list, never an
+error. This driver never waits: it samples no interval, and asks nothing of a file system that a network or a FUSE
+process could keep from answering.
 
-How the kernel tells about itself: small readers of /proc, /sys and psutil for `hearth.drivers.system`.
-
-Each reader gives None, or nothing, for what this machine does not have. Which facts make up an answer, and
-what is an error, is not decided here.
+The small readers of /proc and /sys return None, or nothing, for a value that this machine does not have. `SystemDriver`
+decides which values make up an answer, and what is an error.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ LOCAL_FS = frozenset((
     "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "iso9660", "jffs2", "jfs",
     "msdos", "ntfs3", "overlay", "reiserfs", "squashfs", "ubifs", "udf", "ufs", "vfat", "xfs", "zfs",
 ))  # fmt: skip
-"""File systems whose numbers come from this kernel alone."""
+"""File systems whose sizes come from this kernel alone."""
 NO_DISK_FS = frozenset((
     "autofs", "bdev", "binder", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "cpuset", "debugfs",
     "devpts", "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs",
@@ -48,7 +46,7 @@ _ARM_CORES = {
 
 
 def read_text(path: Path) -> str | None:
-    """The file's one line, or None when there is no such file or its device does not answer."""
+    """Return the file's one line, or None when there is no such file or its device does not answer."""
     try:
         found = path.read_text(errors="replace").strip("\n \0")
     except OSError:
@@ -57,37 +55,37 @@ def read_text(path: Path) -> str | None:
 
 
 def read_integer(path: Path) -> int | None:
-    """The file's number, or None."""
+    """Return the file's number, or None."""
     found = read_text(path)
     return int(found) if found is not None and re.fullmatch("-?[0-9]+", found) else None
 
 
 def numbered(folder: Path, pattern: str) -> list[Path]:
-    """The entries of `folder` that fit a glob, by the numbers in their names; none if it is missing."""
+    """Return the entries of `folder` that fit a glob, by the numbers in their names; none if it is missing."""
     return sorted(folder.glob(pattern), key=lambda at: ([*map(int, re.findall("[0-9]+", at.name))], at.name))
 
 
 def read_celsius(path: Path) -> float | None:
-    """A sysfs temperature, which is in thousandths of a degree."""
+    """Return a sysfs temperature, which is in thousandths of a degree, in °C."""
     found = read_integer(path)
     return None if found is None else found / 1000
 
 
 def machine_name(sys: Path) -> str | None:
-    """What machine this is, as its device tree or its firmware (DMI) says."""
+    """Return the machine's model, from its device tree or its firmware (DMI)."""
     model = read_text(sys / "firmware/devicetree/base/model")
     dmi = [read_text(sys / "class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
     return model or " ".join(filter(None, dmi)) or None
 
 
 def count_of(table: str | None, key: str) -> int | None:
-    """The number in a line "key number", as in /proc/vmstat; None without one."""
+    """Return the number in a line "key number", as in /proc/vmstat; None without one."""
     found = re.search(rf"^{key} ([0-9]+)$", table or "", re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def pressure(table: str | None) -> dict[str, float] | None:
-    """A file of /proc/pressure: percent of the time in which some, or all, threads stood still; None without one."""
+    """Read a file of /proc/pressure: percent of the time in which some, or all, threads stood still, or None."""
     found = re.findall(r"^(some|full) avg10=([0-9.]+) avg60=([0-9.]+) avg300=([0-9.]+)", table or "", re.MULTILINE)
     rows = {
         f"{who}_{span}_percent": float(value)
@@ -98,13 +96,13 @@ def pressure(table: str | None) -> dict[str, float] | None:
 
 
 def pairs(block: str) -> dict[str, str]:
-    """Lines of "key : value"; of a repeated key the last."""
+    """Return lines of "key : value"; of a repeated key the last."""
     split = (line.partition(":") for line in block.splitlines())
     return {key.strip(): value.strip() for key, colon, value in split if colon}
 
 
 def cpu_model(blocks: Iterable[Mapping[str, str]]) -> str | None:
-    """The processor's name from the blocks of /proc/cpuinfo, whose keys differ by architecture."""
+    """Return the processor's name from the blocks of /proc/cpuinfo, whose keys differ by architecture."""
     for block in blocks:
         for key in ("model name", "cpu model", "uarch", "cpu"):
             if key in block:
@@ -115,7 +113,7 @@ def cpu_model(blocks: Iterable[Mapping[str, str]]) -> str | None:
 
 
 def percent(part: int, whole: int) -> float | None:
-    """`part` of `whole` in percent with one decimal; None of nothing."""
+    """Return `part` of `whole` in percent with one decimal; None of nothing."""
     return round(part / whole * 100, 1) if whole else None
 
 
@@ -130,7 +128,7 @@ class Mount(NamedTuple):
 
 
 def read_mounts(mountinfo: str) -> Iterator[Mount]:
-    """The lines of /proc/self/mountinfo, octal escapes resolved."""
+    """Yield the lines of /proc/self/mountinfo, octal escapes resolved."""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         number, _, mount, options = left.split()[2:6]
@@ -143,19 +141,19 @@ def _unescape(field: str) -> str:
 
 
 def doubtful_mounts(found: Sequence[Mount]) -> list[str]:
-    """Mount points whose way may take for ever: a network, a FUSE process, a mount yet to be made."""
+    """Return mount points whose path may block for ever: a network, a FUSE process, a mount yet to be made."""
     topmost = {one.mount: one for one in found}
     known = LOCAL_FS | NO_DISK_FS
     return [one.mount for one in found if one.fs not in known or (one.fs == "autofs" and topmost[one.mount] is one)]
 
 
 def beneath(path: str, other: str) -> bool:
-    """Whether the way to `path` leads through `other`, or ends there."""
+    """Return True if the path to `path` leads through `other`, or ends there."""
     return path == other or path.startswith(other.rstrip("/") + "/")
 
 
 def disk_space(found: os.statvfs_result) -> dict[str, Any]:
-    """Sizes in bytes; what only root may use counts as neither used nor available."""
+    """Return sizes in bytes; space that only root may use counts as neither used nor available."""
     used = found.f_blocks - found.f_bfree
     return {
         "total_bytes": found.f_blocks * found.f_frsize,
@@ -178,7 +176,7 @@ NO_TRAFFIC: Mapping[str, int | float | None] = dict.fromkeys(("read_bytes", "wri
 
 
 def disk_traffic(diskstats: str | None) -> Mapping[str, Mapping[str, int | float | None]]:
-    """By device number ("8:1"): bytes read and written, and seconds busy, since boot."""
+    """Return by device number ("8:1"): bytes read and written, and seconds busy, since boot."""
     rows = (line.split() for line in (diskstats or "").splitlines())
     return {
         f"{row[0]}:{row[1]}": {
@@ -192,7 +190,7 @@ def disk_traffic(diskstats: str | None) -> Mapping[str, Mapping[str, int | float
 
 
 def network_interfaces() -> list[dict[str, Any]]:
-    """Every network interface, by name. Raises OSError when the kernel does not list them."""
+    """Return every network interface, by name. Raises OSError when the kernel does not list them."""
     import psutil  # 55 ms, and only for the network
 
     states, counters = psutil.net_if_stats(), psutil.net_io_counters(pernic=True, nowrap=False)
@@ -224,7 +222,7 @@ _COUNTERS = {
 
 
 def _address(address: str, netmask: str | None) -> dict[str, Any] | None:
-    """An IP address without its scope, and its prefix length; None for a link-layer address."""
+    """Return an IP address without its scope, and its prefix length; None for a link-layer address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -233,18 +231,18 @@ def _address(address: str, netmask: str | None) -> dict[str, Any] | None:
     return {"family": f"ipv{found.version}", "address": str(found), "prefix": bits}
 
 
-# --- system thermal ---------------------------------------------------------------------------------------------------
-# How warm the machine is and what it does about it, from /sys: for `hearth.drivers.system`.
+# --- thermal ----------------------------------------------------------------------------------------------------------
 #
-# Owns zones, chips' temperatures, cooling devices and what slows the processor down. It sets nothing, and asks no chip
-# for an alarm that asking would clear. Single quantities by lasting names are `hearth.drivers.linux.sensors`'.
+# Temperatures and the machine's reactions to them, from /sys: zones, chips' temperatures, cooling devices, and
+# throttling of the processor. It sets nothing, and reads no alarm that reading would clear. Single quantities by
+# lasting names are in `hearth.drivers.linux.sensors`.
 
 THROTTLES = ("undervoltage", "frequency-capped", "throttled", "soft-temperature-limit")
 """The firmware's flags of a Raspberry Pi, bits 0 to 3: true now. The same 16 bits further up: was true earlier."""
 
 
 def thermal(sys: Path) -> dict[str, Any]:
-    """Temperatures in °C, cooling and throttling; lists are empty and values null on a machine that has none."""
+    """Return temperatures in °C, cooling and throttling; lists are empty and values null on a machine that has none."""
     zones = [_zone(at) for at in numbered(sys / "class/thermal", "thermal_zone*")]
     chips = numbered(sys / "class/hwmon", "hwmon*")
     sensors = [
@@ -314,9 +312,9 @@ def _throttling(sys: Path, chips: list[Path]) -> dict[str, Any]:
 
 
 def _firmware_flags(sys: Path) -> int | None:
-    """The flags of a Raspberry Pi's firmware, or None.
+    """Return the flags of a Raspberry Pi's firmware, or None.
 
-    Newer kernels log once that this attribute is outdated; three of its four flags they offer nowhere else.
+    Newer kernels log once that this attribute is outdated; three of its four flags are offered nowhere else.
     """
     for at in numbered(sys / "devices/platform", "soc*/soc*firmware/get_throttled"):
         found = read_text(at)
@@ -340,11 +338,11 @@ _Ticks = dict[str, tuple[int, int]]
 
 
 class SystemDriver(BaseDriver):
-    """Reads the machine. Sizes are in bytes, times in seconds, temperatures in °C, frequencies in MHz.
+    """Telemetry of the machine. Sizes are in bytes, times in seconds, temperatures in °C, frequencies in MHz.
 
-    `root` is where proc and sys are looked for; `clock` (seconds, monotonic) times the window of CPU usage;
-    `statvfs` asks a file system for its sizes; `show_addresses` lists hardware and IP addresses
-    (draft §13). Methods raise DeviceError with effect "none" when /proc cannot be read.
+    `root` is the directory of proc and sys; `clock` (seconds, monotonic) times the window of CPU usage; `statvfs` asks
+    a file system for its sizes; `show_addresses` lists hardware and IP addresses (draft §13). Methods raise DeviceError
+    with effect "none" when /proc cannot be read.
     """
 
     width = 2
@@ -369,14 +367,14 @@ class SystemDriver(BaseDriver):
             self._since = (self._clock(), self._ticks())
 
     def describe(self) -> Mapping[str, Any]:
-        """What this bus is, for health."""
+        """Return the description of this bus, for health."""
         return {"kind": "telemetry", "architecture": platform.machine()}
 
     def cpuinfo(self) -> dict[str, Any]:
-        """Model, the cores that are online, their frequencies, and usage since an earlier call or opening.
+        """Return model, the cores that are online, their frequencies, and usage since an earlier call or opening.
 
-        The window is `usage_window_ms` long; a call that comes at least 0.1 s after its beginning begins a
-        new one. Usage is null when no time has been counted yet.
+        The window is `usage_window_ms` long; a call that comes at least 0.1 s after its beginning begins a new one.
+        Usage is null when no time has been counted yet.
         """
         usage, window = self._usage()
         blocks = [pairs(block) for block in self._text("cpuinfo").split("\n\n")]
@@ -438,7 +436,7 @@ class SystemDriver(BaseDriver):
         return found
 
     def memory(self) -> dict[str, Any]:
-        """Main memory and swap. `available_bytes` is what programs can have without swapping."""
+        """Return main memory and swap. `available_bytes` is the memory that programs can get without swapping."""
         lines = pairs(self._text("meminfo")).items()
         found = {key: int(value[:-3]) * 1024 for key, value in lines if value.endswith(" kB")}
         total, free = found["MemTotal"], found["MemFree"]
@@ -463,13 +461,13 @@ class SystemDriver(BaseDriver):
         }
 
     def thermal(self) -> dict[str, Any]:
-        """Thermal zones, chips' temperatures, cooling and throttling, see `thermal`."""
+        """Return thermal zones, chips' temperatures, cooling and throttling, see `thermal`."""
         return thermal(self._sys)
 
     def load(self) -> dict[str, Any]:
-        """The load averages: threads that run or want to, or wait for a disk, over 1, 5 and 15 minutes.
+        """Return the load averages: threads that run, want to, or wait for a disk, over 1, 5 and 15 minutes.
 
-        Beside them the pressure: for how much of the time threads stood still for want of something.
+        Beside them the pressure: the part of the time in which threads stood still for lack of a resource.
         """
         one, five, fifteen, threads, *_ = self._text("loadavg").split()
         runnable, total = threads.split("/")
@@ -488,11 +486,10 @@ class SystemDriver(BaseDriver):
         }
 
     def disk(self) -> dict[str, Any]:
-        """File systems with storage, each once, at its shortest mount point.
+        """Return file systems with storage, each once, at its shortest mount point.
 
-        Those that are not local, and local ones whose mount point lies at or beneath such a one, come without
-        sizes: a server that is gone would keep the question for ever. What was read and written is the whole
-        device's, since boot.
+        File systems that are not local, and local ones mounted at or beneath such a one, come without sizes: a dead
+        server would block the call for ever. Bytes read and written are the whole device's, since boot.
         """
         mounts = list(read_mounts(self._text("self/mountinfo")))
         doubtful = doubtful_mounts(mounts)
@@ -526,7 +523,7 @@ class SystemDriver(BaseDriver):
             return NO_SPACE
 
     def network(self) -> dict[str, Any]:
-        """Interfaces, their addresses where those are shown, and their counters since they came up."""
+        """Return interfaces, their addresses where those are shown, and their counters since they came up."""
         try:
             found = network_interfaces()
         except OSError as error:
@@ -537,7 +534,7 @@ class SystemDriver(BaseDriver):
         return {"interfaces": shown, "truncated": len(found) > MAX_ROWS}
 
     def uptime(self) -> dict[str, Any]:
-        """How long the machine has been up, and when it was booted by its own clock."""
+        """Return how long the machine has been up, and when it was booted by its own clock."""
         booted = pairs(self._text("stat").replace("btime ", "btime: "))["btime"]
         return {
             "uptime_s": float(self._text("uptime").split()[0]),

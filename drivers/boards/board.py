@@ -1,13 +1,10 @@
-"""An opened board: a profile joined to drivers, and the names by which everything on it is found.
+"""An opened board: a profile joined to drivers, with the names of its buses, lines and ports.
 
-Owns the bus ids ("gpio:<label>", "i2c:<number>", "uart:<port>", "board") and the answers to "which bus, which
-line?". It makes drivers but opens none: that is the bus actors' part. What it has no driver for it says so,
-by name.
+It owns the bus ids ("gpio:<label>", "i2c:<number>", "uart:<port>", "board") and the lookup of a bus or a line by name.
+It makes drivers but opens none: the bus actors do that. A profile entry without a driver here is refused by name.
 
-The bus "board": what hw.* tells about the board itself.
-
-Owns the JSON form of a board; touches no hardware, and asks the other drivers for nothing but `describe`,
-which is safe at any time and from any bus.
+The bus "board" answers hw.board and the hw.*.list tools. Its driver touches no hardware, and calls only `describe` of
+the other drivers, which is safe at any time and from any bus.
 """
 
 from __future__ import annotations
@@ -52,11 +49,11 @@ class BoardDriver(BaseDriver):
         self._sensors = sensors
 
     def describe(self) -> Mapping[str, Any]:
-        """The board's name and description."""
+        """Return the board's name and description."""
         return {"kind": "board", "name": self._profile.name, "description": self._profile.description}
 
     def info(self) -> dict[str, Any]:
-        """For hw.board."""
+        """Return the result of hw.board."""
         return {
             "name": self._profile.name,
             "description": self._profile.description,
@@ -68,7 +65,7 @@ class BoardDriver(BaseDriver):
         return [entry.to_json() for entry in self._undriven if entry.kind == kind]
 
     def gpio(self) -> dict[str, Any]:
-        """For hw.gpio.list."""
+        """Return the result of hw.gpio.list."""
         chips = [
             {
                 "chip": chip.label,
@@ -83,7 +80,7 @@ class BoardDriver(BaseDriver):
         return {"chips": chips, "undriven": self._missing("gpio")}
 
     def i2c(self) -> dict[str, Any]:
-        """For hw.i2c.list."""
+        """Return the result of hw.i2c.list."""
         buses = [
             {
                 "bus": spec.bus,
@@ -101,7 +98,7 @@ class BoardDriver(BaseDriver):
         return {"buses": buses, "undriven": self._missing("i2c")}
 
     def uart(self) -> dict[str, Any]:
-        """For hw.uart.list."""
+        """Return the result of hw.uart.list."""
         ports = [
             {
                 "bus": f"uart:{spec.port}",
@@ -115,7 +112,7 @@ class BoardDriver(BaseDriver):
         return {"ports": ports, "undriven": self._missing("uart")}
 
     def sensors(self) -> dict[str, Any]:
-        """For hw.sensor.list."""
+        """Return the result of hw.sensor.list."""
         return {"sensors": [sensor.to_json() for sensor in self._sensors.values()]}
 
 
@@ -153,7 +150,7 @@ def _lines_json(chip: ChipSpec) -> list[dict[str, Any]]:
 
 
 def _settings_json(settings: UartSettings) -> dict[str, Any]:
-    """How the port is set up; what is as usual is left out, but for the four numbers that everybody asks for."""
+    """Return the port's settings; default values are left out, but for the four numbers that every client needs."""
     told: dict[str, Any] = {
         "baud": settings.baud,
         "bits": settings.bits,
@@ -167,7 +164,7 @@ def _settings_json(settings: UartSettings) -> dict[str, Any]:
 
 
 def _without_kind(description: Mapping[str, Any]) -> dict[str, Any]:
-    """What a driver tells of itself, without what the list says of it under another name."""
+    """Return a driver's description, without the parts that the list shows under another name."""
     return {key: value for key, value in description.items() if key not in ("kind", "bus", "devices")}
 
 
@@ -182,7 +179,7 @@ BOARD_BUS = "board"
 
 @frozen(eq=False)
 class Board:
-    """What this process can reach. `drivers` maps bus ids to drivers that nobody has opened yet."""
+    """The hardware that this process can use. `drivers` maps bus ids to drivers that are not opened yet."""
 
     profile: Profile
     drivers: Mapping[str, Driver]
@@ -197,12 +194,12 @@ class Board:
 
     @property
     def name(self) -> str:
-        """The profile's name."""
+        """Return the profile's name."""
         return self.profile.name
 
     @property
     def description(self) -> str:
-        """The profile's description."""
+        """Return the profile's description."""
         return self.profile.description
 
     def has(self, kind: str) -> bool:
@@ -210,14 +207,14 @@ class Board:
         return any(bus == kind or bus.startswith(f"{kind}:") for bus in self.drivers)
 
     def gpio_bus(self, chip: str | None = None) -> str:
-        """The bus id of a chip by its label, or of the default chip. Raises InvalidParams."""
+        """Return the bus id of a chip by its label, or of the default chip. Raises InvalidParams."""
         label = next(iter(self.chips), None) if chip is None else chip
         if label not in self.chips:
             self._unknown("gpio", "chip", chip, list(self.chips))
         return f"gpio:{label}"
 
     def i2c_bus(self, bus: int) -> str:
-        """The bus id of an I2C adapter by its number. Raises InvalidParams."""
+        """Return the bus id of an I2C adapter by its number. Raises InvalidParams."""
         bus_id = f"i2c:{int(bus)}"
         if bus_id not in self.drivers:
             self._unknown(
@@ -226,7 +223,7 @@ class Board:
         return bus_id
 
     def uart_bus(self, port: str) -> str:
-        """The bus id of a serial port by its name. Raises InvalidParams."""
+        """Return the bus id of a serial port by its name. Raises InvalidParams."""
         bus_id = f"uart:{port}"
         if bus_id not in self.drivers:
             known = [spec.port for spec in self.profile.uarts if f"uart:{spec.port}" in self.drivers]
@@ -234,16 +231,16 @@ class Board:
         return bus_id
 
     def sensor(self, name: str) -> Sensor:
-        """A sensor by its name. Raises InvalidParams."""
+        """Return a sensor by its name. Raises InvalidParams."""
         if name not in self.sensors:
             self._unknown("sensor", "sensor", name, list(self.sensors))
         return self.sensors[name]
 
     def line(self, chip: str | None, name_or_offset: int | str, *, drive: bool = False) -> int:
-        """The offset of a line, by offset, name or alias.
+        """Return the offset of a line, by offset, name or alias.
 
-        Raises InvalidParams for a line that the profile does not list, PermissionDenied for one that is
-        reserved or, with `drive`, that is an input by the profile.
+        Raises InvalidParams for a line that the profile does not list, PermissionDenied for one that is reserved or,
+        with `drive`, that is an input by the profile.
         """
         label = self.gpio_bus(chip).removeprefix("gpio:")
         lines = self.drivable if drive else self.readable
@@ -251,7 +248,7 @@ class Board:
         return offset if offset is not None else self._refuse_line(label, name_or_offset)
 
     def line_name(self, given: int | str, chip: str | None = None) -> int | str:
-        """The one spelling of a line: its name, however it was given; what no chip here has comes back as it is."""
+        """Return the one spelling of a line: its name, for any of its spellings; an unknown line is unchanged."""
         spec = next(iter(self.chips.values()), None) if chip is None else self.chips.get(chip)
         if spec is None:
             return given
@@ -259,11 +256,11 @@ class Board:
         return next((line.name for line in spec.lines if known in (line.offset, line.name)), given)
 
     def port_name(self, given: str) -> str:
-        """The one spelling of a serial port: its name, also for its bus id or device; others come back as they are."""
+        """Return the one spelling of a serial port: its name, also for its bus id or device; others unchanged."""
         if f"uart:{given}" in self.drivers:
             return given
         for spec in self.profile.uarts:
-            # A profile names a stable link; a caller may name the device that it leads to at the moment.
+            # A profile names a stable link; a caller may name the device that it leads to at present.
             devices = () if spec.path is None else (spec.path, os.path.realpath(spec.path))
             if given == f"uart:{spec.port}" or given in devices:
                 return spec.port
@@ -307,10 +304,10 @@ def _or_reserved(line: LineSpec, reason: str) -> str:
 def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, machine: Machine | None = None) -> Board:
     """Make the drivers of a profile's buses, and "board" itself; open none of them.
 
-    `style` and `seed` are for simulated buses: how they wait (see `hearth.drivers.sim`), and what their
-    devices measure. ASYNC is the one for tests with a virtual clock. Where the profile asks for it, the machine
-    (this one, if no other is given) is looked at, once; what is there and may not be driven is listed in
-    `undriven` with the reason, so that the rest of the machine (files, telemetry) can be served.
+    `style` and `seed` are for simulated buses: the way they wait (see `hearth.drivers.sim`), and the readings of their
+    devices. ASYNC is the one for tests with a virtual clock. Where the profile asks for it, the machine (this one, if
+    no other is given) is surveyed, once; devices that are there and may not be driven are listed in `undriven` with the
+    reason, so that the rest of the machine (files, telemetry) can be served.
     """
     undriven: tuple[Undriven, ...] = ()
     if profile.discover:
@@ -320,7 +317,7 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
 
         machine = machine or THIS
         there = find(profile.discover, machine)
-        # Looking at all processes takes a while, and only ports need it.
+        # Only ports need the list of open files, and reading it for all processes takes a while.
         found = survey(profile, there, find_holders(machine.proc, machine.dev) if there.ports else NOBODY)
         undriven = found.undriven
         profile = evolve(
@@ -374,7 +371,7 @@ def _names(chip: ChipSpec, wanted: Callable[[LineSpec], bool]) -> dict[int | str
 def _sim_gpio(chip: ChipSpec, style: Style | None, _seed: int) -> Driver:
     from hearth.drivers.sim.gpio import SimGpio
 
-    # A chip has nothing to wait for: in virtual time it is INLINE.
+    # A chip never waits: in virtual time it is INLINE.
     mine = Style.THREAD if style is Style.THREAD else Style.INLINE
     driver = SimGpio(chip.label, chip.lines, wires=chip.wires, style=mine)
     if style is Style.ASYNC:
@@ -439,7 +436,7 @@ _FACTORIES: Mapping[tuple[BusKind, str], Callable[[Any, Style | None, int], Driv
     ("i2c", "i2c-dev"): _linux_i2c,
     ("uart", "serial"): _linux_uart,
 }
-"""What makes a driver, by kind and by the profile's `driver`.
+"""Factories of drivers, by kind and by the profile's `driver`.
 
-Each imports what it needs when it is called.
+Each imports its modules when it is called.
 """

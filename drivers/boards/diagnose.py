@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from hearth.drivers.linux.device_users import Holder, Holders
 
 # --- fit --------------------------------------------------------------------------------------------------------------
-# Whether a profile fits a machine: what it names that is not there, and what is there but somebody else's.
 #
-# Owns the comparing; refuses to look at the machine itself. Each misfit says the key path in the profile, what is the
-# matter, and what to do.
+# The fit of a profile to a machine: devices it names that are absent, and devices that are present but in use. It
+# compares, and does not look at the machine itself. Each problem has the key path in the profile, the cause and the
+# cure.
 
 OURS = "hearth"
 """The consumer that hearth's own requests have: a daemon that runs is no obstacle to itself."""
@@ -58,7 +58,7 @@ OURS = "hearth"
 
 @frozen
 class ProfileProblem:
-    """`severity` is "fail" for what cannot work, "warn" for what depends on who runs the daemon, or looks wrong."""
+    """`severity` is "fail" for what cannot work, "warn" for what depends on the daemon's user, or looks wrong."""
 
     key: str
     severity: Literal["warn", "fail"]
@@ -66,14 +66,14 @@ class ProfileProblem:
     cure: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As doctor --json shows it."""
+        """Return the problem for doctor --json."""
         return {"key": self.key, "severity": self.severity, "problem": self.problem, "cure": self.cure}
 
 
 def misfits(profile: Profile, found: Machinery, holders: Holders, machine: Machine = THIS) -> Iterator[ProfileProblem]:
-    """What keeps the profile from working here.
+    """Yield the problems that keep the profile from working here.
 
-    What it merely looks for (`discover`) need not be there; but what is there and cannot be had is told.
+    A device that it merely looks for (`discover`) need not be there; one that is there and cannot be used is reported.
     """
     for index, chip in enumerate(profile.chips):
         if chip.driver != "sim":
@@ -192,7 +192,7 @@ def _port_misfits(key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holder
     lack = list(_lack_misfits(key, spec.path, "uart"))
     port = next((port for port in ports if port.path == node), None)
     if port is None and (lack or os.access(node, os.F_OK)):
-        yield from lack  # it is there, a pseudo-terminal say: whoever lists it knows
+        yield from lack  # it is there, a pseudo-terminal say: the profile lists it on purpose
         return
     if port is None:
         there = ", ".join(port.path for port in ports if port.origin.above)
@@ -216,7 +216,7 @@ def _port_misfits(key: str, spec: UartSpec, ports: tuple[FoundPort, ...], holder
 
 
 def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]:
-    """Everything there is; with `board`, a profile's name or path, also whether that profile fits.
+    """Return all devices; with `board`, a profile's name or path, also the fit of that profile.
 
     Raises ConfigError for a profile that cannot be read.
     """
@@ -242,7 +242,7 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
                 "driver": port.origin.driver,
                 **_state("uart", port.path, port_reason(port), open_in),
             }
-            # A port of a virtual machine that leads nowhere is of no interest, until somebody wants it.
+            # An unconnected port of a virtual machine is listed only if the profile names it.
             for port in found.ports
             for open_in in [holders.nodes.get(port.path, ())]
             if port.origin.above or port.console or port.terminal_of or open_in
@@ -313,7 +313,7 @@ def _sensors(machine: Machine) -> int:
 
 
 def _wants(profile: Profile) -> bool:
-    """Whether the profile needs anything of this machine; a simulated board does not."""
+    """Return True if the profile needs a device of this machine; a simulated board does not."""
     drivers = (spec.driver for specs in (profile.chips, profile.i2c, profile.uarts) for spec in specs)
     return bool(profile.discover) or any(driver != "sim" for driver in drivers)
 

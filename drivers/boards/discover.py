@@ -1,8 +1,8 @@
-"""What the machine has, as /sys, /dev and /proc show it: looked at once, without taking anything from anybody.
+"""The devices of the machine, as /sys, /dev and /proc show them: read once, claiming none.
 
-Owns the reading of names and states; refuses to request a line, to talk on a bus, and to guess what is connected. A
-GPIO chip's node is opened to read what the kernel knows of its lines, which claims none of them; a serial port never
-is, since opening one moves its RTS and DTR. Whether a thing may be driven is for `generic` to say.
+It reads names and states. It requests no line, transfers nothing on a bus, and does not guess what is connected. A GPIO
+chip's node is opened to read the kernel's description of its lines, which claims none of them; a serial port is never
+opened, since that moves its RTS and DTR. `generic` decides which devices may be driven.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
 _INNER = frozenset({"gpio", "serial-base", "tty"})
-"""Subsystems that the kernel puts between a device and its chip or port; their drivers say nothing of the device."""
+"""Subsystems that the kernel puts between a device and its chip or port; their drivers do not identify the device."""
 
 _PLUGS = frozenset({"usb", "hid"})
 _I2C_FUNCS = 0x0705
 
 KERNEL = "kernel"
-"""The consumer of a line that the kernel holds without saying for what: its pin has another function, for example."""
+"""The consumer of a line that the kernel holds without a reason given: its pin has another function, for example."""
 
 
 @frozen
 class Machine:
-    """Where to look; other roots are for tests."""
+    """The roots of /sys, /dev and /proc; other roots are for tests."""
 
     sys: Path = Path("/sys")
     dev: Path = Path("/dev")
@@ -44,7 +44,7 @@ THIS = Machine()
 
 @frozen
 class DeviceOrigin:
-    """Where a device sits: the subsystems above it, nearest first ("i2c", "usb", "pci"), and who described it."""
+    """The place of a device: the subsystems above it, nearest first ("i2c", "usb", "pci"), and its description."""
 
     above: tuple[str, ...] = ()
     driver: str | None = None
@@ -52,12 +52,12 @@ class DeviceOrigin:
     described_by: str | None = None
     """"devicetree" or "acpi" for what the machine's firmware lists as its own."""
     compatible: str = ""
-    """What the device tree calls it."""
+    """The device tree's name of it."""
 
 
 @frozen
 class FoundLine:
-    """A line as the kernel reports it. `consumer` is who uses it now, None if nobody does."""
+    """A line as the kernel reports it. `consumer` is its present user, None if it has none."""
 
     offset: int
     name: str | None
@@ -101,7 +101,7 @@ class FoundPort:
 
 @frozen
 class Machinery:
-    """All that was found, of the kinds that were asked for."""
+    """All devices found, of the kinds that were asked for."""
 
     chips: tuple[FoundChip, ...] = ()
     adapters: tuple[FoundAdapter, ...] = ()
@@ -109,7 +109,7 @@ class Machinery:
 
 
 def find(kinds: Container[str] = ("gpio", "i2c", "uart"), machine: Machine = THIS) -> Machinery:
-    """Look for these kinds of devices."""
+    """Return the devices of these kinds."""
     return Machinery(
         tuple(find_chips(machine)) if "gpio" in kinds else (),
         tuple(find_adapters(machine)) if "i2c" in kinds else (),
@@ -118,7 +118,7 @@ def find(kinds: Container[str] = ("gpio", "i2c", "uart"), machine: Machine = THI
 
 
 def find_chips(machine: Machine = THIS) -> list[FoundChip]:
-    """The GPIO chips that have a node, by number, with what the kernel tells about their lines."""
+    """Return the GPIO chips that have a node, by number, with the kernel's description of their lines."""
     found = []
     for node in _numbered(machine.sys / "bus/gpio/devices", "gpiochip*"):
         path = machine.dev / node.name
@@ -128,7 +128,7 @@ def find_chips(machine: Machine = THIS) -> list[FoundChip]:
 
 
 def find_adapters(machine: Machine = THIS) -> list[FoundAdapter]:
-    """The I2C adapters that have a node, by number."""
+    """Return the I2C adapters that have a node, by number."""
     found = []
     for node in _numbered(machine.sys / "class/i2c-dev", "i2c-*"):
         path = machine.dev / node.name
@@ -140,7 +140,7 @@ def find_adapters(machine: Machine = THIS) -> list[FoundAdapter]:
 
 
 def find_ports(machine: Machine = THIS) -> list[FoundPort]:
-    """The serial ports that have a node, by name. Virtual consoles and pseudo-terminals are none."""
+    """Return the serial ports that have a node, by name. Virtual consoles and pseudo-terminals are none."""
     consoles = (_read(machine.sys / "class/tty/console/active") or "").split()
     ranges = list(_serial_ranges(machine))
     terminals = _terminals(machine)
@@ -159,7 +159,7 @@ def find_ports(machine: Machine = THIS) -> list[FoundPort]:
 
 
 def functionality(path: str) -> tuple[str, ...] | None:
-    """What an adapter can do, by the kernel's names; None if it cannot be opened. Asks the kernel, not the bus."""
+    """Return an adapter's functions by the kernel's names, None if it cannot be opened; the bus is not used."""
     from hearth.drivers.linux.i2c import functions_of
 
     try:
@@ -176,7 +176,7 @@ def functionality(path: str) -> tuple[str, ...] | None:
 
 
 def clients(bus: int, machine: Machine = THIS) -> dict[int, str]:
-    """The addresses on an I2C bus that a kernel driver owns, with the driver's name."""
+    """Return the addresses on an I2C bus that a kernel driver owns, with the driver's name."""
     owned = {}
     for device in (machine.sys / "bus/i2c/devices").glob(f"{bus}-*"):
         driver = device / "driver"
@@ -205,7 +205,7 @@ def _chip(node: str, path: str, origin: DeviceOrigin) -> FoundChip:
 
 
 def _numbered(directory: Path, pattern: str) -> list[Path]:
-    """The entries of a directory of /sys, in the order of their numbers ("i2c-10" after "i2c-2")."""
+    """Return the entries of a directory of /sys, in the order of their numbers ("i2c-10" after "i2c-2")."""
 
     def key(path: Path) -> tuple[str, int]:
         match = re.fullmatch(r"(.*?)(\d*)", path.name)
@@ -227,8 +227,8 @@ def _origin(device: Path, machine: Machine) -> DeviceOrigin:
             above.append(subsystem)
         if driver is None and subsystem not in _INNER and (place / "driver").exists():
             driver = (place / "driver").resolve().name
-        # What was plugged in has no description of its own, but what it is plugged into has. A card may bring one for
-        # its parts: the chip behind a Raspberry Pi 5's header is such a card.
+        # A plugged-in device has no description of its own, but the port it is plugged into has. A card may bring one
+        # for its parts: the chip behind a Raspberry Pi 5's header is such a card.
         if described is None and not on_a_card and not _PLUGS & set(above):
             if (place / "of_node").exists():
                 described = "devicetree"
@@ -253,7 +253,7 @@ def _device_number(node: Path) -> tuple[int, int]:
 
 
 def _serial_ranges(machine: Machine) -> Iterator[tuple[int, int, int]]:
-    """Major number, first and last minor of each driver that the kernel counts as a serial one."""
+    """Yield major number, first and last minor of each driver that the kernel counts as a serial one."""
     for line in (_read(machine.proc / "tty/drivers") or "").splitlines():
         # The driver's name may have spaces in it: "UML serial line  /dev/ttyS  4 64-127 serial".
         match = re.search(r"\s(\d+)\s+(\d+)(?:-(\d+))?\s+serial$", line.rstrip())
@@ -262,10 +262,10 @@ def _serial_ranges(machine: Machine) -> Iterator[tuple[int, int, int]]:
 
 
 def _terminals(machine: Machine) -> dict[int, list[str]]:
-    """Device number to the processes whose controlling terminal it is, as "agetty (pid 612)"."""
+    """Map each device number to the processes whose controlling terminal it is, as "agetty (pid 612)"."""
     terminals: dict[int, list[str]] = {}
     for stat in sorted(machine.proc.glob("[0-9]*/stat"), key=lambda stat: int(stat.parent.name)):
-        # The name stands in parentheses and may have any characters; tty_nr is the fifth word after it.
+        # The name is in parentheses and may have any characters; tty_nr is the fifth field after it.
         head, _, tail = (_read(stat) or "").rpartition(")")
         words = tail.split()
         if len(words) > 4 and (encoded := int(words[4])):

@@ -1,11 +1,8 @@
-"""From what was found on a machine to what a board offers: the specs of what may be driven, and why the rest is not.
+"""From the devices of a machine to the specs of a board: which may be driven, and the reasons for the rest.
 
-Owns which of the findings become buses, and under which names. What a profile lists itself is its own business: a
-finding that is listed already is left out here.
-
-Whether this process may use a device node, and the exact commands that give the permission.
-
-Owns the advice about groups and udev rules; changes nothing.
+It decides which devices become buses, and under which names. A device that the profile lists itself is left out here.
+It also finds missing permissions on device nodes, with the exact commands (groups, udev rules) that give them; it
+changes nothing.
 """
 
 from __future__ import annotations
@@ -45,14 +42,14 @@ _SUBSYSTEMS = {"gpio": "gpio", "i2c": "i2c-dev", "uart": "tty"}
 
 @frozen
 class Lack:
-    """A permission that is lacking: what is the matter, and the commands that mend it, one a line."""
+    """A missing permission: the fact, and the commands that give it, one a line."""
 
     reason: str
     cure: str
 
 
 def lack_of(path: str, kind: BusKind) -> Lack | None:
-    """What this process lacks to open a node for reading and writing; None if nothing, or if the node is gone."""
+    """Return this process's missing permission to open a node for reading and writing; None if nothing is missing."""
     if os.access(path, os.R_OK | os.W_OK, effective_ids=True):
         return None
     try:
@@ -67,12 +64,12 @@ def lack_of(path: str, kind: BusKind) -> Lack | None:
 
 
 def join(group: str, user: str) -> str:
-    """The command that makes `user` a member of `group`."""
+    """Return the command that makes `user` a member of `group`."""
     return f"sudo usermod -aG {group} {user}   # then log in again"
 
 
 def rule(path: str, kind: BusKind) -> list[str]:
-    """The commands that give a node that is root's alone to the kind's group, now and at each start."""
+    """Return the commands that give a node that is root's alone to the kind's group, now and at each start."""
     group, subsystem = GROUPS[kind], _SUBSYSTEMS[kind]
     text = _RULES[kind].format(node=Path(path).resolve().name)
     return [
@@ -92,7 +89,7 @@ _GONE = frozenset({"ENOENT", "ENODEV", "ENXIO"})
 
 @frozen
 class MachineSurvey:
-    """What was found: chips, adapters and ports that may be driven, and the rest with its reasons."""
+    """The devices found: chips, adapters and ports that may be driven, and the rest with its reasons."""
 
     chips: tuple[ChipSpec, ...] = ()
     i2c: tuple[I2cSpec, ...] = ()
@@ -101,7 +98,7 @@ class MachineSurvey:
 
 
 def survey(profile: Profile, found: Machinery, holders: Holders = NOBODY) -> MachineSurvey:
-    """Sort what was found: what the profile's `discover` asks for, without what the profile lists itself.
+    """Sort the devices that the profile's `discover` asks for, without those that the profile lists itself.
 
     `holders` are the processes that have ports open.
     """
@@ -109,7 +106,7 @@ def survey(profile: Profile, found: Machinery, holders: Holders = NOBODY) -> Mac
     wanted = profile.discover
     chips = [chip for chip in found.chips if _asked(wanted.get("gpio"), chip.node, chip.label)]
     adapters = [adapter for adapter in found.adapters if _asked(wanted.get("i2c"), adapter.node, adapter.name)]
-    # Without a device behind it a port is a virtual machine's, of which there are many that lead nowhere: by name only.
+    # A port without a device is a virtual machine's, of which many are unconnected: only if named.
     ports = [
         port
         for port in found.ports
@@ -130,7 +127,7 @@ def _asked(patterns: tuple[str, ...] | None, *names: str | None) -> bool:
 def _refused(
     undriven: list[Undriven], kind: BusKind, node: str, path: str, label: str | None, *, reason: str | None
 ) -> bool:
-    """Whether this one is not driven: because of `reason`, or for lack of a permission."""
+    """Return True and list this one as not driven: because of `reason`, or for lack of a permission."""
     if reason is not None:
         undriven.append(Undriven(kind, node, reason, path, label, NAME_IT, left_alone=True))
         return True
@@ -147,7 +144,7 @@ def _chips(profile: Profile, found: list[FoundChip], undriven: list[Undriven]) -
         if chip.label in listed or chip.path in listed:
             continue
         header = HEADERS.get(chip.label or "")
-        # One that may not be opened is unknown, and may be a header's: the permission comes first.
+        # A chip that may not be opened is unknown, and may be a header's: the permission comes first.
         reason = None if header or chip.label is None else chip_reason(chip)
         if _refused(undriven, "gpio", chip.node, chip.path, chip.label, reason=reason):
             continue
@@ -166,12 +163,12 @@ def _chips(profile: Profile, found: list[FoundChip], undriven: list[Undriven]) -
         elif chip.label and labels[chip.label] == 1:
             yield ChipSpec(chip.label, "gpiod", _lines(chip.lines), {})
         else:
-            # Its label does not tell it from others, so it goes by its node, as long as that stays the same.
+            # Its label is not unique, so it goes by its node, as long as that stays the same.
             yield ChipSpec(chip.node, "gpiod", _lines(chip.lines), {}, path=chip.path)
 
 
 def _lines(found: tuple[FoundLine, ...]) -> tuple[LineSpec, ...]:
-    """The lines under the kernel's names; those without a name of their own get one from their offset."""
+    """Return the lines under the kernel's names; those without a name of their own get one from their offset."""
     names = Counter(line.name for line in found)
     lines = []
     for line in found[: MAX_OFFSET + 1]:
@@ -185,7 +182,7 @@ def _lines(found: tuple[FoundLine, ...]) -> tuple[LineSpec, ...]:
 
 
 def _reserved(spec: LineSpec, found: tuple[FoundLine, ...]) -> LineSpec:
-    """The line, reserved if somebody uses it now."""
+    """Return the line, reserved if it is in use."""
     consumer = found[spec.offset].consumer if spec.offset < len(found) else None
     if consumer is None or spec.reserved is not None:
         return spec
@@ -219,26 +216,28 @@ def _ports(profile: Profile, found: list[FoundPort], holders: Holders, undriven:
 
 
 def _node_of(path: str) -> str:
-    """The node that a path such as /dev/serial0 stands for."""
+    """Return the node that a path such as /dev/serial0 leads to."""
     from os.path import realpath
 
     return realpath(path)
 
 
-# --- What generic-linux keeps its hands off: the parts of a machine that it needs to stay alive, or that somebody uses
+# --- devices that generic-linux does not drive
+# --- devices that generic-linux does not drive ------------------------------------------------------------------------
 #
-# Owns the reasons. A wrong level on a pin of the processor can cut the power, a wrong byte on a management bus can
-# destroy a memory module or a display: what runs the machine is listed and not driven, until a profile names it.
-# Refuses to look at the machine itself, so that every verdict can be tested on any machine.
+# The reasons: parts of a machine that it needs to run, and devices in use. A wrong level on a pin of the processor can
+# cut the power, a wrong byte on a management bus can destroy a memory module or a display. So these are listed and not
+# driven, until a profile names them. This part does not look at the machine, so that every verdict can be tested on any
+# machine.
 
 NAME_IT = "a board profile that lists it drives it; see docs/reference/boards.md"
-"""The cure for everything here: somebody who knows the wiring says so."""
+"""The cure for everything here: a person who knows the wiring lists the device."""
 
 _PLUGGED = frozenset({"usb", "hid"})
-"""What hangs on these was plugged in to be used."""
+"""Subsystems of devices that were plugged in to be used."""
 _CLIENTS = frozenset({"spi", "w1", "serial", "mdio_bus"})
 _SIMULATED = frozenset({"gpio-sim", "gpio-mockup", "gpio-aggregator", "gpio-virtuser"})
-"""Chips that somebody made on purpose, out of nothing or out of chosen lines of other chips."""
+"""Chips made on purpose, simulated or of chosen lines of other chips."""
 
 _MANAGEMENT = re.compile(r"smbus(?! stub)|\bSPD\b", re.IGNORECASE)
 _DISPLAY = re.compile(
@@ -246,13 +245,13 @@ _DISPLAY = re.compile(
     r"card\d+-|fef0[49]500\.i2c|107d5082[08]0\.i2c",
     re.IGNORECASE,
 )
-"""How the kernel's drivers name the buses to a display or a graphics card; the last two are the Pi 4's and 5's."""
+"""Names that kernel drivers give to the buses of a display or a graphics card; the last two are the Pi 4's and 5's."""
 
 
 def chip_reason(chip: FoundChip) -> str | None:
-    """Why generic-linux does not drive this GPIO chip, or None.
+    """Return why generic-linux does not drive this GPIO chip, or None.
 
-    Driven are chips that one plugs in, expanders behind another bus, and simulated ones.
+    It drives chips that are plugged in, expanders behind another bus, and simulated ones.
     """
     origin = chip.origin
     if origin.driver in _SIMULATED or _behind_a_bus(origin):
@@ -266,7 +265,7 @@ def chip_reason(chip: FoundChip) -> str | None:
 
 
 def adapter_reason(adapter: FoundAdapter) -> str | None:
-    """Why generic-linux does not drive this I2C adapter, or None."""
+    """Return why generic-linux does not drive this I2C adapter, or None."""
     name, origin = adapter.name or "", adapter.origin
     if _PLUGGED & set(origin.above):
         return None
@@ -280,9 +279,9 @@ def adapter_reason(adapter: FoundAdapter) -> str | None:
 
 
 def port_reason(port: FoundPort, open_in: Sequence[Holder] = ()) -> str | None:
-    """Why generic-linux does not drive this serial port, or None. `open_in` are processes that have it open now.
+    """Return why generic-linux does not drive this serial port, or None. `open_in` are processes that have it open now.
 
-    Most programs do not lock a port: two readers would each get half of what comes.
+    Most programs do not lock a port: two readers would each get half of the received bytes.
     """
     if port.console:
         return "the kernel writes its console to it"
@@ -298,7 +297,7 @@ def _is_a_card(origin: DeviceOrigin) -> bool:
 
 
 def _behind_a_bus(origin: DeviceOrigin) -> bool:
-    """Whether the chip is a device on a bus, in contrast to a part of the processor or of the main board."""
+    """Return True if the chip is a device on a bus, in contrast to a part of the processor or of the main board."""
     # An I2C client and its adapter are both of the subsystem "i2c", so a client has two of them above it.
     client = origin.above.count("i2c") >= 2 or bool(_CLIENTS & set(origin.above))
     return client or bool(_PLUGGED & set(origin.above))

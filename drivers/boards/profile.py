@@ -1,11 +1,10 @@
-"""Board profiles: what a board has, as TOML, and what hearth may do with it (design §5).
+"""Board profiles: the devices of a board, as TOML, and the permitted uses of each.
 
-Owns the profile's shape and its checks; refuses to look at the machine. A profile is an allowlist: a line,
-adapter or port that it does not list does not exist for anybody who asks through hearth.
+It owns the profile's shape and its checks; it does not look at the machine. A profile is an allowlist: a line, adapter
+or port that it does not list does not exist for clients of hearth.
 
-Sensors: how a named quantity is read from a device, in one transaction, and turned into a number with a unit.
-
-Owns the table of sensor kinds; refuses to keep state, and anything that would take more than one transaction.
+It also owns the table of sensor kinds: reading a named quantity from a device, in one transaction, as a number with a
+unit. A sensor keeps no state and needs no second transaction.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SENSORS_BUS = "sensors"
 
 @frozen
 class SensorKind:
-    """`messages` go to the device as one transaction; `decode` makes a number in `unit` of what was read."""
+    """`messages` go to the device as one transaction; `decode` makes a number in `unit` of the bytes that were read."""
 
     messages: tuple[Message, ...]
     length: int
@@ -63,16 +62,16 @@ class Sensor:
     description: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As hw.sensor.list shows it."""
+        """Return the sensor for hw.sensor.list."""
         entry = {"sensor": self.name, "kind": self.kind, "unit": self.unit, "bus": self.bus}
         return entry if self.description is None else {**entry, "description": self.description}
 
     def read(self, driver: I2cDriver) -> Outcome[bytes]:
-        """The transaction that reads it."""
+        """Return the transaction that reads it."""
         return driver.transfer(self.addr, SENSOR_KINDS[self.kind].messages)
 
     def value(self, raw: bytes) -> float:
-        """The number that `raw` stands for. Raises DeviceError for a reply of the wrong length."""
+        """Return the number of `raw`. Raises DeviceError for a reply of the wrong length."""
         kind = SENSOR_KINDS[self.kind]
         if len(raw) != kind.length:
             raise DeviceError(
@@ -84,25 +83,25 @@ class Sensor:
 
 
 def decode_tmp102(raw: bytes) -> float:
-    """Degrees Celsius from the two bytes of a TMP102's temperature register, in its 12-bit or 13-bit form."""
+    """Return degrees Celsius from the two bytes of a TMP102's temperature register, in its 12-bit or 13-bit form."""
     word = int.from_bytes(raw, "big", signed=True)
     return (word >> 3 if word & 1 else word >> 4) / 16
 
 
 def _left(bits: int, per_unit: int) -> Callable[[bytes], float]:
-    """Decodes a signed value in the upper `bits` of a big-endian word; what stands below it is not defined."""
+    """Return a decoder of a signed value in the upper `bits` of a big-endian word; the lower bits are undefined."""
     return lambda raw: (int.from_bytes(raw, "big", signed=True) >> (16 - bits)) / per_unit
 
 
 def decode_tmp117(raw: bytes) -> float:
-    """Degrees Celsius from a TMP117, which says -256 until its first conversion. Raises DeviceError then."""
+    """Return degrees Celsius from a TMP117. Raises DeviceError for its -256 before the first conversion."""
     if raw == b"\x80\x00":
         raise DeviceError("the tmp117 has measured nothing yet; ask again", effect="none", data={"errno": "EAGAIN"})
     return int.from_bytes(raw, "big", signed=True) / 128
 
 
 def decode_mcp9808(raw: bytes) -> float:
-    """Degrees Celsius from the 13 lower bits of an MCP9808's ambient register; the upper three are alerts."""
+    """Return degrees Celsius from the 13 lower bits of an MCP9808's ambient register; the upper three are alerts."""
     word = int.from_bytes(raw, "big") & 0x1FFF
     return (word - 0x2000 if word & 0x1000 else word) / 16
 
@@ -122,7 +121,7 @@ SENSOR_KINDS: Mapping[str, SensorKind] = {
     "ina219": _register(0x02, lambda raw: (int.from_bytes(raw, "big") >> 3) * 4 / 1000, "volt"),
     "ina226": _register(0x02, lambda raw: int.from_bytes(raw, "big") * 125 / 100_000, "volt"),
 }
-"""What can be read in one transaction from a chip as it powers up; of the INA chips that is the bus voltage.
+"""Sensors that can be read in one transaction from a chip as it powers up; of the INA chips that is the bus voltage.
 
 A chip that has to be set up, waited for, or calibrated belongs to its kernel driver, whose sensors are offered too.
 """
@@ -146,10 +145,10 @@ class SensorSpec:
 
 @frozen
 class Undriven:
-    """Something that is listed or was found, and that nobody can use through hearth: `reason` says why.
+    """A device that is listed or was found, and that cannot be used through hearth: `reason` says why.
 
-    `cure` is what to do about it, where there is something: commands, one a line, or a sentence. `left_alone` is what
-    could be driven and is not, out of caution.
+    `cure` has commands, one a line, or a sentence, where there is a cure. `left_alone` marks a device that could be
+    driven and is not, out of caution.
     """
 
     kind: BusKind
@@ -161,7 +160,7 @@ class Undriven:
     left_alone: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As hw.board and the lists show it."""
+        """Return the device for hw.board and the lists."""
         entry: dict[str, Any] = {"kind": self.kind, "name": self.name, "driven": False, "reason": self.reason}
         optional = {"path": self.path, "label": self.label, "cure": self.cure, "left_alone": self.left_alone or None}
         return entry | {key: value for key, value in optional.items() if value is not None}
@@ -180,16 +179,16 @@ class Profile:
     sensors: tuple[SensorSpec, ...] = ()
     tools: tuple[str, ...] = ("*",)
     discover: Mapping[BusKind, tuple[str, ...]] = field(factory=dict)
-    """What to look for on the machine besides what is listed: kind to patterns of nodes and names, ("*",) for all."""
+    """Devices to look for on the machine besides the listed: kind to patterns of nodes and names, ("*",) for all."""
 
 
 def shipped_profiles() -> list[str]:
-    """The names of the profiles that come with hearth."""
+    """Return the names of the profiles that come with hearth."""
     return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
 
 
 def profile_file(name_or_path: str) -> Path | None:
-    """The file of a profile that is given by its path; None for a shipped one."""
+    """Return the file of a profile that is given by its path; None for a shipped one."""
     return Path(name_or_path) if "/" in name_or_path or name_or_path.endswith(".toml") else None
 
 
@@ -219,7 +218,7 @@ def load_profile(name_or_path: str) -> Profile:
 
 
 def parse_profile(content: Mapping[str, object], source: str) -> Profile:
-    """A profile from the content of its TOML file. Raises ConfigError."""
+    """Return a profile from the content of its TOML file. Raises ConfigError."""
     top = Table(source, "", content)
     tools = top.table("tools")
     discover = top.table("discover")
@@ -258,7 +257,7 @@ def _unique(top: Table, key: str, what: str, values: list[str] | list[int]) -> N
 
 
 def _patterns(table: Table, kind: str) -> tuple[str, ...]:
-    """`true` for everything, or a list of patterns, which sensors do not have: reading one does no harm."""
+    """Read `true` for everything, or a list of patterns. Sensors have no patterns, because reading one does no harm."""
     if kind != "sensors" and table.is_list(kind):
         return table.texts(kind)
     return ("*",) if table.flag(kind, False) else ()
@@ -276,9 +275,10 @@ def _sensor(name: str, table: Table) -> SensorSpec:
     return spec
 
 
-# --- An I2C adapter as a board profile describes it, and the devices that are known to sit on it
+# --- I2C adapters and the known devices on them
+# --- I2C adapters and the known devices on them -----------------------------------------------------------------------
 #
-# Owns the shape of `[[i2c]]` and its checks; refuses to look at the machine.
+# The shape of `[[i2c]]` and its checks.
 
 I2C_DRIVERS = ("sim", "i2c-dev")
 SIM_DEVICES: Mapping[str, RegWidth] = {"tmp102": 8, "24c02": 8}
@@ -292,9 +292,9 @@ FIRST_TEN_BIT = 0x80
 
 @frozen
 class DeviceSpec:
-    """What sits at an I2C address: made by the simulator, declared on real boards. 0x80 and above is 10-bit.
+    """The device at an I2C address: made by the simulator, declared on real boards. 0x80 and above is 10-bit.
 
-    `reg_width` is how many bits a register number has there: a read that begins with such a number cannot write.
+    `reg_width` is the number of bits of its register numbers: a read that begins with such a number cannot write.
     """
 
     addr: int
@@ -308,7 +308,7 @@ class DeviceSpec:
 class I2cSpec:
     """An I2C adapter, by the number in /dev/i2c-N, or by the kernel's name of it, where the number may move.
 
-    `timeout_ms` and `retries` are what the kernel is told about one transfer on it. `scope` and `reserved` say which
+    `timeout_ms` and `retries` set the kernel's handling of one transfer on it. `scope` and `reserved` say which
     addresses may be used.
     """
 
@@ -324,7 +324,7 @@ class I2cSpec:
 
     @property
     def addresses(self) -> Addresses:
-        """The rules for its addresses, as its driver checks them."""
+        """Return the rules for its addresses, as its driver checks them."""
         declared: dict[int, RegWidth | None] = {device.addr: device.reg_width for device in self.devices}
         return Addresses(declared, self.scope, frozenset(self.reserved))
 
@@ -375,10 +375,10 @@ def parse_addr(table: Table, *, ten_bit: bool = True) -> int:
     return addr
 
 
-# --- A serial port as a board profile describes it: the name that callers use, the device, and how it is set up
+# --- serial ports
+# --- serial ports -----------------------------------------------------------------------------------------------------
 #
-# Owns the shape of `[[uart]]`; refuses to look at the machine. What a setting means, and which go together, is
-# `UartSettings`' to say.
+# The shape of `[[uart]]`: the name that callers use, the device, and its settings. `UartSettings` checks the settings.
 
 UART_DRIVERS = ("sim", "serial")
 MAX_BAUD = 20_000_000
@@ -387,7 +387,7 @@ MAX_DELAY_MS = 1000
 
 @frozen
 class UartSpec:
-    """A serial port: the name that callers use, and the device it stands for."""
+    """A serial port: the name that callers use, and its device."""
 
     port: str
     driver: str
@@ -397,7 +397,7 @@ class UartSpec:
 
     @property
     def baud(self) -> int:
-        """The rate in bits a second."""
+        """Return the rate in bits a second."""
         return self.settings.baud
 
 
@@ -443,7 +443,7 @@ def _settings(table: Table) -> UartSettings:
 
 
 def _rs485(table: Table) -> Rs485 | None:
-    """`rs485 = true`, or a table of its details."""
+    """Read `rs485 = true`, or a table of its details."""
     if not table.is_table("rs485"):
         return Rs485() if table.flag("rs485", False) else None
     details = table.table("rs485")
@@ -457,24 +457,24 @@ def _rs485(table: Table) -> Rs485 | None:
     return rs485
 
 
-# --- A GPIO chip as a board profile describes it: its label, its lines, and what may be done with each
+# --- GPIO chips
+# --- GPIO chips -------------------------------------------------------------------------------------------------------
 #
-# Owns the shape of `[[gpio]]` and its checks; refuses to look at the machine, so that a profile for one machine can be
-# checked on another.
+# The shape of `[[gpio]]` and its checks: the chip's label, its lines, and the permitted uses of each.
 
 GPIO_DRIVERS = ("sim", "gpiod")
 
 MAX_OFFSET = 1023
 _INITIAL: tuple[Level | None, ...] = (0, 1, None)
 MAX_DEBOUNCE_US = 1_000_000
-"""A second: what bounces longer is no contact."""
+"""A second: a longer bounce is no contact's."""
 
 
 @frozen
 class ChipSpec:
     """A GPIO chip, found by its label, or by its device node where two chips have the same one.
 
-    `aliases` are further names of its lines, `wires` are for the simulator. `blocking` says whether asking the chip
+    `aliases` are further names of its lines, `wires` are for the simulator. `blocking` is true if requests to the chip
     may sleep (chips behind a bus do); None: the driver finds out.
     """
 
@@ -519,7 +519,7 @@ def parse_chip(table: Table) -> ChipSpec:
 
 
 def _offsets(table: Table) -> dict[str, int]:
-    """Line names to offsets, from `names`, where the index is the offset and "" leaves a line out."""
+    """Map line names to offsets, from `names`, where the index is the offset and "" leaves a line out."""
     names = table.texts("names")
     offsets: dict[str, int] = {}
     for offset, name in enumerate(names):
@@ -562,7 +562,7 @@ def _line(offset: int, name: str, table: Table | None) -> LineSpec:
 
 
 def _check(table: Table, spec: LineSpec) -> None:
-    """Refuse what contradicts itself: it would surprise whoever wired the line."""
+    """Refuse contradictions: they would surprise the person who wired the line."""
     if spec.direction == "input":
         never = 'a line with direction = "input" is never driven'
         if spec.safe != "input":

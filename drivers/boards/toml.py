@@ -1,7 +1,7 @@
-"""Reading a TOML table strictly: every key is asked for by type, and what nobody asked for is refused.
+"""Strict reading of a TOML table: every key is read by its type, and unknown keys are refused.
 
-Owns nothing but the way to an error that names file, key path and cure. By hand and without cattrs, whose
-import costs more than the rest of a daemon's start.
+It owns the errors, which name file, key path and cure. Hand-written, without cattrs, whose import costs more than the
+rest of a daemon's start.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _LONGEST = 400
 
 
 def shown(value: object) -> str:
-    """A wrong value for an error message: short, whatever it is."""
+    """Return a wrong value for an error message: short, whatever it is."""
     if isinstance(value, int) and value.bit_length() > _SHOWN:
         return f"a number of {value.bit_length()} bits"
     try:
         text = repr(value)
-    except ValueError:  # a number within it that Python does not write out
+    except ValueError:  # Python does not write out such a long number
         text = "a list" if isinstance(value, list) else "a table"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def printable(text: str) -> str:
-    """The text on one line that somebody reads to its end: a profile may call its lines what it likes."""
+    """Return the text as one printable line: a profile may give its lines any names."""
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}…"
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
@@ -67,51 +67,51 @@ class Table:
         return value
 
     def text(self, key: str, default: Any = REQUIRED) -> Any:
-        """A non-empty string, or the default."""
+        """Return a non-empty string, or the default."""
         value = self._take(key, default)
         if value is not default and not (isinstance(value, str) and value):
             self.refuse(key, f"expected a non-empty string, found {shown(value)}")
         return value
 
     def integer(self, key: str, low: int, high: int, default: int = REQUIRED) -> int:
-        """An integer in a closed range, or the default."""
+        """Return an integer in a closed range, or the default."""
         value = self._take(key, default)
         if value is not default and not (type(value) is int and low <= value <= high):
             self.refuse(key, f"expected an integer from {low} to {high}, found {shown(value)}")
         return int(value)
 
     def number(self, key: str, low: float, high: float, default: float = REQUIRED) -> float:
-        """A number in a closed range, or the default."""
+        """Return a number in a closed range, or the default."""
         value = self._take(key, default)
         if value is not default and not (type(value) in (int, float) and low <= value <= high):
             self.refuse(key, f"expected a number from {low:g} to {high:g}, found {shown(value)}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """A boolean, or the default."""
+        """Return a boolean, or the default."""
         value = self._take(key, default)
         if not isinstance(value, bool):
             self.refuse(key, f"expected true or false, found {shown(value)}")
         return value
 
     def optional_flag(self, key: str) -> bool | None:
-        """A boolean, or None when it is not there."""
+        """Return a boolean, or None when it is absent."""
         return self.flag(key, False) if self.has(key) else self._take(key, None)
 
     def has(self, key: str) -> bool:
-        """Whether the key is there and nobody has asked for it yet."""
+        """Return True if the key is there and has not been read yet."""
         return key in self._left
 
     def is_table(self, key: str) -> bool:
-        """Whether the key is there and its value is a table."""
+        """Return True if the key is there and its value is a table."""
         return isinstance(self._left.get(key), dict)
 
     def is_list(self, key: str) -> bool:
-        """Whether the key is there and its value is a list."""
+        """Return True if the key is there and its value is a list."""
         return isinstance(self._left.get(key), list)
 
     def choice(self, key: str, options: Sequence[T], default: T = REQUIRED) -> T:
-        """One of the options, exactly (`true` is not 1); the default is one of them too."""
+        """Return one of the options, exactly (`true` is not 1); the default is one of them too."""
         value = self._take(key, default)
         chosen = [option for option in options if value == option and type(value) is type(option)]
         if not chosen:
@@ -120,21 +120,21 @@ class Table:
         return chosen[0]
 
     def texts(self, key: str, default: Sequence[str] = REQUIRED) -> tuple[str, ...]:
-        """A list of strings, or the default."""
+        """Return a list of strings, or the default."""
         value = self._take(key, default)
         if not (isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)):
             self.refuse(key, f"expected a list of strings, found {shown(value)}")
         return tuple(value)
 
     def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
-        """A list of integers in a closed range; empty when it is not there."""
+        """Return a list of integers in a closed range; empty when it is absent."""
         value = self._take(key, [])
         if not (isinstance(value, list) and all(type(item) is int and low <= item <= high for item in value)):
             self.refuse(key, f"expected a list of integers from {low} to {high}, found {shown(value)}")
         return tuple(value)
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        """A list of pairs of strings; empty when it is not there."""
+        """Return a list of pairs of strings; empty when it is absent."""
         value = self._take(key, [])
         if not isinstance(value, list):
             self.refuse(key, f"expected a list of pairs, found {shown(value)}")
@@ -144,24 +144,24 @@ class Table:
         return tuple((one, other) for one, other in value)
 
     def mapping(self, key: str) -> Mapping[str, str]:
-        """A table of strings; empty when it is not there."""
+        """Return a table of strings; empty when it is absent."""
         value = self._take(key, {})
         table = Table(self._source, self._at(key), value)
         return {name: table.text(name) for name in value}
 
     def table(self, key: str) -> Table:
-        """A sub-table; an empty one when it is not there."""
+        """Return a sub-table; an empty one when it is absent."""
         return Table(self._source, self._at(key), self._take(key, {}))
 
     def named(self, key: str) -> Iterator[tuple[str, Table]]:
-        """The sub-tables of a table, by name; none when it is not there."""
+        """Yield the sub-tables of a table, by name; none when it is absent."""
         value = self._take(key, {})
         Table(self._source, self._at(key), value)
         for name, content in value.items():
             yield name, Table(self._source, self._at(f"{key}.{name}"), content)
 
     def tables(self, key: str) -> Iterator[Table]:
-        """The elements of an array of tables; none when it is not there."""
+        """Yield the elements of an array of tables; none when it is absent."""
         value = self._take(key, [])
         if not isinstance(value, list):
             self.refuse(key, f"expected an array of tables ([[{self._at(key)}]]), found {shown(value)}")
@@ -169,6 +169,6 @@ class Table:
             yield Table(self._source, self._at(f"{key}[{index}]"), content)
 
     def done(self) -> None:
-        """Refuse the keys that nobody asked for."""
+        """Refuse the keys that were not read."""
         for key in self._left:
             self.refuse(key, f"unknown key; this table has {', '.join(sorted(self._known))}")
