@@ -496,13 +496,13 @@ def session_ended(session_id: str, state: State) -> Rejection:
     cure = "`hcp.attach` sends the session's messages again, its outcome among them"
     if state not in TERMINAL:
         # Its end could not be stored. The daemon's next start writes FAILED.
-        return Rejection("session_ended", f"session {session_id} runs no more", suggestion=cure)
+        return Rejection("session_ended", f"session {session_id} no longer runs", suggestion=cure)
     return Rejection("session_ended", f"session {session_id} has ended {state}", suggestion=cure, final_state=state)
 
 
 def not_for_callers(type_: str) -> Rejection:
     """Return the rejection of a message of a type that only a callee sends."""
-    reason = f"/type: {type_} is a callee's to send"
+    reason = f"/type: only a callee sends {type_}"
     return Rejection("invalid_message", reason, suggestion='send "task_submit" or "abort"')
 
 

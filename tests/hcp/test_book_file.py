@@ -361,9 +361,9 @@ async def test_a_book_that_is_removed_says_so_until_it_is_put_back(place, tmp_pa
         await begin(job_store)
         place.rename(tmp_path / "elsewhere")
         for _ in range(2):
-            with pytest.raises(JobStoreError, match="somebody removed or replaced it while it was in use"):
+            with pytest.raises(JobStoreError, match="it was removed or replaced while it was in use"):
                 await job_store.append(ONE, [event(1)])
-            with pytest.raises(JobStoreError, match="somebody removed or replaced it"):
+            with pytest.raises(JobStoreError, match="it was removed or replaced"):
                 await job_store.message_log(ONE)
         (tmp_path / "elsewhere").rename(place)
         await job_store.append(ONE, [event(1)])
@@ -375,7 +375,7 @@ async def test_a_book_that_is_replaced_is_not_written(place, tmp_path):
         await begin(job_store)
         (place / "jobs.sqlite3").rename(tmp_path / "elsewhere")
         (place / "jobs.sqlite3").touch(0o600)
-        with pytest.raises(JobStoreError, match="somebody removed or replaced it"):
+        with pytest.raises(JobStoreError, match="it was removed or replaced"):
             await job_store.append(ONE, [event(1)])
         assert (place / "jobs.sqlite3").stat().st_size == 0
 

@@ -278,7 +278,7 @@ async def test_the_payload_of_a_message_that_no_caller_sends_is_not_read(look, m
         document = {**Caller.submission(), "type": "task_completed", "session_id": "s", "payload": {"artifacts": [1]}}
         refused = await world.caller().rejected(document)
         assert refused["reason_code"] == "invalid_message"
-        assert "task_completed is a callee's to send" in refused["reason_message"]
+        assert "only a callee sends task_completed" in refused["reason_message"]
 
 
 async def test_without_a_desk_an_hcp_message_is_no_request(look):

@@ -233,7 +233,7 @@ async def test_a_step_with_an_effect_that_was_under_way_at_a_crash_is_unknown_an
         await caller.call("hcp.attach", session_id=session_id, from_sequence=0)
         message_log = await caller.closed(session_id)
         shown = 'bench.set {"gate":"g","line":1,"value":1}'
-        assert f"unknown is what came of {shown}" in message_log[-2]["payload"]["error_message"]
+        assert f"outcome unknown: {shown}" in message_log[-2]["payload"]["error_message"]
         (record,) = world.records("hcp.recover")
         assert record["unknown"] == [shown]
         second, failed = await resumed(world, session_id)

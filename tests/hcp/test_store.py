@@ -314,7 +314,7 @@ async def test_a_store_without_its_book_is_not_opened(place, tmp_path):
     async with running(JobStore(place)) as job_store:
         await begin(job_store)
         (place / "jobs.sqlite3").rename(tmp_path / "elsewhere")
-        with pytest.raises(ConfigError, match="somebody removed or replaced it"):
+        with pytest.raises(ConfigError, match="it was removed or replaced"):
             ArtifactStore(place, job_store, most_each=1, most_all=1).open()
 
 
@@ -356,8 +356,8 @@ async def test_a_book_that_fails_is_an_error_of_the_store_and_leaves_no_file(pla
     async with stored(place) as (_, store):
         uri = (await store.keep(ONE, "n", "n.csv", CSV, b"x")).uri
         (place / "jobs.sqlite3").rename(tmp_path / "elsewhere")
-        with pytest.raises(StoreError, match="somebody removed or replaced it"):
+        with pytest.raises(StoreError, match="it was removed or replaced"):
             await store.read(uri, 0, 1)
-        with pytest.raises(StoreError, match=r"artifact m\.csv cannot be kept: .* somebody removed or replaced it"):
+        with pytest.raises(StoreError, match=r"artifact m\.csv cannot be kept: .* it was removed or replaced"):
             await store.keep(ONE, "m", "m.csv", CSV, b"x")
     assert files(place) == [ONE, f"{ONE}/n.csv"]

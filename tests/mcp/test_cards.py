@@ -235,9 +235,9 @@ async def test_files_that_are_no_cards_are_named_to_whoever_lists_up_to_a_bound(
 async def test_a_registry_that_cannot_be_used_is_a_failure_in_words(provider, tmp_path, era):
     tmp_path.chmod(0o777)
     async with serving([provider], era) as (client, _):
-        assert "must be ours" in await refused(client, "agentcard_list")
-        assert "must be ours" in await refused(client, "agentcard_declare", card_json=CARD)
-        with pytest.raises(MCPError, match="must be ours"):
+        assert "must belong to this process's user" in await refused(client, "agentcard_list")
+        assert "must belong to this process's user" in await refused(client, "agentcard_declare", card_json=CARD)
+        with pytest.raises(MCPError, match="must belong to this process's user"):
             await client.read_resource("agentcard://registry")
 
 

@@ -173,8 +173,8 @@ FOREIGN = {
     "nested beyond all reason": (b"[" * 9000, "torn, or not JSON"),
     "something else": (b'["agents"]', "not a declared card that this release knows"),
     "of a later release": (declared(version=2), "not a declared card that this release knows"),
-    "nobody's": (declared(declared_by=None), "no card, or nobody who declared it, in it"),
-    "without a card": (declared(card="{}"), "no card, or nobody who declared it, in it"),
+    "nobody's": (declared(declared_by=None), "no card in it, or no principal that declared it"),
+    "without a card": (declared(card="{}"), "no card in it, or no principal that declared it"),
     "invalid": (declared(card=card(5, version="1")), 'not a valid AgentCard: /version: "1" is no semantic version'),
     "another agent's": (declared(card=card(6)), f"the card of another agent ({agent_id(6)})"),
     "too long": (declared(card=card(5, name="x")) + b" " * (200 << 10), "longer than 135168 bytes"),
@@ -239,9 +239,9 @@ async def test_a_draft_of_a_process_that_crashed_is_deleted_when_nobody_can_be_w
 async def test_a_directory_that_others_may_write_into_is_not_used(registry, directory):
     await registry.declare(card(1), ALICE)
     directory.chmod(0o777)
-    with pytest.raises(CardRefused, match="must be ours, and nobody else may write there"):
+    with pytest.raises(CardRefused, match="must belong to this process's user, and no other user may write there"):
         await registry.contents()
-    with pytest.raises(CardRefused, match="must be ours, and nobody else may write there"):
+    with pytest.raises(CardRefused, match="must belong to this process's user, and no other user may write there"):
         await registry.declare(card(2), ALICE)
 
 

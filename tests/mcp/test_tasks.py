@@ -384,7 +384,7 @@ async def test_a_task_that_nobody_asks_for_is_cancelled_as_if_its_client_had_van
     await trio.sleep(LEASE + 1)
     state = await wire.get(created)
     assert state["status"] == "cancelled"
-    assert state["statusMessage"] == "cancelled: nobody has asked for it in 300 s"
+    assert state["statusMessage"] == "cancelled: its client has not asked for it for 300 s"
 
 
 async def test_asking_keeps_a_task_alive_and_moves_its_ttl(autojump_clock, wire):

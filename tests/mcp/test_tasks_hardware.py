@@ -199,7 +199,7 @@ async def test_a_client_that_vanished_with_a_task_running_has_its_hacp_task_canc
         await trio.sleep(LEASE + 1)
         state = await wire.get(created)
     assert state["status"] == "cancelled"
-    assert "nobody has asked" in state["statusMessage"]
+    assert "its client has not asked" in state["statusMessage"]
     (finish,) = [record for record in w.journal.records if record["event"] == "task.finish"]
     assert finish["status"] == "CANCELLED"
 

@@ -92,8 +92,8 @@ class Approvals:
             return waiting.decision
         if self._closed:
             raise shutting_down()
-        reason = f"nobody approved it within {self._timeout_s:g} s"
-        cure = "have somebody at hand who may approve jobs, then submit it again under a new message_id"
+        reason = f"no person approved it within {self._timeout_s:g} s"
+        cure = "make sure that a person who may approve jobs is there, then submit it again under a new message_id"
         raise Rejection("approval_timeout", reason, suggestion=cure)
 
     def pending(self, by: str) -> list[dict[str, Any]]:
@@ -123,7 +123,9 @@ class Approvals:
             why = "no such approval is open: it was decided, timed out, or never asked for"
             raise InvalidParams(data={"path": "/approval_id", "reason": why})
         if waiting.question.principal == by:
-            raise PermissionDenied(data={"reason": "a job is approved by somebody else than who submitted it"})
+            raise PermissionDenied(
+                data={"reason": "a job is approved by another principal than the one that submitted it"}
+            )
         waiting.decision = Decision(approved, by, reason)
         waiting.decided.set()
 

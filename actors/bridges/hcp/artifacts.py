@@ -173,7 +173,8 @@ class ArtifactFiles:
         if aside is not None:
             with suppress(FileNotFoundError):
                 self.path.rename(self.path.with_name(self.path.name + aside))
-                note = f"HCP artifacts {self.path}: they belong to the former book, and are now {self.path.name}{aside}"
+                renamed = f"{self.path.name}{aside}"
+                note = f"HCP artifacts {self.path}: they belong to the damaged job store, and are now {renamed}"
         self.path.mkdir(mode=0o700, exist_ok=True)
         status = self.path.lstat()
         if not stat.S_ISDIR(status.st_mode):

@@ -89,7 +89,7 @@ class EventWriter:
             try:
                 await self._job_store.end(self.session_id, to, lines)
             except JobStoreError as error:
-                log.error("the end of HCP session %s is not on record: %s", self.session_id, error)
+                log.error("the end of HCP session %s could not be stored: %s", self.session_id, error)
             self.message_log.append(*lines)
             self.message_log.end()
 

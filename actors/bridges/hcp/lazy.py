@@ -229,7 +229,7 @@ class JobServerLifetime:
                     service = await trio.to_thread.run_sync(_load, self._runtime.parts)
                     opened_storage = storage.open()
                 except ConfigError as error:
-                    log.error("whole jobs cannot be taken: %s", error)
+                    log.error("HCP jobs cannot be accepted: %s", error)
                     job_server.refuse(str(error))
                     # The rest of the daemon keeps serving, and the next message tries again.
                     urgent = False

@@ -69,7 +69,7 @@ class MessageLog(Retained):
     def append(self, *lines: bytes) -> None:
         """Add messages that are in the job store already, and notify the readers. Raises RuntimeError after `end`."""
         if self.ended:
-            raise RuntimeError("this story has ended")
+            raise RuntimeError("this message log has ended")
         self._lines += lines
         self.grow(_size(lines))
         self._poke()

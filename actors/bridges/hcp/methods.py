@@ -196,7 +196,7 @@ def _declared(capability: Capability) -> dict[str, Any]:
 
 def _check_approver(allowed: Allowance) -> None:
     if not allowed.rules.approve:
-        reason = f"policy {allowed.policy!r} lets nobody approve jobs: hcp.approve = false"
+        reason = f"policy {allowed.policy!r} does not allow approving jobs: hcp.approve = false"
         raise PermissionDenied(data={"reason": reason, "policy": allowed.policy})
 
 

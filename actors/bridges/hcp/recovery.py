@@ -51,14 +51,14 @@ async def recover(services: Services) -> None:
         try:
             await _end(services, row)
         except JobStoreError as error:
-            log.error("HCP session %s is still without an end: %s", row.session_id, error)
+            log.error("HCP session %s could not be ended: %s; the next start tries again", row.session_id, error)
 
 
 async def _end(services: Services, row: SessionRow) -> None:
     lines = await services.job_store.message_log(row.session_id)
     duration_s, made, warnings = _measured(row, lines)
     unknown = [str(unknown_of(operation).operation) for operation in await services.job_store.begun(row.session_id)]
-    message = f"{MESSAGE}; unknown is what came of {', '.join(unknown)}" if unknown else MESSAGE
+    message = f"{MESSAGE}; outcome unknown: {', '.join(unknown)}" if unknown else MESSAGE
     last = checkpoint_id(row.session_id, row.checkpoints) if row.checkpoints or unknown else None
     aborting = row.state == "ABORTING"
     services.audit(
@@ -155,7 +155,11 @@ async def resumption(
     found = _CHECKPOINT.fullmatch(checkpoint) if isinstance(checkpoint, str) else None
     row = None if found is None else await job_store.session(found[1])
     if found is None or row is None or row.principal != principal:
-        raise _no(at, "this is no checkpoint of a session of yours that is still kept", "leave it out to start anew")
+        raise _no(
+            at,
+            "this is no checkpoint of a session of yours that is still kept",
+            "leave it out to start from the beginning",
+        )
     number = int(found[2])
     recorded = await job_store.outcomes(row.session_id, row.checkpoints)
     while 0 < number < row.checkpoints and recorded[number]["kind"] not in ANNOUNCED:
@@ -171,7 +175,11 @@ async def resumption(
     capability = approval.capability
     if (row.capability, row.version) != (capability.name, capability.version):
         was = f"{row.capability} {row.version}"
-        raise _no(at, f"the checkpoint is of {was}, not of {capability.name} {capability.version}", "start anew")
+        raise _no(
+            at,
+            f"the checkpoint is of {was}, not of {capability.name} {capability.version}",
+            "leave it out to start from the beginning",
+        )
     if row.inputs_hash != args_hash(approval.inputs):
         raise _no(at, "the inputs are not those that the checkpoint was made with", "submit the same inputs")
     if CLASSIFICATIONS.index(approval.classification) < CLASSIFICATIONS.index(row.data_classification):

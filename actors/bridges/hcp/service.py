@@ -311,7 +311,7 @@ class HcpJobServer:
                 self._one_over = trio.Event()
                 await self._one_over.wait()
         if self.jobs.running:
-            log.warning("%d HCP jobs have not come to their end; the next start will end them", len(self.jobs.running))
+            log.warning("%d HCP jobs have not ended; the next start ends them", len(self.jobs.running))
 
     async def expire(self) -> None:
         """Delete, once every `EXPIRY_S` seconds, sessions and artifacts past their retention."""
@@ -324,4 +324,4 @@ class HcpJobServer:
                 ):
                     await self.services.store.forget(session_id)
             except (JobStoreError, StoreError) as error:
-                log.warning("what has been kept for long enough cannot be forgotten: %s", error)
+                log.warning("expired HCP sessions cannot be deleted: %s", error)

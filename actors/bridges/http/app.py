@@ -433,7 +433,7 @@ class Callers:
             return Problem(403, f"{reason}; write a [[policy]] entry for it")
         self._report(connection.peer, str(who))
         headers = {"WWW-Authenticate": "Bearer"} if who.status == 401 else {}
-        return Problem(who.status, f"nobody knows who you are: {who}; {CURES[who.status]}", headers)
+        return Problem(who.status, f"the request is not authenticated: {who}; {CURES[who.status]}", headers)
 
 
 # --- hosts and origins: the names a request may be sent to, and the pages that may send one ---------------------------

@@ -213,7 +213,8 @@ class CardRegistry:
         status = self._directory.stat()
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
             raise CardRefused(
-                f"the registry is not used: {self._directory} must be ours, and nobody else may write there (chmod 700)"
+                f"the registry is not used: {self._directory} must belong to this process's user, and no other user "
+                "may write there (chmod 700)"
             )
         names = []
         with os.scandir(self._directory) as entries:
@@ -260,7 +261,9 @@ def _check_room(what: str, cure: str, cards: Sequence[DeclaredCard], size: int, 
     """Raise CardRefused if one more card of `size` bytes exceeds the limits of `what`, the `part`-th part of all."""
     count, total = MAX_CARDS // part, MAX_TOTAL_BYTES // part
     if len(cards) + 1 > count or sum(card.size for card in cards) + size > total:
-        raise CardRefused(f"{what} is full ({count} cards, {total} bytes): declare one of your agents anew, or {cure}")
+        raise CardRefused(
+            f"{what} is full ({count} cards, {total} bytes): replace the card of one of your agents, or {cure}"
+        )
 
 
 def _age(entry: os.DirEntry[str]) -> float:
@@ -292,7 +295,7 @@ def _read(path: Path, status: os.stat_result) -> DeclaredCard | str:
         return "not a declared card that this release knows"
     card, by, at = document.get("card"), document.get("declared_by"), document.get("declared_at")
     if not isinstance(card, dict) or not isinstance(by, str) or not isinstance(at, str):
-        return "no card, or nobody who declared it, in it"
+        return "no card in it, or no principal that declared it"
     findings = validate(card)
     if findings:
         return f"not a valid AgentCard: {findings[0].pointer}: {findings[0].problem}"

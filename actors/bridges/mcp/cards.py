@@ -211,7 +211,7 @@ class AgentCards(Provider):
         own = self._own_card()
         if own is not None and own["agent_id"] == card["agent_id"]:
             return _failed(
-                f"agent_id {card['agent_id']} is that of this server itself, whose card nobody else declares; make an "
+                f"agent_id {card['agent_id']} is that of this server itself, whose card cannot be declared; make an "
                 "agent_id of your own (a new ULID)."
             )
         return _told(_summary(_entry(await self._registry.declare(card, self._principal(ask)))))

@@ -109,7 +109,7 @@ class LongCall:
         finally:
             if not self.settled:
                 lapsed = trio.current_time() >= self._until
-                why = f"nobody has asked for it in {self._lease:g} s" if lapsed else self._why
+                why = f"its client has not asked for it for {self._lease:g} s" if lapsed else self._why
                 self._end("cancelled", f"cancelled: {why}")
         if self._handed_over:
             with self._keep:
@@ -254,7 +254,7 @@ class LongCall:
         self._end("failed", error.message)
 
     def _crashed(self, error: BaseException) -> None:
-        del error  # it has been logged, and its text may tell what is nobody's business
+        del error  # it is in the log, and its text may hold what a client must not read
         self._fail(MCPError(code=types.INTERNAL_ERROR, message="Internal server error"))
 
     def _end(self, status: types.TaskStatus, message: str | None) -> None:

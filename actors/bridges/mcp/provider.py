@@ -186,7 +186,7 @@ class Client:
             try:
                 held.board = str((await held.session.run(BOARD_TOOL)).get("name"))
             except (RpcError, TaskFailed) as error:
-                log.info("the board's name cannot be had: %s", error)
+                log.info("the board's name cannot be read: %s", error)
         return held.board
 
     async def _hold_one(self) -> _HeldSession:
@@ -246,7 +246,7 @@ class Client:
         except HearthError as error:
             held.error = error
             if held.session is not None:
-                log.warning("a session has ended badly: %s", error)
+                log.warning("a session has ended with an error: %s", error)
         finally:
             if self._held is held:
                 self._held = None
@@ -263,7 +263,7 @@ class Client:
             except (SessionInvalid, CarrierError) as error:
                 self.forget(session, error)
             except RpcError as error:
-                log.info("a session could not be kept awake: %s", error)
+                log.info("a session could not be kept open: %s", error)
 
 
 class Clients(Protocol):

@@ -363,7 +363,9 @@ class Resources(Provider):
 
         found = []
         if may("hw.board"):
-            found.append(_resource(BOARD, "board", "The board", "Its buses, what is not driven, and its health", 0.9))
+            found.append(
+                _resource(BOARD, "board", "The board", "Its buses, its parts that are not driven, and its health", 0.9)
+            )
         if may("hw.sensor.list"):
             found.append(
                 _resource(SENSORS, "sensors", "Sensors", "All sensors with their units; measures nothing", 0.7)

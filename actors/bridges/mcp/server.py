@@ -68,11 +68,11 @@ These tools act on a real board: lines switch, devices are written to, and nothi
 - Look first: hw_board tells what the board is and how it is, hw_gpio_list, hw_i2c_list, hw_uart_list and \
 hw_sensor_list what it has. Lines and sensors go by the names given there.
 - Plan: for more than one step call hacp_plan once rather than tool after tool. The steps run in order, one that fails \
-ends the plan, rollback_on_failure undoes what was done, exclusive keeps others off the devices meanwhile, and dry_run \
-checks everything and touches nothing. Try a plan that moves something with dry_run first.
+ends the plan, rollback_on_failure undoes what was done, exclusive keeps others off the devices until it ends, and \
+dry_run checks everything and touches nothing. Try a plan that moves something with dry_run first.
 - Risk: 0 reads; 1 changes what does no harm; 2 drives hardware; 3 is dangerous, and a person is asked before it runs. \
 A plan has the highest risk of its steps.
-- Errors say what became of the world. Where that is "not known", read the state back before you repeat anything. \
+- Errors say what happened to the hardware. Where that is "not known", read the state back before you repeat anything. \
 A refusal by policy does not change by trying again.
 - Lines that you drive stay as you set them only while this session lasts. When it ends, by your disconnecting or \
 otherwise, they go to the safe state that the board's profile names.
@@ -367,11 +367,11 @@ def all_offers(
     lease: float = LEASE,
     account: Callable[[str], Account] = lambda _key: unlimited(),
 ) -> list[Provider]:
-    """Everything, with what must be kept in the directory `state`; `principal` says whose a request is.
+    """Return all providers; their files are kept in the directory `state`.
 
-    `account` gives the account to which what the principal of a key has declared is charged.
-
-    Times in seconds: `beat` between two reports of progress, `lease` for which a long call that nobody asks for lives.
+    `principal` returns the key of a request's principal, `account` the account that this principal's AgentCards are
+    charged to. Times in seconds: `beat` between two reports of progress, `lease` that a long call is kept after the
+    last request for it.
     """
     resources = Resources()
     return [
@@ -383,11 +383,11 @@ def all_offers(
     ]
 
 
-# --- Every tool of the session as an MCP tool: tools/list is tool.list, tools/call a task of one step (draft §10.2)
+# --- Every tool of the session as an MCP tool: tools/list is tool.list, tools/call a task of one step (draft §10.2) ---
 
 
 class HacpTools(TaskProvider):
-    """See the module."""
+    """The provider of the session's own tools."""
 
     async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
@@ -405,15 +405,15 @@ class HacpTools(TaskProvider):
 
 # --- `hacp_plan`: a whole task of ordered steps in one call, so that a model can plan and not just call
 #
-# It takes tools by either of their names, and says of each step what became of it. What a plan may do is HACP's
-# business: the same checks, the same policy and the same audit as for any task (draft §3.4; design §4).
+# It accepts both names of a tool, and reports the outcome of each step. A plan passes the same checks, policy and audit
+# as any other HACP task (draft §3.4).
 
 _VALIDATOR: Final = Validator(PLAN_INPUT)
 _TOOL: Final = types.Tool.model_validate(PLAN_DEFINITION)
 
 
 class PlanTool(TaskProvider):
-    """See the module."""
+    """The provider of `hacp_plan`."""
 
     async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
@@ -421,7 +421,7 @@ class PlanTool(TaskProvider):
         return (_TOOL,)
 
     async def job(self, ask: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
-        """See TaskProvider. Raises MCPError for a plan that cannot be read, or that names a tool there is not."""
+        """See TaskProvider. Raises MCPError for a plan that cannot be read, or that names an unknown tool."""
         if params.name != PLAN:
             return None
         plan = arguments_of(params)

@@ -34,10 +34,10 @@ FORMER_FILE: Final = "book.sqlite3"
 """The file's name up to release 0.1; `open` renames such a file."""
 _SIDE_FILES: Final = ("-wal", "-journal")
 _LOST: Final = (
-    "what earlier HCP jobs left behind (answers to repeated messages, stories, checkpoints, artifacts) is not known "
+    "the answers, messages, checkpoints and artifacts of earlier HCP jobs are not known "
     "any more, and a message that is sent again counts as new"
 )
-_GONE: Final = "somebody removed or replaced it while it was in use; put it back, or restart the daemon for a new one"
+_GONE: Final = "it was removed or replaced while it was in use; put it back, or restart the daemon for a new one"
 _DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 _SURVIVED: Final = frozenset((sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT))
 """Errors that leave the connection intact."""

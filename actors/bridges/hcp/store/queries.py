@@ -235,7 +235,7 @@ def add_lines(
     """Append messages to a session. Raises MessageLogFull."""
     no, have, story_bytes, _, _ = _running(job_store, session_id)
     if story_bytes + sum(map(len, lines)) > limits.story_bytes:
-        raise MessageLogFull(f"the story of HCP session {session_id} has reached its {limits.story_bytes} bytes")
+        raise MessageLogFull(f"the messages of HCP session {session_id} have reached their {limits.story_bytes} bytes")
     _add_lines(job_store, no, have, lines)
     if phase is not None:
         job_store.execute("UPDATE sessions SET phase = ? WHERE no = ?", (phase, no))
