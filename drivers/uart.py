@@ -1,8 +1,8 @@
-"""UART: how a serial port is set up, what its driver must do, and what a reader gets.
+"""UART: the settings of a serial port, the interface of its driver, and the buffer of received bytes.
 
-The vocabulary of serial ports; the machine that does it over a descriptor is `hearth.drivers.uart_fd`. A driver here is
-one port. Receiving never occupies the bus: a pump moves bytes into a bounded `Inbox` as they come, a reader waits
-beside the bus and takes them in one short transaction, so that reading and writing go on at the same time.
+`hearth.drivers.uart_fd` implements it over a descriptor. A driver here is one port. Receiving never occupies the bus: a
+pump moves bytes into a bounded `Inbox` as they come; a reader waits beside the bus and takes them in one short
+transaction, so that reading and writing go on at the same time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _between(least: int, most: int) -> Callable[[object, Attribute[int], int], N
 
 @frozen
 class Rs485:
-    """How a port drives its RS-485 transceiver: the kernel switches RTS around each transmission.
+    """The use of RTS for an RS-485 transceiver: the kernel switches it around each transmission.
 
     Delays are milliseconds between switching and the first or after the last bit; not every driver keeps them.
     """
@@ -48,7 +48,7 @@ class Rs485:
     rts_on_send: bool = True
     """The level of RTS while sending; the other level is driven while receiving."""
     loopback: bool = False
-    """Whether the port hears what it sends itself."""
+    """True if the port receives its own transmissions."""
     before_ms: int = field(default=0, validator=_between(0, 1000))
     after_ms: int = field(default=0, validator=_between(0, 1000))
 
@@ -72,7 +72,7 @@ def _rts_is_free(settings: UartSettings, _attribute: Attribute[Rs485 | None], va
 
 @frozen
 class UartSettings:
-    """How a serial port is set up when it is opened. Raises ValueError for what no port can be, naming the key.
+    """The settings of a serial port, applied when it is opened. Raises ValueError, naming the key, for impossible ones.
 
     `baud` may be any rate; the port refuses at open what it cannot do. `rts` and `dtr` are the levels that the lines
     get at open, after the kernel has raised both for a moment. With `hangup` the kernel lowers both when the port is
@@ -93,7 +93,7 @@ class UartSettings:
 
 @frozen
 class ModemLines:
-    """The levels of a port's lines besides data: true is asserted, None where the port does not know the line."""
+    """The levels of a port's modem lines: true is asserted, None where the port does not know the line."""
 
     rts: bool | None = None
     dtr: bool | None = None
@@ -107,12 +107,12 @@ class UartDriver(Driver, Protocol):
     """One serial port, always a pollable descriptor: its operations are coroutine functions (Style.ASYNC)."""
 
     async def write(self, data: bytes, *, timeout_s: float, drain: bool = False, reader: str = "") -> int:
-        """Hand all of `data` to the kernel, in order; with `drain` wait until it has left the kernel's buffer too.
+        """Pass all of `data` to the kernel, in order; with `drain` wait until it has left the kernel's buffer too.
 
         `reader` will see all that comes after it.
 
         Raises TimedOut when it takes longer than `timeout_s` (flow control), and DeviceError; `taken` in their data is
-        how many bytes the kernel took.
+        the number of bytes that the kernel took.
         """
         ...
 
@@ -140,52 +140,52 @@ class UartDriver(Driver, Protocol):
     ) -> Taken:
         """Skip stale input, write, and wait at most `timeout_s` for the reply: one indivisible transaction.
 
-        `reader` skips and reads at its own cursor: other readers still get the stale input, and the reply too.
-        A reply that is late or short comes back with `complete` false and what there is of it.
+        `reader` skips and reads at its own cursor: other readers still get the stale input, and the reply too. A reply
+        that is late or short is returned with `complete` false and the bytes that have come.
         """
         ...
 
     async def control(
         self, *, rts: bool | None = None, dtr: bool | None = None, break_s: float | None = None
     ) -> ModemLines:
-        """Set RTS and DTR, then hold the line in the break state for so long; return the levels of all lines.
+        """Set RTS and DTR, then hold the line in the break state for `break_s`; return the levels of all lines.
 
-        A break waits until what was written before has left. Raises DeviceError for what the port cannot do, and
-        TimedOut for output that does not leave.
+        A break waits until earlier output has left. Raises DeviceError for what the port cannot do, and TimedOut for
+        output that does not leave.
         """
         ...
 
 
 def write_timeout_s(size: int, baud: int) -> float:
-    """How long a write of `size` bytes may take: twice the time on the wire (10 bits a byte) and a second."""
+    """Return the time limit of a write of `size` bytes: twice the time on the wire (10 bits a byte) and a second."""
     return 1.0 + 20.0 * size / baud
 
 
-# --- The bounded buffer of received bytes, in which each reader has its own place
+# --- the buffer of received bytes, with a cursor for each reader
+# --- the buffer of received bytes, with a cursor for each reader ------------------------------------------------------
 #
-# It owns the order of bytes, the place up to which each reader has read, when a read is complete, and the count of what
-# a reader missed; it refuses to know where bytes come from. Fed by a port's pump, read by transactions, watched by
-# readers off the bus.
+# It owns the order of bytes, each reader's cursor, the completeness of a read, and the count of bytes that a reader
+# missed. Fed by a port's pump, read by transactions, waited on by readers off the bus.
 #
-# A place is a cursor: an offset in the stream since the port was opened. Reading moves the reader's own cursor and
-# takes nothing from others. A reader's first use begins at the first byte that no reader has read yet, so that readers
-# who come one after the other share the stream as if they were one. The newest `capacity` bytes are kept; a cursor that
-# they have passed has a gap, which its next read tells.
+# A cursor is an offset in the stream since the port was opened. Reading moves the reader's own cursor and takes nothing
+# from others. A new reader begins at the first byte that no reader has read yet, so that consecutive readers share the
+# stream as if they were one. The newest `capacity` bytes are kept. A cursor that they have passed has a gap, which its
+# next read reports.
 
 MOST_CURSORS = 1024
-"""Readers whose place is kept; more, and the one that has not read for the longest begins anew."""
+"""Readers whose cursor is kept. One more, and the cursor that was not used for the longest time is dropped."""
 
 
 @define
 class _ReadPosition:
-    """`at`: the offset of the reader's next byte; `overruns`: how many lost characters it has been told of."""
+    """`at`: the offset of the reader's next byte; `overruns`: the number of lost characters reported to it."""
 
     at: int
     overruns: int
 
 
 class Inbox:
-    """Received bytes in order of arrival, the newest `capacity` of them; `reader` names whose cursor is meant."""
+    """Received bytes in order of arrival, the newest `capacity` of them; `reader` names the cursor to use."""
 
     __slots__ = (
         "_capacity",
@@ -217,17 +217,17 @@ class Inbox:
 
     @property
     def room(self) -> int:
-        """How many bytes may come before one goes that nobody has read."""
+        """Return how many bytes may come before an unread one is dropped."""
         return self._capacity - (self._end - max(self._read, self._start))
 
     @property
     def lost(self) -> int:
-        """How many bytes have gone that nobody has read, since somebody last read."""
+        """Return how many unread bytes have been dropped since the last read."""
         return max(0, self._start - self._read)
 
     @property
     def closed(self) -> bool:
-        """True if nothing more will come."""
+        """Return True if nothing more will come."""
         return self._closed is not None
 
     @property
@@ -235,11 +235,11 @@ class Inbox:
         return self._start + len(self._data)
 
     def begin(self, reader: str) -> None:
-        """Give a reader its place, if it has none: it will see what comes from now on, whoever reads meanwhile."""
+        """Give a reader a cursor, if it has none: it will see all bytes from now on, whatever other readers do."""
         self._cursor(reader)
 
     def forget(self, reader: str) -> None:
-        """Drop a reader's place."""
+        """Drop a reader's cursor."""
         self._cursors.pop(reader, None)
 
     def _cursor(self, reader: str) -> _ReadPosition:
@@ -253,7 +253,7 @@ class Inbox:
         return cursor
 
     def _offset(self, reader: str) -> int:
-        """Where in the data the reader's next byte is."""
+        """Return the index of the reader's next byte in the data."""
         return max(0, self._cursor(reader).at - self._start)
 
     def feed(self, data: bytes, *, now: float = 0.0) -> None:
@@ -268,17 +268,17 @@ class Inbox:
         self._wakeup.wake()
 
     def overran(self, count: int) -> None:
-        """Note that the device or the kernel has lost so many characters."""
+        """Count characters that the device or the kernel has lost."""
         self._overruns += count
 
     def close(self, error: DeviceError) -> None:
-        """Let the readers know that nothing more will come; only the first reason counts."""
+        """Wake the readers because nothing more will come; only the first reason counts."""
         if self._closed is None:
             self._closed = error
         self._wakeup.wake()
 
     def skip(self, reader: str = "") -> int:
-        """Move a reader to the end, past what it missed too; return how many bytes were there for it."""
+        """Move a reader to the end, past its gap too; return the number of bytes that it skipped."""
         cursor = self._cursor(reader)
         size = self._end - max(cursor.at, self._start)
         cursor.overruns = self._overruns
@@ -292,9 +292,9 @@ class Inbox:
         self._wakeup.wake()
 
     def complete(self, length: int | None, until: bytes | None, gap_s: float | None = None, reader: str = "") -> int:
-        """How many bytes answer this wish, 0 if those that are there do not.
+        """Return the number of bytes that complete this read, 0 if the present ones do not.
 
-        Must be called within Trio where a gap is wished for.
+        Must be called within Trio where `gap_s` is given.
         """
         first = self._offset(reader)
         have, most = len(self._data) - first, min(length or MAX_TAKE, MAX_TAKE)
@@ -317,10 +317,11 @@ class Inbox:
         partial: bool = False,
         reader: str = "",
     ) -> Taken:
-        """Read `length` bytes, or up to and including `until`, or what came before the line was quiet for `gap_s`.
+        """Read `length` bytes, or up to and including `until`, or the bytes before the line was quiet for `gap_s`.
 
-        Whichever is first; with none of them, what is there. When that much is not there: nothing, or with `partial`
-        what there is. Never more than MAX_TAKE. The reader's cursor moves behind what it got.
+        The first of these ends the read; without any, all present bytes are returned. If the read is not complete:
+        nothing, or with `partial` the present bytes. Never more than MAX_TAKE. The reader's cursor moves behind the
+        returned bytes.
         """
         cursor = self._cursor(reader)
         size = self.complete(length, until, gap_s, reader)
@@ -349,13 +350,13 @@ class Inbox:
         return self._feeds != feeds or self._closed is not None
 
     async def wait_for_room(self) -> None:
-        """Wait until a byte can come without pushing an unread one out, or none will."""
+        """Wait until a byte can come without dropping an unread one, or none will come."""
         await self._wakeup.until(lambda: self.room > 0 or self._closed is not None)
 
 
 @frozen(eq=False)
 class Taken:
-    """What a reader got.
+    """The result of a read.
 
     `overflow` counts bytes between this reader's last read and this one that hearth no longer has, `overrun` characters
     that the device or the kernel lost, `discarded` stale bytes that an exchange skipped.
@@ -367,4 +368,4 @@ class Taken:
     discarded: int = 0
     overrun: int = 0
     inbox: Inbox | None = None
-    """Where to wait, off the bus, for the rest."""
+    """The inbox to wait on, off the bus, for the rest."""

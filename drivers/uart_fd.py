@@ -1,7 +1,7 @@
-"""A serial port over any non-blocking descriptor: the machine that the simulated and the real ports share.
+"""A serial port over any non-blocking descriptor: the part that the simulated and the real ports share.
 
-It owns writing, exchanging and the order in which lines are driven; receiving is `Receiver`'s. It refuses to open
-anything: what the descriptor is, and what can be asked of the device behind it, is a subclass's business.
+`Receiver` owns input, `FdUart` writing, exchanging and the order in which lines are driven. A subclass opens the
+descriptor, and knows what the device behind it can do.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ if TYPE_CHECKING:
     from hearth.drivers.uart import UartSettings
     from hearth.errors import Effect
 
-# --- The receiving half of a serial port over a non-blocking descriptor: pump, inbox, and what a failure is called
+# --- receiving: pump, inbox, and the errors of a failure
+# --- receiving: pump, inbox, and the errors of a failure --------------------------------------------------------------
 #
-# It owns the descriptor while the port is open and knows which transactions still need what comes in. It refuses to
-# send anything, and to open the descriptor: what that is, and what can be asked of the device behind it, is a
-# subclass's business.
+# It owns the descriptor while the port is open, and knows which transactions still need input. It sends nothing.
 
 _READ_SIZE = 65_536
 
 
 class Receiver(BaseDriver):
-    """What a `UartDriver` does about input; a subclass opens the descriptor and calls `_attach`."""
+    """The input half of a `UartDriver`; a subclass opens the descriptor and calls `_attach`."""
 
     style = Style.ASYNC
 
@@ -63,11 +62,11 @@ class Receiver(BaseDriver):
             self._release(fd)
 
     def _release(self, fd: int) -> None:
-        """Give the descriptor back; a subclass may have more to give."""
+        """Close the descriptor; a subclass may have more to release."""
         os.close(fd)
 
     def _new_overruns(self) -> int:
-        """How many characters the device or the kernel has lost since this was last asked."""
+        """Return the number of characters that the device or the kernel has lost since the last call."""
         return 0
 
     # --- errors ---------------------------------------------------------------------------------------------------
@@ -91,7 +90,7 @@ class Receiver(BaseDriver):
 
     @contextmanager
     def _flight(self) -> Iterator[int]:
-        """A transaction that needs the pump: it goes on receiving until this has landed."""
+        """Keep the pump receiving until the transaction that needs it has ended."""
         fd = self._open_fd()
         self._flights += 1
         try:
@@ -113,7 +112,7 @@ class Receiver(BaseDriver):
             await self._receive(fd, inbox)
         except trio.Cancelled:
             with trio.CancelScope(shield=True) as receiving:
-                # A transaction that begins in this very moment is seen after one more turn.
+                # A transaction that begins at this moment is seen after one more turn.
                 await trio.lowlevel.checkpoint()
                 if self._flights and self._fd == fd:
                     await self._receive_until_landed(fd, inbox, receiving)
@@ -126,7 +125,7 @@ class Receiver(BaseDriver):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(landing)
-            # Who waits for bytes has been told of a failure, and this pump is ending already.
+            # The readers have got the error, and this pump is ending already.
             with suppress(DeviceError):
                 await self._receive(fd, inbox)
             nursery.cancel_scope.cancel()
@@ -156,14 +155,14 @@ class Receiver(BaseDriver):
             inbox.feed(data, now=trio.current_time())
 
     def _appetite(self, inbox: Inbox) -> int:
-        """How much to read at once.
+        """Return the number of bytes to read at once.
 
-        With flow control no more than there is room for: what is not read stays in the kernel, which stops the sender.
+        With flow control no more than fit: unread bytes stay in the kernel, which stops the sender.
         """
         return _READ_SIZE if self.settings.flow == "none" or inbox.closed else inbox.room
 
     def _pull(self, fd: int) -> None:
-        """Fetch what the kernel has received by now; a failure is the pump's to report."""
+        """Fetch the bytes that the kernel has by now; the pump reports a failure."""
         inbox = self._inbox
         for _ in range(16):
             try:
@@ -186,7 +185,7 @@ class Receiver(BaseDriver):
         """See `UartDriver.take`."""
         fd, inbox = self._open_fd(), self._inbox
         if gap_s is not None:
-            # While this process was busy bytes may have come that belong before the gap.
+            # While this process was busy, bytes may have come that belong before the gap.
             self._pull(fd)
         inbox.overran(self._new_overruns())
         return inbox.take(length, until, gap_s=gap_s, partial=partial, reader=reader)
@@ -197,21 +196,22 @@ class Receiver(BaseDriver):
 
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
-"""Seconds between two looks at output that is leaving; there is nothing to poll for its end."""
+"""Seconds between two checks of output that is leaving; its end cannot be polled."""
 _NOT_THERE = (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP)
-"""What a driver answers that cannot do a thing at all."""
+"""Errnos of a driver that does not support an operation."""
 
 
 class FdUart(Receiver):
     """A `UartDriver` over a non-blocking descriptor; a subclass opens it and calls `_attach`."""
 
-    # --- what the device can do: a subclass knows -----------------------------------------------------------------
+    # --- the device's functions: a subclass implements them
+    # --- the device's functions: a subclass implements them -----------------------------------------------------------
 
     async def _get_lines(self) -> ModemLines:
         return ModemLines()
 
     async def _set_lines(self, *, rts: bool | None, dtr: bool | None) -> None:
-        """Set those that are not None. Raises OSError."""
+        """Set the lines that are not None. Raises OSError."""
         raise OSError(errno.ENOTTY, "the port has no modem lines")
 
     async def _set_break(self, on: bool) -> None:
@@ -219,7 +219,7 @@ class FdUart(Receiver):
         raise OSError(errno.ENOTTY, "the port cannot send a break")
 
     def _unsent(self, fd: int) -> int:
-        """How much of what was written has not left yet."""
+        """Return the number of written bytes that have not left yet."""
         return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), "little")
 
     # --- sending --------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class FdUart(Receiver):
         except OSError as error:
             failure = self._failed(error, taken=len(data) - len(rest))
             if _hung_up(fd):
-                # A pump that holds back does not see the end of the device by itself.
+                # A pump that does not read does not see the end of the device by itself.
                 self._inbox.close(failure)
             raise failure from error
         if rest:
@@ -268,7 +268,7 @@ class FdUart(Receiver):
             )
 
     async def _drained(self, fd: int, deadline: float) -> int:
-        """Wait until what was written has left; return how much of it has not by then."""
+        """Wait until the written bytes have left; return how many have not by `deadline`."""
         while True:
             try:
                 unsent = self._unsent(fd)

@@ -1,12 +1,9 @@
-"""What is on this machine and who uses it, what this user may not open, and whether a profile fits: for a person.
+"""The devices and the confinement of this machine, for a person.
 
-Owns the looking for `hearth doctor`, as one JSON object. It changes nothing, claims nothing, talks on no bus, and
-raises for nothing that it finds. What is good or bad about a finding is the doctor's to say.
-
-The confinement that this kernel offers, that a daemon would use, and that a running one has: for a person.
-
-It gathers one JSON object for `hearth doctor`. It puts nothing in force, opens no device but as a plan does, and raises
-for nothing that it finds.
+It gathers JSON objects for `hearth doctor`, which judges them: the devices and their users, missing permissions, the
+fit of a profile; and the confinement that this kernel offers, that a daemon would use, and that a running one has. It
+changes nothing, claims nothing, transfers nothing on a bus, puts nothing in force, opens no device but as a plan does,
+and raises for nothing that it finds.
 """
 
 from __future__ import annotations

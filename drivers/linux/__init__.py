@@ -1,4 +1,4 @@
-"""The kernel's own interfaces: GPIO character devices, I2C adapters, serial ports and sysfs, driven for real.
+"""Drivers over the kernel's own interfaces: GPIO character devices, I2C adapters, serial ports and sysfs.
 
-Beside `hearth.drivers.sim`, which passes the same tests. Nothing here knows a board or a tool.
+`hearth.drivers.sim` has the simulated ones, which pass the same tests. Nothing here knows a board or a tool.
 """

@@ -1,7 +1,7 @@
-"""Which processes have a device open, from /proc: GPIO lines by chip and offset, other devices by their node.
+"""The processes that have a device open, from /proc: GPIO lines by chip and offset, other devices by their node.
 
-Owns the reading of descriptors; holds nothing, ends nobody, and does not judge whether a holder ought to have the
-device. Whoever is not root sees his own processes only.
+It reads descriptors, holds nothing and ends no process. It does not judge if a holder should have the device. A user
+other than root sees only its own processes.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 # --- owners -----------------------------------------------------------------------------------------------------------
-# To whom a device node belongs, in names, and whether its group is the way in.
 #
-# Owns what the three kinds of devices have in common there; the advice itself differs by kind and is given elsewhere.
+# The owner and group of a device node, by name, and if the group gives access: the part that is common to the three
+# kinds of devices. The advice differs by kind and is in the drivers.
 
 
 def user_name(uid: int) -> str:
-    """A user's name, or the number where it has none."""
+    """Return a user's name, or the number where it has none."""
     with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
     return str(uid)
 
 
 def group_name(gid: int) -> str:
-    """A group's name, or the number where it has none."""
+    """Return a group's name, or the number where it has none."""
     with contextlib.suppress(KeyError):
         return grp.getgrgid(gid).gr_name
     return str(gid)
 
 
 def kept_by_sandbox(path: str) -> str | None:
-    """Why a node that was refused is refused although its owner and mode let this process in, with the cure; else None.
+    """Return why the sandbox refuses a node that owner and mode would allow, with the cure; else None.
 
-    A rule of the sandbox stands on the node that was there when the daemon started: one that came later is another.
+    A rule of the sandbox refers to the node that existed when the daemon started. A later one is another node.
     """
     from hearth.drivers.sandbox import landlock
 
@@ -60,16 +60,15 @@ def lets_group_in(node: os.stat_result) -> bool:
 
 
 # --- shared -----------------------------------------------------------------------------------------------------------
-# One device behind several buses: a USB adapter that gives both GPIO lines and an I2C bus.
 #
-# Owns the answer to "whose is it?". That buses which share a device take turns is for whoever runs their transactions
-# (see `Driver.shares`). It is needed because not every kernel driver orders its own halves: hid-mcp2221 (seen in Linux
-# 7.2) fills the one buffer that it sends from without a lock, so that a line set while bytes go over I2C may be
-# reported as driven and is not.
+# One device behind several buses: a USB adapter that has both GPIO lines and an I2C bus. This part identifies the
+# device; the bus actors make its buses take turns (see `Driver.shares`). This is needed because not every kernel driver
+# locks its own halves: hid-mcp2221 (seen in Linux 7.2) fills its one send buffer without a lock, so that a line set
+# while bytes go over I2C may be reported as driven and is not.
 
 
 def shared_device(entry: Path) -> str | None:
-    """The HID device that a chip's or adapter's entry under /sys belongs to, by its path; None if to none."""
+    """Return the HID device that a chip's or adapter's entry under /sys belongs to, by its path; else None."""
     try:
         device = entry.resolve(strict=True)
     except OSError:
@@ -102,7 +101,7 @@ class Holder:
 
 @frozen
 class Holders:
-    """Who holds what. `lines` maps (chip node, offset), `nodes` device nodes, to processes."""
+    """All holders of devices. `lines` maps (chip node, offset), `nodes` device nodes, to processes."""
 
     lines: Mapping[tuple[str, int], tuple[Holder, ...]]
     nodes: Mapping[str, tuple[Holder, ...]]
@@ -114,7 +113,7 @@ NOBODY = Holders({}, {}, complete=True)
 
 
 def holders(path: str, *, proc: Path = _PROC) -> list[Holder]:
-    """The processes that have the device at `path` open, in order of their ids; this one is among them if it does.
+    """Return the processes that have the device at `path` open, by process id; this one is among them if it has.
 
     Empty when there is no such device, or none of them can be seen.
     """
@@ -130,7 +129,7 @@ def holders(path: str, *, proc: Path = _PROC) -> list[Holder]:
 
 
 def find_holders(proc: Path, dev: Path) -> Holders:
-    """Look at every descriptor of every process that may be looked at. This process itself does not count."""
+    """Return the holders from every readable descriptor of every process. This process itself does not count."""
     lines: dict[tuple[str, int], list[Holder]] = {}
     nodes: dict[str, list[Holder]] = {}
     complete = True
@@ -154,14 +153,14 @@ def find_holders(proc: Path, dev: Path) -> Holders:
 
 
 def _processes(proc: Path) -> Iterator[tuple[Path, list[Path] | None]]:
-    """Every process, by id, with its descriptors; None for one that must not be looked into."""
+    """Yield every process, by id, with its descriptors; None for one that must not be looked into."""
     for process in sorted(proc.glob("[0-9]*"), key=lambda process: int(process.name)):
         try:
             descriptors: list[Path] | None = list((process / "fd").iterdir())
         except PermissionError:
             descriptors = None
         except OSError:
-            continue  # it ended meanwhile
+            continue  # it has ended since
         yield process, descriptors
 
 
@@ -170,7 +169,7 @@ def _holder(process: Path) -> Holder:
 
 
 def _name(process: Path) -> str:
-    """What a process is called; a daemon of ours under whatever interpreter it runs is "hearthd"."""
+    """Return a process's name; a daemon of ours is "hearthd", whatever interpreter runs it."""
     try:
         argv = (process / "cmdline").read_bytes().split(b"\0")[:3]
         if b"hearth.actors.daemon" in argv or any(word.endswith(b"/hearthd") for word in argv[:2]):
@@ -194,7 +193,7 @@ def _target(descriptor: Path) -> str:
 
 
 def _is_device(descriptor: Path, device: int) -> bool:
-    # Read before it is followed: to follow a link to a file of a dead network mount may take for ever.
+    # Read the link before it is followed: following one to a file of a dead network mount may block for ever.
     try:
         return _target(descriptor).startswith("/dev/") and descriptor.stat().st_rdev == device
     except OSError:
@@ -202,7 +201,7 @@ def _is_device(descriptor: Path, device: int) -> bool:
 
 
 def _lines_of(process: Path, descriptor: Path, target: str) -> list[tuple[str, int]]:
-    """The lines of a request's descriptor, where the kernel tells them (Linux 6.7 and later)."""
+    """Return the lines of a request's descriptor, where the kernel shows them (Linux 6.7 and later)."""
     if target != "anon_inode:gpio-line":
         return []
     try:

@@ -1,14 +1,14 @@
 """A GPIO chip of the kernel's, through its character device (gpiod 2).
 
-Owns one open chip: its lines, each with a request that is held until the bus closes, and its watches. How a line is
-asked is `gpio_lines`' business, how edges come in `gpio_edges`', which device is meant `gpio_chips`'. Refuses names,
-sessions and policy.
+It owns one open chip: its lines, each with a request that is held until the bus closes, and its watches. `gpio_lines`
+requests a line, `gpio_edges` receives edges, `gpio_chips` finds the device. Names, sessions and policy are not known
+here.
 
-**What becomes of a level when its holder ends.** A line keeps its level as long as its request lives: until this driver
-closes it or its process ends, in whatever way. For the time after that the character device promises nothing. The
-kernel frees the line, and the pin controller's driver decides: an output may stay as it is, or become an input. So
-`hold = "keep"` says that hearth leaves a line alone when a session ends; it cannot say that the level outlives the
-daemon. docs/decisions/0031 lists what the kernel does, case by case.
+**A level after its holder has ended.** A line keeps its level as long as its request lives: until this driver closes it
+or its process ends, in whatever way. For the time after that the character device promises nothing. The kernel frees
+the line, and the pin controller's driver decides: an output may stay as it is, or become an input. So `hold = "keep"`
+means that hearth leaves a line alone when a session ends; it cannot keep the level after the daemon's end.
+docs/decisions/0031 lists the kernel's behaviour, case by case.
 
 Operations come from one caller at a time, the bus, in whatever thread; `pump` runs in the Trio thread beside them.
 """
@@ -50,9 +50,9 @@ class LinuxGpio(BaseDriver):
     """A `GpioDriver` over /dev/gpiochip*.
 
     The chip is found by `label` when it is opened, or by `path`; it offers those of `lines` that it has. Without
-    `blocking` the style is found out here, from what the chip hangs on (see `gpio_chips.style_of`); a chip that is not
-    there yet counts as one that may sleep. `event_buffer` is how many edges the kernel keeps per line until they are
-    read.
+    `blocking` the driver derives the style from the chip's parent devices (see `gpio_chips.style_of`); a chip that is
+    not there yet counts as one that may sleep. `event_buffer` is the number of edges that the kernel keeps per line
+    until they are read.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LinuxGpio(BaseDriver):
     def open(self) -> None:
         """Find the chip and open it; drive the lines that have an `initial` level, and touch no other.
 
-        Raises DeviceError (not there, ambiguous, not permitted) and ResourceBusy (somebody holds such a line).
+        Raises DeviceError (not there, ambiguous, not permitted) and ResourceBusy (another process holds such a line).
         """
         from hearth.drivers.linux.gpio_lines import KernelLine
 
@@ -132,7 +132,7 @@ class LinuxGpio(BaseDriver):
             raise DeviceError(gone, effect="none", data={"chip": self.label, "path": found.path, "errno": "ENODEV"})
 
     def describe(self) -> Mapping[str, Any]:
-        """Which chip this is, and where; `path` and `kernel_label` are null until it has been opened once."""
+        """Return the chip and its place; `path` and `kernel_label` are null until it has been opened once."""
         found = self._found
         return {
             "kind": "gpio",
@@ -172,7 +172,7 @@ class LinuxGpio(BaseDriver):
         return former
 
     def _turn(self, cell: _Cell, state: LineState) -> LineState:
-        """Bring a line to `state` by the long way: it is not ours yet, changes its direction, or is watched."""
+        """Bring a line to `state` the slow way: it is not ours yet, changes its direction, or is watched."""
         kernel, edges = cell.line, cell.edges
         former = kernel.state if kernel.request is not None else self._claim(cell, state)
         if kernel.state == state and state in (kernel.driven, "input"):
@@ -180,7 +180,7 @@ class LinuxGpio(BaseDriver):
         if not edges.watches:
             self._change(cell, state)
             return former
-        # The kernel reports no edges of an output, nor what changing the direction does to the level.
+        # The kernel reports no edges of an output, nor the effect of a change of direction on the level.
         pump, fd = self._watched(cell)
         with kernel.refusals("read", "none"):
             pump.before_change(edges, fd)
@@ -191,7 +191,7 @@ class LinuxGpio(BaseDriver):
             with kernel.refusals("watched", "none"):
                 pump.after_change(edges, fd, before, after)
         except DeviceError as error:
-            # The change is done; what becomes of the watches is for the pump to say.
+            # The change is done; the pump reports the end of the watches.
             self._noted(error)
         return former
 
@@ -206,7 +206,7 @@ class LinuxGpio(BaseDriver):
         except DeviceError:
             if wanted is None:
                 raise
-            # A chip that cannot report edges can still let go of a line, which matters more.
+            # A chip that cannot report edges can still release a line, which matters more.
             self._listen(cell, None)
 
     def watch(self, line: int, edge: EdgeKind) -> Watch:
@@ -226,7 +226,7 @@ class LinuxGpio(BaseDriver):
         return watch
 
     def unwatch(self, watch: Watch) -> None:
-        """See `GpioDriver.unwatch`. Edges that the kernel has noted by now still reach the watch."""
+        """End a watch, see `GpioDriver.unwatch`. Edges that the kernel has noted by now still reach the watch."""
         cell = self._cells.get(watch.line)
         if cell is not None and watch in cell.edges.watches:
             pump, fd = self._watched(cell)
@@ -235,7 +235,7 @@ class LinuxGpio(BaseDriver):
                     pump.remove(cell.edges, fd, watch)
                 self._detect(cell)
             except DeviceError as error:
-                # The watch has ended all the same; that the chip is gone is for the pump to say.
+                # The watch has ended all the same; the pump reports that the chip is gone.
                 self._noted(error)
         watch.close("it was ended by its owner")
 
@@ -251,7 +251,7 @@ class LinuxGpio(BaseDriver):
     # --- lines --------------------------------------------------------------------------------------------------
 
     def _refuse(self, line: int) -> NoReturn:
-        """The slow way to a line that `_cells` does not have: say why."""
+        """Raise the error for a line that `_cells` does not have: the slow path."""
         if self._chip is None:
             raise DeviceError(f"{self._place}: the chip is not open", effect="none", data={"line": line})
         if line in self._specs and self._found is not None:
@@ -283,7 +283,7 @@ class LinuxGpio(BaseDriver):
         cell.edges.asked = edge
 
     def _noted(self, error: DeviceError) -> DeviceError:
-        """An operation was refused: should the chip be gone, the pump must learn it, whatever the kernel wakes."""
+        """Make the pump check for a removed chip after a refused operation; return the error unchanged."""
         if (error.data or {}).get("errno") == "ENODEV" and self._pump is not None:
             self._pump.ring()
         return error

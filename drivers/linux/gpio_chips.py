@@ -1,8 +1,8 @@
-"""Which GPIO chips the kernel has, which of them a board means, and whether asking one may sleep.
+"""The kernel's GPIO chips: finding the one that a board means, and the style of its driver.
 
-Owns the way from a label or a path to an open character device, and the errors on it, each with its cure. Chips are
-found by label because their numbers are given in the order in which drivers happened to start: the same header is
-`gpiochip0` under one kernel and `gpiochip4` under the next. Holds nothing open itself.
+It owns the way from a label or a path to an open character device, and the errors on it, each with its cure. Chips are
+found by label because their numbers follow the order in which drivers happened to start: the same header is `gpiochip0`
+under one kernel and `gpiochip4` under the next. It keeps nothing open itself.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _SYS = Path("/sys")
 
 _MEMORY_MAPPED = frozenset({"platform", "pci", "pci_express", "amba", "acpi", "pnp", "auxiliary", "soc", "of"})
-"""Buses whose devices answer within a few memory accesses. Whatever hangs on another one is asked over a wire."""
+"""Buses whose devices answer within a few memory accesses. A device on another bus is accessed over a wire."""
 _SLEEPERS = frozenset({"raspberrypi-exp-gpio", "gpio-aggregator", "gpio-virtuser"})
 """Drivers of platform devices that sleep for all that: a firmware's mailbox, chips made of other chips' lines."""
 
 
 @frozen
 class ChipNode:
-    """A chip that is there: its device node, the kernel's name and label for it, and how many lines it has."""
+    """A chip that exists: its device node, the kernel's name and label for it, and its number of lines."""
 
     path: str
     name: str
@@ -42,20 +42,20 @@ class ChipNode:
 
 @frozen
 class ChipSurvey:
-    """What a look at /dev found; `refused` are nodes that could not be opened, with the errno."""
+    """The chips in /dev; `refused` are nodes that could not be opened, with the errno."""
 
     chips: tuple[ChipNode, ...]
     refused: tuple[tuple[str, int], ...]
 
 
 def survey(dev: Path = Path("/dev")) -> ChipSurvey:
-    """Look at every GPIO chip that has a device node; asks each for its label and nothing else."""
+    """Look at every GPIO chip that has a device node; read only its label."""
     import gpiod
 
     chips: list[ChipNode] = []
     refused: list[tuple[str, int]] = []
     seen: set[int] = set()
-    # The shortest names first: a link that stands for a chip (gpiochip4 on a Raspberry Pi 5) is no second chip.
+    # The shortest names first: a link to a chip (gpiochip4 on a Raspberry Pi 5) is no second chip.
     for path in sorted(dev.glob("gpiochip*"), key=lambda path: (path.is_symlink(), len(path.name), path.name)):
         try:
             device = path.stat()
@@ -65,7 +65,7 @@ def survey(dev: Path = Path("/dev")) -> ChipSurvey:
             with gpiod.Chip(str(path)) as chip:
                 info = chip.get_info()
         except OSError as error:
-            # A chip that was unplugged just now is not there; the others are.
+            # The chip has just been unplugged; the others are still listed.
             if error.errno not in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
                 refused.append((str(path), error.errno or 0))
             continue
@@ -74,7 +74,7 @@ def survey(dev: Path = Path("/dev")) -> ChipSurvey:
 
 
 def find_chip(label: str, path: str | None = None) -> ChipNode:
-    """The chip at `path`, else the one that has this label. Raises DeviceError: not there, ambiguous, not permitted."""
+    """Return the chip at `path`, else the one with this label. Raises DeviceError: absent, ambiguous, not permitted."""
     if path is not None:
         return _chip_at(label, path)
     found = survey()
@@ -90,7 +90,7 @@ def find_chip(label: str, path: str | None = None) -> ChipNode:
             data={"chip": label, "paths": paths},
         )
     for refused, code in found.refused:
-        # One of these may be it. Who cannot look must not conclude that there is nothing.
+        # The chip may be among the refused ones, so it must not be reported as absent.
         raise cannot_open(label, refused, code)
     there = ", ".join(f"{chip.path} {chip.label!r} ({chip.lines} lines)" for chip in found.chips)
     raise DeviceError(
@@ -124,7 +124,7 @@ def open_chip(label: str, path: str | None = None) -> tuple[gpiod.Chip, ChipNode
 
 
 def cannot_open(label: str, path: str, code: int) -> DeviceError:
-    """Why a chip's device node could not be opened, and what to do about it."""
+    """Return the error of a chip's device node that could not be opened, with the cure."""
     data = {"chip": label, "path": path, "errno": errno.errorcode.get(code, "EIO")}
     if code in (errno.EACCES, errno.EPERM):
         text = kept_by_sandbox(path) or f"no permission to use {path}, which {_permission(path)}"
@@ -141,7 +141,7 @@ def cannot_open(label: str, path: str, code: int) -> DeviceError:
 
 
 def _permission(path: str) -> str:
-    """To whom a device node belongs, and the command that lets a user in."""
+    """Return the owner of a device node, and the command that gives a user access."""
     try:
         device = Path(path).stat()
     except OSError:
@@ -157,15 +157,15 @@ def _permission(path: str) -> str:
 
 
 def entry_of(name: str, sys: Path = _SYS) -> Path:
-    """Where the kernel tells about a chip (its own name for it, "gpiochip0"), there or not."""
+    """Return the path of a chip under /sys by the kernel's name for it ("gpiochip0"), existing or not."""
     return sys / "bus/gpio/devices" / name
 
 
 def style_of(name: str, sys: Path = _SYS) -> Style:
-    """INLINE for a chip (the kernel's name, "gpiochip0") that is memory-mapped all the way up, else THREAD.
+    """Return INLINE for a chip ("gpiochip0") that is memory-mapped all the way up, else THREAD.
 
-    The kernel knows whether asking a chip may sleep, but does not tell; what the chip hangs on does. What cannot be
-    found out counts as sleeping: a thread costs microseconds, a loop that stands still costs everybody.
+    The kernel knows if access to a chip may sleep, but does not show it; the chip's parent devices do. An unknown one
+    counts as sleeping: a thread costs microseconds, a blocked event loop delays all clients.
     """
     try:
         device = entry_of(name, sys).resolve(strict=True)

@@ -1,9 +1,9 @@
-"""Edges from the kernel to the watches of a chip's lines: in order, each once, and with every gap told.
+"""Edges from the kernel to the watches of a chip's lines: in order, each once, and with every gap counted.
 
-Owns the records that a line request's descriptor delivers, the account of what was lost between them, and the waiting
-for them. They are read from the descriptor itself, whose layout is the kernel's promise (struct gpio_v2_line_event in
-linux/gpio.h), so that the Trio thread touches no object that the bus's thread may be using. Makes no system call that
-may sleep, and knows nothing of how a line is configured.
+It owns the records that a line request's descriptor delivers, the count of lost records, and the wait for them. They
+are read from the descriptor itself, whose layout is the kernel's promise (struct gpio_v2_line_event in linux/gpio.h),
+so that the Trio thread touches no object that the bus's thread may be using. It makes no system call that may sleep,
+and does not know a line's configuration.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ if TYPE_CHECKING:
     from hearth.drivers.gpio import EdgeKind, Level, Watch
 
 KERNEL_BUFFER = 1024
-"""Edges that the kernel keeps for us, per line: the most it grants. It takes the memory when edges are first wanted."""
+"""Edges that the kernel keeps for us, per line: the most it grants. It allocates the memory with the first watch."""
 _EVENT = struct.Struct("@QIIII24x")
 """timestamp_ns, id, offset, seqno, line_seqno, and six words of padding."""
 _RISING = 1
 _BATCH = 64
-"""Events that one read takes at most: what is left is read in the next turn, and nobody waits for a chattering line."""
+"""Edges of one read at most: the rest is read in the next turn, so a chattering line delays no other."""
 
 
 class Edges:
-    """What one line's watches have been told. Touched with the lock of its `EdgePump` held."""
+    """The edges of one line and their reports to its watches. Touched with the lock of its `EdgePump` held."""
 
     __slots__ = ("_last", "_level", "_told_ns", "asked", "watches")
 
     def __init__(self) -> None:
         self.watches: tuple[Watch, ...] = ()
         self.asked: EdgeKind | None = None
-        """What the kernel has been told to report."""
+        """The edges that the kernel was asked to report."""
         self._level: Level | None = None
         self._last = 0
         self._told_ns = 0
 
     def wanted(self) -> EdgeKind | None:
-        """The edges that at least one watch wants."""
+        """Return the edges that at least one watch wants."""
         wanted: EdgeKind | None = None
         for watch in self.watches:
             wanted = watch.edge if wanted in (None, watch.edge) else "both"
         return wanted
 
     def restart(self, asked: EdgeKind | None) -> None:
-        """There is a new request, which reports `asked` and counts its edges from 1."""
+        """Begin with a new request, which reports `asked` and counts its edges from 1."""
         self.asked = asked
         self._last = 0
         self._told_ns = 0
 
     def read(self, fd: int) -> bool:
-        """Take one batch from a request's descriptor; False once nothing is left.
+        """Read one batch from a request's descriptor; return False once nothing is left.
 
         Raises OSError when the chip is gone.
         """
@@ -77,29 +77,29 @@ class Edges:
         return len(data) == _EVENT.size * _BATCH
 
     def drain(self, fd: int) -> None:
-        """Take what the kernel holds by now: at most its largest buffer, however fast the line chatters on."""
+        """Read the edges that the kernel holds by now: at most its largest buffer, however fast the line chatters."""
         for _ in range(KERNEL_BUFFER // _BATCH):
             if not self.read(fd):
                 return
 
     def _tell_lost(self, lost: int, level: Level) -> None:
-        """The kernel dropped `lost` edges before one that led to `level`."""
+        """Report to the watches that the kernel dropped `lost` edges before one that led to `level`."""
         kind = "rising" if level else "falling"
         for watch in self.watches:
             if watch.edge == "both" or self.asked != "both":
                 watch.lost(lost)
             else:
-                # Edges alternate, so the lost one that is next to this was of the other kind.
+                # Edges alternate, so the lost one next to this was of the other kind.
                 watch.lost(lost // 2 if watch.edge == kind else (lost + 1) // 2)
 
     def before_change(self) -> None:
-        """We are about to drive the line, or to let go of it: note which edges still come."""
+        """Note which edges still come: the line is about to be driven, or released."""
         self._level = None
 
     def after_change(self, before: Level, after: Level) -> None:
-        """We have brought the line from `before` to `after`, of which the kernel says nothing.
+        """Report a change that we made from `before` to `after`, since the kernel does not report it.
 
-        Should it have noticed after all, its record is older than this one, and is left out.
+        If the kernel does report it, its record is older than this one, and is left out.
         """
         known = before if self._level is None else self._level
         if after != known:
@@ -116,7 +116,7 @@ class Edges:
 
 
 class EdgePump:
-    """The descriptors of a chip's watched lines, waited for as one.
+    """The descriptors of a chip's watched lines, with one wait for all.
 
     Watches begin and end in whatever thread the bus uses; `run` feeds them in the Trio thread. The lock orders the two,
     for no longer than it takes to read what is there. Raises OSError where the system has no descriptor left.
@@ -129,11 +129,11 @@ class EdgePump:
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._bell, select.EPOLLIN)
-        # The chip's own descriptor hangs up when it is unplugged; of what else it can report, nothing is asked for.
+        # The chip's own descriptor hangs up when it is unplugged; no other reports of it are requested.
         self._epoll.register(chip_fd, 0)
 
     def add(self, edges: Edges, fd: int, watch: Watch) -> None:
-        """A line, whose request is `fd`, has one watch more. What came before is not that one's business."""
+        """Add a watch to a line, whose request is `fd`. It sees no edge from before."""
         with self._lock:
             edges.drain(fd)
             if not edges.watches:
@@ -142,7 +142,7 @@ class EdgePump:
             edges.watches = (*edges.watches, watch)
 
     def remove(self, edges: Edges, fd: int, watch: Watch) -> None:
-        """A watch of a line ends; what the kernel has noted by now is the last it gets. Raises OSError: chip gone."""
+        """Remove a watch of a line; the edges that the kernel has noted by now are its last. OSError: chip gone."""
         with self._lock:
             try:
                 edges.drain(fd)
@@ -153,19 +153,19 @@ class EdgePump:
                     self._epoll.unregister(fd)
 
     def before_change(self, edges: Edges, fd: int) -> None:
-        """A watched line is about to be driven, or let go of."""
+        """Note that a watched line is about to be driven, or released."""
         with self._lock:
             edges.drain(fd)
             edges.before_change()
 
     def after_change(self, edges: Edges, fd: int, before: Level, after: Level) -> None:
-        """A watched line has been brought from `before` to `after`."""
+        """Report that a watched line has been brought from `before` to `after`."""
         with self._lock:
             edges.drain(fd)
             edges.after_change(before, after)
 
     def ring(self) -> None:
-        """An operation has found that the chip is gone: `run` must look, also on a kernel that wakes nobody then."""
+        """Wake `run` because an operation has found that the chip is gone; some kernels do not wake it."""
         if not self._epoll.closed:
             os.eventfd_write(self._bell, 1)
 
@@ -181,7 +181,7 @@ class EdgePump:
         return False
 
     def _gone(self) -> bool:
-        """Read what has come, one batch per line; True if it is that the chip is gone."""
+        """Read one batch of edges per line; return True if the chip is gone."""
         for fd, _events in self._epoll.poll(0):
             with self._lock:
                 edges = self._lines.get(fd)
@@ -192,7 +192,7 @@ class EdgePump:
                         return True
                 elif fd in (self._bell, self._chip_fd):
                     return True
-                # Else the bus's thread has just ended the last watch on this line.
+                # If not, the bus's thread has just ended the last watch on this line.
         return False
 
     def end(self, reason: str) -> None:
@@ -202,7 +202,7 @@ class EdgePump:
                 edges.end(reason)
 
     def close(self) -> None:
-        """Let go of the descriptors, so that they can be closed; `run` returns. Idempotent."""
+        """Release the descriptors, so that they can be closed; `run` returns. Idempotent."""
         with self._lock:
             self._lines.clear()
             if self._epoll.closed:

@@ -1,9 +1,9 @@
-"""One GPIO line as the kernel's character device sees it: one request, held from first use until the chip is closed.
+"""One GPIO line of the kernel's character device: one request, held from first use until the chip is closed.
 
-Owns the request, its settings and its direction: what a line was before it was touched, how it becomes an input or an
-output without a glitch, and what the kernel's refusals mean. Refuses to know watches, threads and safe states.
+It owns the request, its settings and its direction: the line's former state, the change to an input or an output
+without a glitch, and the errors for the kernel's refusals. Watches, threads and safe states are not known here.
 
-A line is requested as it is, or at once as what it shall be; never as something in between. Its direction changes by
+A line is requested as it is, or at once in its new state; never in a state between. Its direction changes by
 reconfiguring the same request, in which the kernel sets level and direction in one step. See docs/decisions/0030.
 """
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from hearth.errors import Effect
 
 CONSUMER = "hearth"
-"""What other programs see as the owner of our lines (`gpioinfo`)."""
+"""The owner of our lines that other programs see (`gpioinfo`)."""
 
 _UNTOUCHED = frozenset(
     {errno.ENODEV, errno.ENXIO, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOMEM, errno.EMFILE}
 )
-"""Errors that the kernel gives before it asks the chip for anything; ENODEV: the chip has been unplugged."""
+"""Errors that the kernel returns before it accesses the chip; ENODEV: the chip has been unplugged."""
 
 _BIAS = {"as-is": Bias.AS_IS, "none": Bias.DISABLED, "up": Bias.PULL_UP, "down": Bias.PULL_DOWN}
 _DRIVE = {"push-pull": Drive.PUSH_PULL, "open-drain": Drive.OPEN_DRAIN, "open-source": Drive.OPEN_SOURCE}
@@ -73,14 +73,14 @@ class KernelLine:
         self.offset = spec.offset
         self.request: LineRequest | None = None
         self.driven: Level | None = None
-        """What we drive the line to; None while we do not."""
+        """The level that we drive; None while we do not."""
         self.open_ended = spec.drive != "push-pull"
-        """True if others may drive the line while we do: what is on it need not be what we asked for."""
+        """True if others may drive the line at the same time: its level need not be the one that we set."""
         self._levels: Mapping[Level, dict[int | str, Value]] = {
             0: {spec.offset: Value.INACTIVE},
             1: {spec.offset: Value.ACTIVE},
         }
-        # What `set_values` of a request takes, made once: a line is set thousands of times.
+        # The arguments of a request's `set_values`, made once: a line is set thousands of times.
         self._place = place
         self._chip = chip
         self._buffer = event_buffer
@@ -89,11 +89,11 @@ class KernelLine:
         self._inputs: dict[EdgeKind | None, LineSettings] = {}
         self._outputs: dict[LineState, LineSettings] = {}
 
-    # --- what it is ---------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> LineState:
-        """What the line is, once it has been requested: driven by us, found as an output, or an input."""
+        """Return the state of a requested line: driven by us, found as an output, or an input."""
         return self._was if self.driven is None else self.driven
 
     @property
@@ -104,11 +104,10 @@ class KernelLine:
     # --- system calls -------------------------------------------------------------------------------------------
 
     def claim(self, target: LineState | None = None, edge: EdgeKind | None = None) -> LineState:
-        """Request the line, which is not ours yet, and return what it was; afterwards it may be read.
+        """Request the line, which is not ours yet, and return its former state; afterwards it may be read.
 
-        A line that is an output is taken as it is, and goes on driving what it drives. One that is an input, or has to
-        be one by the profile, becomes `target` at once if that is given, else an input with the profile's bias that
-        reports `edge`.
+        A line that is an output is taken as it is, and keeps its level. One that is an input, or has to be one by the
+        profile, becomes `target` at once if that is given, else an input with the profile's bias that reports `edge`.
         """
         driven: Level | None = None if target == "input" else target
         with self.refusals("requested", "none" if driven is None else "unknown"):
@@ -127,12 +126,12 @@ class KernelLine:
 
     def _requested(self, settings: LineSettings) -> LineRequest:
         request = self._chip.request_lines({self.offset: settings}, consumer=CONSUMER, event_buffer_size=self._buffer)
-        # What has come is read until nothing is left, and never waited for.
+        # Reads until no edge is left, and never waits for one.
         os.set_blocking(request.fd, False)
         return request
 
     def read(self) -> Level:
-        """The level on the line, whoever drives it; the line is ours."""
+        """Return the level on the line, whatever drives it; the line is ours."""
         assert self.request is not None, "claimed before it is read"
         try:
             return 1 if self.request.get_value(self.offset) is Value.ACTIVE else 0
@@ -140,7 +139,7 @@ class KernelLine:
             raise self._failed(error, "read", "none") from error
 
     def drive(self, level: Level) -> None:
-        """Drive the line, which is ours: one step from whatever it is to an output at `level`."""
+        """Drive the line, which is ours: one step from any state to an output at `level`."""
         assert self.request is not None, "claimed before it is driven"
         try:
             if self.driven is None:
@@ -164,7 +163,7 @@ class KernelLine:
         if request is not None:
             request.release()
 
-    # --- what is asked for --------------------------------------------------------------------------------------
+    # --- settings -----------------------------------------------------------------------------------------------------
 
     def _input(self, edge: EdgeKind | None) -> LineSettings:
         settings = self._inputs.get(edge)
@@ -194,16 +193,16 @@ class KernelLine:
 
     @contextmanager
     def refusals(self, what: str, effect: Effect) -> Iterator[None]:
-        """Turn the OSError of a block into what it means (see `_failed`)."""
+        """Turn the OSError of a block into hearth's error (see `_failed`)."""
         try:
             yield
         except OSError as error:
             raise self._failed(error, what, effect) from error
 
     def _failed(self, error: OSError, what: str, effect: Effect) -> DeviceError | ResourceBusy:
-        """What a system call's refusal means: the line is held, the chip is gone, or something else with its errno.
+        """Return the error for a refused system call: the line is held, the chip is gone, or another with its errno.
 
-        `effect` is what the world makes of it when the kernel had already asked the chip.
+        `effect` is the effect if the kernel had already accessed the chip.
         """
         code = error.errno or 0
         name = f"line {self.offset} ({self.spec.name})" if self.spec.name else f"line {self.offset}"

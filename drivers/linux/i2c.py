@@ -1,10 +1,9 @@
 """An I2C adapter of the kernel's, through /dev/i2c-N (smbus2).
 
-Owns one open handle per adapter: raw I2C_RDWR where the adapter has it, else the SMBus call that does the same; the
-kernel's timeout and retries, which are the adapter's and not the handle's; and noticing that the adapter has been
-unplugged. What an errno means and where the node is, is `i2c_node`'s business. It refuses to split an exchange, and to
-touch an address that a driver of the kernel's has for itself: raw I2C would reach that, since the kernel checks it for
-SMBus calls only.
+It owns one open handle per adapter: raw I2C_RDWR where the adapter has it, else the SMBus call that does the same; the
+kernel's timeout and retries, which are the adapter's and not the handle's; and the detection of an unplugged adapter.
+`i2c_adapter` finds the node and translates errnos. This driver never splits an exchange, and touches no address that a
+driver of the kernel's has for itself: raw I2C would reach that, since the kernel checks it for SMBus calls only.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ if TYPE_CHECKING:
     from hearth.drivers.i2c import Addresses
 
 # --- i2c smbus --------------------------------------------------------------------------------------------------------
-# Exchanges on an adapter that has no raw I2C: each as the one SMBus call that puts the same bytes on the wire.
 #
-# Owns the table of those calls and the choice among them by the adapter's functionality bits. It refuses to split an
-# exchange into two: between them somebody else could move the device's pointer, and a device sees a STOP that nobody
-# asked for.
+# Exchanges on an adapter without raw I2C: each as the one SMBus call that puts the same bytes on the wire. This is the
+# table of those calls and the choice among them by the adapter's functionality bits. An exchange is never split into
+# two: between them another program could move the device's pointer, and the device would see a STOP that was not
+# requested.
 
 BLOCK_MAX = 32
 
@@ -84,22 +83,22 @@ FUNCTIONS: dict[str, int] = {
     "read-i2c-block": _READ_BLOCK,
     "write-i2c-block": _WRITE_BLOCK,
 }
-"""The functionality bits that matter here, by name (linux/i2c.h)."""
+"""The functionality bits used here, by name (linux/i2c.h)."""
 
 
 @frozen
 class SmbusCall:
-    """One SMBus call: how many bytes it writes (the register's number included) and how many it then reads."""
+    """One SMBus call: the bytes it writes (the register's number included) and the bytes it then reads."""
 
     name: str
     needs: int
     writes: range
     reads: range
     run: Callable[[SMBus, int, bytes, int], bytes]
-    """Make the call: the handle (set to the address already), the address, what is written, how much is read."""
+    """Make the call: the handle (set to the address already), the address, the bytes to write, the length to read."""
 
     def told(self) -> str:
-        """Its shape in words."""
+        """Return its shape in words."""
         parts = [_span("write", self.writes), _span("read", self.reads)]
         return f"{self.name} ({', '.join(part for part in parts if part)})"
 
@@ -152,7 +151,7 @@ def _write_block(bus: SMBus, addr: int, data: bytes, _length: int) -> bytes:
 
 
 def _read_block(bus: SMBus, addr: int, data: bytes, length: int) -> bytes:
-    # Not by the library's own call, which returns `length` bytes whatever the kernel says that it got.
+    # Not by the library's own call, which returns `length` bytes however many the kernel got.
     from smbus2.smbus2 import I2C_SMBUS, I2C_SMBUS_I2C_BLOCK_DATA, I2C_SMBUS_READ, i2c_smbus_ioctl_data
 
     assert bus.fd is not None
@@ -176,14 +175,14 @@ CALLS = (
     SmbusCall("write I2C block", _WRITE_BLOCK, range(2, BLOCK_MAX + 2), _NONE, _write_block),
     SmbusCall("read I2C block", _READ_BLOCK, _ONE, range(1, BLOCK_MAX + 1), _read_block),
 )
-"""The smallest call that fits comes first: a register of one byte or of two is what most adapters can do.
+"""The calls, the smallest first: most adapters can read a register of one byte or of two.
 
 Words go over the wire low byte first, so that the bytes of a message keep their order.
 """
 
 
 def call_for(messages: Sequence[Message], functionality: int) -> tuple[SmbusCall, bytes, int] | None:
-    """The call that does `messages` as one exchange, with what it writes and how much it reads; None: there is none."""
+    """Return the call that does `messages` as one exchange, with its bytes to write and to read; else None."""
     match messages:
         case [Write(data)]:
             length = 0
@@ -200,12 +199,12 @@ def call_for(messages: Sequence[Message], functionality: int) -> tuple[SmbusCall
 
 
 def functions_of(functionality: int) -> list[str]:
-    """The names of an adapter's functionality bits."""
+    """Return the names of an adapter's functionality bits."""
     return [name for name, bit in FUNCTIONS.items() if functionality & bit]
 
 
 def able(functionality: int) -> str:
-    """What an adapter can do in one exchange, in words, for an error message."""
+    """Return the exchanges that an adapter can do, in words, for an error message."""
     if functionality & I2C:
         return "; it takes raw messages, but not such a list of them: fewer at a time, or shorter ones"
     calls = [call.told() for call in CALLS if functionality & call.needs]
@@ -219,15 +218,15 @@ _TIMEOUT_UNIT_MS = 10
 _TEN_BIT_FLAG = 0x0010
 
 _NOBODY = (errno.ENXIO, errno.EREMOTEIO, errno.EIO, errno.ENODEV)
-"""How adapters say that an address was not acknowledged to a probe, which is nothing but an address."""
+"""Errnos for an address that did not acknowledge a probe, which is nothing but an address."""
 
 
 class LinuxI2c(BaseDriver):
     """An `I2cDriver` over /dev/i2c-<bus>, or over the adapter that the kernel calls `adapter`, whatever its number.
 
     `timeout_ms` (in steps of 10) and `retries` (of a lost arbitration) are set in the kernel when the bus is opened;
-    they hold for all users of the adapter, and stay when it is closed. `speed_hz` is what the board says of the wire:
-    it cannot be set from here, and counts for the time limit only.
+    they hold for all users of the adapter, and stay when it is closed. `speed_hz` is the board's speed of the wire: it
+    cannot be set from here, and counts for the time limit only.
     """
 
     style = Style.THREAD
@@ -271,9 +270,9 @@ class LinuxI2c(BaseDriver):
             self._number = find_adapter(self.bus, self._adapter)
             handle.open(self._path)  # not by its constructor, which would leave a node that is no adapter open
             assert handle.fd is not None
-            # Before anything is set: the kernel's timeout is the adapter's, and so the other one's too.
+            # Before anything is set: the kernel's timeout is the adapter's, and so the other hearthd's too.
             claim_node(handle.fd, self.bus, self._path)
-            # The driver's steps are coarse; rounding down could make it 0, which is no time at all.
+            # The driver's steps are coarse; rounding down could make it 0, which allows no time at all.
             ioctl(handle.fd, _I2C_TIMEOUT, -(-self.timeout_ms // _TIMEOUT_UNIT_MS))
             ioctl(handle.fd, _I2C_RETRIES, self.retries)
             self._presence = Presence(handle.fd, self._number, self._path)
@@ -289,7 +288,7 @@ class LinuxI2c(BaseDriver):
         self._handle = handle
 
     def close(self) -> None:
-        """Let the adapter go. From the Trio thread this may be done while `pump` waits: it ends."""
+        """Release the adapter. From the Trio thread this may be done while `pump` waits: it ends."""
         presence, self._presence = self._presence, None
         if presence is not None:
             if presence.watch is not None and trio.lowlevel.in_trio_run():
@@ -304,7 +303,7 @@ class LinuxI2c(BaseDriver):
         return str(DEV / f"i2c-{self._number}")
 
     async def pump(self) -> None:
-        """Wait until the adapter goes, and raise DeviceError then; nothing else ends it but `close`."""
+        """Wait until the adapter is gone, and raise DeviceError then; nothing else ends it but `close`."""
         presence = self._presence
         if presence is None:
             return
@@ -325,7 +324,7 @@ class LinuxI2c(BaseDriver):
         nursery.cancel_scope.cancel()  # the driver was closed
 
     def describe(self) -> Mapping[str, Any]:
-        """The adapter and how it is used; `functionality` and `mode` are known once it has been open."""
+        """Return the adapter and its settings; `functionality` and `mode` are known once it has been open."""
         described: dict[str, Any] = {
             "kind": "i2c",
             "driver": "i2c-dev",
@@ -415,10 +414,10 @@ class LinuxI2c(BaseDriver):
         return True
 
     def _touch(self, handle: SMBus, addr: int) -> None:
-        """A quick write: the address and nothing after it.
+        """Do a quick write: the address and nothing after it.
 
-        Where there is raw I2C it is an empty message, which is what the kernel makes of a quick write. But some drivers
-        make something else of it: that of the MCP2221 sends a zero byte, which turns a port expander's outputs off.
+        With raw I2C it is an empty message, to which the kernel translates a quick write. But some drivers translate it
+        otherwise: that of the MCP2221 sends a zero byte, which turns a port expander's outputs off.
         """
         if self._functionality & I2C:
             try:
@@ -434,14 +433,14 @@ class LinuxI2c(BaseDriver):
         if self._handle is None or self._presence is None:
             raise not_open(self.bus)
         if self._presence.unlinked():
-            # Not asked at all: an adapter that is gone may take seconds to say so.
+            # Not checked at all: an adapter that is gone may take seconds to answer.
             error = gone(self.bus, self._path, effect="none")
             self._departure.tell(error)
             raise error
         return self._handle
 
     def _claim(self, handle: SMBus, addr: int, *, ten_bit: bool) -> None:
-        """Make sure that no driver of the kernel's has this address. Raises ResourceBusy naming it."""
+        """Check that no driver of the kernel's has this address. Raises ResourceBusy naming it."""
         if ten_bit:
             owner = owner_of(self._number, addr, ten_bit=True)
             if owner is not None:
@@ -450,7 +449,7 @@ class LinuxI2c(BaseDriver):
         assert handle.fd is not None
         try:
             # The kernel's own check, which also knows multiplexers. Never from the cache of smbus2: a driver may have
-            # come since. From here on SMBus calls of this handle go to this address.
+            # been loaded since. From here on SMBus calls of this handle go to this address.
             ioctl(handle.fd, _I2C_SLAVE, addr)
         except OSError as error:
             if error.errno == errno.EBUSY:

@@ -1,11 +1,11 @@
-"""Finding an I2C adapter's node, taking it for one hearthd, who owns its addresses, and noticing that it has gone.
+"""The kernel's I2C adapters: the node of one, its lock, the owners of its addresses, its removal, and its errors.
 
-Owns what /sys and /dev say about adapters, and the descriptor on which an adapter's removal arrives. It refuses to
-exchange a byte.
+It owns the information of /sys and /dev about adapters, and the descriptor that reports an adapter's removal. It
+exchanges no byte.
 
 An open adapter has no descriptor that becomes readable when it is unplugged, and the kernel does not finish removing it
 while it is held open: on USB that stops every other device from coming and going. But its node in /dev is unlinked at
-once, and a watch on the node tells of that without anybody having to look now and then.
+once, and a watch on the node reports that without polling.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # --- i2c errors -------------------------------------------------------------------------------------------------------
-# What an errno of the kernel's I2C layer means, and what became of the world when it came.
 #
-# Owns the translation from OSError to hearth's errors: each with its errno's name, its place, its cure where there is
-# one, and the effect that can be proven: "none" only where no device can have taken more than a register's number. The
+# The translation from OSError to hearth's errors: each with its errno's name, its place, its cure where there is one,
+# and the effect that can be proven: "none" only where no device can have taken more than a register's number. The
 # meanings are those of the kernel's fault codes (Documentation/i2c/fault-codes.rst); adapters differ in how closely
-# they keep to them. It refuses to touch an adapter.
+# they keep to them.
 
 _ENOTSUPP = 524
-"""The kernel's own "not supported", which the C library does not know and some adapters let out."""
+"""The kernel's own "not supported", which the C library does not know and some adapters return."""
 
 _NAMES: Mapping[int, str] = {_ENOTSUPP: "ENOTSUPP", errno.EOPNOTSUPP: "EOPNOTSUPP"}
-"""Those that the C library has no name for, or two."""
+"""Errnos for which the C library has no name, or two."""
 
 _NOBODY = (errno.ENXIO, errno.ENODEV)
-"""ENODEV of an adapter that is there: some have no better word for an address that nobody acknowledges."""
+"""Errnos of an address without acknowledgement. Some adapters that are present return ENODEV for it."""
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, _ENOTSUPP, errno.ENOSYS)
 _REFUSED: Mapping[int, str] = {
     errno.EAGAIN: "the adapter lost the arbitration to another controller, or was busy; try again",
@@ -53,7 +52,7 @@ _REFUSED: Mapping[int, str] = {
     errno.EACCES: "permission denied",
     errno.EPERM: "the kernel does not permit it",
 }
-"""What ends an exchange at an address or before it."""
+"""Causes that end an exchange at an address or before it."""
 
 _BROKEN: Mapping[int, str] = {
     errno.EIO: "the exchange broke off: a byte was not acknowledged, or the adapter failed",
@@ -67,7 +66,7 @@ _BROKEN: Mapping[int, str] = {
 
 
 def errno_name(error: OSError) -> str:
-    """The errno's name; "EIO" for an error without a number."""
+    """Return the errno's name; "EIO" for an error without a number."""
     number = error.errno or errno.EIO
     return _NAMES.get(number) or errno.errorcode.get(number, str(number))
 
@@ -75,7 +74,7 @@ def errno_name(error: OSError) -> str:
 def failed(
     error: OSError, bus: int, addr: int, messages: Sequence[Message], *, able: str = "", retries: int = 0
 ) -> DeviceError:
-    """The error of an exchange that the kernel ended with `error`, on an adapter that is still there.
+    """Return the error of an exchange that the kernel ended with `error`, on an adapter that is still there.
 
     `able` says what the adapter can do in one exchange, for an exchange that it cannot do.
     """
@@ -105,7 +104,7 @@ def failed(
 
 
 def told(messages: Sequence[Message]) -> str:
-    """A list of messages in words."""
+    """Return a list of messages in words."""
     parts = [
         f"write {len(message.data)}" if isinstance(message, Write) else f"read {message.length}" for message in messages
     ]
@@ -113,7 +112,7 @@ def told(messages: Sequence[Message]) -> str:
 
 
 def gone(bus: int, path: str, *, effect: Effect) -> DeviceError:
-    """The error of an adapter that has been unplugged."""
+    """Return the error of an adapter that has been unplugged."""
     return DeviceError(
         f"i2c bus {bus}: the adapter {path} is gone; it is opened again when it returns",
         effect=effect,
@@ -131,18 +130,19 @@ _TEN_BIT_OFFSET = 0xA000
 
 
 def adapters() -> dict[int, str]:
-    """The adapters that have a character device, by number, with the kernel's names of them. Raises OSError."""
+    """Return the adapters that have a character device, by number, with the kernel's names of them. Raises OSError."""
     found: dict[int, str] = {}
     for entry in (SYS / "class/i2c-dev").glob("i2c-*"):
-        with suppress(OSError, ValueError):  # it went while we looked
+        with suppress(OSError, ValueError):  # it was removed while we looked
             found[int(entry.name.removeprefix("i2c-"))] = (entry / "name").read_text(encoding="utf-8").strip()
     return dict(sorted(found.items()))
 
 
 def find_adapter(bus: int, name: str | None) -> int:
-    """The number of the adapter meant: `bus`, or with a name the one that is called so.
+    """Return the number of the adapter: `bus`, or with a name the one of that name.
 
-    Raises DeviceError (effect "none", errno ENODEV) naming what there is, and OSError where nobody can look.
+    Raises DeviceError (effect "none", errno ENODEV) naming the adapters there are, and OSError where /sys cannot be
+    read.
     """
     if name is None:
         return bus
@@ -159,7 +159,7 @@ def find_adapter(bus: int, name: str | None) -> int:
 
 
 def listed(present: dict[int, str]) -> str:
-    """Adapters in words."""
+    """Return adapters in words."""
     return ", ".join(f"i2c-{number} ({name})" for number, name in present.items()) or "none (is i2c-dev loaded?)"
 
 
@@ -168,7 +168,7 @@ def _missing(bus: int, reason: str) -> DeviceError:
 
 
 def name_of(number: int) -> str | None:
-    """The kernel's name of an adapter."""
+    """Return the kernel's name of an adapter."""
     try:
         return (SYS / f"class/i2c-dev/i2c-{number}/name").read_text(encoding="utf-8").strip()
     except OSError:
@@ -176,7 +176,7 @@ def name_of(number: int) -> str | None:
 
 
 def cannot_open(bus: int, path: str, error: OSError) -> DeviceError:
-    """Why an adapter's node cannot be opened, and what mends that."""
+    """Return the error of an adapter's node that cannot be opened, with the cure."""
     if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
         present = adapters()
         reason = f"{path} is not there; adapters: {listed(present)}"
@@ -194,10 +194,10 @@ def cannot_open(bus: int, path: str, error: OSError) -> DeviceError:
 
 
 def claim_node(fd: int, bus: int, path: str) -> None:
-    """Take the lock by which one hearthd keeps an adapter from the others; closing the descriptor gives it back.
+    """Take the lock by which one hearthd keeps an adapter from the others; closing the descriptor releases it.
 
-    The kernel's drivers and programs that take no such lock are not kept out. Raises ResourceBusy naming who has the
-    adapter open, and OSError.
+    The kernel's drivers and programs that take no such lock are not kept out. Raises ResourceBusy naming the processes
+    that have the adapter open, and OSError.
     """
     try:
         flock(fd, LOCK_EX | LOCK_NB)
@@ -219,7 +219,7 @@ def claim_node(fd: int, bus: int, path: str) -> None:
 
 
 def _who_may(path: str) -> str:
-    """Whose the node is, and what lets a user in."""
+    """Return the owner of the node, and the command that gives a user access."""
     try:
         status = Path(path).stat()
         group = grp.getgrgid(status.st_gid).gr_name
@@ -231,7 +231,7 @@ def _who_may(path: str) -> str:
 
 
 def owner_of(number: int, addr: int, *, ten_bit: bool) -> str | None:
-    """The driver of the kernel's that has an address of adapter `number` for itself, by its name."""
+    """Return the name of the kernel's driver that has an address of adapter `number` for itself, or None."""
     wire = addr | _TEN_BIT_OFFSET if ten_bit else addr
     try:
         return (SYS / f"bus/i2c/devices/{number}-{wire:04x}/driver").readlink().name
@@ -240,10 +240,10 @@ def owner_of(number: int, addr: int, *, ten_bit: bool) -> str | None:
 
 
 class Presence:
-    """Whether an open adapter is still there.
+    """The presence of an open adapter.
 
     `watch` is the descriptor that becomes readable when that may have changed. It is None where the kernel gives none
-    (no more watches); then only a failed exchange tells.
+    (no more watches); then only a failed exchange shows it.
     """
 
     def __init__(self, handle: int, number: int, path: str) -> None:
@@ -259,15 +259,15 @@ class Presence:
             return None
 
     def unlinked(self) -> bool:
-        """The node has gone: cheap enough to ask before each exchange."""
+        """Return True if the node is gone: cheap enough to check before each exchange."""
         return os.fstat(self._handle).st_nlink == 0
 
     def gone(self) -> bool:
-        """The node or the kernel's entry has gone, or the entry is another adapter's by now."""
+        """Return True if the node or the kernel's entry is gone, or the entry is another adapter's by now."""
         return self.unlinked() or self._identify() != self._identity
 
     def drain(self) -> None:
-        """Take what the watch has told."""
+        """Read the events of the watch."""
         assert self.watch is not None
         with suppress(BlockingIOError):
             while os.read(self.watch, 4096):

@@ -1,7 +1,7 @@
-"""A serial port of the machine, through pyserial: opened for us alone, set up, and watched through its descriptor.
+"""A serial port of the machine, through pyserial: opened exclusively, set up, and watched through its descriptor.
 
-It owns how a port is opened and what an opening that fails means: who holds it, which group it belongs to, which
-setting it does not do. Moving bytes is `FdUart`'s; pyserial's own reading and writing are never used, since they would
+It owns the opening of a port and the errors of one that fails: the process that holds it, the group it belongs to, the
+setting it does not support. `FdUart` moves bytes; pyserial's own reading and writing are never used, since they would
 block or spin.
 """
 
@@ -35,12 +35,14 @@ _HELD = (errno.EBUSY, errno.EAGAIN)
 
 
 class LinuxUart(FdUart):
-    """A `UartDriver` over a device of the kernel. `path` may be a link that udev keeps, such as one in
-    /dev/serial/by-id: it is followed anew at each opening, so that an adapter may come back under another number.
+    """A `UartDriver` over a device of the kernel.
 
-    Closing lets what was written leave the wire, which takes as long as the kernel allows it (30 s for most devices
-    whose other side has stopped the flow): `close` may block for that long, and so may `open` meanwhile.
-    """  # noqa: D205
+    `path` may be a link that udev keeps, such as one in /dev/serial/by-id: it is followed at each opening, so that an
+    adapter may come back under another number.
+
+    Closing waits until written bytes have left the wire, as long as the kernel allows it (30 s for most devices whose
+    other side has stopped the flow): `close` may block for that long, and so may an `open` at that time.
+    """
 
     opens_in_thread = True
 
@@ -59,7 +61,7 @@ class LinuxUart(FdUart):
         self._check_path()
         others = [holder for holder in holders(self.path) if holder.pid != os.getpid()]
         if others:
-            # Not every program takes the lock; opening the port under it would change its settings.
+            # Not every program takes the lock; opening the port under such a program would change its settings.
             raise self._held(others)
         device = self._serial()
         try:
@@ -117,7 +119,7 @@ class LinuxUart(FdUart):
                 delay_before_tx=settings.rs485.before_ms / 1000,
                 delay_before_rx=settings.rs485.after_ms / 1000,
             )
-            # pyserial sets RTS last: to anything but the level for receiving it would switch the transmitter on.
+            # pyserial sets RTS last: any level but the one for receiving would switch the transmitter on.
             device.rts = not settings.rs485.rts_on_send
         return device
 
@@ -142,7 +144,7 @@ class LinuxUart(FdUart):
             )
 
     def _explained(self, error: BaseException) -> DeviceError | ResourceBusy:
-        """What the operator must know about a port that pyserial could not open."""
+        """Return the error, for the operator, of a port that pyserial could not open."""
         number = _number(error)
         if number in _HELD:
             return self._held(holders(self.path))
@@ -160,7 +162,7 @@ class LinuxUart(FdUart):
         return self._refused(f"{self.path} cannot be opened: {error}", number)
 
     def _unwilling(self, error: BaseException) -> DeviceError:
-        """The device took none of what was to be changed: which settings that were can only be read back."""
+        """Return the error of a device that took none of the changes; they are found by reading the settings back."""
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -199,7 +201,7 @@ class LinuxUart(FdUart):
     # --- what the device can do -----------------------------------------------------------------------------------
 
     async def _apart(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run what may take a USB device's time in a thread; there is none while nobody asks."""
+        """Run a call that a USB device may delay in a thread; without callers there is no thread."""
         with trio.CancelScope(shield=True):
             return await trio.to_thread.run_sync(lambda: call(*args, **kwargs), limiter=self._threads)
 
@@ -227,7 +229,7 @@ class LinuxUart(FdUart):
         return max(0, self._errors.overrun - before.overrun)
 
     def describe(self) -> Mapping[str, Any]:
-        """The port, its settings, the device behind its path, and what its driver has counted of damaged input."""
+        """Return the port, its settings, the device behind its path, and its driver's counts of damaged input."""
         settings = self.settings
         described: dict[str, Any] = {
             "kind": "uart",
@@ -247,7 +249,7 @@ class LinuxUart(FdUart):
 
 
 def _number(error: BaseException | None) -> int | None:
-    """The errno of an error that pyserial may have wrapped in one of its own."""
+    """Return the errno of an error that pyserial may have wrapped in one of its own."""
     while error is not None:
         number = error.args[0] if isinstance(error, (OSError, termios.error)) and error.args else None
         if isinstance(number, int):
@@ -261,7 +263,7 @@ def _is_console(found: list[Holder]) -> bool:
 
 
 def _cure(path: str) -> str:
-    """The command that gives this process's user the right to open `path`."""
+    """Return the command that gives this process's user the right to open `path`."""
     status, user = Path(path).stat(), user_name(os.getuid())
     if lets_group_in(status):
         group = group_name(status.st_gid)
@@ -269,10 +271,12 @@ def _cure(path: str) -> str:
     return f'a udev rule must give it to a group (GROUP="dialout", MODE="0660"); `sudo usermod -aG dialout {user}`'
 
 
-# --- What Linux's terminal layer is asked about a serial port, and told, beside what pyserial does
+# --- the terminal layer
+# --- the terminal layer -----------------------------------------------------------------------------------------------
 #
-# It owns the ioctls and the meaning of their bits; it knows no port, no bus and no policy. Every function takes a
-# descriptor, returns at once (a USB device may take its time over modem lines and breaks), and raises OSError.
+# Calls to Linux's terminal layer about a serial port, beside pyserial's: the ioctls and the meaning of their bits. It
+# knows no port, no bus and no policy. Every function takes a descriptor, returns at once (a USB device may delay modem
+# lines and breaks), and raises OSError.
 
 _PTY_MAJORS = range(136, 144)
 _TCGETS2 = 0x802C542A
@@ -295,11 +299,11 @@ _PARITIES = {
 }
 _PARITY_MASK = termios.PARENB | termios.PARODD | _CMSPAR
 _RATE_TOLERANCE = 0.03
-"""What a receiver still understands: ten bits drift by a third of one."""
+"""The deviation that a receiver still understands: ten bits drift by a third of one."""
 
 
 def may_be_tty(device: int) -> bool:
-    """False if the kernel says that this device number is something else: to open that may have an effect."""
+    """Return False if the kernel says that this device number is no terminal: opening it may have an effect."""
     major, minor = os.major(device), os.minor(device)
     subsystem = Path(f"/sys/dev/char/{major}:{minor}/subsystem")
     return major in _PTY_MAJORS or not subsystem.exists() or subsystem.resolve().name == "tty"
@@ -307,7 +311,7 @@ def may_be_tty(device: int) -> bool:
 
 @frozen
 class OpenRefused:
-    """A setting that a device did not take, and what it does instead."""
+    """A setting that a device did not accept, and its actual one."""
 
     setting: str
     wanted: object
@@ -315,7 +319,7 @@ class OpenRefused:
 
 
 def refusals(fd: int, settings: UartSettings) -> list[OpenRefused]:
-    """What of `settings` the device did not take. The kernel says so only by what can be read back."""
+    """Return the settings that the device did not accept. The kernel shows this only when they are read back."""
     _, _, cflag, _, _, _, rate = _TERMIOS2.unpack(fcntl.ioctl(fd, _TCGETS2, bytes(_TERMIOS2.size)))
     found: list[OpenRefused] = []
     if abs(rate - settings.baud) > settings.baud * _RATE_TOLERANCE:
@@ -341,10 +345,10 @@ def rs485_is_on(fd: int) -> bool:
 
 
 def settle(fd: int, *, hangup: bool) -> None:
-    """What pyserial leaves as it finds it, or sets for its own way of reading.
+    """Set the options that pyserial leaves alone, or sets for its own way of reading.
 
-    A break must not flush the input; `hangup` is what becomes of RTS and DTR at the last close; and reading nothing
-    must not look like the end of the device: with VMIN 0 both return no bytes, with VMIN 1 one is EAGAIN.
+    A break must not flush the input; `hangup` decides the levels of RTS and DTR after the last close; and reading
+    nothing must not look like the end of the device: with VMIN 0 both return no bytes, with VMIN 1 one is EAGAIN.
     """
     attributes = termios.tcgetattr(fd)
     attributes[6][termios.VMIN], attributes[6][termios.VTIME] = 1, 0
@@ -354,17 +358,17 @@ def settle(fd: int, *, hangup: bool) -> None:
 
 
 def claim(fd: int) -> None:
-    """Let nobody else open the device (but root), whether or not they look at its lock."""
+    """Keep other processes (but root's) from opening the device, even if they do not check its lock."""
     fcntl.ioctl(fd, termios.TIOCEXCL)
 
 
 def disclaim(fd: int) -> None:
-    """Take `claim` back: where somebody else has the device open it would outlive the descriptor."""
+    """Undo `claim`: while another process has the device open, the claim would outlive the descriptor."""
     fcntl.ioctl(fd, termios.TIOCNXCL)
 
 
 def unsent(fd: int) -> int:
-    """How many bytes have not left: 0 when the transmitter is empty, where the driver can tell, else the buffer."""
+    """Return the bytes that have not left: 0 when the transmitter is empty, where the driver knows, else the buffer."""
     (waiting,) = struct.unpack("=i", fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)))
     if waiting:
         return int(waiting)
@@ -376,7 +380,7 @@ def unsent(fd: int) -> int:
 
 
 def modem_lines(fd: int) -> ModemLines:
-    """The levels of the lines, all of them None where the device has none. A CDC-ACM device always shows CTS."""
+    """Return the levels of the lines, all of them None where the device has none. A CDC-ACM device always shows CTS."""
     try:
         (bits,) = struct.unpack("=I", fcntl.ioctl(fd, termios.TIOCMGET, bytes(4)))
     except OSError as error:
@@ -407,7 +411,7 @@ def set_break(fd: int, on: bool) -> None:
 
 @frozen
 class LineErrors:
-    """What a driver has counted since the device appeared: characters lost, and characters received damaged."""
+    """A driver's counts since the device appeared: characters lost, and characters received damaged."""
 
     overrun: int
     frame: int
@@ -416,12 +420,12 @@ class LineErrors:
 
     @property
     def any(self) -> bool:
-        """True if there is anything to report."""
+        """Return True if there is anything to report."""
         return bool(self.overrun or self.frame or self.parity or self.breaks)
 
 
 def line_errors(fd: int) -> LineErrors | None:
-    """The driver's counters, None where it has none."""
+    """Return the driver's counters, None where it has none."""
     try:
         counts = _ICOUNT.unpack(fcntl.ioctl(fd, _TIOCGICOUNT, bytes(_ICOUNT.size)))
     except OSError:

@@ -1,10 +1,9 @@
-"""A simulated GPIO chip: lines, wires between them, pulls, and a world outside that pushes on them.
+"""A simulated GPIO chip: lines, wires between them, pulls, and levels that a test pushes from outside.
 
-It owns the electricity of one chip. Lines joined by wires are one net and have one level: that of whoever
-drives it, low winning over high; else that of its pull; else low. Nets and the world outside know voltages; what
-`get`, `set` and edges say is logical, as the kernel has it: on a line that is active low, 1 is the low voltage.
-Contacts here do not bounce, so that a line's `debounce_us` has nothing to do. It refuses to know names, policies and
-safe states beyond what the line specs say.
+It owns the electricity of one chip. Lines joined by wires are one net and have one level: that of its driver, low
+winning over high; else that of its pull; else low. Nets and `push` have voltages; the values of `get`, `set` and edges
+are logical, as with the kernel: on a line that is active low, 1 is the low voltage. Contacts here do not bounce, so a
+line's `debounce_us` has no effect. Names, policies and safe states beyond the line specs are not known here.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class _Net:
         self.lines: list[_Line] = []
 
     def settle(self) -> bool:
-        """Work out the level; True when the net is driven both ways at once."""
+        """Compute the level; return True when the net is driven both ways at once."""
         low = high = up = down = False
         for line in self.lines:
             driven, pushed, pull = line.driven, line.pushed, line.pull
@@ -62,7 +61,7 @@ class _Line:
 
     @property
     def driven(self) -> int | None:
-        """The voltage that hearth puts on the line; None if none: an input, or the open side of its output."""
+        """Return the voltage that hearth puts on the line; None if none: an input, or the open side of its output."""
         if self.state == "input":
             return None
         voltage = self.state ^ self.inverted
@@ -70,12 +69,12 @@ class _Line:
 
     @property
     def value(self) -> Level:
-        """The line's logical level."""
+        """Return the line's logical level."""
         return 1 if self.net.level != self.inverted else 0
 
 
 class SimGpio(BaseDriver):
-    """A `GpioDriver` without hardware; `push`, `let_go`, `state`, `level` and `fail` are the world outside.
+    """A `GpioDriver` without hardware; `push`, `let_go`, `state`, `level` and `fail` are the outside of the chip.
 
     Outputs keep their level while the chip is closed, as real ones do.
     """
@@ -92,14 +91,14 @@ class SimGpio(BaseDriver):
         self.style = style
         self.label = label
         self.shorts = 0
-        """How often a net was driven high and low at once."""
+        """Count of moments at which a net was driven high and low at once."""
         self.clock_ns = clock_ns
         """The time of an edge: nanoseconds, monotonic."""
         self._specs = {spec.offset: spec for spec in lines}
         self._all = {spec.offset: _Line(spec, _Net()) for spec in lines}
         self._lines: Mapping[int, _Line] = {}
         self._failing = 0
-        # The world outside may push from another thread than the bus's.
+        # A test may push from another thread than the bus's.
         self._lock = threading.Lock()
         for line in self._all.values():
             line.net.lines.append(line)
@@ -130,7 +129,7 @@ class SimGpio(BaseDriver):
                 watch.close(f"gpio chip {self.label} was closed")
 
     def _line(self, line: int) -> NoReturn:
-        """The slow way to a line that `_lines` does not have: say why."""
+        """Raise the error for a line that `_lines` does not have: the slow path."""
         if not self._lines:
             raise DeviceError(f"gpio chip {self.label}: the chip is not open", effect="none", data={"line": line})
         raise DeviceError(
@@ -185,13 +184,13 @@ class SimGpio(BaseDriver):
         return bring_to_safe(self, self._specs, outputs)
 
     def describe(self) -> Mapping[str, Any]:
-        """Which simulator this is, and what is wired to what."""
+        """Return the simulator's name and its wires."""
         nets = {id(line.net): line.net for line in self._all.values()}
         wires = [sorted(line.spec.offset for line in net.lines) for net in nets.values() if len(net.lines) > 1]
         return {"kind": "gpio", "driver": "sim", "chip": self.label, "lines": len(self._all), "wires": wires}
 
     def _settle(self, net: _Net) -> None:
-        """Work out a net's level and tell the watchers if it changed. The lock is held."""
+        """Compute a net's level and feed the watches if it changed. The lock is held."""
         before = net.level
         if net.settle():
             self.shorts += 1
@@ -202,11 +201,11 @@ class SimGpio(BaseDriver):
                 watch.feed(line.value, now)
 
     def push(self, line: int, level: Level) -> None:
-        """The world outside: press the button; the line is driven from there until `let_go`."""
+        """Drive the line from outside until `let_go`, like a pressed button."""
         self._push(line, level)
 
     def let_go(self, line: int) -> None:
-        """The world outside: stop driving the line; its pull takes over."""
+        """Stop driving the line from outside; its pull takes over."""
         self._push(line, None)
 
     def _push(self, line: int, level: Level | None) -> None:
@@ -216,11 +215,11 @@ class SimGpio(BaseDriver):
             self._settle(cell.net)
 
     def state(self, line: int) -> LineState:
-        """What hearth does to the line now: 0, 1 or "input"."""
+        """Return the state that hearth gives the line now: 0, 1 or "input"."""
         return self._all[line].state
 
     def level(self, line: int) -> Level:
-        """What a voltmeter on the line shows."""
+        """Return the level that a voltmeter on the line shows."""
         return self._all[line].net.level
 
     def fail(self, times: int = 1) -> None:

@@ -1,8 +1,7 @@
-"""A simulated I2C adapter: moves bytes between a transaction and simulated devices, at a real bus's pace.
+"""A simulated I2C adapter and its devices: moves bytes between a transaction and simulated devices at a bus's pace.
 
-It owns the wire: acknowledges, repeated starts, how long a byte takes, injected faults, and a log of every
-transaction byte by byte, in which a torn or overlapping one is visible. It refuses to know what the bytes
-mean.
+It owns the wire: acknowledges, repeated starts, the time of a byte, injected faults, and a log of every transaction
+byte by byte, in which a torn or overlapping one is visible. Only the devices know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ if TYPE_CHECKING:
     from hearth.drivers.i2c import Addresses
 
 # --- faults -----------------------------------------------------------------------------------------------------------
-# Faults that a test or a demonstration injects into a simulated bus: NACK, timeout, wedge, latency.
 #
-# `Faults` owns what is going to go wrong and when; it refuses to know bytes and devices. It is set up from the Trio
-# thread and consulted from the bus's own thread, so its few fields are changed by single assignments only.
+# Faults that a test or a demonstration injects into a simulated bus: NACK, timeout, wedge, latency. `Faults` decides
+# what fails and when; it knows no bytes and devices. It is set up from the Trio thread and read from the bus's own
+# thread, so its few fields are changed by single assignments only.
 
 FaultKind = Literal["nack", "timeout", "wedge"]
 
 
 @define(eq=False)
 class SimFault:
-    """One thing that goes wrong in the next `times` transactions with `addr` (None: any), after `after` data bytes."""
+    """One fault of the next `times` transactions with `addr` (None: any), after `after` data bytes."""
 
     kind: FaultKind
     times: float
@@ -64,7 +63,7 @@ class SimFault:
 
 
 class Faults:
-    """What goes wrong on one simulated bus. `latency_s` is added to every transaction."""
+    """The faults of one simulated bus. `latency_s` is added to every transaction."""
 
     def __init__(self, style: Style) -> None:
         self.latency_s = 0.0
@@ -93,20 +92,20 @@ class Faults:
         self._plan(SimFault("wedge", math.inf, addr, after))
 
     def release(self) -> None:
-        """Let what hangs go on, and wedge nothing more."""
+        """Continue all hanging transactions, and wedge no more."""
         self._planned = [fault for fault in self._planned if fault.kind != "wedge"]
         self._released.set()
         self._wakeup.wake()
 
     def clear(self) -> None:
-        """Nothing goes wrong any more, and there is no extra latency."""
+        """Remove all faults and the extra latency."""
         self.latency_s = 0.0
         self._planned = []
         self.release()
 
     @property
     def held(self) -> int:
-        """How many transactions hang in a wedge now."""
+        """Return the number of transactions that hang in a wedge now."""
         return self._held
 
     async def wait_held(self) -> None:
@@ -117,7 +116,7 @@ class Faults:
         self._planned = [*self._planned, fault]
 
     def pick(self, addr: int | None) -> SimFault | None:
-        """The simulator's side: the fault that the transaction that begins now will meet, if any."""
+        """Return the fault of the transaction that begins now, if any (simulator's side)."""
         if not self._planned:
             return None
         for fault in self._planned:
@@ -129,7 +128,7 @@ class Faults:
         return None
 
     async def hold(self) -> None:
-        """The simulator's side: hang until `release`; in a bus's thread (THREAD) that really blocks it."""
+        """Hang until `release` (simulator's side); in a bus's thread (THREAD) that really blocks it."""
         self._held += 1
         self._wakeup.wake()
         try:
@@ -142,38 +141,38 @@ class Faults:
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------
-# The devices on a simulated I2C bus, byte by byte as their data sheets have it: a TMP102 and a 24C02.
 #
-# A device owns its registers or its memory and sees what a chip sees: START with a direction, bytes, STOP. It refuses
-# to know time beyond the clock it is given, and everything about the bus that carries the bytes.
+# The devices on a simulated I2C bus, byte by byte as in their data sheets: a TMP102 and a 24C02. A device owns its
+# registers or its memory and sees what a chip sees: START with a direction, bytes, STOP. It knows no time beyond its
+# clock, and nothing about the bus that carries the bytes.
 
 Clock = Callable[[], float]
 
 
 class Device(Protocol):
-    """What the bus needs of a device. `start` and `write` return True to acknowledge."""
+    """The interface of a device to the bus. `start` and `write` return True to acknowledge."""
 
     kind: str
 
     def start(self, *, reading: bool) -> bool:
-        """The device was addressed."""
+        """Handle START: the device was addressed."""
         ...
 
     def write(self, byte: int) -> bool:
-        """A byte came."""
+        """Handle a byte that was written."""
         ...
 
     def read(self) -> int:
-        """A byte is wanted."""
+        """Return the next byte to read."""
         ...
 
     def stop(self) -> None:
-        """STOP; also sent when a transaction is abandoned, as by an adapter that lost its master."""
+        """Handle STOP; also sent when a transaction is abandoned, as by an adapter that lost its master."""
         ...
 
 
 class SlowTemperature:
-    """A room's temperature in degrees Celsius: a slow swing and a ripple, the same for the same seed and time."""
+    """An ambient temperature in degrees Celsius: a slow swing and a ripple, the same for the same seed and time."""
 
     def __init__(self, seed: int, clock: Clock) -> None:
         rng = random.Random(seed)
@@ -183,7 +182,7 @@ class SlowTemperature:
         self._start: float | None = None
 
     def __call__(self) -> float:
-        """The temperature now; time counts from the first call."""
+        """Return the temperature now; time counts from the first call."""
         now = self._clock()
         if self._start is None:
             self._start = now
@@ -198,10 +197,9 @@ _READ_ONLY = 0x6020
 
 
 def encode_tmp102(celsius: float, *, extended: bool = False) -> int:
-    """The temperature register for a temperature: 1/16 degree, two's complement, left-justified (12 or 13 bits).
+    """Return the temperature register for a temperature: 1/16 degree, two's complement, left-justified (12 or 13 bits).
 
-    Saturates at the range's ends. In extended mode bit 0 is set, which is how a reader tells the two forms
-    apart.
+    Saturates at the range's ends. In extended mode bit 0 is set, which distinguishes the two forms.
     """
     low, high = (-4096, 4095) if extended else (-2048, 2047)
     steps = min(max(round(celsius * 16), low), high)
@@ -215,7 +213,7 @@ class Tmp102:
 
     def __init__(self, temperature: Callable[[], float]) -> None:
         self.temperature = temperature
-        """What it measures; a test may put another function here."""
+        """The measured temperature; a test may put another function here."""
         self._pointer = 0
         self._registers = [0, 0x60A0, 0x4B00, 0x5000]
         self._alerting = False
@@ -231,7 +229,7 @@ class Tmp102:
             self._alerting = True
         elif celsius < low:
             self._alerting = False
-        # The flag is the alert pin: active low unless the polarity bit says otherwise.
+        # The flag is the alert pin: active low unless the polarity bit is set.
         high_when_alerting = bool(self._registers[1] & _POLARITY)
         pin = _ALERT if self._alerting is high_when_alerting else 0
         self._registers[1] = self._registers[1] & ~_ALERT | pin
@@ -241,7 +239,7 @@ class Tmp102:
         return decode_twos(raw >> 3, 13) / 16 if extended else decode_twos(raw >> 4, 12) / 16
 
     def start(self, *, reading: bool) -> bool:
-        """Addressed: the registers are those of a fresh conversion, unless the chip is shut down."""
+        """Start a fresh conversion, unless the chip is shut down; the device was addressed."""
         del reading
         self._written = []
         self._read_at = 0
@@ -250,7 +248,7 @@ class Tmp102:
         return True
 
     def write(self, byte: int) -> bool:
-        """The first byte is the pointer, the next two are a register, high byte first; more are ignored."""
+        """Take a byte: the first is the pointer, the next two are a register, high byte first; more are ignored."""
         self._written.append(byte)
         if len(self._written) == 1:
             self._pointer = byte & 3
@@ -267,26 +265,26 @@ class Tmp102:
             self._convert()
 
     def read(self) -> int:
-        """The register's bytes, high first, again and again."""
+        """Return the register's bytes, high first, again and again."""
         register = self._registers[self._pointer]
         byte = register & 0xFF if self._read_at % 2 else register >> 8
         self._read_at += 1
         return byte
 
     def stop(self) -> None:
-        """Nothing to finish."""
+        """Do nothing: there is nothing to finish."""
 
 
 def decode_twos(raw: int, bits: int) -> int:
-    """A two's complement number of `bits` bits as a signed one."""
+    """Return a two's complement number of `bits` bits as a signed one."""
     return raw - (1 << bits) if raw & 1 << (bits - 1) else raw
 
 
 class Eeprom:
     """A 24C02: 256 bytes, an 8-bit address pointer, pages of 8 bytes within which a write wraps.
 
-    The bytes of a page write land at STOP, all that came until then: a transaction that somebody cut short
-    leaves a torn page, as on the real chip. With `write_cycle_s` it does not acknowledge while it is storing.
+    The bytes of a page write are stored at STOP, all that came until then: a transaction that is cut short leaves a
+    torn page, as on the real chip. With `write_cycle_s` it does not acknowledge while it is storing.
     """
 
     kind = "24c02"
@@ -303,12 +301,12 @@ class Eeprom:
         self._latch: dict[int, int] = {}
 
     def start(self, *, reading: bool) -> bool:
-        """Addressed; not acknowledged during a write cycle."""
+        """Acknowledge, except during a write cycle."""
         self._addressed = reading
         return self._busy_until == -math.inf or self._clock() >= self._busy_until
 
     def write(self, byte: int) -> bool:
-        """The first byte is the pointer, further ones go into the page latch."""
+        """Take a byte: the first is the pointer, further ones go into the page latch."""
         if not self._addressed:
             self._addressed = True
             self._pointer = byte
@@ -319,7 +317,7 @@ class Eeprom:
         return True
 
     def read(self) -> int:
-        """The byte at the pointer, which goes on and wraps at the end of the memory."""
+        """Return the byte at the pointer, which advances and wraps at the end of the memory."""
         byte = self.memory[self._pointer]
         self._pointer = (self._pointer + 1) % self.size
         return byte
@@ -347,7 +345,7 @@ _PROBES: Mapping[Kind, tuple[Message, ...]] = {"quick": (Write(b""),), "receive"
 class Transaction:
     """One transaction as a logic analyser would show it.
 
-    `complete` is False while it runs, and for ever if it broke off.
+    `complete` is False while it runs, and for ever if it was aborted.
     """
 
     addr: int
@@ -357,7 +355,7 @@ class Transaction:
 
 
 def clock_for(style: Style) -> Clock:
-    """Trio's clock, which may be virtual, for ASYNC; else the machine's."""
+    """Return Trio's clock, which may be virtual, for ASYNC; else the machine's."""
     return trio.current_time if style is Style.ASYNC else time.monotonic
 
 
@@ -377,7 +375,7 @@ class SimI2c(BaseDriver):
     """An `I2cDriver` without hardware.
 
     THREAD blocks as a kernel does, ASYNC sleeps in Trio's time, INLINE takes no time. It is an adapter that can do
-    everything: any list of messages, and 10-bit addresses, which devices have that sit beyond 0x7f.
+    everything: any list of messages, and 10-bit addresses, which devices beyond 0x7f have.
     """
 
     def __init__(
@@ -399,7 +397,7 @@ class SimI2c(BaseDriver):
         """Addresses that a driver of the kernel's has for itself, by its name: none, unless a test says so."""
         self.log: deque[Transaction] = deque(maxlen=LOG_LENGTH)
         self.overlaps = 0
-        """How many transactions began while another was under way: a bus must keep this at 0."""
+        """Count of transactions that began while another was running: a bus must keep this at 0."""
         self._in_flight = 0
         self._opened = False
         self._byte_s = 0.0 if style is Style.INLINE else _BITS_PER_BYTE / speed_hz
@@ -415,7 +413,7 @@ class SimI2c(BaseDriver):
         self._opened = False
 
     def describe(self) -> Mapping[str, Any]:
-        """Which simulator this is, and who sits on it."""
+        """Return the simulator's name and its devices."""
         devices = [{"addr": addr, "kind": device.kind} for addr, device in sorted(self.devices.items())]
         return {"kind": "i2c", "driver": "sim", "bus": self.bus, "speed_hz": self.speed_hz, "devices": devices}
 
@@ -521,7 +519,7 @@ class SimI2c(BaseDriver):
                 self._block(seconds)
 
     async def _tick(self, transaction: Transaction | None, progress: _Progress) -> None:
-        """Let one byte's time go by, and let what was planned go wrong."""
+        """Wait for the time of one byte, and apply the planned fault."""
         fault = progress.fault
         if fault is not None and progress.moved >= fault.after:
             progress.fault = None

@@ -1,9 +1,9 @@
 """A simulated serial port: a real pseudo-terminal, with a peer at its other end that echoes lines.
 
-It owns the pair of descriptors. hearth's end is the terminal's master; the slave (`/dev/pts/N`, in
-`describe`) is the cable's far end, where the peer sits or, with `peer="none"`, where a person attaches a
-terminal program. For a virtual clock the pair is one of sockets: a pseudo-terminal hands bytes over in a thread of the
-kernel's, which a clock that jumps cannot wait for. It refuses to simulate baud rates: neither has any.
+It owns the pair of descriptors. hearth's end is the terminal's master. The slave (`/dev/pts/N`, in `describe`) is the
+far end of the cable: the peer uses it or, with `peer="none"`, a person attaches a terminal program. For a virtual clock
+the pair is one of sockets: a pseudo-terminal passes bytes on in a thread of the kernel's, which a clock that jumps
+cannot wait for. Baud rates are not simulated: neither has any.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EchoPeer:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self.mute = False
-        """Swallow everything and answer nothing, as an instrument that is switched off."""
+        """Read everything and answer nothing, as an instrument that is switched off."""
 
     def close(self) -> None:
         """Answer nothing more: the descriptor is about to be closed."""
@@ -95,8 +95,8 @@ class EchoPeer:
 class SimUart(FdUart):
     """A `UartDriver` over a pseudo-terminal, or over a pair of sockets.
 
-    `peer` is there while the port is open, unless it was asked to be none. It asserts CTS, DSR and CD; RTS, DTR and
-    breaks reach nobody, and are kept for whoever asks.
+    `peer` is there while the port is open, unless it is "none". It asserts CTS, DSR and CD. RTS, DTR and breaks have no
+    receiver; tests can read them.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class SimUart(FdUart):
         self.peer: EchoPeer | None = None
         self.path: str | None = None
         self.breaks = 0
-        """How many breaks were sent."""
+        """Count of breaks that were sent."""
         self.in_break = False
         self._peer_kind = peer
         self._terminal = terminal
@@ -142,7 +142,7 @@ class SimUart(FdUart):
         return pair
 
     def close(self) -> None:
-        """Take the pair away."""
+        """Close the pair."""
         super().close()
         if self.peer is not None:
             self.peer.close()
@@ -154,9 +154,9 @@ class SimUart(FdUart):
             os.close(far)
 
     async def pump(self) -> None:
-        """Feed the inbox, and keep the peer alive beside it."""
+        """Feed the inbox, and run the peer beside it."""
         failure: DeviceError | None = None
-        # The peer is another machine: that this one ends is no reason to leave a command without its reply.
+        # The peer is another machine: when it ends, a command may still wait for its reply.
         powered = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             if self.peer is not None:
@@ -189,7 +189,7 @@ class SimUart(FdUart):
         self.breaks += on
 
     def describe(self) -> Mapping[str, Any]:
-        """Which simulator this is, and where its far end can be attached to (null while it is closed)."""
+        """Return the simulator's name, and where its far end can be attached to (null while it is closed)."""
         return {
             "kind": "uart",
             "driver": "sim",

@@ -1,6 +1,6 @@
-"""The tools of a process: the default set for a board, and what the operator adds or takes away (design §4).
+"""The tools of a process: the default set for a board, with the operator's additions and removals.
 
-Owns which tools exist and in which order; refuses to know what any of them does.
+It decides which tools exist and in which order; it does not know what they do.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ def build_tools(
     disable: Sequence[str] = (),
     exec_templates: Mapping[str, ExecTemplate | Sequence[str]] | None = None,
 ) -> list[Tool]:
-    """The tools that this process offers, in the order of design §4, vendors' last.
+    """Return the tools that this process offers, in the default order, vendors' last.
 
-    A tool is there if its board has a bus of its kind (hw.* always) and the board's profile allows it.
-    `enable` names opt-in tools and vendors' tools exactly, or a vendor's entry point for all of its tools
-    that are not opt-in; `disable` takes patterns such as "uart.*". Raises ConfigError for a name or pattern
-    that matches nothing, for an enabled tool that the profile does not allow, and for a vendor's package that
-    cannot be used.
+    A tool is there if its board has a bus of its kind (hw.* always) and the board's profile allows it. `enable` names
+    opt-in tools and vendors' tools exactly, or a vendor's entry point for all of its tools that are not opt-in;
+    `disable` takes patterns such as "uart.*". Raises ConfigError for a name or pattern that matches nothing, for an
+    enabled tool that the profile does not allow, and for a vendor's package that cannot be used.
     """
     default = _default_tools(board, exec_templates or {})
     known = {tool.name: tool for tool in default}
@@ -97,7 +96,7 @@ def _near(name: str, names: Iterable[str]) -> str:
 
 
 def _vendor_tools(board: Board, names: Sequence[str], known: Mapping[str, Tool]) -> list[Tool]:
-    """The tools of the entry points that `names` ask for, whole ("com.acme") or singly ("com.acme.read")."""
+    """Return the tools of the entry points that `names` ask for, whole ("com.acme") or singly ("com.acme.read")."""
     if not names:
         return []
     points = vendors_points(ENTRY_POINTS)
@@ -123,7 +122,7 @@ def _vendor_tools(board: Board, names: Sequence[str], known: Mapping[str, Tool])
 
 
 def _point_for(name: str, points: Mapping[str, EntryPoint]) -> EntryPoint | None:
-    """The entry point of that name, or else the longest one that the tool's name begins with."""
+    """Return the entry point of that name, or else the longest one that the tool's name begins with."""
     fitting = [point for point in points if name == point or name.startswith(f"{point}.")]
     return points[max(fitting, key=len)] if fitting else None
 

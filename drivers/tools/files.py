@@ -1,7 +1,4 @@
-"""The file.* tools (design §4): what an agent may ask of files, in words it can work with.
-
-Owns their schemas and the reading of base64; the driver does the work and the path guard says where.
-"""
+"""The file.* tools: schemas, descriptions and base64. The driver does the work, the path guard checks the paths."""
 
 from __future__ import annotations
 
@@ -33,13 +30,13 @@ _MODES = ("replace", "append", "create")
 
 
 def file_tools(bus: str = "files") -> list[Tool]:
-    """The five tools; `bus` is the id of the bus whose driver is a `FileDriver`."""
+    """Return the five tools; `bus` is the id of the bus whose driver is a `FileDriver`."""
 
     def any_path(_args: Args) -> str:
         return bus
 
     def good_base64(args: Args) -> str:
-        # Looked at here, and so at submit: as a pattern in the schema it would take fifty times as long.
+        # Checked here, and so at submit: a pattern in the schema would take fifty times as long.
         decode(args["data"])
         return bus
 
@@ -186,7 +183,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
 
 
 def decode(text: str) -> bytes:
-    """The bytes of base64 (RFC 4648 §4, padded, no line breaks). Raises InvalidParams for anything else."""
+    """Return the bytes of base64 (RFC 4648 §4, padded, no line breaks). Raises InvalidParams for anything else."""
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
     except ValueError as error:  # binascii.Error is one

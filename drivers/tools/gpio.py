@@ -1,7 +1,7 @@
-"""The tools gpio.get, gpio.watch, gpio.set and gpio.pulse (design §4).
+"""The tools gpio.get, gpio.watch, gpio.set and gpio.pulse.
 
-Owns what a GPIO step does between its transactions: a transaction is microseconds long, waiting for time or edges is
-done beside the bus. However a step ends, its pulse or its watch ends too.
+They own what a GPIO step does between its transactions: a transaction takes microseconds; the step waits for time or
+edges beside the bus. However a step ends, its pulse or its watch ends too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_PULSE_MS = 60_000
 MAX_WATCH_MS = 600_000
 MAX_EDGES = 10_000
 _GRACE_MS = 5_000
-"""What a step may take beyond the time that its args ask for."""
+"""Time that a step may take beyond the time that its args ask for."""
 
 
 class _Gpio:
@@ -34,25 +34,25 @@ class _Gpio:
         self._board = board
         self._chips: dict[str | None, Chip] = {label: Chip(board, label) for label in board.chips}
         for chip in list(self._chips.values())[:1]:
-            self._chips[None] = chip  # the one that is meant when none is named
+            self._chips[None] = chip  # the default chip
 
     def _find(self, args: Args, *, drive: bool) -> tuple[Chip, int]:
-        """The chip and offset that args name. Raises InvalidParams, PermissionDenied."""
+        """Return the chip and offset that args name. Raises InvalidParams, PermissionDenied."""
         chip = self._chips.get(args.get("chip"))
         if chip is not None:
             offset = (chip.drivable if drive else chip.readable).get(args["line"])
             if offset is not None:
                 return chip, offset
-        # Not there: `line` knows why, and raises.
+        # Not there: `line` raises with the reason.
         offset = self._board.line(args.get("chip"), args["line"], drive=drive)
         raise AssertionError(f"the board found line {offset}, its tables did not")
 
     def bus_to_read(self, args: Args) -> str:
-        """The bus of a line that may be read."""
+        """Return the bus of a line that may be read."""
         return self._find(args, drive=False)[0].bus
 
     def bus_to_drive(self, args: Args) -> str:
-        """The bus of a line that may be driven."""
+        """Return the bus of a line that may be driven."""
         return self._find(args, drive=True)[0].bus
 
     async def get(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
@@ -115,7 +115,7 @@ class _Gpio:
                     edges.append(entry)
                     ctx.progress(_echo(args, offset, entry))
         finally:
-            # One that ended with its chip has nothing to take back, and the turn for it would be the chip's return.
+            # A watch that ended with its chip needs no undo, whose transaction would wait for the chip's return.
             if begun and not begun[0].ended:
                 with trio.CancelScope(shield=True):
                     await ctx.transact(end, limit_ms=_LIMIT_MS, must_run=True)
@@ -124,7 +124,7 @@ class _Gpio:
 
 
 def _echo(args: Args, offset: int, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The result: what the args name, as they name it, and the answer."""
+    """Return the result: the line as the args name it, and the answer."""
     line = args["line"]
     echo: dict[str, Any] = {"line": line if isinstance(line, str) else offset, **answer}
     if "chip" in args:
@@ -133,7 +133,7 @@ def _echo(args: Args, offset: int, answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gpio_tools(board: Board) -> list[Tool]:
-    """The gpio tools for a board, in the order of design §4."""
+    """Return the gpio tools for a board, in the default order."""
     gpio = _Gpio(board)
     which = ", ".join(board.chips) or "none"
     line: schemas.Schema = {
@@ -257,10 +257,11 @@ def gpio_tools(board: Board) -> list[Tool]:
     ]
 
 
-# --- What the gpio tools know of a chip: its lines, its transactions, and the pulses under way on it
+# --- the state of a chip: its lines, its transactions, and the pulses under way on it
+# --- the state of a chip: its lines, its transactions, and the pulses under way on it ---------------------------------
 #
-# Owns one rule: a pulse leaves its line as it was before it, however many overlap; and whoever sets a line while it
-# is pulsed has the say. What can be worked out before the first step is: a gpio.set finds everything in tables.
+# One rule: a pulse leaves its line as it was before it, however many overlap; and a set of a pulsed line takes
+# precedence. Tables are computed before the first step, so that a gpio.set only looks up.
 
 
 class _Pulsed:
@@ -274,7 +275,7 @@ class _Pulsed:
 
 
 class LinePulse:
-    """One pulse; `begun` once the line has been driven, also when whoever asked for it was not told so."""
+    """One pulse; `begun` once the line has been driven, even if the step that asked for it was not answered."""
 
     __slots__ = ("line", "offset", "value")
 
@@ -285,7 +286,7 @@ class LinePulse:
 
     @property
     def begun(self) -> bool:
-        """True once the line has been driven: then `Chip.end_pulse` is owed."""
+        """Return True once the line has been driven: then `Chip.end_pulse` must be called."""
         return self.line is not None
 
 
@@ -304,9 +305,9 @@ class Chip:
         self._undos: dict[tuple[int, LineState], Undo] = {}
 
     def set(self, offset: int, state: LineState) -> Callable[[GpioDriver], LineState]:
-        """The transaction that sets a line; it returns the state to go back to.
+        """Return the transaction that sets a line; it returns the state to go back to.
 
-        It takes the line away from pulses under way, which then leave it alone: whoever set it last has the say.
+        It takes the line away from pulses under way, which then leave it alone: the last set takes precedence.
         """
         known = self._sets.get((offset, state))
         if known is not None:
@@ -325,7 +326,7 @@ class Chip:
         return op
 
     def undo(self, offset: int, former: LineState) -> Undo:
-        """The way back to `former`."""
+        """Return the undo to `former`."""
         undo = self._undos.get((offset, former))
         if undo is None:
             back = "an input" if former == "input" else str(former)
@@ -334,7 +335,7 @@ class Chip:
         return undo
 
     def begin_pulse(self, pulse: LinePulse) -> Callable[[GpioDriver], None]:
-        """The transaction that begins a pulse."""
+        """Return the transaction that begins a pulse."""
 
         def op(driver: GpioDriver) -> None:
             former = driver.set(pulse.offset, pulse.value)
@@ -347,7 +348,7 @@ class Chip:
         return op
 
     def restores(self, pulse: LinePulse) -> bool:
-        """Whether the end of this pulse, if it came now, would bring the line back; within a transaction's turn."""
+        """Return True if the end of this pulse, if it came now, would restore the line; within a transaction's turn."""
         line = self._pulses.get(pulse.offset)
         return line is not None and line is pulse.line and line.count == 1
 
@@ -356,7 +357,7 @@ class Chip:
         self._pulses.pop(pulse.offset, None)
 
     def end_pulse(self, pulse: LinePulse) -> Callable[[GpioDriver], bool]:
-        """The transaction that ends a pulse; True if it brought the line back."""
+        """Return the transaction that ends a pulse; True if it restored the line."""
 
         def op(driver: GpioDriver) -> bool:
             line = self._pulses.get(pulse.offset)
@@ -365,7 +366,7 @@ class Chip:
             line.count -= 1
             if line.count:
                 return False
-            # Forgotten only once the line is back: if the driver fails now, the next pulse still knows the state.
+            # Dropped only once the line is restored: if the driver fails now, the next pulse still knows the state.
             driver.set(pulse.offset, line.rest)
             del self._pulses[pulse.offset]
             return True

@@ -1,8 +1,7 @@
-"""The tools hw.board, hw.*.list and hw.sensor.read (design §4): what is there, and what it measures.
+"""The tools hw.board, hw.*.list and hw.sensor.read: the hardware of the board, and its measurements.
 
-Owns the discovery that touches nothing but the kernel's own lists, and the choice of a sensor's bus by its name: a
-sensor of the profile is a transaction on the wire it sits on, one of the kernel's is a look into /sys, found anew each
-time since sensors come and go.
+The lists read only the kernel's own lists. hw.sensor.read chooses a sensor's bus by its name: a sensor of the profile
+is a transaction on its own bus; one of the kernel's is a read of /sys, found at each call since sensors come and go.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ async def _board(ctx: StepContext, _args: Args) -> Mapping[str, Any]:
 
 
 def hardware_tools(board: Board) -> list[Tool]:
-    """The hw tools for a board, in the order of design §4."""
+    """Return the hw tools for a board, in the default order."""
 
     def listing(name: str, description: str, result: Mapping[str, schemas.Schema], run: Run) -> Tool:
         return Tool(
@@ -120,7 +119,7 @@ def _sensor_tools(board: Board) -> list[Tool]:
         name = args["sensor"]
         if not kernel or name in board.sensors:
             return board.sensor(name).bus
-        if "/" not in name:  # all of the kernel's have one: what cannot be is refused before anything runs
+        if "/" not in name:  # all of the kernel's have one: impossible names are refused before anything runs
             known = list(board.sensors)
             raise InvalidParams(
                 f"board {board.name!r} has no sensor {name!r}; its profile names {', '.join(known) or 'none'}, and "
@@ -200,7 +199,7 @@ def _scan(driver: KernelSensors) -> list[KernelSensor]:
 
 
 def _entry() -> Schema:
-    """A sensor in the list; what is not there is not known."""
+    """Return the schema of a sensor in the list; an absent member is unknown."""
     words: Mapping[str, str] = {
         "sensor": "its name, which outlasts a reboot and hw.sensor.read takes",
         "kind": 'what it measures ("temperature", "voltage", "fan", …), or the chip of a sensor in the profile',

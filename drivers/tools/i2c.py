@@ -1,6 +1,6 @@
-"""The tools i2c.read, i2c.write, i2c.transfer and i2c.scan (design §4): each step is one bus transaction.
+"""The tools i2c.read, i2c.write, i2c.transfer and i2c.scan: each step is one bus transaction.
 
-Owns the translation of args into messages; refuses to know what any device's registers mean.
+They translate args into messages; they do not know any device's registers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS = 10_000
 _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
-"""As long as a scan, at the most."""
+"""Upper bound on the length of a scan."""
 
 _HEX_TEN_BIT = r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})$"
 _HEX_WORD = r"^0[xX][0-9a-fA-F]{1,4}$"
@@ -85,14 +85,14 @@ _MESSAGES: Schema = {
 
 
 def _selected(args: Args) -> bytes:
-    """The register's number as it goes over the wire; nothing if there is none."""
+    """Return the register's number as it goes over the wire; nothing if there is none."""
     if "reg" not in args:
         return b""
     return number(args["reg"]).to_bytes(int(args.get("reg_width", 8)) // 8, "big")
 
 
 def _messages(args: Args) -> list[Message]:
-    """What i2c.transfer is to exchange. Raises InvalidParams where it is more than one step may move."""
+    """Return the messages of an i2c.transfer. Raises InvalidParams where it is more than one step may move."""
     if "messages" in args:
         messages: list[Message] = [
             Write(decode(entry["write"])) if "write" in entry else Read(int(entry["read"]))
@@ -111,7 +111,7 @@ def _messages(args: Args) -> list[Message]:
 
 
 def _split(data: bytes, messages: list[Message]) -> list[str]:
-    """What each of the reads got."""
+    """Return the bytes of each of the reads."""
     parts: list[str] = []
     at = 0
     for message in messages:
@@ -130,7 +130,7 @@ def _addresses(board: Board, bus_id: str) -> Addresses:
 
 
 class _Runs:
-    """How the tools run on one board."""
+    """The tools' functions on one board."""
 
     def __init__(self, bus_of: Callable[[Args], str], board: Board) -> None:
         self._bus_of = bus_of
@@ -183,20 +183,20 @@ class _Runs:
 
 
 def i2c_tools(board: Board) -> list[Tool]:
-    """The i2c tools for a board, in the order of design §4."""
+    """Return the i2c tools for a board, in the default order."""
 
     def bus_of(args: Args) -> str:
         return board.i2c_bus(args["bus"])
 
     def device_bus_of(args: Args) -> str:
-        # Asked at submit: an address that the profile refuses is refused there too, before anything runs.
+        # Checked at submit: an address that the profile refuses is refused there too, before anything runs.
         bus_id = bus_of(args)
         _addresses(board, bus_id).check(args["bus"], number(args["addr"]), ten_bit=bool(args.get("ten_bit", False)))
         return bus_id
 
     def read_risk(args: Args) -> int:
         # A register's number of another width than the device's is data to it: an EEPROM with 8-bit numbers writes the
-        # second byte of one with 16. Of a device that nobody has declared that is not known.
+        # second byte of one with 16. For an undeclared device the width is unknown.
         if "reg" not in args:
             return 0
         rules = _addresses(board, bus_of(args))

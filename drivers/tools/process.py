@@ -1,7 +1,7 @@
-"""The proc.* tools (design §4): who is running, and, where the operator opts in, running programs and signalling them.
+"""The proc.* tools: list processes and, where the operator opts in, run programs and signal them.
 
-Owns their schemas and when a program's end counts as a failure. It offers no shell and no free argv: an agent picks an
-operator's template and fills in its parameters (draft §12), nothing else.
+They own their schemas, and decide when a program's end counts as a failure. There is no shell and no free argv: an
+agent picks an operator's template and fills in its parameters (draft §12), nothing else.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def process_tools(
     *,
     exec_bus: str = "exec",
 ) -> list[Tool]:
-    """proc.list, and the opt-in proc.exec and proc.signal.
+    """Return proc.list, and the opt-in proc.exec and proc.signal.
 
-    The buses are two so that programs that run for minutes keep nobody from being listed or signalled. A template
-    given as a plain argv takes no parameters. Raises ConfigError for a bad one.
+    There are two buses, so that programs that run for minutes do not delay lists and signals. A template given as a
+    plain argv takes no parameters. Raises ConfigError for a bad one.
     """
     templates = {
         name: given if isinstance(given, ExecTemplate) else ExecTemplate(argv=tuple(given))
@@ -99,7 +99,8 @@ def _list_tool(bus: str) -> Tool:
 
 def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
     def checked_bus(args: Args) -> str:
-        # Asked at submit: what the schema cannot say (options in disguise) is refused there too, before anything runs.
+        # Checked at submit: values that the schema cannot exclude (options in disguise) are refused before anything
+        # runs.
         templates[args["template"]].fill(args.get("params", {}))
         return bus
 
@@ -153,7 +154,7 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
 
 
 def _judged(template: ExecTemplate, outcome: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The outcome of a program that did its work. Raises TimedOut or DeviceError for any other."""
+    """Return the outcome of a program that did its work. Raises TimedOut or DeviceError for any other."""
     name = outcome["template"]
     if outcome["timed_out"]:
         raise TimedOut(f"{name} was ended after its {template.timeout_ms} ms", effect="unknown", data=outcome)
@@ -176,7 +177,7 @@ def _menu(templates: Mapping[str, ExecTemplate]) -> str:
 
 
 def _exec_params(templates: Mapping[str, ExecTemplate]) -> Schema:
-    """One alternative for each template, chosen by its name, so that a wrong parameter is explained as such."""
+    """Return one alternative for each template, chosen by its name, so that a wrong parameter is explained as such."""
     schema = schemas.args(
         {
             "template": {"enum": list(templates), "description": "which program"},
@@ -200,7 +201,7 @@ def _param(param: ExecParam) -> Schema:
     told = {"description": param.description} if param.description else {}
     if param.enum is not None:
         return {"type": "string", "enum": list(param.enum), **told}
-    # The pattern itself stays out: JSON Schema's dialect is not Python's, and `fill` is asked at submit anyway.
+    # The pattern itself stays out: JSON Schema's dialect is not Python's, and `fill` checks it at submit anyway.
     form = f"matches the regular expression {param.pattern}"
     return {"type": "string", "maxLength": MAX_PARAM, "description": ": ".join((*told.values(), form))}
 

@@ -1,7 +1,7 @@
-"""The pieces that the hardware tools' JSON Schemas are made of (2020-12), and the reading of what they admit.
+"""Parts of the hardware tools' JSON Schemas (2020-12), and readers of the values that they allow.
 
-Owns the forms of an argument that several tools share: a line, an address, binary data. Unknown fields are
-ignored on the wire (draft §2.5), so no schema forbids them.
+It owns the forms of an argument that several tools share: a line, an address, binary data. Unknown fields are ignored
+on the wire (draft §2.5), so no schema forbids them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
 def args(properties: Mapping[str, Schema], *, required: Sequence[str] = ()) -> Schema:
-    """The schema of a tool's args."""
+    """Return the schema of a tool's args."""
     return {"$schema": DIALECT, "type": "object", "properties": dict(properties), "required": list(required)}
 
 
 def result(properties: Mapping[str, Schema], *, optional: Sequence[str] = ()) -> Schema:
-    """The schema of a tool's result: everything is there but what is optional."""
+    """Return the schema of a tool's result: every member is required but the optional ones."""
     required = [name for name in properties if name not in optional]
     return {"$schema": DIALECT, "type": "object", "properties": dict(properties), "required": required}
 
@@ -56,7 +56,7 @@ def listed(description: str, items: Schema | None = None) -> Schema:
 
 
 def json_object(description: str) -> Schema:
-    """An object that says for itself what is in it."""
+    """An object with members of its own."""
     return {"type": "object", "description": description}
 
 
@@ -95,12 +95,12 @@ def register(description: str) -> Schema:
 
 
 def number(value: int | str) -> int:
-    """The number that a valid `addr` or `reg` stands for."""
+    """Return the number of a valid `addr` or `reg`."""
     return int(value, 16) if isinstance(value, str) else int(value)
 
 
 def decode(data: str) -> bytes:
-    """The bytes of valid base64. Raises InvalidParams for the byte or two too many that its length does not show."""
+    """Return the bytes of valid base64. Raises InvalidParams for one or two bytes too many, which its length hides."""
     raw = base64.b64decode(data)
     if len(raw) > MAX_LENGTH:
         raise InvalidParams(f"data has {len(raw)} bytes; send at most {MAX_LENGTH} in one step")

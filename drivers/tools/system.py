@@ -1,7 +1,7 @@
-"""The sys.* tools (design §4): telemetry of the machine that hearth runs on, in words and units an agent can work with.
+"""The sys.* tools: telemetry of the machine that hearth runs on, with descriptions and units for an agent.
 
-Owns their descriptions and result schemas; `hearth.drivers.system` does the reading. None takes an argument, none has
-an effect, and what a machine does not have is null or an empty list.
+They own their descriptions and result schemas; `hearth.drivers.system` does the reading. None takes an argument, none
+has an effect, and a value that a machine does not have is null or an empty list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SINCE_UP = "since the interface came up"
 
 
 def system_tools(bus: str = "system") -> list[Tool]:
-    """The seven tools; `bus` is the id of the bus whose driver is a `SystemDriver`."""
+    """Return the seven tools; `bus` is the id of the bus whose driver is a `SystemDriver`."""
     return [
         _tool(
             bus,
@@ -238,7 +238,7 @@ def _run(read: Callable[[Any], Mapping[str, Any]]) -> Run:
 
 
 def _row(*, optional: Sequence[str] = (), **properties: Schema) -> Schema:
-    """An object of which every property is there, but for the optional ones."""
+    """Return the schema of an object with all properties required, but for the optional ones."""
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": properties, "required": required}
 

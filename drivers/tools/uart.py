@@ -1,7 +1,7 @@
-"""The tools uart.read, uart.write, uart.exchange (design §4) and uart.control (docs/reference/boards.md).
+"""The tools uart.read, uart.write, uart.exchange and uart.control (docs/reference/boards.md).
 
-Owns how a reader waits: beside the bus, so that it can be cancelled and others can write meanwhile; a session's place
-in the stream moves only in a transaction, so a reader that is cancelled misses nothing. An exchange is one transaction,
+A reader waits beside the bus, so that it can be cancelled and other steps can write at the same time. A session's
+cursor in the stream moves only in a transaction, so a cancelled reader misses nothing. An exchange is one transaction,
 wait included, and so is a break.
 """
 
@@ -35,7 +35,7 @@ _SLOWEST_BAUD = 50
 
 @frozen
 class _Wish:
-    """What ends a read: a number of bytes, a text, or silence."""
+    """The end of a read: a number of bytes, a text, or a quiet line."""
 
     length: int | None
     until: bytes | None
@@ -78,7 +78,7 @@ async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
         assert taken.inbox is not None, "an incomplete read says where to wait"
         with trio.move_on_at(deadline) as waiting:
             await taken.inbox.wait(wish.length, wish.until, wish.gap_s, ctx.session_id)
-        # Another step of this session may have read what came: then wait for more.
+        # Another step of this session may have read the bytes: then wait for more.
         taken = await take(partial=waiting.cancelled_caught)
         if waiting.cancelled_caught:
             break
@@ -86,21 +86,21 @@ async def read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
 
 
 class _Uart:
-    """What needs the board: the ports and their speeds."""
+    """The tools' functions that need the board: the ports and their speeds."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
         self._bauds = {spec.port: spec.settings.baud for spec in board.profile.uarts}
 
     def bus(self, args: Args) -> str:
-        """The bus of a port."""
+        """Return the bus of a port."""
         return self._board.uart_bus(args["port"])
 
     def _write_s(self, args: Args, data: bytes) -> float:
         return write_timeout_s(len(data), self._bauds.get(args["port"], _SLOWEST_BAUD))
 
     def _backlog_s(self, args: Args) -> float:
-        """How long what was written before may still take to leave: a driver's buffer is a page."""
+        """Return the seconds that earlier output may still take to leave: a driver's buffer is a page."""
         return write_timeout_s(MAX_TAKE, self._bauds.get(args["port"], _SLOWEST_BAUD))
 
     async def write(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
@@ -164,7 +164,7 @@ class _Uart:
 
 
 def uart_tools(board: Board) -> list[Tool]:
-    """The uart tools for a board, in the order of design §4."""
+    """Return the uart tools for a board, in the default order."""
     uart = _Uart(board)
     ports = [spec.port for spec in board.profile.uarts if f"uart:{spec.port}" in board.drivers]
     port = schemas.text(f"the serial port's name, one of: {', '.join(ports) or 'none'}", most=128)

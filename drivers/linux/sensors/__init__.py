@@ -1,8 +1,8 @@
 """The kernel's sensors: every quantity that hwmon, IIO, thermal zones, power supplies and RAPL offer under /sys.
 
-Owns finding a sensor by its lasting name and reading it once, whole. It keeps nothing between two calls: what is
-plugged in meanwhile is there at the next one, and a name never leads to what has taken a number over. It refuses to
-sample on its own, to average, and to set anything.
+It finds a sensor by its lasting name and reads it once, whole. It keeps nothing between two calls: a device plugged in
+since is there at the next one, and a name never leads to another device that has taken over a number. It does not
+sample on its own, average, or set anything.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ CLASSES: Mapping[str, SensorClass] = {
     "power_supply": SensorClass(power.supplies, power.supply_channels),
     "powercap": SensorClass(power.domains, power.domain_channels),
 }
-"""By the first part of a sensor's name."""
+"""Sensor classes by the first part of a sensor's name."""
 
 _TRIES = 3
-"""How often a reading is repeated whose scale was changed while it was taken."""
+"""Attempts at a reading whose scale is changed while it is taken."""
 
 
 @frozen
 class KernelSensor:
-    """A sensor that the kernel has at the moment. `path` is its attribute, `limits` are in `unit`."""
+    """A sensor that the kernel has at present. `path` is its attribute, `limits` are in `unit`."""
 
     name: str
     kind: str
@@ -45,9 +45,9 @@ class KernelSensor:
     kernel: str
     path: str
     scale: float | None
-    """What the attribute's number is multiplied by to be in `unit`; None where the device does not tell now."""
+    """Factor from the attribute's number to `unit`; None where the device does not show it now."""
     offset: float
-    """What is added to the attribute's number before that."""
+    """Added to the attribute's number before that."""
     driver: str | None
     label: str | None
     description: str | None
@@ -56,10 +56,10 @@ class KernelSensor:
     alarms: tuple[str, ...]
     """The names of the sensors that are its alarms: 1 is on."""
     problem: str | None
-    """Why this process cannot read it, and what would cure that; None where it may."""
+    """The reason why this process cannot read it, and the cure; None where it may."""
 
     def to_json(self) -> dict[str, Any]:
-        """As hw.sensor.list shows it: what there is."""
+        """Return the present members for hw.sensor.list."""
         entry: dict[str, Any] = {
             "sensor": self.name,
             "kind": self.kind,
@@ -83,7 +83,7 @@ class KernelSensor:
 
 @frozen
 class KernelReading:
-    """What a sensor measured: `value` in `unit`, by the device that the kernel calls `kernel`."""
+    """A measurement: `value` in `unit`, by the device that the kernel calls `kernel`."""
 
     value: float
     unit: str
@@ -91,10 +91,10 @@ class KernelReading:
 
 
 class KernelSensors(BaseDriver):
-    """The bus "sensors": reads one attribute at a time, in a thread, since a chip behind a slow wire may take its time.
+    """The bus "sensors": reads one attribute at a time, in a thread, since a chip behind a slow wire may block.
 
-    `sys` is where /sys is looked for. Names are "<class>/<device>" or "<class>/<device>/<channel>", such as
-    "hwmon/lm75-i2c-1-48/temp1"; where several devices have one name, each is told by the kernel's number
+    `sys` is the root of /sys. Names are "<class>/<device>" or "<class>/<device>/<channel>", such as
+    "hwmon/lm75-i2c-1-48/temp1"; where several devices have one name, the kernel's number distinguishes them
     ("thermal/acpitz@thermal_zone1"). No operation has an effect, so every error's effect is "none".
     """
 
@@ -105,14 +105,14 @@ class KernelSensors(BaseDriver):
         self._sys = sys
 
     def describe(self) -> Mapping[str, Any]:
-        """What this bus is, for health."""
+        """Return the description of this bus, for health."""
         return {"kind": "sensors", "driver": "sysfs", "classes": list(CLASSES)}
 
     def scan(self, most: int | None = None) -> list[KernelSensor]:
-        """Every sensor that is there now, by class and device; at most so many of them.
+        """Return every sensor that is there now, by class and device; at most `most` of them.
 
-        Measures nothing, but reads limits and scales, which some chips keep and have to be asked for; a chip that does
-        not answer is asked once. An alarm is listed on its own only where its chip does not measure the quantity.
+        Measures nothing, but reads limits and scales, which some chips must be asked for; a chip that does not answer
+        is asked once. An alarm is listed on its own only where its chip does not measure the quantity.
         """
         found: list[KernelSensor] = []
         for prefix, of_class in CLASSES.items():
@@ -170,7 +170,7 @@ class KernelSensors(BaseDriver):
 
 
 def _named(prefix: str, devices: Iterator[SensorDevice]) -> Iterator[tuple[str, SensorDevice]]:
-    """The devices with their names: those that share a stem carry the kernel's numbers, all of them."""
+    """Yield the devices with their names: those that share a stem get the kernel's numbers, all of them."""
     found = list(devices)
     stems = [device.stem for device in found]
     for device in sorted(found, key=lambda device: device.stem):
@@ -183,7 +183,7 @@ def _joined(name: str, channel: str) -> str:
 
 
 def _channels(of_class: SensorClass, device: SensorDevice) -> list[SensorChannel]:
-    """The device's channels; none if it went meanwhile."""
+    """Return the device's channels; none if it was removed since."""
     try:
         return list(of_class.channels(device))
     except OSError:
@@ -191,7 +191,7 @@ def _channels(of_class: SensorClass, device: SensorDevice) -> list[SensorChannel
 
 
 def _limits(channel: SensorChannel) -> tuple[dict[str, float], bool]:
-    """The limits that the device tells, and whether it answers: one that does not is not asked for the next."""
+    """Return the limits that the device has, and False if it does not answer: then no further one is read."""
     limits: dict[str, float] = {}
     for limit, at in channel.limits.items():
         try:
@@ -199,7 +199,7 @@ def _limits(channel: SensorChannel) -> tuple[dict[str, float], bool]:
         except OSError as error:
             if error.errno in SILENT:
                 return limits, False
-            continue  # it has no such limit at the moment
+            continue  # it has no such limit at present
         if value is not None:
             limits[limit] = float(value * channel.factor)
     return limits, True
@@ -229,7 +229,7 @@ def _told(
 
 
 def _measure(name: str, channel: SensorChannel) -> float:
-    """The value, rounded once. A scale that changes while it is read would make nonsense of it: read again then."""
+    """Return the value, rounded once. Read it again if its scale has changed in between: it would be wrong."""
     for _ in range(_TRIES):
         before = _settings(name, channel)
         raw = _number(name, channel.path)

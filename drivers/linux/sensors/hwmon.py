@@ -1,7 +1,7 @@
-"""Sensors of the class hwmon: what monitoring chips measure, with the limits and alarms they know themselves.
+"""Sensors of the class hwmon: the measurements of monitoring chips, with their own limits and alarms.
 
-Owns the reading of the attributes' names (kernel: Documentation/hwmon/sysfs-interface). Refuses outputs (pwm), and the
-shadows that thermal zones and power supplies cast into this class: those are read where they come from.
+It owns the attributes' names (kernel: Documentation/hwmon/sysfs-interface). It leaves out outputs (pwm), and the copies
+of thermal zones and power supplies in this class: those are read in their own classes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHADOWED = frozenset(("thermal", "power_supply"))
 
 
 def devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
-    """The monitoring chips."""
+    """Yield the monitoring chips."""
     for link in sysfs.entries(sys / "class/hwmon", "hwmon*"):
         at = sysfs.real(link)
         name = sysfs.text(at / "name") or sysfs.text(at / "device/name") or "unnamed"
@@ -48,7 +48,7 @@ def devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
 
 
 def channels(device: SensorDevice) -> Iterator[SensorChannel]:
-    """What the chip measures ("temp1", "power1_average"), then its alarms ("temp1_max_alarm"). Raises OSError."""
+    """Yield the chip's quantities ("temp1", "power1_average"), then its alarms ("temp1_max_alarm"). Raises OSError."""
     names = sysfs.names(device.at)
     present = frozenset(names)
     for name in names:

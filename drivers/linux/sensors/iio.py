@@ -1,6 +1,6 @@
 """Sensors of the subsystem IIO: converters, environment and motion sensors, one quantity at a time.
 
-Owns the reading of channel names and the units of the ABI (kernel: Documentation/ABI/testing/sysfs-bus-iio). Refuses
+It owns the channel names and the units of the ABI (kernel: Documentation/ABI/testing/sysfs-bus-iio). It leaves out
 outputs, events and buffered capture. A count for which the kernel gives no scale stays a count, in the unit "raw".
 """
 
@@ -46,7 +46,7 @@ _QUANTITIES: dict[str, tuple[str, str, Fraction]] = {
     "velocity": ("velocity", "metre_per_second", _ONE),
     "voltage": ("voltage", "volt", _MILLI),
 }
-"""The ABI's types: kind, unit, and what makes it of the ABI's own unit."""
+"""The ABI's types: kind, unit, and the factor from the ABI's own unit."""
 _COUNTED = frozenset(("count", "index", "intensity", "steps", "uvindex"))
 """Types that have no unit, whatever their scale."""
 _CHANNEL = re.compile(r"in_(([a-z]+)\d*(-[a-z]+\d*)?(?:_[A-Za-z0-9_.+-]+?)?)_(raw|input)")
@@ -99,7 +99,7 @@ def channels(device: SensorDevice) -> Iterator[SensorChannel]:
 
 
 def _first(at: Path, present: frozenset[str], bases: tuple[str, ...], what: str) -> Path | None:
-    """The channel's own attribute, or the one it shares with others of its type, of its direction, or with all."""
+    """Return the channel's own attribute, or the one shared by others of its type, its direction, or by all."""
     for base in bases:
         name = f"{base}_{what}" if base else what
         if name in present:

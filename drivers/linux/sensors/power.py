@@ -1,7 +1,7 @@
 """Sensors of the classes thermal, power_supply and powercap: zones, batteries and mains, and RAPL's energy counters.
 
-Owns which of their attributes are measurements, and their units (kernel: Documentation/ABI/testing/sysfs-class-thermal,
--power, -powercap). Refuses their settings: policies, charge control, power limits.
+It owns the choice of attributes that are measurements, and their units (kernel: Documentation/ABI/testing/
+sysfs-class-thermal, -power, -powercap). It leaves out their settings: policies, charge control, power limits.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _POWERCAP = {
 
 
 def zones(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
-    """The thermal zones, named by what they watch."""
+    """Yield the thermal zones, named by the measured part."""
     for link in sysfs.entries(sys / "class/thermal", "thermal_zone*"):
         name = sysfs.text(link / "type") or "unnamed"
         yield SensorDevice(sysfs.plain(name), link.name, sysfs.real(link), name)
 
 
 def zone_channels(device: SensorDevice) -> Iterator[SensorChannel]:
-    """The zone's one temperature, with the lowest trip point of each kind as its limits."""
+    """Yield the zone's one temperature, with the lowest trip point of each kind as its limits."""
     limits: dict[str, Path] = {}
     lowest: dict[str, Fraction] = {}
     for kind in sysfs.entries(device.at, "trip_point_*_type"):
@@ -81,14 +81,14 @@ def zone_channels(device: SensorDevice) -> Iterator[SensorChannel]:
 
 
 def supplies(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
-    """Batteries, mains and USB supplies, by the names that their drivers give them."""
+    """Yield batteries, mains and USB supplies, by the names that their drivers give them."""
     for link in sysfs.entries(sys / "class/power_supply", "*"):
         at = sysfs.real(link)
         yield SensorDevice(sysfs.plain(link.name), link.name, at, link.name, sysfs.linked(at / "device"))
 
 
 def supply_channels(device: SensorDevice) -> Iterator[SensorChannel]:
-    """What the supply measures, by the kernel's property ("capacity", "voltage_now"). Raises OSError."""
+    """Yield the supply's quantities, by the kernel's property ("capacity", "voltage_now"). Raises OSError."""
     present = frozenset(sysfs.names(device.at))
     for name, (kind, unit, factor) in _SUPPLY.items():
         if name not in present:
@@ -108,7 +108,7 @@ def supply_channels(device: SensorDevice) -> Iterator[SensorChannel]:
 
 
 def domains(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
-    """The power domains, by the names on the way down to them ("intel-rapl-package-0-core")."""
+    """Yield the power domains, by the names on the way down to them ("intel-rapl-package-0-core")."""
     for link in sysfs.entries(sys / "class/powercap", "*:*"):
         at, control = sysfs.real(link), link.name.partition(":")[0]
         path = [at, *(parent for parent in at.parents if parent.name.startswith(f"{control}:"))]
@@ -117,7 +117,7 @@ def domains(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
 
 
 def domain_channels(device: SensorDevice) -> Iterator[SensorChannel]:
-    """The domain's energy counter, and its power where the kernel measures that. Raises OSError."""
+    """Yield the domain's energy counter, and its power where the kernel measures that. Raises OSError."""
     present = frozenset(sysfs.names(device.at))
     for name, (kind, unit, top) in _POWERCAP.items():
         if name in present:

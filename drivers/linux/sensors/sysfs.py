@@ -1,7 +1,7 @@
-"""How the kernel's sensor classes look in /sys: devices, their channels, their numbers and their lasting names.
+"""The kernel's sensor classes in /sys: devices, their channels, their numbers and their lasting names.
 
-Owns the reading of one attribute and the name of the chip behind a device. Which attributes are sensors is said by
-the module of each class; which error a failed reading becomes, by `hearth.drivers.linux.sensors`.
+It owns the reading of one attribute and the name of the chip behind a device. The module of each class chooses the
+attributes that are sensors; `hearth.drivers.linux.sensors` turns a failed reading into an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _PAGE = 4096
-"""The most that one attribute can hold."""
+"""Longest attribute in bytes."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,24}(?:\.[0-9]{1,24})?")
 _ODD = re.compile(r"[^A-Za-z0-9._:+-]+")
 
@@ -30,16 +30,16 @@ _ODD = re.compile(r"[^A-Za-z0-9._:+-]+")
 class SensorDevice:
     """One device of a sensor class.
 
-    `stem` is its lasting name; `instance` the kernel's number for it in this boot ("hwmon3"), by which those of one
-    stem are told apart; `at` its directory, links resolved, so that a number that is given to another chip meanwhile
-    leads nowhere; `parent` the hardware behind it, where there is some.
+    `stem` is its lasting name; `instance` the kernel's number for it in this boot ("hwmon3"), which distinguishes those
+    of one stem; `at` its directory, links resolved, so that a number that is given to another chip leads nowhere;
+    `parent` the hardware behind it, where there is some.
     """
 
     stem: str
     instance: str
     at: Path
     kernel: str
-    """What the kernel calls it: the chip's, zone's or supply's name."""
+    """The kernel's name for it: the chip's, zone's or supply's."""
     parent: Path | None = None
 
 
@@ -48,7 +48,7 @@ class SensorChannel:
     """One quantity of a device: (`path` + `offset`) * `scale` * `factor` is its value in `unit`."""
 
     name: str
-    """Its name in the device; empty where the device is but one quantity."""
+    """Its name in the device; empty where the device has only one quantity."""
     kind: str
     unit: str
     path: Path
@@ -57,7 +57,7 @@ class SensorChannel:
     offset: Path | None = None
     label: Path | None = None
     status: Path | None = None
-    """A word about it that is no number ("Charging")."""
+    """A text about it that is no number ("Charging")."""
     limits: Mapping[str, Path] = field(factory=dict)
     """Name to attribute, in the kernel's unit of `path`."""
     of: str | None = None
@@ -69,8 +69,8 @@ class SensorChannel:
 class SensorClass:
     """A class of /sys: its devices, and the channels of one of them.
 
-    `devices` takes the root of /sys and, for one who looks for a certain stem, that: what cannot have it may be passed
-    over, which spares a lookup most of its work.
+    `devices` takes the root of /sys and, for a search, the stem: devices that cannot have it may be left out, which
+    saves most of the work.
     """
 
     devices: Callable[[Path, str | None], Iterator[SensorDevice]]
@@ -78,22 +78,22 @@ class SensorClass:
 
 
 def names(folder: Path) -> list[str]:
-    """The attributes of a device, those of a kind in the order of their numbers. Raises OSError."""
+    """Return the attributes of a device, those of a kind in the order of their numbers. Raises OSError."""
     found = (entry.name for entry in folder.iterdir())
     return sorted(found, key=lambda name: (re.sub(r"\d+", "", name), len(name), name))
 
 
 def entries(folder: Path, pattern: str) -> list[Path]:
-    """What is in `folder` and fits, in the order of the numbers in the names; nothing where there is no folder."""
+    """Return the entries of `folder` that fit, in the order of the numbers in the names; none without the folder."""
     try:
         found = list(folder.glob(pattern))
     except OSError:
-        return []  # it went while it was being listed
+        return []  # it was removed while it was being listed
     return sorted(found, key=lambda at: ([int(number[:18]) for number in re.findall("[0-9]+", at.name)], at.name))
 
 
 def read(path: Path) -> str:
-    """What the attribute says now, by one read: the kernel measures once. Raises OSError."""
+    """Return the attribute's text, by one read: the kernel measures once. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, _PAGE).decode("utf-8", "replace").strip(" \t\r\n\0")
@@ -102,7 +102,7 @@ def read(path: Path) -> str:
 
 
 def text(path: Path) -> str | None:
-    """The same for what may be missing or silent: None then, and when it is empty."""
+    """Return the same for an optional attribute: None when it is missing, does not answer, or is empty."""
     try:
         return read(path) or None
     except OSError:
@@ -110,23 +110,23 @@ def text(path: Path) -> str | None:
 
 
 def number(given: str) -> Fraction | None:
-    """The number that an attribute's text stands for, exactly; None where it is none."""
+    """Return the number of an attribute's text, exactly; None where it is none."""
     return Fraction(given) if _NUMBER.fullmatch(given) else None
 
 
 def numeric(path: Path) -> Fraction | None:
-    """The attribute's number, or None where it is missing, silent or something else."""
+    """Return the attribute's number, or None where it is missing, does not answer, or is no number."""
     found = text(path)
     return None if found is None else number(found)
 
 
 def plain(name: str) -> str:
-    """A kernel's name as a part of a sensor's: without blanks, "/" and "@"."""
+    """Return a kernel's name as a part of a sensor's: without blanks, "/" and "@"."""
     return _ODD.sub("_", name).strip("_") or "unnamed"
 
 
 def linked(path: Path) -> Path | None:
-    """Where a link leads, or None where there is none. By one step, which is all that a link of /sys ever takes."""
+    """Return the target of a link, or None where there is none. By one step: links of /sys have no more."""
     try:
         to = os.readlink(path)  # noqa: PTH115 - half the time of a lookup otherwise
     except OSError:
@@ -135,32 +135,32 @@ def linked(path: Path) -> Path | None:
 
 
 def real(path: Path) -> Path:
-    """Where a link leads, or the path itself."""
+    """Return the target of a link, or the path itself."""
     return linked(path) or path
 
 
 def driver(parent: Path | None) -> str | None:
-    """The kernel driver that is bound to the hardware behind a device."""
+    """Return the kernel driver that is bound to the hardware behind a device."""
     found = None if parent is None else linked(parent / "driver")
     return None if found is None else found.name
 
 
 def subsystem(at: Path | None) -> str | None:
-    """The bus or class that a device belongs to ("i2c", "thermal")."""
+    """Return the bus or class that a device belongs to ("i2c", "thermal")."""
     found = None if at is None else linked(at / "subsystem")
     return None if found is None else found.name
 
 
 def may_be(name: str, stem: str | None) -> bool:
-    """Whether a chip of this kernel name can have that stem; no stem is any."""
+    """Return True if a chip of this kernel name can have that stem; without a stem every chip can."""
     return stem is None or stem.startswith(plain(name))
 
 
 def chip(name: str, parent: Path | None) -> str:
-    """A chip's lasting name: its kernel name, its bus and its address there, as far as it has them.
+    """Return a chip's lasting name: its kernel name, its bus and its address there, as far as it has them.
 
-    The nearest device above that sits on a bus counts ("nvme0" is a class device on a PCI one). A HID device is
-    numbered anew each time it is plugged in, so the USB port or I2C address beneath it counts instead.
+    The nearest device above that is on a bus counts ("nvme0" is a class device on a PCI one). A HID device gets a new
+    number each time it is plugged in, so the USB port or I2C address beneath it counts instead.
     """
     fallback = None
     at = parent
@@ -175,7 +175,7 @@ def chip(name: str, parent: Path | None) -> str:
 
 
 def _address(bus: str, device: str) -> str:
-    """Bus and address as lm-sensors writes them, from the kernel's name of the device; else just that name."""
+    """Return bus and address as lm-sensors writes them, from the kernel's name of the device; else just that name."""
     if bus == "i2c" and (found := re.fullmatch(r"(\d+)-0*([0-9a-f]{2,})", device)):
         return f"i2c-{found[1]}-{found[2]}"
     if bus == "spi" and (found := re.fullmatch(r"spi(\d+)\.(\d+)", device)):
@@ -189,14 +189,14 @@ def _address(bus: str, device: str) -> str:
     return f"{bus}-{device}"
 
 
-# --- What the kernel's refusals of a sensor become: an error that names the sensor, the errno and the cure
+# --- errors -----------------------------------------------------------------------------------------------------------
 #
-# Owns the words; every one of them has effect "none", since a reading has none. When to refuse is decided by
-# `hearth.drivers.linux.sensors`.
+# The errors for the kernel's refusals of a sensor: each names the sensor, the errno and the cure. Every one has effect
+# "none", since a reading has none. `hearth.drivers.linux.sensors` raises them.
 
 _GONE = frozenset((errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESHUTDOWN))
 SILENT = frozenset((errno.EIO, errno.ENXIO, errno.EREMOTEIO, errno.ETIMEDOUT))
-"""What a device is like that does not answer, and will not at the next question."""
+"""Errnos of a device that does not answer, and will not at the next read."""
 _WHY: Mapping[int, str] = {
     errno.EAGAIN: "it has no reading ready; ask again",
     errno.ENODATA: "it has no data: switched off, nothing connected, or no measurement yet",
@@ -208,7 +208,7 @@ _WHY: Mapping[int, str] = {
 
 
 def absent(name: str, reason: str) -> DeviceError:
-    """No sensor has this name."""
+    """Return the error for a name that no sensor has."""
     return DeviceError(
         f"there is no sensor {name!r}: {reason} (unplugged, or its driver not bound?); "
         "hw.sensor.list shows what is there",
@@ -218,7 +218,7 @@ def absent(name: str, reason: str) -> DeviceError:
 
 
 def cure(path: Path) -> str:
-    """What gives the right to read an attribute, in words that a shell takes."""
+    """Return the command that gives the right to read an attribute."""
     return (
         f"reading {path} needs root, as the kernel has it; to give it to the group hearth at every boot, put "
         f'"z {path} 0440 root hearth" into /etc/tmpfiles.d/hearth.conf and run systemd-tmpfiles --create'
@@ -226,7 +226,7 @@ def cure(path: Path) -> str:
 
 
 def failure(name: str, device: SensorDevice, channel: SensorChannel, error: OSError) -> DeviceError | ResourceBusy:
-    """The error that the kernel's becomes."""
+    """Return hearth's error for the kernel's."""
     number = error.errno or errno.EIO
     symbol = errno.errorcode.get(number, str(number))
     data = {"sensor": name, "errno": symbol, "path": str(channel.path)}
