@@ -1,6 +1,6 @@
 """`hearth audit verify|head|tail`: the audit log as a file, read without a daemon.
 
-It owns how the findings are told; what is right and wrong in a log is `hearth.audit.verify`'s to say.
+This module owns the printed text; `hearth.audit.verify` checks the log.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from hearth.audit.record import Head
 
 POLL = 0.25
-"""Seconds between two looks at a log that is followed."""
+"""Seconds between two reads of a log that is followed."""
 _HEAD = re.compile(r"([0-9]{1,18}):(sha256:[0-9a-f]{64})\Z")
 _SHOWN_FIRST = ("seq", "ts", "event")
 _CHAIN = ("prev", "args_hash", "principal")
-"""What a person who reads along does not need; --json has it."""
+"""Members that are not printed for a person; --json has them."""
 
 
 @click.group()
@@ -94,7 +94,7 @@ def tail(options: Options, path: str | None, lines: int, follow: bool) -> int:
 
 
 def since(log: Path | str, seq: int) -> list[Mapping[str, Any]]:
-    """The records after the one with that seq, oldest first; across a rotation too."""
+    """Return the records after the one with that seq, oldest first, also across a rotation."""
     count = 16
     while True:
         records = reading.tail(log, count)
@@ -104,12 +104,12 @@ def since(log: Path | str, seq: int) -> list[Mapping[str, Any]]:
 
 
 def default_log() -> Path:
-    """Where a daemon of this user writes its log unless [audit] path says otherwise."""
+    """Return the default path of the log of this user's daemon."""
     return default_state_dir(os.environ, os.geteuid()) / "audit.log"
 
 
 def parse_head(text: str | None) -> Head | None:
-    """SEQ:HASH as `audit head` prints it. Raises ConfigError."""
+    """Parse SEQ:HASH as `audit head` prints it. Raises ConfigError."""
     if text is None:
         return None
     match = _HEAD.match(text)
@@ -119,7 +119,7 @@ def parse_head(text: str | None) -> Head | None:
 
 
 def report_json(report: reading.Report) -> dict[str, Any]:
-    """A report for a program."""
+    """Return a report for a program."""
     bad = report.first_bad
     return {
         "ok": report.ok,
@@ -137,7 +137,7 @@ def report_json(report: reading.Report) -> dict[str, Any]:
 
 
 def report_lines(report: reading.Report, *, signed: bool) -> list[str]:
-    """A report for a person: what was found, and how far it proves what."""
+    """Return a report for a person: the findings, and what they prove."""
     return [common.clean(line) for line in _report_lines(report, signed=signed)]
 
 
@@ -175,19 +175,19 @@ def _print(record: Mapping[str, Any], options: Options) -> None:
 
 
 def record_line(record: Mapping[str, Any]) -> str:
-    """A record in one line: number, time, event, and what else there is to it."""
+    """Return a record as one line: number, time, event, and its other members."""
     rest = " ".join(
         f"{name}={_brief(value)}"
         for name, value in record.items()
         if name not in _SHOWN_FIRST and name not in _CHAIN and value is not None
     )
     seq, ts, event = (_brief(record.get(name, "-")) for name in _SHOWN_FIRST)
-    # What is left of line ends is in a record that somebody else wrote.
+    # A record of hearth has no line ends, but the log may come from elsewhere.
     return common.clean(f"{seq:>6}  {ts}  {event.ljust(18)}  {rest}".rstrip()).replace("\n", "\\n")
 
 
 def _brief(value: Any) -> str:
-    """A value in few words: of a submission's steps, the tools."""
+    """Return a value in few words; for a submission's steps, their tools."""
     if isinstance(value, list) and value and all(isinstance(item, dict) and "tool" in item for item in value):
         return ",".join(str(item["tool"]) for item in value)
     return common.scalar(value)

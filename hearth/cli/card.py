@@ -1,7 +1,7 @@
-"""`hearth card show|validate|fetch`: the daemon's own AgentCard, and those of others.
+"""`hearth card show|validate|fetch`: the daemon's own AgentCard, and the cards of other agents.
 
-It owns what is asked, kept and printed. What a valid card is `hearth.agentcard` says; how a stranger's is fetched,
-`hearth.transport.card`. Nothing that a card claims is acted upon: it is shown.
+This module owns the commands and the printed text. `hearth.agentcard` validates cards, and `hearth.transport.card`
+fetches and caches them. The claims of a card are only shown: no command acts on them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hearth.transport.card import Fetched
 
 MAX_FILE = 16 << 20
-"""Bytes of a file to validate."""
+"""Limit of a file to validate, in bytes."""
 
 
 @click.group()
@@ -116,7 +116,7 @@ def fetch(options: Options, url: str, **how: Any) -> int:
 async def _fetched(
     url: str, *, ca: Path | None, insecure_http: bool, refresh: bool, cache: Path | None, **_more: object
 ) -> Fetched:
-    """The card from the cache while it is fresh, else from its server, and then kept if it is a valid one."""
+    """Return the card from the cache if it is fresh, else from its server; a valid one is then cached."""
     from hearth.transport.card import CardCache, default_directory, examine, fetch_card
 
     directory = cache or default_directory(os.environ)
@@ -134,7 +134,7 @@ async def _fetched(
 
 
 def _content(file: str) -> bytes:
-    """The bytes of a file, or of stdin. Raises ConfigError."""
+    """Return the bytes of a file, or of stdin. Raises ConfigError."""
     try:
         if file == "-":
             content = sys.stdin.buffer.read(MAX_FILE + 1)
@@ -149,7 +149,7 @@ def _content(file: str) -> bytes:
 
 
 def _json(value: Any) -> str:
-    # Not by orjson, which refuses what a stranger's card may hold; in ASCII, so that no terminal obeys it.
+    # Not by orjson, which refuses values that a fetched card may have. In ASCII, so without control characters.
     return json.dumps(value)
 
 
@@ -164,7 +164,7 @@ def _counted(capabilities: int) -> str:
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A valid card for a person."""
+    """Yield the lines of a valid card for a person."""
     endpoint, metadata = found["endpoint"], found.get("metadata", {})
     scheme = endpoint.get("auth", {}).get("scheme", "none")
     yield click.style(common.clean(found["name"]), bold=True) + common.clean(f"  {found['version']}")

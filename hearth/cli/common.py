@@ -1,11 +1,10 @@
-"""What all subcommands share: where the daemon is, a session with it, signals, and how an error is told.
+"""Shared parts of all subcommands: the daemon's address, a session with it, signals, errors, and values as text.
 
-It owns the exit codes of failures and the form of an error. It knows no command, and prints no result.
+This module owns the exit codes of failures, the form of an error message, and the layout of values: aligned columns,
+lines of name and value, and bytes for a person; JSON for a program. It knows no command.
 
-Values as a person reads them: aligned columns, lines of name and value, bytes; and as a program does: JSON.
-
-Pure but for the width of the terminal. It owns one rule: what comes from elsewhere is shown, never obeyed, so that no
-tool's answer and no file's content can move the cursor or retitle the window.
+Text from elsewhere is always shown with its control characters escaped (`clean`), so that no tool's answer and no
+file's content can move the cursor or change the window's title.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2
 TOO_DEEP = "nested too deeply to be shown"
 _SHOWN_BYTES = 64
 _REGISTER = 2
-"""Bytes that are more likely a number than letters."""
+"""Number of bytes up to which a value is more likely a number than letters."""
 STATUS_COLOURS = {"SUCCESS": "green", "FAILED": "red", "CANCELLED": "yellow", "RUNNING": "cyan", "CANCELLING": "yellow"}
 
 
 def clean(text: str) -> str:
-    """`text` without anything that a terminal would obey: control and direction characters show as escapes."""
+    """Return `text` with control and direction characters as escapes, so that a terminal does not act on them."""
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def compact(value: Any) -> str:
-    """One line of JSON. Of an object, members that orjson reads but does not write are only said to be there."""
+    """Return one line of JSON. A member of an object that orjson reads but cannot write is replaced by a note."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:
@@ -69,22 +68,22 @@ def _writable(value: Any) -> Any:
 
 
 def pretty(value: Any) -> str:
-    """JSON over several lines."""
+    """Return JSON over several lines."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
 def status(word: str) -> str:
-    """A status in its colour."""
+    """Return a status in its colour."""
     return click.style(clean(word), fg=STATUS_COLOURS.get(word), bold=True)
 
 
 def width() -> int | None:
-    """Columns of the terminal on stdout; None where there is none, and lines are as long as they are."""
+    """Return the columns of the terminal on stdout; None without a terminal: lines are then not wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
-    """Aligned columns under bold headers. The last column wraps at the terminal's edge; nothing is cut off."""
+    """Return the lines of a table with aligned columns. The last column wraps at the terminal's edge, uncut."""
     headers = [clean(header) for header in headers]
     cells = [[clean(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max([len(header), *(len(row[i]) for row in cells)]) for i, header in enumerate(headers)]
@@ -106,9 +105,9 @@ def _coloured(line: str) -> str:
 
 
 def fields(values: Mapping[str, Any], *, binary: frozenset[str] = frozenset(), indent: str = "") -> list[str]:
-    """Names and values, one a line; what is nested below its name, lists of objects (or objects of objects) as tables.
+    """Return lines of names and values; a nested object is below its name, a list or object of objects is a table.
 
-    `binary` names the members that are base64: they are shown as the bytes they stand for.
+    `binary` names the members that are base64: their decoded bytes are shown.
     """
     lines: list[str] = []
     longest = max((len(clean(name)) for name, value in values.items() if _rows(value) is None), default=0)
@@ -129,7 +128,7 @@ def fields(values: Mapping[str, Any], *, binary: frozenset[str] = frozenset(), i
 
 
 def _rows(value: Any) -> list[Mapping[str, Any]] | None:
-    """A value as the rows of a table; [] for an object that is none, to be shown as fields; None for one line."""
+    """Return a value as the rows of a table; [] for an object to be shown as fields; None for a value of one line."""
     if isinstance(value, list):
         return value if any(value) and all(isinstance(item, Mapping) for item in value) else None
     if not isinstance(value, Mapping) or not value:
@@ -140,7 +139,7 @@ def _rows(value: Any) -> list[Mapping[str, Any]] | None:
 
 
 def scalar(value: Any) -> str:
-    """A value in one line: strings bare, nothing as "-", lists joined by commas, objects as JSON."""
+    """Return a value as one line: strings bare, None as "-", lists joined by commas, objects as JSON."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -153,7 +152,7 @@ def scalar(value: Any) -> str:
 
 
 def shown_bytes(data: str) -> list[str]:
-    """The bytes that base64 stands for: text as text, anything else in hex; the first line says how many there are."""
+    """Return lines with the bytes that base64 stands for: text as text, other bytes in hex; first their number."""
     try:
         content = base64.b64decode(data, validate=True)
     except ValueError:  # binascii.Error is one
@@ -171,7 +170,7 @@ def shown_bytes(data: str) -> list[str]:
 
 
 def _as_text(content: bytes) -> str | None:
-    """`content` if it reads as text, else None: a register's two bytes are seldom meant as letters."""
+    """Return `content` as text if it is printable, else None: two bytes of a register are seldom letters."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -187,14 +186,14 @@ CURES = {
     "RPC_TOOL_NOT_FOUND": "`hearth tools` lists what there is",
     "INVALID_PARAMS": "`hearth tools NAME` shows what a tool takes",
 }
-"""By an error's symbol: what the daemon's own message does not say."""
+"""Error symbol -> advice that the daemon's own message does not have."""
 
 JOB_CURES = {
     "RPC_SESSION_INVALID": "`hearth hcp jobs` lists yours that are still remembered",
     "RPC_PERMISSION_DENIED": "`hcp` in the daemon's [[policy]] says who may do what",
     "METHOD_NOT_FOUND": "it may be older than HCP, or have it turned off: [hcp] serve = false",
 }
-"""The same for the commands of `hearth hcp`, to whom a session is a job."""
+"""The same for the commands of `hearth hcp`, for which a session is a job."""
 
 DEVICE_EFFECTS = {
     "none": "nothing has happened to the hardware",
@@ -205,7 +204,7 @@ DEVICE_EFFECTS = {
 
 @frozen
 class Options:
-    """The global options, wherever on the command line they stood."""
+    """The global options, given before or after the subcommand."""
 
     where: str
     named_by: NamedBy
@@ -213,7 +212,7 @@ class Options:
 
     @property
     def address(self) -> Address:
-        """Where the daemon is. Raises ConfigError; a command that needs no daemon does not care."""
+        """The daemon's address. Raises ConfigError; a command that needs no daemon does not read it."""
         return named(self.where, self.named_by)
 
 
@@ -238,10 +237,10 @@ def _same(to: str, socket: str) -> bool:
 
 
 def standard(work: Callable[..., int | Awaitable[int | None] | None]) -> Callable[..., None]:
-    """Make a command's function out of one that takes Options first and returns its exit code (None: 0).
+    """Make a command's function from one that takes Options first and returns its exit code (None: 0).
 
-    An async function is run by `interruptible`.
-    It gets --to, --socket and --json; an error that hearth or the system raised becomes a message and a code.
+    The command gets --to, --socket and --json. An async function is run by `interruptible`. A HearthError or OSError
+    becomes a message and an exit code.
     """
 
     @click.option("--to", metavar="ADDRESS", help="The daemon's address, such as ssh://pi.")
@@ -264,13 +263,13 @@ def standard(work: Callable[..., int | Awaitable[int | None] | None]) -> Callabl
 
 
 def nobody_reads() -> int:
-    """Whoever read our output has gone, as in `hearth tools | head -1`: be silent; returns the exit code for it."""
+    """Drop further output after a broken pipe, as in `hearth tools | head -1`; return the exit code for it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 128 + signal.SIGPIPE
 
 
 def report(options: Options, error: HearthError | OSError) -> int:
-    """Tell of a failure; returns the exit code that goes with it."""
+    """Print an error; return its exit code."""
     if options.json:
         click.echo(compact({"error": error_json(error)}))
     else:
@@ -282,14 +281,14 @@ def report(options: Options, error: HearthError | OSError) -> int:
 
 
 def error_json(error: HearthError | OSError) -> dict[str, Any]:
-    """An error for a program: the wire's code, message and data; without a code where there was no wire."""
+    """Return an error for a program: code, symbol, message and data of an RpcError; only the message of others."""
     if isinstance(error, RpcError):
         return {**error.to_wire(), "symbol": error.symbol}
     return {"message": _message(error)}
 
 
 def error_lines(error: HearthError | OSError) -> list[str]:
-    """An error for a person: what and where, what became of the world, what to do."""
+    """Return an error for a person: fault and place, the effect on the hardware, and advice."""
     first, *more = _message(error).splitlines() or [type(error).__name__]
     head = click.style("hearth:", fg="red", bold=True)
     lines = [f"{head} {clean(first)}", *(f"{head} {clean(line)}" for line in more)]
@@ -305,14 +304,14 @@ def error_lines(error: HearthError | OSError) -> list[str]:
 
 
 def _cures() -> Mapping[str, str]:
-    """Those of the command that is run."""
+    """Return the advice for the command that is run."""
     context = click.get_current_context(silent=True)
     return JOB_CURES if context is not None and " hcp " in f"{context.command_path} " else CURES
 
 
 def _message(error: HearthError | OSError) -> str:
     if isinstance(error, RpcError) and error.message == error.title and error.data:
-        # A title says only what kind of error it is.
+        # The title names only the kind of error.
         reason = error.data.get("reason")
         return f"{error.message}: {reason}" if isinstance(reason, str) else error.message
     if isinstance(error, OSError) and error.strerror:
@@ -321,15 +320,15 @@ def _message(error: HearthError | OSError) -> str:
 
 
 def connected(options: Options) -> AbstractAsyncContextManager[Client]:
-    """A connection. Raises CarrierError: nobody there."""
+    """Return a connection to the daemon. Raises CarrierError if none answers."""
     return connect(options.address)
 
 
 @asynccontextmanager
 async def session(options: Options) -> AsyncIterator[tuple[Client, ClientSession]]:
-    """A connection and a session on it, which ends with this context, or with this process if that is killed.
+    """Open a connection and a session on it, which ends with this context, or with this process if it is killed.
 
-    Raises CarrierError (nobody there, or nobody who answers) and what session.open is answered with.
+    Raises CarrierError (no daemon, or no answer) and the RpcError of session.open.
     """
     async with (
         connect(options.address) as client,
@@ -339,9 +338,10 @@ async def session(options: Options) -> AsyncIterator[tuple[Client, ClientSession
 
 
 def interruptible(work: Callable[[], Awaitable[int | None]]) -> int:
-    """Run `work`. Ctrl-C (SIGINT), SIGTERM and SIGHUP cancel it, and its session is closed; returns 128 + n then.
+    """Run `work` and return its exit code. SIGINT (Ctrl-C), SIGTERM and SIGHUP cancel it; the code is then 128 + n.
 
-    A second signal ends the process at once: the daemon closes the session when it sees the connection end.
+    The cancelled work closes its session. A second signal ends the process at once: the daemon then closes the session
+    when the connection ends.
     """
     return trio.run(_interruptible, work)
 

@@ -1,7 +1,7 @@
-"""`hearth connect`: stdin and stdout become a connection to the daemon, so that `ssh pi hearth connect` is a carrier.
+"""`hearth connect`: a pipe between stdin, stdout and the daemon, so that `ssh pi hearth connect` is a carrier.
 
-It owns when the pipe ends: after what comes on stdin has ended and all of it is answered, or when the daemon closes.
-What is carried is not looked at, but where a carrier cannot be closed in one direction alone.
+The pipe ends when stdin has ended and every request is answered, or when the daemon closes the connection. The content
+is examined only if the carrier cannot be closed in one direction: then the pipe counts the unanswered requests.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 SILENCE = 10.0
-"""Seconds for which a daemon may say nothing while it still owes an answer and nothing more will be sent."""
+"""Seconds without data after which the pipe ends, although answers are missing, once stdin has ended."""
 PIECE = 1 << 16
-"""Bytes that are on their way in each direction; who sends more waits for who reads."""
+"""Limit of the bytes in transit in each direction; a sender of more waits for the reader."""
 
 
 @click.command()
@@ -41,7 +41,7 @@ def connect(options: Options, ready: bool) -> int:
     it closes the connection.
     """
     if sys.__stdin__ is None or sys.__stdout__ is None:
-        # Python has seen it at the start; by now its descriptor may be some other file's.
+        # Python saw a closed stream at its start; another file may have its descriptor by now.
         raise ConfigError("stdin or stdout is closed; `hearth connect` carries the protocol between them")
     return interruptible(lambda: _carry(options, ready=ready))
 
@@ -57,10 +57,10 @@ async def _carry(options: Options, *, ready: bool) -> int:
 
 @asynccontextmanager
 async def standard_streams() -> AsyncIterator[tuple[trio.abc.ReceiveStream, trio.abc.SendStream]]:
-    """Our stdin and stdout as streams; on the way out both block again, if they did.
+    """Return stdin and stdout as streams; at the end, restore the blocking mode of both.
 
-    To wait for them, they must not block, and that is so for everybody who has the same file open: often the shell that
-    started us, on the same terminal for both. So both are looked at before either is changed.
+    Trio needs non-blocking files, but the mode belongs to the open file, which other processes share, often the shell
+    on the same terminal. stdin and stdout may also be one file: so read both modes before changing either.
     """
     blocked = [(fd, os.get_blocking(fd)) for fd in (0, 1)]
     try:
@@ -76,9 +76,7 @@ async def standard_streams() -> AsyncIterator[tuple[trio.abc.ReceiveStream, trio
 class Pipe:
     """Both directions of one connection."""
 
-    def __init__(
-        self, stdin: trio.abc.ReceiveStream, stdout: trio.abc.SendStream, daemon: trio.abc.Stream
-    ) -> None:
+    def __init__(self, stdin: trio.abc.ReceiveStream, stdout: trio.abc.SendStream, daemon: trio.abc.Stream) -> None:
         self._stdin = stdin
         self._stdout = stdout
         self._daemon = daemon
@@ -88,7 +86,7 @@ class Pipe:
         self._all_answered = False
 
     async def run(self) -> None:
-        """Carry until the end. Raises CarrierError when the daemon ends it, BrokenPipeError when nobody reads us."""
+        """Carry data until the end. Raises CarrierError if the daemon ends it, BrokenPipeError if stdout is closed."""
         async with unwrapped() as body, trio.open_nursery() as nursery, body.watched():
             nursery.start_soon(self._carry_up, nursery.cancel_scope)
             await self._carry_down()
@@ -110,7 +108,7 @@ class Pipe:
                 last = data
                 await self._send(data)
             if not last.endswith(b"\n"):
-                # The last line of what somebody typed or printed; what was cut off in its middle is no JSON.
+                # The last line may lack its end, as in `printf`. A line that was cut in its middle is not JSON anyway.
                 await self._send(b"\n")
             self._ended = True
             if isinstance(self._daemon, trio.abc.HalfCloseableStream):
@@ -120,7 +118,7 @@ class Pipe:
                 self._all_answered = True
                 both.cancel()
         except trio.BrokenResourceError:
-            # It may have said why: the other direction is about to find out.
+            # The daemon may have sent the reason: the other direction will read it.
             return
 
     async def _send(self, data: bytes) -> None:
@@ -141,7 +139,7 @@ class Pipe:
 
 
 class Owed:
-    """Which requests have not been answered, by their ids: where one direction cannot be closed, that tells the end."""
+    """The ids of the unanswered requests; they show the end if one direction cannot be closed alone."""
 
     def __init__(self) -> None:
         self._ids: Counter[str] = Counter()
@@ -149,7 +147,7 @@ class Owed:
         self._less = trio.Event()
 
     async def wait(self) -> None:
-        """Until nothing is owed any more. Raises CarrierError when nothing comes any more."""
+        """Wait until every request is answered. Raises CarrierError after SILENCE seconds without data."""
         while self._ids.total():
             self._less = trio.Event()
             with trio.move_on_after(SILENCE) as patience:
@@ -158,19 +156,19 @@ class Owed:
                 raise CarrierError(f"{self._ids.total()} requests are not answered, and for {SILENCE:g} s nothing came")
 
     def sent(self, data: bytes) -> None:
-        """Bytes that are on their way to the daemon."""
+        """Note the requests in bytes that are about to be sent to the daemon."""
         for document in _documents(self._sent, data):
             requests = document if isinstance(document, list) and document else [document]
             for request in requests:
                 id_ = request.get("id") if isinstance(request, dict) else None
                 if isinstance(id_, (str, int)) and not isinstance(id_, bool):
                     self._ids[_key(id_)] += 1
-                # A notification is never answered; what is no request at all is answered with the id null (draft §2).
+                # A notification is never answered; a document that is no request is answered with id null (draft §2).
                 elif not isinstance(request, dict) or id_ is not None or "method" not in request:
                     self._ids[_key(None)] += 1
 
     def received(self, data: bytes) -> None:
-        """Bytes that the daemon sent, and that are written."""
+        """Note the answers in bytes that the daemon sent and that were written to stdout."""
         for document in _documents(self._received, data):
             for answer in document if isinstance(document, list) else [document]:
                 if isinstance(answer, dict) and "method" not in answer and self._ids[_key(answer.get("id"))] > 0:
@@ -179,12 +177,12 @@ class Owed:
 
 
 def _key(id_: Any) -> str:
-    # 1, 1.0 and true would be one key of a dict.
+    # repr, because 1, 1.0 and True would be one key of a dict.
     return repr(id_)
 
 
 def _documents(pending: bytearray, data: bytes) -> list[Any]:
-    """The documents that `data` completes; None for what is no JSON. `pending` keeps the rest."""
+    """Return the documents that `data` completes, None for a line that is not JSON; `pending` keeps the rest."""
     head, newline, tail = data.rpartition(b"\n")
     if not newline:
         pending += tail

@@ -1,12 +1,13 @@
-"""`hearth doctor`: is everything in place, and if not, what to do. It needs no daemon and changes nothing.
+"""`hearth doctor`: checks of the daemon and of this machine, with cures. It needs no daemon and changes nothing.
 
-It looks at the machine's own devices too, also those that no daemon serves: what is there, who uses it, what this user
-may not open, and whether a board profile fits (--board, or the one of --config); and at confinement: what this kernel
-can, what a daemon of the configuration would put in force, and what is in force in the one that answers.
+It also checks the machine's own devices, with those that no daemon serves: the devices that exist, the processes that
+use them, missing permissions of this user, and the fit of a board profile (--board, or the one of --config). And it
+checks confinement: the kernel's features, the plan of a daemon with this configuration, and the state of the running
+daemon.
 
-Each check says OK, WARN or FAIL and, unless it is OK, the cure. Exit code: 0 if nothing failed, 1 if something did,
-and 3 if a daemon was named (--to, --socket, HEARTH_ADDRESS, HEARTH_SOCKET, --config) and none answers there. When none
-was named, no daemon at the default socket is a WARN: there may simply be none.
+Each check is OK, WARN or FAIL and, unless it is OK, has a cure. Exit code: 0 if no check failed, 1 if one failed, and
+3 if a daemon was named (--to, --socket, HEARTH_ADDRESS, HEARTH_SOCKET, --config) and does not answer. Without a named
+daemon, a default socket without a daemon is only a WARN.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def doctor(options: Options, config: str | None, board: str | None) -> int:
         options = evolve(options, where=str(socket), named_by="--config")
     address = options.address
     log = loaded.audit.path or default_state_dir(os.environ, os.geteuid()) / "audit.log"
-    # Before the daemon is asked: it would be a finding itself, and a profile that is no profile is a usage error.
+    # Before the daemon is contacted: an invalid profile is a usage error, not a finding.
     found = look_at_hardware(board or (None if config is None else loaded.board.profile))
     confines = look_at_confinement(loaded)
 
@@ -85,7 +86,7 @@ def doctor(options: Options, config: str | None, board: str | None) -> int:
 
 
 def lines(checks: list[Check]) -> list[str]:
-    """The findings for a person."""
+    """Return the findings as lines for a person."""
     longest = max(len(check.name) for check in checks)
     told = []
     for check in checks:
@@ -97,7 +98,7 @@ def lines(checks: list[Check]) -> list[str]:
 
 
 def check_way(address: Address, named_by: str) -> list[Check]:
-    """What can be said of the way to the daemon without going it."""
+    """Check the daemon's address without connecting to it."""
     if isinstance(address, UnixAddress):
         return check_socket(address.path, named_by)
     told = f"{address.place} (from {named_by})"
@@ -112,7 +113,7 @@ def _is_here(host: str) -> bool:
 
 
 async def _ask_daemon(options: Options) -> list[Check]:
-    """What a session with the daemon tells, or why there is none."""
+    """Open a session with the daemon and check its answers, or report why there is no session."""
     try:
         async with session(options) as (_client, opened):
             tools = await opened.tools()
@@ -133,7 +134,7 @@ async def _ask_daemon(options: Options) -> list[Check]:
 
 
 def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
-    """The checks on what hw.board answers."""
+    """Yield the checks of the answer of hw.board."""
     yield Check("OK", "board", f"{board['name']}: {board.get('description') or 'no description'}")
     health = board.get("health") or {}
     for name, bus in health.get("buses", {}).items():
@@ -158,7 +159,7 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def bus_cure(state: Any) -> str:
-    """What to do about a bus that serves nobody."""
+    """Return the cure for a bus that does not work."""
     if state == "wedged":
         return "a transaction does not return: look at the device and its wiring; the bus comes back when it does"
     return "the daemon tries again by itself; look at the device and at the daemon's permissions on it"
@@ -166,12 +167,11 @@ def bus_cure(state: Any) -> str:
 
 # --- checks that need no daemon -------------------------------------------------------------------------------------
 #
-# The socket as a file, the state directory, the end of the audit log.
-#
-# Each looks and reports; none changes anything, and none raises for what it finds.
+# The socket as a file, the state directory, the end of the audit log. No check changes anything or raises for a
+# finding.
 
 LAST_RECORDS = 1000
-"""How many records at the end of the log are checked; `hearth audit verify` checks all."""
+"""Number of records at the end of the log that are checked; `hearth audit verify` checks all."""
 
 
 @frozen
@@ -185,7 +185,7 @@ class Check:
 
 
 def check_socket(path: Path, named_by: str) -> list[Check]:
-    """Where the socket is, and whether this user may connect to it."""
+    """Check the socket's file, and that this user may connect to it."""
     source = "the default" if named_by == "default" else f"from {named_by}"
     try:
         status = path.stat()
@@ -235,7 +235,7 @@ def _group(gid: int) -> str:
 
 
 def check_state(directory: Path) -> Check:
-    """Whether a daemon of this user could write its log there."""
+    """Check that a daemon of this user could write its log in `directory`."""
     existing = next((path for path in (directory, *directory.parents) if _is_seen(path)), directory)
     if os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
         made = "" if existing == directory else " (hearthd makes it)"
@@ -245,7 +245,7 @@ def check_state(directory: Path) -> Check:
 
 
 def _is_seen(path: Path) -> bool:
-    """Whether it is there, as far as this user may look."""
+    """Return True if this user can see that `path` exists."""
     try:
         path.stat()
     except OSError:
@@ -254,7 +254,7 @@ def _is_seen(path: Path) -> bool:
 
 
 def check_log(path: Path, *, expected: bool) -> Check:
-    """Whether the last records of the log are chained."""
+    """Check that the last records of the log are chained."""
     try:
         with path.open("rb") as file:
             return _check_end(path, file.fileno())
@@ -275,7 +275,7 @@ def _check_end(path: Path, fd: int) -> Check:
         if count == LAST_RECORDS:
             break
         if after is None and not line.endswith(b"\n"):
-            continue  # being written at this moment, or torn by a crash, which the daemon mends when it starts
+            continue  # the line is being written, or was cut by a crash; the daemon repairs that when it starts
         record = parse(line)
         if record is None:
             return Check("FAIL", "log", f"{path}: a line among the last {count + 1} is no record", cure)
@@ -288,28 +288,26 @@ def _check_end(path: Path, fd: int) -> Check:
 
 # --- the machine's hardware -----------------------------------------------------------------------------------------
 #
-# What is there, what a user lacks, what somebody else holds.
-#
-# Owns which finding is good or bad, and its words. The looking is the drivers' business: they stand above this package
-# and are called by name, when a doctor is asked for and not before, so that no other command imports them.
+# The drivers examine the hardware; this module rates their findings and words them. The drivers are above this package,
+# so they are imported by name, and only when this command runs.
 
 _BOARDS = "hearth.drivers.boards.diagnose"
 
 MOST_USED = 6
-"""Lines in use that are named; the rest are counted. --json has all."""
+"""Limit of the lines in use that are named; the others are counted. --json has all."""
 
 
 def look_at_hardware(board: str | None) -> dict[str, Any]:
-    """What is on this machine, and whether the profile `board` fits. Raises ConfigError for a bad profile."""
+    """Return the hardware of this machine, and the fit of the profile `board`. Raises ConfigError for a bad profile."""
     found: dict[str, Any] = import_module(_BOARDS).look(board)
     return found
 
 
 def hardware_checks(found: Mapping[str, Any]) -> Iterator[Check]:
-    """The findings as checks.
+    """Yield the findings as checks.
 
-    What a profile wants and does not get fails. Without a profile everything is of interest, so a lacking permission
-    is a warning; with one, only what the profile needs is, and it says so itself.
+    A requirement of the profile that the machine does not meet is a FAIL. Without a profile, any missing permission is
+    a WARN; with one, only the profile's own requirements count.
     """
     profile = found.get("profile")
     for kind, tell in (("chip", _chip), ("adapter", _adapter), ("port", _port)):
@@ -385,24 +383,22 @@ def _fit(profile: Mapping[str, Any]) -> Iterator[Check]:
 
 # --- confinement ----------------------------------------------------------------------------------------------------
 #
-# What this kernel can, what a daemon would do with it, what is in force in one.
-#
-# Owns which finding is good or bad, and its words. The looking is the drivers' business, as above: it is called
-# by name, when a doctor is asked for and not before.
+# The kernel's features, the plan of a daemon, and the state of a running daemon. The drivers examine them, and are
+# imported by name as above; this module rates the findings and words them.
 
 _INIT = 1
 _FILTER = "2"
-"""What /proc says of a thread that has a seccomp filter."""
+"""The value of Seccomp in /proc for a thread with a seccomp filter."""
 
 
 def look_at_confinement(config: Config) -> dict[str, Any]:
-    """What this kernel can, and what a daemon with this configuration would put in force."""
+    """Return this kernel's features, and the sandbox plan of a daemon with this configuration."""
     found: dict[str, Any] = import_module(_BOARDS).look_at_sandbox(config)
     return found
 
 
 def look_at_daemon(address: Address) -> dict[str, Any] | None:
-    """What the kernel says of the process that listens there; None where that cannot be seen from here."""
+    """Return the kernel's data on the process that listens at `address`; None if it cannot be seen from here."""
     if not isinstance(address, UnixAddress):
         return None
     try:
@@ -412,13 +408,13 @@ def look_at_daemon(address: Address) -> dict[str, Any] | None:
             pid = struct.unpack("=iII", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     except OSError:
         return None
-    # Where a service manager made the socket, it is the manager's; and across a container nobody has a number.
+    # The pid is the service manager's (1) if that made the socket, and 0 for a process of another container.
     found: dict[str, Any] | None = import_module(_BOARDS).process_sandbox(pid) if pid > _INIT else None
     return found
 
 
 def machine_checks(found: Mapping[str, Any]) -> Iterator[Check]:
-    """What the kernel can, and what would be done with it."""
+    """Yield the checks of the kernel's features and of the sandbox plan."""
     kernel = found["kernel"]
     offers = [f"Landlock {kernel['landlock']}"] if kernel["landlock"] else []
     offers += ["seccomp filters"] if kernel["seccomp"] and kernel["libseccomp"] else []
@@ -460,7 +456,7 @@ def _planned(planned: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def daemon_checks(told: Mapping[str, Any], process: Mapping[str, Any] | None) -> Iterator[Check]:
-    """What a daemon says of itself (`health.sandbox`), and what the kernel says of it."""
+    """Yield the checks of a daemon's own report (`health.sandbox`) and of the kernel's data on its process."""
     state = told.get("state")
     if state == "off":
         cure = "start it without --no-sandbox, and with [sandbox] enable = true"

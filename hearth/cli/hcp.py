@@ -1,8 +1,9 @@
-"""`hearth hcp …`: whole jobs, handed over to a daemon in HCP; what it can do, what came of it, and who allows it.
+"""`hearth hcp …`: the commands for jobs (HCP): submit and follow them, list capabilities, decide approvals.
 
-It owns the short questions: capabilities, jobs, artifacts, approvals. What follows a job is in `hcpjobs`.
+`submit`, `watch`, `abort` and `account` follow a job. This module checks a job's file before a daemon is contacted, and
+decides the effect of Ctrl-C: a job that this command has submitted is aborted in an orderly way, any other job goes on.
 
-`hearth hcp new NAME`: the skeleton of a capability and of its test, for an author to change. Needs no daemon.
+`hearth hcp new NAME` writes the skeleton of a capability and of its test, for an author to change. It needs no daemon.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import Message
 
 LONGEST_NAME = 64
-"""Characters; the bound of a capability's name."""
+"""Limit of a capability's name, in characters."""
 
 SKELETON = Path(__file__).parent / "skeleton"
-"""The texts that are written, with CAPABILITY-NAME, FUNCTION_NAME and MODULE_NAME to be filled in."""
+"""The directory of the skeleton's texts, which have CAPABILITY-NAME, FUNCTION_NAME and MODULE_NAME as placeholders."""
 
 
 @click.command()
@@ -57,7 +58,7 @@ def new(options: Options, name: str, directory: str) -> int:
     for file, skeleton in files.items():
         filled = (SKELETON / skeleton).read_text("utf-8").replace("CAPABILITY-NAME", name)
         filled = filled.replace("FUNCTION_NAME", function).replace("MODULE_NAME", function)
-        # "x": one that has come in the meantime is not overwritten either.
+        # "x": do not overwrite a file that was made after the check above.
         with file.open("x", encoding="utf-8") as opened:
             opened.write(filled)
     code, test = files
@@ -69,7 +70,7 @@ def new(options: Options, name: str, directory: str) -> int:
 
 
 def _function_name(name: str) -> str:
-    """The name of the function and of its module. Raises UsageError for what is no name of a capability."""
+    """Return the name of the function and its module. Raises UsageError if `name` cannot be a capability's name."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or len(name) > LONGEST_NAME:
         raise click.UsageError(
             f"{name!r} is no name of a capability: expected lower-case letters and digits, in words joined by hyphens, "
@@ -95,16 +96,11 @@ def _next_steps(code: Path, test: Path) -> list[str]:
 
 
 # --- jobs that are followed -----------------------------------------------------------------------------------------
-#
-# `hearth hcp submit`, `watch`, `abort` and `account`: whole jobs, followed from the command line.
-#
-# It owns what a file must be for the daemon to be asked at all, and what Ctrl-C does: a job that this command has
-# submitted is aborted in an orderly way, any other goes on.
 
 SILENCE = 2.0
-"""Seconds without an answer after which it is said what may be waited for."""
+"""Seconds without an answer after which a note says what the job may wait for."""
 ABORT_PATIENCE = 15.0
-"""Seconds that a job may take to end which was aborted by Ctrl-C, before it is left to itself."""
+"""Seconds that a job may take to end after Ctrl-C; then the command ends without it."""
 
 
 @click.command()
@@ -128,7 +124,7 @@ def submit(options: Options, file: str, live: bool, detach: bool, message_id: st
 
 
 def read_job(name: str) -> Any:
-    """The task_submit in a file or on stdin ("-"), or its payload. Raises click.UsageError with place and cure."""
+    """Return the task_submit, or its payload, from a file or stdin ("-"). Raises click.UsageError with the cure."""
     where = common.clean("stdin" if name == "-" else name)
     try:
         document = orjson.loads(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
@@ -153,7 +149,7 @@ async def _submit(options: Options, document: Any, message_id: str | None, *, li
         except JobRejected as rejected:
             return told_rejection(options, rejected)
         except MessageError as error:
-            # All else of the file has been read before.
+            # The file itself was checked before, so only --message-id can be wrong.
             raise click.UsageError(f"--message-id: {_cured(error)}") from None
         if detach:
             click.echo(common.compact({"session_id": job.session_id}) if options.json else job.session_id)
@@ -166,7 +162,7 @@ async def _submit(options: Options, document: Any, message_id: str | None, *, li
 
 
 async def _handed_over(client: Client, document: Any, message_id: str | None) -> ClientJob:
-    """Hand it over; who has to wait for the answer is told why that may be."""
+    """Submit the job; if the answer takes more than SILENCE, print what the job may wait for."""
 
     async def tell() -> None:
         await trio.sleep(SILENCE)
@@ -193,10 +189,10 @@ async def _handed_over(client: Client, document: Any, message_id: str | None) ->
 
 
 async def _abort_quietly(job: ClientJob) -> None:
-    """Whoever gave up waiting is told how the job ended, or how to come back to it."""
+    """Abort the job after an interruption, and print how it ended, or how to follow it again."""
     result: JobResult | None = None
     with trio.move_on_after(ABORT_PATIENCE, shield=True), suppress(HearthError):
-        # An error is the end of the connection: the job goes on.
+        # An error here is the end of the connection: the job goes on.
         await job.abort("its caller was interrupted")
         result = await job.wait()
     if result is not None:
@@ -269,13 +265,13 @@ async def account(options: Options, session: str) -> None:
 
 
 async def _on_record(job: ClientJob) -> AsyncIterator[Message]:
-    """The messages that there are, to the newest event that there was when it was asked for."""
+    """Yield the recorded messages, up to the newest event at the time of the attachment."""
     last = job.entry.get("last_sequence")
     if not isinstance(last, int) or last < 1:
         return
     async for message in job.messages():
         yield message
-        # Behind the last event but one of a job that has ended stands its outcome.
+        # The outcome of an ended job comes before its last event, so it is included.
         if isinstance(message.payload, Event) and message.payload.sequence >= last:
             return
 
@@ -290,7 +286,7 @@ async def _followed(options: Options, job: ClientJob, *, live: bool) -> int:
 
 
 async def _show(job: ClientJob, *, as_json: bool) -> None:
-    """Show a job's messages as they come, in the form that suits stdout."""
+    """Show a job's messages as they come: live on a terminal, else as lines or JSON."""
     if sys.stdout.isatty() and not as_json:
         await _show_live(job)
         return
@@ -299,7 +295,7 @@ async def _show(job: ClientJob, *, as_json: bool) -> None:
 
 
 async def _show_live(job: ClientJob) -> None:
-    # Only now: rich takes 100 ms to import, and only who watches on a terminal needs it.
+    # Imported here: rich takes 100 ms, and only watching on a terminal needs it.
     from rich.live import Live
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
     from rich.text import Text
@@ -324,7 +320,7 @@ async def _show_live(job: ClientJob) -> None:
 
 
 def told_rejection(options: Options, rejected: JobRejected) -> int:
-    """Tell why a job was not accepted; returns the exit code that goes with it."""
+    """Print why a job was not accepted; return the exit code for it."""
     if options.json:
         members = {
             "reason_code": rejected.reason_code,

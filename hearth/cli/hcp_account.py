@@ -1,6 +1,6 @@
-"""The account of a job on a terminal: who asked for what, what was decided, what was done when, and what came of it.
+"""The layout of `hearth hcp account`: the request, the decision, the events and the outcome of a job.
 
-It owns the layout; the words are `hcp_view`'s. Imported only when an account is opened: rich takes its time.
+The words are `hcp_view`'s. This module is imported only by that command, because the import of rich is slow.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from hearth.hcp.messages import Message
 
 SHOWN_FIRST, SHOWN_LAST = 40, 10
-"""Lines of what was done that are shown of a long job."""
+"""Number of the first and last events that are shown of a long job."""
 WIDTH = 100
-"""Columns where there is no terminal to ask."""
+"""Columns of the output without a terminal."""
 _COLOURS = {"warning": "yellow", "error": "red", "failed": "red", "completed": "green", "checkpoint": "dim"}
 
 
@@ -41,7 +41,7 @@ def show(
     file: TextIO | None = None,
     width: int = WIDTH,
 ) -> None:
-    """Print it to `file`, else to stdout. `result` is None of a job that has not ended."""
+    """Print the account to `file`, else to stdout. `result` is None for a job that has not ended."""
     where: TextIO = file or sys.stdout
     console = Console(file=where, width=None if where.isatty() else width, highlight=False)
     console.print(Group(*_sections(entry, messages, result)))
@@ -89,7 +89,7 @@ def _facts(facts: Mapping[str, Any]) -> Table:
 
 
 def _done(messages: Sequence[Message]) -> Table:
-    """What has happened, one a line: the seconds since it was accepted, what it was, what it says."""
+    """Return the table of the events: the seconds since the acceptance, the kind, the words."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(justify="right", style="dim", no_wrap=True)
     grid.add_column(no_wrap=True)
@@ -103,7 +103,7 @@ def _done(messages: Sequence[Message]) -> Table:
                 grid.add_row("", "…", f"{left_out} more; --json has them all")
             continue
         kind, words = hcp_view.said(message)
-        # Every checkpoint's id begins with the session's, which stands above.
+        # Every checkpoint's id begins with the session's id, which is printed above.
         words = [word.replace(f"ckpt-{message.session_id}-", "…-") for word in words]
         style = _COLOURS.get(kind, "")
         grid.add_row(
@@ -113,7 +113,7 @@ def _done(messages: Sequence[Message]) -> Table:
 
 
 def _notable(message: Message) -> bool:
-    """All but what the other sections have, and how far it was at some moment."""
+    """Return False for messages of the other sections (acceptance and outcome), and for progress."""
     if isinstance(message.payload, TaskAccepted | TaskCompleted | TaskFailed):
         return False
     return not (isinstance(message.payload, Event) and message.payload.event_type == "progress")

@@ -1,6 +1,6 @@
-"""Whole jobs as lines and fields: their messages, how they ended, the lists of them. Pure: values in, text out.
+"""Jobs as lines and fields of text: their messages, their outcomes, and lists of them.
 
-Everything from the wire is shown through `render.clean`.
+The functions are pure. All text from the wire passes `common.clean`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ STATE_COLOURS = {
 }
 JOBS = ("session", "state", "capability", "risk", "data", "accepted", "intent")
 MOST_SHOWN = 300
-"""Characters of a result in the line of its message."""
+"""Limit of a result in the line of its message, in characters."""
 APPROVALS = ("approval", "capability", "risk", "data", "by", "until", "intent")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def state(word: str) -> str:
-    """A state in its colour."""
+    """Return a state in its colour."""
     return click.style(common.clean(word), fg=STATE_COLOURS.get(word), bold=True)
 
 
 def took(duration: timedelta) -> str:
-    """A duration for a person: 0.412 s, 2 min 5 s, 72 h."""
+    """Return a duration for a person: 0.412 s, 2 min 5 s, 72 h."""
     seconds = duration.total_seconds()
     if seconds < _MINUTE:
         return f"{seconds:.3g} s"
@@ -57,18 +57,18 @@ def took(duration: timedelta) -> str:
 
 
 def time_of_day(message: Message) -> str:
-    """When it was sent, in UTC, to the millisecond."""
+    """Return the time of day at which a message was sent, in UTC, to the millisecond."""
     return "" if message.timestamp is None else message.timestamp.strftime("%H:%M:%S.%f")[:-3]
 
 
 def message_line(message: Message) -> str:
-    """A message in one line: time of day (UTC), what it is, what it says."""
+    """Return a message as one line: time of day (UTC), kind, words."""
     kind, words = said(message)
     return common.clean("  ".join([time_of_day(message), kind.ljust(10), *words])).replace("\n", " ").rstrip()
 
 
 def said(message: Message) -> tuple[str, list[str]]:
-    """What a message is in a word, and what it says in a few."""
+    """Return the kind of a message as one word, and its content as a few words."""
     payload = message.payload
     if isinstance(payload, TaskAccepted):
         limit = took(payload.constraints.max_duration)
@@ -123,7 +123,7 @@ def _result(data: Mapping[str, Any]) -> list[str]:
 
 
 def _short(text: str) -> str:
-    """What is shown whole elsewhere, in no more than a few lines of a terminal."""
+    """Return at most MOST_SHOWN characters of a text that is shown whole elsewhere."""
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
@@ -136,14 +136,14 @@ _MEMBERS = {
     "checkpoint_created": ("description", "checkpoint_id"),
     "session_closed": ("final_state", "reason"),
 }
-"""What the other events say: the members of their data that are shown."""
+"""Type of the other events -> the members of their data that are shown."""
 
 
-# --- how it ended ---------------------------------------------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------------------------------------
 
 
 def result_json(result: JobResult) -> dict[str, Any]:
-    """A result for a program: L4's members under their own names, with the session and its state before them."""
+    """Return a result for a program: session, state, and L4's members under their own names."""
     members: dict[str, Any] = {"session_id": result.session_id, "state": result.state, "reason": result.reason}
     outcome = TaskCompleted(outputs=result.outputs, artifacts=result.artifacts, execution_summary=result.summary)
     if result.error_code is not None and result.error_message is not None and result.details is not None:
@@ -162,7 +162,7 @@ def result_json(result: JobResult) -> dict[str, Any]:
 
 
 def result_lines(result: JobResult) -> list[str]:
-    """A result for a person."""
+    """Return a result as lines for a person."""
     head = f"{state(result.state)}  {click.style(common.clean(result.session_id), dim=True)}"
     if result.reason and not result.completed:
         head += f"  {common.clean(result.reason)}"
@@ -187,7 +187,7 @@ def _told(result: JobResult) -> Iterator[str]:
 
 
 def failure_facts(result: JobResult) -> dict[str, Any]:
-    """Where a job failed, and how to go on from there."""
+    """Return the place of a job's failure, and how to resume it."""
     details = result.details
     if details is None:
         return {}
@@ -199,14 +199,14 @@ def failure_facts(result: JobResult) -> dict[str, Any]:
 
 
 def artifact_rows(artifacts: Sequence[Artifact]) -> list[tuple[str, str, str, str]]:
-    """The cells for each: name, MIME type, size, URI."""
+    """Return the cells for each artifact: name, MIME type, size, URI."""
     return [
         (each.name, each.type, "" if each.size_bytes is None else str(each.size_bytes), each.uri) for each in artifacts
     ]
 
 
 def summary_facts(summary: ExecutionSummary) -> dict[str, Any]:
-    """What was measured."""
+    """Return the figures of a job: duration, steps, checkpoints, risk events, warnings."""
     facts: dict[str, Any] = {
         "duration": took(summary.duration),
         "steps": summary.steps_executed,
@@ -223,10 +223,10 @@ def summary_facts(summary: ExecutionSummary) -> dict[str, Any]:
 
 
 def job_rows(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The cells under `JOBS`."""
+    """Return the cells under `JOBS`."""
     return [
         (
-            # A job that waits for its acceptance has no session yet; its message is what it can be withdrawn by.
+            # A job that waits for its acceptance has no session yet; its message id is needed to withdraw it.
             _text(entry, "session_id") or _text(entry, "message_id"),
             _text(entry, "state"),
             f"{_text(entry, 'capability')} {_text(entry, 'capability_version')}",
@@ -240,13 +240,13 @@ def job_rows(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def waits(entry: Mapping[str, Any]) -> str:
-    """What a job waits for that is not accepted yet, and how long; empty for any other."""
+    """Return what a job waits for before its acceptance, and until when; "" for any other job."""
     what = _text(entry, "waits_for")
     return what and f"waits for {what} until {_text(entry, 'expires_at')}"
 
 
 def approval_rows(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The cells under `APPROVALS`."""
+    """Return the cells under `APPROVALS`."""
     return [
         (
             _text(entry, "approval_id"),
@@ -262,7 +262,7 @@ def approval_rows(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]
 
 
 def accepted_facts(accepted: TaskAccepted) -> dict[str, Any]:
-    """What was promised."""
+    """Return the terms of an acceptance: risk, data classification, limits, safety envelope."""
     return {
         "risk": accepted.risk_level,
         "data": accepted.data_classification,
@@ -273,7 +273,7 @@ def accepted_facts(accepted: TaskAccepted) -> dict[str, Any]:
 
 
 def envelope_facts(envelope: Mapping[str, Any]) -> dict[str, Any]:
-    """The bounds that a job must not leave (L3, Safety Envelope), one a line."""
+    """Return the bounds that a job must not leave (L3, Safety Envelope), as name -> words."""
     facts: dict[str, Any] = {}
     for name, bounds in _members(envelope, "parameters"):
         if isinstance(bounds, Mapping):

@@ -1,10 +1,10 @@
-"""The `hearth` command: its names, its global options, and the one place where an error becomes an exit code.
+"""The `hearth` command: its subcommands, its global options, its exit codes, and `hearth completion`.
 
-Each subcommand lives in a module of its own that is imported when it is invoked, so that `hearth --help` costs little
-more than `import click`. What a subcommand does is unknown here. Exit codes (design §9): 0 done, 1 the work failed,
-2 usage, 3 the daemon cannot be reached, 128 + n ended by signal n.
+Each subcommand has its own module, which is imported when the command is invoked, so that `hearth --help` costs little
+more than `import click`. Exit codes: 0 done, 1 the work failed, 2 usage, 3 the daemon cannot be reached, 128 + n ended
+by signal n.
 
-`hearth completion SHELL`: the script that a shell sources to complete hearth's commands and options.
+`hearth completion SHELL` prints the script that a shell sources to complete hearth's commands and options.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ COMMANDS = {
     "token": ("hearth.cli.token:token", "Make a bearer token, and the policy line for it."),
     "completion": ("hearth.cli.main:completion", "Print the completion script for bash, zsh or fish."),
 }
-"""Name -> where the click command is, and what the help says of it without importing it."""
+"""Name -> module and attribute of the click command, and its line in the help, which is shown without an import."""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are invoked."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of `COMMANDS`."""
+        """Return the names, in the order of `COMMANDS`."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command."""
+        """Import and return the command; None for an unknown name."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -63,13 +63,13 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in the help, from the table alone."""
+        """Write the list of commands in the help, from `COMMANDS` alone."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What may follow; a TAB imports no command either."""
+        """Return the completions; pressing TAB imports no command."""
         from click.shell_completion import CompletionItem
 
         names = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
@@ -93,10 +93,10 @@ def cli(ctx: click.Context, to: str | None, socket: str | None, as_json: bool) -
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the command and exit the process. What goes wrong is told in a line, never as a traceback."""
+    """Run the command and exit the process. An error is one line, never a traceback."""
     sys.excepthook = _report_bug
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character must not end the command half-way.
+        # A character that the terminal cannot show must not abort the command in the middle of its output.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     color = False if os.environ.get("NO_COLOR") else None
     try:
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What is left over is a bug of ours: name it and its place in one line, and offer the whole on request."""
+    """Report an unexpected exception as a bug: its name and place in one line, the traceback only on request."""
     if os.environ.get("HEARTH_TRACEBACK"):
         sys.__excepthook__(kind, error, trace)
         return
@@ -144,6 +144,6 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None, "click has a class for each of the three"
-    # Not `source()`: it starts a shell to ask for its version.
+    # Not `source()`: it starts a shell to find its version.
     made = kind(cli, {}, "hearth", "_HEARTH_COMPLETE")
     click.echo(made.source_template % made.source_vars())

@@ -1,12 +1,10 @@
-"""`hearth mcp`: MCP on stdin and stdout, for a program that starts it; and the lines that make a program do so.
+"""`hearth mcp`: MCP on stdin and stdout for a client that starts it, and configuration snippets for such clients.
 
-It owns the command line alone: the bridge is a process of its own that takes this one's place, so that this package
-needs neither the actors nor the MCP SDK.
-
-Snippets for the configuration files of MCP clients, client by client, for a person to paste.
+This module owns the command line and the snippets. The bridge replaces this process (exec), so that this package needs
+neither the actors nor the MCP SDK.
 
 Each client has its own file and form for the same facts: the program to start, or the URL and the place of the token.
-Only forms that the client itself documents are here. This module reads and writes no file.
+Only forms that the client itself documents are here. The command prints snippets, and writes no file.
 """
 
 from __future__ import annotations
@@ -310,7 +308,7 @@ def mcp(options: Options, client: str | None, url: str | None, token_env: str | 
 
 
 def serve(options: Options) -> int:
-    """Become the bridge. Raises ConfigError: the SDK is not installed, or the address is none."""
+    """Replace this process by the bridge. Raises ConfigError if the SDK is not installed or the address is wrong."""
     need_sdk()
     words = python_module(BRIDGE, *where(options))
     if sys.stdin is not None and sys.stdin.isatty():
@@ -319,13 +317,13 @@ def serve(options: Options) -> int:
 
 
 def need_sdk() -> None:
-    """Raise ConfigError if there is no bridge to start."""
+    """Raise ConfigError if the MCP SDK is not installed."""
     if find_spec(SDK) is None:
         raise ConfigError("the MCP SDK is not installed; install it with: pip install 'hearth[mcp]'")
 
 
 def show(options: Options, client: str, server: Server) -> int:
-    """Print what to paste on stdout, and where on stderr."""
+    """Print the lines to paste on stdout, and the file for them on stderr."""
     found = snippet(client, server)
     title = CLIENTS[client].title
     if options.json:
@@ -340,9 +338,9 @@ def show(options: Options, client: str, server: Server) -> int:
 
 
 def program(options: Options) -> Program:
-    """This command as a client starts it: from any directory, and with none of our environment.
+    """Return this command for a client, which starts it in any directory and with another environment.
 
-    The daemon is named if anything named it for us. Raises ConfigError.
+    The daemon's address is an option, unless it is the default one. Raises ConfigError.
     """
     need_sdk()
     command, *args = executable()
@@ -350,9 +348,9 @@ def program(options: Options) -> Program:
 
 
 def where(options: Options) -> Sequence[str]:
-    """The daemon's address as options that hold in any directory; none for the default one.
+    """Return the daemon's address as options that are valid in any directory; none for the default address.
 
-    Who looks there by itself knows that it is a guess, and whom to trust there. Raises ConfigError.
+    The started command then finds the default itself, and checks the owner of that socket. Raises ConfigError.
     """
     address = options.address
     if options.named_by == "default":
@@ -366,7 +364,7 @@ def where(options: Options) -> Sequence[str]:
 
 
 def executable() -> Sequence[str]:
-    """How to start `hearth`, whatever the PATH is there."""
+    """Return the argv that starts `hearth` whatever the PATH is."""
     called = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name == "hearth" else None
     installed = Path(sysconfig.get_path("scripts")) / "hearth"
     if called is not None:
@@ -377,7 +375,7 @@ def executable() -> Sequence[str]:
 
 
 def over_http(url: str, token_env: str | None) -> Url:
-    """A daemon's HTTP endpoint. On this machine the kernel says who calls, so no token is needed unless one is named.
+    """Return a daemon's HTTP endpoint. On loopback the kernel identifies the caller, so a token is optional.
 
     Raises ConfigError.
     """

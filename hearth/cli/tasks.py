@@ -1,6 +1,6 @@
-"""`hearth run`, `submit`, `get`, `cancel` and `watch`: tasks of one step or several, followed or left to themselves.
+"""`hearth run`, `submit`, `get`, `cancel` and `watch`: tasks of one step or several, followed or detached.
 
-It owns what a plan file must be for the daemon to be asked at all; every other check is the daemon's.
+This module checks the form of a plan file before a daemon is contacted; every other check is the daemon's.
 """
 
 from __future__ import annotations
@@ -34,24 +34,22 @@ if TYPE_CHECKING:
 
 # --- tasks and events as text ---------------------------------------------------------------------------------------
 #
-# Tasks and their events as lines and cells. Pure: JSON objects as the wire has them in, text out.
-#
-# Everything from the wire is shown through `render.clean`.
+# These functions are pure: JSON objects as on the wire in, text out. All text from the wire passes `common.clean`.
 
 Row = dict[str, Any]
-"""One step as far as it is known: the members of task.get's `steps`, and `progress`, the newest there was."""
+"""The known facts of one step: the members of task.get's `steps`, and `progress`, the newest progress data."""
 
 HEADERS = ("#", "tool", "status", "ms", "result")
 _TIME_OF_DAY = slice(11, 23)
 
 
 def planned_rows(plan: Mapping[str, Any]) -> list[Row]:
-    """The rows of a plan of which nothing has begun."""
+    """Return the rows of a plan before its first step."""
     return [{"tool": step.get("tool")} for step in plan["steps"]]
 
 
 def enter(rows: list[Row], event: TaskEvent) -> None:
-    """Enter an event into the rows; those that a plan did not announce are added."""
+    """Enter an event into the rows; add rows for steps that are not in the plan."""
     index = event.step_index
     if index is None:
         for row in rows:
@@ -67,7 +65,7 @@ def enter(rows: list[Row], event: TaskEvent) -> None:
 
 
 def cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:
-    """The cells under `HEADERS` for each row."""
+    """Return the cells under `HEADERS` for each row."""
     return [
         (str(index), row.get("tool") or "", row.get("status") or "", _milliseconds(row), outcome(row))
         for index, row in enumerate(rows)
@@ -80,7 +78,7 @@ def _milliseconds(row: Mapping[str, Any]) -> str:
 
 
 def outcome(row: Mapping[str, Any]) -> str:
-    """What came of a step so far, in one line."""
+    """Return the outcome of a step so far, in one line."""
     words = []
     if row.get("error") is not None:
         words.append(row["error"])
@@ -97,14 +95,14 @@ def outcome(row: Mapping[str, Any]) -> str:
 
 
 def brief(value: Any) -> str:
-    """An object as `name=value` words, anything else as it is."""
+    """Return an object as `name=value` words, and any other value as text."""
     if isinstance(value, Mapping):
         return " ".join(f"{name}={common.scalar(member)}" for name, member in value.items())
     return common.scalar(value)
 
 
 def event_line(event: TaskEvent) -> str:
-    """An event in one line: time of day (UTC), phase, step, tool, how it went."""
+    """Return an event as one line: time of day (UTC), phase, step, tool, outcome."""
     data = event.data
     words = [event.ts[_TIME_OF_DAY], event.phase.ljust(11)]
     if event.step_index is not None:
@@ -120,7 +118,7 @@ def event_line(event: TaskEvent) -> str:
 
 
 def task_lines(done: Mapping[str, Any], reference: str, *, steps: bool = True) -> list[str]:
-    """A task as task.get tells it: a table of its steps, and a line that says how it stands."""
+    """Return the lines of a task.get answer: a table of the steps, and a line with the task's status."""
     shown = done.get("steps") if steps else None
     lines = common.table(HEADERS, cells(shown)) if shown else []
     name = click.style(reference, dim=True)
@@ -131,15 +129,14 @@ def task_lines(done: Mapping[str, Any], reference: str, *, steps: bool = True) -
 
 
 def exit_code(done: Mapping[str, Any]) -> int:
-    """1 for a task that ended FAILED or CANCELLED, 0 for one that succeeded or is under way."""
+    """Return 1 for a task that ended FAILED or CANCELLED, 0 for one that succeeded or is under way."""
     return int(done["status"] in TERMINAL and done["status"] != "SUCCESS")
 
 
 # --- tasks that are followed ----------------------------------------------------------------------------------------
 #
-# A task followed from the command line to its end: silently, in lines, as JSON, or as a live table on a terminal.
-#
-# It owns the references SESSION/TASK by which a later command finds a task. It submits nothing and ends no session.
+# A task is followed silently, in lines, as JSON, or as a live table on a terminal. A later command finds a task by its
+# reference SESSION/TASK.
 
 SIGN_OF_LIFE = 2.0
 """Seconds between two requests while a session is held: well below any sensible idle time-to-live."""
@@ -148,7 +145,7 @@ _FRAMES_PER_SECOND = 8
 
 @frozen
 class Reference:
-    """A task and the session it belongs to. Ids are of [0-9a-zA-Z_-] (draft §2.3), so a slash can stand between."""
+    """A task and its session. Ids consist of [0-9a-zA-Z_-] (draft §2.3), so a slash can separate them."""
 
     session_id: str
     task_id: str
@@ -158,7 +155,7 @@ class Reference:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What task.get, task.cancel and the subscriptions take."""
+        """The params of task.get, task.cancel and the subscriptions."""
         return {"session_id": self.session_id, "task_id": self.task_id}
 
 
@@ -182,19 +179,19 @@ class ReferenceType(_ParamType):
 
 
 async def get_task(client: Client, task: Reference) -> Mapping[str, Any]:
-    """task.get as the daemon answers it, unknown members included."""
+    """Return the daemon's answer to task.get, unknown members included."""
     return await client.call("task.get", task.params)
 
 
 @asynccontextmanager
 async def follow(client: Client, task: Reference) -> AsyncIterator[AsyncIterator[TaskEvent]]:
-    """The task's events from its beginning to its end."""
+    """Follow the task's events from the first to the last."""
     async with aclosing(TaskEvents(client.follow(task.session_id, task.task_id, 1))) as events:
         yield events
 
 
 async def show_events(client: Client, task: Reference, plan: Mapping[str, Any] | None, *, as_json: bool) -> None:
-    """Show the task's events as they come, in the form that suits stdout, until it has ended."""
+    """Show the task's events as they come, until it has ended: live on a terminal, else as lines or JSON."""
     async with follow(client, task) as events:
         if sys.stdout.isatty() and not as_json:
             await _watch_live(events, plan)
@@ -204,7 +201,7 @@ async def show_events(client: Client, task: Reference, plan: Mapping[str, Any] |
 
 
 def event_json(event: TaskEvent) -> dict[str, Any]:
-    """The params of the task.event notification that `event` was made of (draft §8)."""
+    """Return the params of the task.event notification that `event` was made from (draft §8)."""
     members: dict[str, Any] = {"task_id": event.task_id, "seq": event.seq, "phase": event.phase, "ts": event.ts}
     if event.step_index is not None:
         members["step_index"] = event.step_index
@@ -212,7 +209,7 @@ def event_json(event: TaskEvent) -> dict[str, Any]:
 
 
 async def _watch_live(events: AsyncIterator[TaskEvent], plan: Mapping[str, Any] | None) -> None:
-    # Only now: rich takes 100 ms to import, and only who watches on a terminal needs it.
+    # Imported here: rich takes 100 ms, and only watching on a terminal needs it.
     from rich.live import Live
     from rich.spinner import Spinner
     from rich.table import Table
@@ -239,7 +236,7 @@ async def _watch_live(events: AsyncIterator[TaskEvent], plan: Mapping[str, Any] 
 
 
 async def hold(client: Client, task: Reference, seconds: float) -> None:
-    """Keep a session, and so the outputs it drives, for that long."""
+    """Keep a session open for `seconds`, and so the outputs that it drives."""
     click.echo(f"note: the session is held for {seconds:g} s; Ctrl-C ends it", err=True)
     with trio.move_on_after(seconds):
         while True:
@@ -274,7 +271,7 @@ def submit(options: Options, plan: str, live: bool, detach: bool, seconds: float
 
 
 def read_plan(name: str) -> dict[str, Any]:
-    """The plan in a file or on stdin ("-"). Raises click.UsageError: what is not a plan, and what one is."""
+    """Return the plan in a file or on stdin ("-"). Raises click.UsageError, with an example, if it is not a plan."""
     where = "stdin" if name == "-" else name
     try:
         content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
@@ -293,7 +290,7 @@ def read_plan(name: str) -> dict[str, Any]:
 
 
 def require_known_task(task: Mapping[str, Any], where: str, within: str = "") -> None:
-    """Refuse a task with a member that nobody would understand. Raises click.UsageError with its place and a cure."""
+    """Raise click.UsageError, with the place and a cure, for a task with an unknown member."""
     try:
         require_known("task.submit", {"task": task})
     except InvalidParams as error:
@@ -338,7 +335,7 @@ async def _submitted(client: Client, session_id: str, plan: Mapping[str, Any]) -
 
 
 async def _show(client: Client, task: Reference, options: Options, *, steps: bool = True) -> Mapping[str, Any]:
-    """Print the task as it stands, and return it."""
+    """Print the present state of the task, and return it."""
     done = await get_task(client, task)
     click.echo(common.compact(done) if options.json else "\n".join(task_lines(done, str(task), steps=steps)))
     return done
@@ -384,13 +381,11 @@ async def watch(options: Options, task: Reference) -> int:
 
 # --- the command run ------------------------------------------------------------------------------------------------
 #
-# `hearth run TOOL key=value…`: one step, its progress as it comes, its result.
-#
-# It owns how a word on the command line becomes a JSON value. Whether the args are right is the daemon's to say.
+# Words of the command line become JSON values here; the daemon validates them.
 
 _MAX_SAFE = (1 << 53) - 1
 DRIVES = frozenset(("gpio.set",))
-"""Tools whose effect lasts only as long as the session, which surprises whoever meets it first."""
+"""Tools whose effect lasts only as long as the session; a note says so, because it surprises new users."""
 
 
 @click.command()
@@ -414,7 +409,7 @@ def run(options: Options, tool: str, args: Sequence[str], constraints: Sequence[
 
 
 def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
-    """The words `key=value` as an object. Raises click.UsageError for other words and for a repeated key."""
+    """Return the words `key=value` as an object. Raises click.UsageError for other words and for a repeated key."""
     values: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -427,9 +422,9 @@ def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """The JSON value that `text` is, else `text` itself.
+    """Return the JSON value of `text`, else `text` itself.
 
-    A number that a double cannot hold exactly (draft §2.4) is left as it was typed: it is somebody's serial number.
+    A number that a double cannot hold exactly (draft §2.4) stays text: it is probably a serial number.
     """
     try:
         value = orjson.loads(text)
@@ -447,14 +442,14 @@ async def _run(
         submission: dict[str, Any] = {"intent": f"hearth run {tool}", "steps": [{"tool": tool, "args": args}]}
         if constraints:
             submission["constraints"] = constraints
-        # A misspelt argument is refused: without it something else might happen than was meant.
+        # strict: a misspelt argument is refused, because without it the step could do something else.
         params = {"session_id": opened.session_id, "task": submission, "strict": True}
         answer = await client.call("task.submit", params)
         task = Reference(opened.session_id, answer["task_id"])
         async with follow(client, task) as events:
             async for event in events:
                 if event.phase == "progress" and not options.json:
-                    # Beside the result, not in it: stdout is for whoever wants to use that.
+                    # On stderr, because stdout has the result alone.
                     click.echo(event_line(event), err=True)
         done = await get_task(client, task)
         error = _error(done)
@@ -473,7 +468,7 @@ async def _run(
 
 
 def _error(done: Mapping[str, Any]) -> HearthError | None:
-    """What the task failed with, as the exception it stands for; None if it did not."""
+    """Return the task's error as an exception; None if the task succeeded."""
     if done["status"] == "SUCCESS":
         return None
     step = _step(done)
@@ -484,13 +479,13 @@ def _error(done: Mapping[str, Any]) -> HearthError | None:
 
 
 def _step(done: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is shown of the one step."""
+    """Return the task's only step, as in task.get; {} if it is not shown."""
     step: Mapping[str, Any] = done["steps"][0] if done.get("steps") else {}
     return step
 
 
 async def _binary(opened: ClientSession, tool: str) -> frozenset[str]:
-    """The members of the tool's result that are base64, by its schema."""
+    """Return the names of the members of the tool's result that are base64, by its schema."""
     entry = next((entry for entry in await opened.tools() if entry["name"] == tool), {})
     properties = entry.get("result_schema", {}).get("properties", {})
     return frozenset(name for name, schema in properties.items() if schema.get("contentEncoding") == "base64")

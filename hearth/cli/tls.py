@@ -1,7 +1,7 @@
-"""`hearth tls init|client|renew|show`: certificates for a test bench, and what a certificate says.
+"""`hearth tls init|client|renew|show`: make certificates for a test bench, and show certificates.
 
-It owns where the files lie, that nobody else can read a key at any moment, and what is told of them; what is in a
-certificate is `hearth.transport.certificates`'s to say.
+This module owns the files, with modes that never let other users read a key, and the printed text.
+`hearth.transport.certificates` makes and describes the certificates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 LARGEST = 1 << 20
 CLIENT = "client"
-"""What the first client's files are called; its name is BENCH_CLIENT."""
+"""The name of the first client's files; its subject has the name BENCH_CLIENT."""
 BENCH_CLIENT = "bench-client"
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 NOT_FOR = (
@@ -153,14 +153,14 @@ def show(options: Options, file: str) -> None:
 
 
 def _write_all(folder: Path, identities: Mapping[str, certificates.CertificateIdentity]) -> None:
-    """NAME.pem and NAME.key of each, all or none; never over a file that is there. Raises ConfigError."""
+    """Write NAME.pem and NAME.key of each identity, all or none; never overwrite a file. Raises ConfigError."""
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
         _check_folder(folder)
     contents = {}
     for name, identity in identities.items():
-        # The key first: a certificate whose key is missing would be found only when it is used.
+        # The key first: a certificate without its key would be noticed only at its use.
         contents[folder / f"{name}.key"] = (identity.key, 0o600)
         contents[folder / f"{name}.pem"] = (identity.cert, 0o644)
     there = [path for path in contents if os.path.lexists(path)]
@@ -182,7 +182,7 @@ def _check_folder(folder: Path) -> None:
     if status.st_uid not in (0, os.geteuid()):
         raise ConfigError(f"{folder} belongs to uid {status.st_uid}; name a directory of your own")
     if status.st_mode & 0o022:
-        # Who can write there can put a CA of their own in the place of ours.
+        # A user who can write there can replace the CA by another one.
         raise ConfigError(f"others can write into {folder}; chmod 700 {folder}")
 
 
@@ -216,18 +216,18 @@ def _authority(folder: Path, now: dt.datetime) -> certificates.CertificateIdenti
 
 @contextlib.contextmanager
 def _about(path: Path) -> Iterator[None]:
-    """Name the file in an error about what it holds."""
+    """Put the file's name in front of a ConfigError of the block."""
     try:
         yield
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-# --- what is told ---------------------------------------------------------------------------------------------------
+# --- printed text ---------------------------------------------------------------------------------------------------
 
 
 def _own_name() -> Iterator[str]:
-    """This machine's name, if others could call it by that."""
+    """Yield this machine's name, if a certificate can have it."""
     name = socket.gethostname()
     with contextlib.suppress(ConfigError):
         certificates.general_name(name)
@@ -235,19 +235,19 @@ def _own_name() -> Iterator[str]:
 
 
 def _host_of(folder: Path) -> str:
-    """What the server that is there may be called by from elsewhere."""
+    """Return a host name of the server in `folder`, for clients on other machines."""
     with contextlib.suppress(OSError, ConfigError):
         return _dialled([san.partition(":")[2] for san in certificates.describe(_read(folder / "server.pem"))[0].sans])
     return LOOPBACK[0]
 
 
 def _dialled(hosts: Sequence[str]) -> str:
-    """The host for the address: the first that leads here from other machines, if there is one."""
+    """Return the host for the address: the first that other machines can use, else localhost."""
     return next((host for host in hosts if host not in LOOPBACK and "*" not in host), LOOPBACK[0])
 
 
 def _told(folder: Path, file: str, name: str, made: certificates.CertificateIdentity, host: str) -> dict[str, Any]:
-    """What the daemon and a client need to be told, for a program."""
+    """Return the settings for the daemon and a client, as JSON members."""
     description = certificates.describe(made.cert)[0]
     ca, cert, key = folder / "ca.pem", folder / f"{file}.pem", folder / f"{file}.key"
     return {
@@ -318,7 +318,7 @@ def _shown(each: certificates.Description, now: dt.datetime) -> list[str]:
 
 
 def _match(each: certificates.Description) -> Mapping[str, str] | None:
-    """A condition for [[policy]] that this certificate meets; None where it cannot be a client's."""
+    """Return a [[policy]] match that this certificate fulfils; None if it cannot be a client's certificate."""
     if "CA" in each.purposes or not {"TLS client", "any"} & set(each.purposes):
         return None
     if each.subject is not None:

@@ -1,7 +1,7 @@
-"""`hearth token new|digest`: make a bearer token, and what the daemon's configuration knows of it.
+"""`hearth token new|digest`: make a bearer token, and print its digest or its [[policy]] entry.
 
-It owns the file that a token is written to and the entry that is printed. It changes no configuration: whether somebody
-with this token gets in, and what for, is for the operator to write down.
+This module owns the file that a token is written to, and the printed entry. It changes no configuration: the operator
+adds the entry, and decides what the bearer may do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _GUESSABLE = 22
-"""Characters of base64 with fewer than 128 bits."""
+"""Length in characters below which base64 has fewer than 128 bits."""
 
 
 @click.group()
@@ -110,7 +110,7 @@ def _whereabouts(path: Path) -> Iterator[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    # Made with its mode, so that there is no moment in which somebody else could open it; and never over another one.
+    # Create the file with its final mode, so that other users can never open it, and never overwrite a file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags, 0o600)

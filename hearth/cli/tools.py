@@ -1,4 +1,4 @@
-"""`hearth tools [PATTERN]`: what a session may use, as a table; one tool with everything it declares."""
+"""`hearth tools [PATTERN]`: a table of the tools that a session may use, or one tool with all its declarations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def tools(options: Options, pattern: str | None) -> None:
 
 
 def choose(entries: Sequence[Mapping[str, Any]], pattern: str | None) -> list[Mapping[str, Any]]:
-    """The entries that a pattern means: one by its name, else by glob, else those whose name contains it.
+    """Return the entries for a pattern: the tool of that name, else the names that match it as a glob or contain it.
 
     Raises HearthError if there is none.
     """
@@ -52,7 +52,7 @@ def choose(entries: Sequence[Mapping[str, Any]], pattern: str | None) -> list[Ma
 
 
 def overview(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table: name, risk, whether it can be rolled back, and the first sentence of what it does."""
+    """Return the table: name, risk, rollback, and the first sentence of the description."""
     rows = [
         (
             entry["name"],
@@ -66,7 +66,7 @@ def overview(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def risk(entry: Mapping[str, Any]) -> str:
-    """A risk level with its name (draft §3.3, Table 4)."""
+    """Return a risk level with its name (draft §3.3, Table 4)."""
     return _level(entry["risk_level"])
 
 
@@ -75,7 +75,7 @@ def _level(level: int) -> str:
 
 
 def details(entry: Mapping[str, Any]) -> list[str]:
-    """Everything a tool declares."""
+    """Return the lines with everything that a tool declares."""
     facts = {
         "risk": risk(entry) + (f", {_level(entry['least_risk'])} for some args" if "least_risk" in entry else ""),
         "version": entry.get("version"),
@@ -99,7 +99,7 @@ def details(entry: Mapping[str, Any]) -> list[str]:
 
 
 def kind(schema: Mapping[str, Any]) -> str:
-    """A schema's type in a word or two."""
+    """Return a schema's type in a word or two."""
     if "enum" in schema:
         return " | ".join(common.scalar(value) for value in schema["enum"])
     if "anyOf" in schema:

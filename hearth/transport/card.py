@@ -254,13 +254,13 @@ def examine(fetched: Fetched, *, any_scheme: bool = False) -> Mapping[str, Any]:
 
 
 MAX_CARDS = 256
-"""Files in the directory; the oldest go first."""
+"""Limit of the files in the directory; the oldest are removed first."""
 
 _FORMAT = 1
 
 
 def default_directory(environ: Mapping[str, str]) -> Path | None:
-    """$XDG_CACHE_HOME/hearth/cards, by default beneath ~/.cache; None for a user without a home."""
+    """Return $XDG_CACHE_HOME/hearth/cards, by default beneath ~/.cache; None for a user without a home."""
     from pathlib import Path
 
     base, home = environ.get("XDG_CACHE_HOME", ""), environ.get("HOME", "")
@@ -276,7 +276,7 @@ class CardCache:
         self._directory = directory
 
     def find(self, url: str, now: float) -> tuple[Fetched, bool] | None:
-        """What was kept for a URL, and whether it is still fresh; `now` in epoch seconds."""
+        """Return the cached card of a URL, and True if it is still fresh; `now` in epoch seconds."""
         try:
             with self._file(url).open("rb") as file:
                 kept = orjson.loads(file.read(2 * MAX_BYTES))
@@ -285,7 +285,7 @@ class CardCache:
             return None
 
     def keep(self, url: str, fetched: Fetched, now: float) -> None:
-        """Keep an answer, or forget what there was if this one may not be kept."""
+        """Cache an answer, or remove the cached one if this answer must not be kept."""
         file = self._file(url)
         with contextlib.suppress(OSError):
             if fetched.max_age is None:
@@ -316,7 +316,7 @@ class CardCache:
 
 
 def _read(kept: Any, url: str, now: float) -> tuple[Fetched, bool]:
-    """Raises ValueError, KeyError or TypeError for what this module did not write."""
+    """Return the card of a cache file. Raises ValueError, KeyError or TypeError for a file of another form."""
     if kept["format"] != _FORMAT or kept["asked"] != url:
         raise ValueError("another format, or another URL's")
     at, max_age = float(kept["at"]), min(int(kept["max_age"]), MAX_AGE_S)

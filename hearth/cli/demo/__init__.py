@@ -1,7 +1,7 @@
-"""`hearth demo`: what hearth is, played by a real hearthd and real clients on a simulated board, in under a minute.
+"""`hearth demo`: a real hearthd and real clients on a simulated board show what hearth does, in under a minute.
 
-It owns the order of the scenes and the last of them, the audit log. Every claim is checked before it is made; the
-first that does not hold ends the demo with exit code 1.
+This module owns the order of the scenes, and the last scene, the audit log. Every claim is checked before it is
+printed. The first claim that does not hold ends the demo with exit code 1.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LONG_IDS = ("session_id", "task_id")
 SCENES = (what_there_is, a_task, the_machine, the_guards, a_busy_bus, a_cancelled_write, a_dead_controller)
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-audit.sh"
-"""Where it is in a source tree; an installed package does not have it."""
+"""The path of the script in a source tree; an installed package does not have it."""
 
 
 @click.command()
@@ -76,7 +76,7 @@ def demo(options: Options, fast: bool, hcp: bool) -> int:
 
 
 async def perform(stage: Stage, play: Play, *, as_json: bool, then: str) -> int:
-    """Play everything and say how it went, and what to try then; returns the exit code."""
+    """Run the demo, print its result and a command to try next; return the exit code."""
     began = time.monotonic()
     error = None
     try:
@@ -115,7 +115,7 @@ async def _play(stage: Stage, place: DemoFolder) -> None:
 
 
 async def _the_record(stage: Stage, place: DemoFolder, daemon: DaemonProcess) -> None:
-    """The daemon ends in good order; what it wrote down is complete, unbroken, and shows if it is changed."""
+    """Stop the daemon, and check that its audit log is complete and unbroken, and that a change to it is found."""
     stage.scene("All of it is on record, and the record cannot be quietly changed")
     await stage.say("The daemon is asked to end. Every line of its audit log carries the hash of the line before it:")
     code = await daemon.stop()
@@ -152,7 +152,7 @@ def _count(records: Sequence[dict[str, Any]], event: str) -> int:
 
 
 def _telling(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A few records that say most: how the controller's session began, what it did, how it ended; and the last one."""
+    """Return a few records: of the controller's session the open, its task and its close; and the last record."""
     ended = next((record for record in records if record.get("reason") == "its client disconnected"), {})
     of_it = [record for record in records if record.get("session_id") == ended.get("session_id", "")]
     wanted = ("session.open", "task.submit", "task.step.start", "session.close")
@@ -160,7 +160,7 @@ def _telling(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def _verify_by_shell(stage: Stage, place: DemoFolder) -> None:
-    """The same without hearth: a shell script and sha256sum, where this is a source tree that has the script."""
+    """Verify the log without hearth, by a shell script and sha256sum, if this source tree has the script."""
     shell = shutil.which("sh")
     if shell is None or shutil.which("sha256sum") is None or not SCRIPT.exists():
         await stage.say("(docs/verify-audit.sh checks the same with sha256sum alone; it or sha256sum is not here.)")
@@ -172,7 +172,7 @@ async def _verify_by_shell(stage: Stage, place: DemoFolder) -> None:
 
 
 def _tamper(stage: Stage, place: DemoFolder) -> None:
-    """Change one word in a copy: the verifier must find it."""
+    """Change one word in a copy, and check that the verifier finds it."""
     lines = place.log.read_bytes().splitlines(keepends=True)
     number = next(n for n, line in enumerate(lines, 1) if b'"event":"task.reject"' in line)
     changed = lines[number - 1].replace(b"task.reject", b"task.submit")

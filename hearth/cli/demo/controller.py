@@ -1,8 +1,8 @@
-"""A robot's controller for the demo, run as a process of its own: it drives a line, gives signs of life, and is killed.
+"""A robot's controller for the demo, a process of its own: it drives a line and keeps its session alive until killed.
 
     python -m hearth.cli.demo.controller SOCKET LINE
 
-It prints `driving` once the line is high. If nobody kills it, it ends by itself after a minute.
+It prints `driving` once the line is high. Without a kill it ends after a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LIFETIME = 60.0
 
 
 async def control(socket: str, line: int) -> None:
-    """Drive the line, and tell the daemon often enough that we are alive."""
+    """Drive the line, and send requests often enough for the session's heartbeat."""
     async with connect(socket) as client:
         opening = client.open_session(client_name="controller", on_disconnect="close", heartbeat_ms=HEARTBEAT_MS)
         async with opening as session:

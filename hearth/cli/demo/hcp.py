@@ -1,7 +1,7 @@
-"""`hearth demo --hcp`: another agent hands over a whole job, and gets outputs, a file, and an honest account.
+"""`hearth demo --hcp`: another agent submits a job, and gets outputs, a file, and an account of the job.
 
-It owns the scenes of that demo, played as those of `hearth demo` are: a real hearthd, a real client, a simulated board,
-and no claim that has not been checked.
+This module owns the scenes of that demo. As in `hearth demo`, hearthd and the client are real, the board is simulated,
+and every claim is checked.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ ORDER: Mapping[str, Any] = {
 }
 INPUTS: Mapping[str, Any] = {"sensor": "temperature", "samples": SAMPLES, "interval_s": 0.1, "unit": "kelvin"}
 _WIDTH = 92
-"""Columns of what happens on the stage."""
+"""Columns of a shown line."""
 _MANY, _FEW = ("progress", "checkpoint_created"), 2
-"""Events of which there are many, and how many of each are shown."""
+"""Types of frequent events, and the number of each that is shown."""
 _TOLD = ("hcp.submit", "hcp.accept", "task.step.start", "task.step.finish", "hcp.artifact", "hcp.finish")
 _TIME_OF_DAY = slice(11, 23)
 _LONG = ("session_id", "task_id", "payload_hash", "inputs_hash", "args_hash", "principal", "hcp_session", "message_id")
 
 
 async def play(stage: Stage, place: DemoFolder) -> None:
-    """Play all of it. Raises DemoFailed with the first claim that does not hold."""
+    """Run all scenes. Raises DemoFailed with the first claim that does not hold."""
     stage.scene("A board that takes orders")
     await stage.say(
         "Beside its tools, a hearthd offers capabilities: whole jobs that another agent may hand over by HCP, each "
@@ -94,7 +94,7 @@ def _brief(text: str, most: int = _WIDTH) -> str:
 
 
 async def _a_job(stage: Stage, client: Client) -> JobResult:
-    """Hand it over, show its events as they come."""
+    """Submit the job, and show its events as they come."""
     stage.scene("One message, and the rest is hearth's")
     await stage.say(
         f"An agent sends a task_submit: {SAMPLES} readings of the thermometer, results in kelvin, and a confidence of "
@@ -144,7 +144,7 @@ async def _a_job(stage: Stage, client: Client) -> JobResult:
 
 
 async def _its_artifact(stage: Stage, client: Client, result: JobResult) -> int:
-    """Fetch the file, check it; returns how many readings are in it."""
+    """Fetch the file and check it; return the number of its readings."""
     stage.scene("What it leaves behind is a file that can be checked")
     (artifact,) = result.artifacts
     await stage.say(f"The readings themselves are an artifact, {artifact.uri}. Its first lines:")
@@ -169,7 +169,7 @@ async def _its_artifact(stage: Stage, client: Client, result: JobResult) -> int:
 
 
 async def _handed_over_again(stage: Stage, client: Client, result: JobResult) -> None:
-    """The same message once more: the same job, not another one."""
+    """Send the same message again, and check that it gets the same job, not another one."""
     stage.scene("The same message twice is still one job")
     await stage.say("An agent that does not know whether its message arrived sends it again; this one, much too late:")
     again = await client.delegate(CAPABILITY, INTENT, INPUTS, **ORDER)
@@ -183,7 +183,7 @@ async def _handed_over_again(stage: Stage, client: Client, result: JobResult) ->
 
 
 async def _not_like_this(stage: Stage, client: Client) -> None:
-    """A job that cannot be: the reason, and what to change."""
+    """Submit an impossible job, and show the reason and the suggested change."""
     stage.scene("What cannot be done is refused, with the cure")
     refused = None
     try:
@@ -200,7 +200,7 @@ async def _not_like_this(stage: Stage, client: Client) -> None:
 
 
 async def _the_account(stage: Stage, client: Client, result: JobResult) -> None:
-    """What `hearth hcp account` opens: who asked for what, what was decided, what was done, what came of it."""
+    """Show the output of `hearth hcp account`: the request, the decision, the events and the outcome."""
     stage.scene("The account of it, for whoever asks later")
     await stage.say("This is hearth hcp account SESSION, of a job that any program of the same user may ask about:")
     job = await client.attach_job(result.session_id)
@@ -219,20 +219,20 @@ async def _the_account(stage: Stage, client: Client, result: JobResult) -> None:
 
 
 async def _the_record(stage: Stage, place: DemoFolder, result: JobResult, rows: int, code: int) -> None:
-    """The daemon has ended; its audit log reads as the story of the job."""
+    """Check the job's records in the audit log of the daemon, which has ended."""
     stage.scene("One story in the audit log, which shows if it is changed")
     await stage.say("The daemon has ended. This is the job in its audit log (of the steps, the first and the last):")
     records = [orjson.loads(line) for line in place.log.read_bytes().splitlines()]
-    story = _sequence_of_events(records, result.session_id)
-    for record in _telling(story):
+    of_job = _records_of(records, result.session_id)
+    for record in _telling(of_job):
         told = {name: value for name, value in record.items() if name not in _LONG}
         stage.happened(_brief(record_line({**told, "ts": record["ts"][_TIME_OF_DAY]})))
-    events = [record["event"] for record in story]
+    events = [record["event"] for record in of_job]
     stage.claim("SIGTERM: the daemon ended in good order", code == 0, f"exit status {code}")
     stage.claim(
         "submit, the gate's yes, the steps, the file, the outcome: in this order",
         [events.index(event) for event in _TOLD] == sorted(events.index(event) for event in _TOLD),
-        f"{len(story)} records",
+        f"{len(of_job)} records",
     )
     starts, finishes = events.count("task.step.start"), events.count("task.step.finish")
     stage.claim(
@@ -240,7 +240,7 @@ async def _the_record(stage: Stage, place: DemoFolder, result: JobResult, rows: 
         starts == finishes == rows,
         f"{starts} steps",
     )
-    kept = [record for record in story if record["event"] == "hcp.artifact"]
+    kept = [record for record in of_job if record["event"] == "hcp.artifact"]
     stage.claim(
         "the file is there with its checksum",
         [(one["uri"], one["checksum"]) for one in kept] == [(one.uri, one.checksum) for one in result.artifacts],
@@ -253,8 +253,8 @@ async def _the_record(stage: Stage, place: DemoFolder, result: JobResult, rows: 
     )
 
 
-def _sequence_of_events(records: Sequence[dict[str, Any]], job: str) -> list[dict[str, Any]]:
-    """A job's records: those that name it, its submission, and those of its HACP session."""
+def _records_of(records: Sequence[dict[str, Any]], job: str) -> list[dict[str, Any]]:
+    """Return a job's records: those that name it, its submission, and those of its HACP session."""
     accepted = next((one for one in records if one["event"] == "hcp.accept" and one["hcp_session"] == job), {})
     session = accepted.get("session_id")
     return [
@@ -266,8 +266,8 @@ def _sequence_of_events(records: Sequence[dict[str, Any]], job: str) -> list[dic
     ]
 
 
-def _telling(story: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the steps' records the first and the last, of all others each."""
-    steps = [record for record in story if record["event"].startswith("task.")]
+def _telling(of_job: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return all records of a job, but only the first and the last of its steps."""
+    steps = [record for record in of_job if record["event"].startswith("task.")]
     few = {id(record) for record in [*steps[:4], *steps[-3:]]}
-    return [record for record in story if not record["event"].startswith("task.") or id(record) in few]
+    return [record for record in of_job if not record["event"].startswith("task.") or id(record) in few]

@@ -1,7 +1,7 @@
-"""The demo's scenes in which everything goes well, or is refused: a task, the machine, files, the guards.
+"""The demo's scenes: a task, the machine, refusals, a busy bus, a cancelled write, a killed controller.
 
-Each scene opens its own session with the running daemon, shows what comes back, and claims only what it has compared
-with something else it can see.
+Each scene opens its own session with the running daemon and shows the answers. It claims only facts that it has
+compared with a second source.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ EXAMPLE: Mapping[str, Any] = {
 """The task of the draft's section 3.4, word for word."""
 
 REFUSALS = 4
-"""How many there are in `the_guards`, for who counts them in the audit log."""
+"""Number of the refusals in `the_guards`; the last scene counts them in the audit log."""
 LONGEST_LINE = 92
 _TOLERANCE = 0.5
 """Degrees by which a room may change between two readings."""
 
 
 def show(stage: Stage, event: TaskEvent) -> None:
-    """Show an event as it comes, as much of it as fits a line."""
+    """Show an event, cut to the length of a line."""
     line = event_line(event)
     stage.happened(line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…")
 
 
 async def level(session: ClientSession, line: int) -> int:
-    """What is on a line now."""
+    """Return the present level of a line."""
     return int((await session.run("gpio.get", line=line))["value"])
 
 
 async def what_there_is(stage: Stage, client: Client, _place: DemoFolder) -> None:
-    """What a session may use, and how it is; goes on with the scene in which the daemon was started."""
+    """Show the tools of a session and the health of the buses; this continues the scene of the daemon's start."""
     async with client.open_session(client_name="hearth demo") as session:
         tools = await session.tools()
         board = await session.run("hw.board")
@@ -73,7 +73,7 @@ async def what_there_is(stage: Stage, client: Client, _place: DemoFolder) -> Non
 
 
 async def a_task(stage: Stage, client: Client, _place: DemoFolder) -> None:
-    """The draft's own example: one intent, two steps, one status; and the safe state when the session ends."""
+    """Run the draft's own example (one intent, two steps, one status), and check the safe state after the session."""
     stage.scene("A task: say what for, then the steps")
     await stage.say(
         "An agent opens a session and submits the example of the HACP draft: read a thermometer over I2C, then switch "
@@ -113,7 +113,7 @@ async def a_task(stage: Stage, client: Client, _place: DemoFolder) -> None:
 
 
 async def the_machine(stage: Stage, client: Client, place: DemoFolder) -> None:
-    """Telemetry and files of the machine this runs on; nothing is simulated here."""
+    """Show telemetry and files of this machine, which are not simulated."""
     stage.scene("The machine itself, through the same door")
     await stage.say("Not all is simulated: this is the machine you are on, and a file in a directory that may be used.")
     async with client.open_session(client_name="hearth demo") as session:
@@ -148,7 +148,7 @@ def _memory_total() -> int:
 
 
 async def the_guards(stage: Stage, client: Client, place: DemoFolder) -> None:
-    """What policy refuses: paths that lead out, and a tool above the risk cap."""
+    """Show refusals of the policy: paths outside the allowed directory, and a tool above the risk cap."""
     stage.scene("What an agent may not do, it cannot do")
     await stage.say(
         f"This session may use {place.shared.name}/ and tools up to risk 2. Beside it lies a secret. Three ways to it, "
@@ -190,14 +190,12 @@ def _told(refusal: PermissionDenied | None) -> str:
     return f"{refusal.code} {refusal.title}: {(refusal.data or {}).get('reason', refusal.message)}"
 
 
-# --- what goes wrong ------------------------------------------------------------------------------------------------
+# --- failures: a busy bus, a task cancelled in a write, a killed controller -------------------------------------------
 #
-# The demo's scenes in which something is in the way: a bus in use, a task cancelled in a write, a dead controller.
-#
-# Timing is shown and never claimed: what is claimed is the order of things, and what the hardware holds afterwards.
+# Times are shown and never claimed. The claims are about the order of events and the final state of the hardware.
 
 TRIES = 3
-"""A write takes 90 ms; on a machine that is busy enough the cancel may come between two of them."""
+"""Attempts to cancel during a write, which takes 90 ms: on a busy machine the cancel may come between two writes."""
 _PAGES = 8
 _CANCEL_IN = 2
 _CONTROLLER_PATIENCE = 30.0
@@ -214,7 +212,7 @@ async def _read(session: ClientSession, first_page: int, pages: int) -> list[byt
 
 
 async def a_busy_bus(stage: Stage, client: Client, _place: DemoFolder) -> None:
-    """Two tasks want one bus: one that does not want to wait is told at once who is there, one that does waits."""
+    """Submit two tasks to a busy bus: with on_busy "fail" one gets RESOURCE_BUSY at once, the other one waits."""
     stage.scene("One bus, one transaction at a time")
     await stage.say(
         "A task takes the I2C bus for itself (exclusive) and writes to an EEPROM. Meanwhile somebody else wants to "
@@ -256,7 +254,7 @@ def _untouched(done: TaskResult) -> bool:
 
 
 async def a_cancelled_write(stage: Stage, client: Client, _place: DemoFolder) -> None:
-    """A task cancelled in the middle of a write: the write ends whole, the next one never begins."""
+    """Cancel a task in the middle of a write: the write finishes whole, and the next one never begins."""
     stage.scene("Cancelled in the middle of a write, and nothing is torn")
     await stage.say(
         f"A task writes {_PAGES} pages of {PAGE} bytes to the EEPROM, 90 ms each on this slow bus. While a page is on "
@@ -295,7 +293,7 @@ async def a_cancelled_write(stage: Stage, client: Client, _place: DemoFolder) ->
 
 
 async def _cancel_within(stage: Stage, task: TaskFace) -> tuple[str, int | None]:
-    """Cancel while a page is written: the answer, and that page's step if task.get still says RUNNING after it."""
+    """Cancel while a page is written; return the answer, and the page's step if it is still RUNNING after that."""
     answer, caught = "", None
     async for event in task.events():
         show(stage, event)
@@ -312,7 +310,7 @@ async def _cancel_within(stage: Stage, task: TaskFace) -> tuple[str, int | None]
 
 
 async def a_dead_controller(stage: Stage, client: Client, place: DemoFolder) -> None:
-    """A controller process is killed; another session sees the line it drove go to its safe state."""
+    """Kill a controller process; another session sees the line that it drove go to its safe state."""
     stage.scene("A controller dies, and the machine stops")
     await stage.say(
         f"A robot's controller, a process of its own, drives line {SAFE_LINE}. It asked for on_disconnect: "
@@ -326,7 +324,7 @@ async def a_dead_controller(stage: Stage, client: Client, place: DemoFolder) -> 
         watch = await session.submit("see it stop", [falling])
         events = watch.events()
         show(stage, await anext(events))
-        # A second transaction on the same bus: once it has returned, the watch, which came before it, is in place.
+        # A second transaction on the same bus: when it has returned, the earlier watch is in place.
         await level(session, WIRED_TO)
         process.send_signal(signal.SIGKILL)
         killed = time.perf_counter()
@@ -348,7 +346,7 @@ async def a_dead_controller(stage: Stage, client: Client, place: DemoFolder) -> 
 
 @asynccontextmanager
 async def _controller(place: DemoFolder) -> AsyncIterator[trio.Process]:
-    """The controller's process, once it drives its line."""
+    """Start the controller's process, and wait until it drives its line."""
     command = python_module("hearth.cli.demo.controller", str(place.socket), str(SAFE_LINE))
     process = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     try:

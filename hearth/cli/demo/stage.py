@@ -1,7 +1,7 @@
-"""Where the demo is played: what is said, what happens, and claims that are checked before they are made.
+"""The output of the demo, its checked claims, and its daemon.
 
-A claim that does not hold ends the demo: `claim` raises. The same play goes to a terminal (rich), to a pipe (plain
-lines) or into a transcript (JSON). Nothing here knows what the demo shows.
+The output goes to a terminal (rich), to a pipe (plain lines) or into a transcript (JSON). A claim that does not hold
+ends the demo: `claim` raises. This module does not know the scenes.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ LONGEST_PAUSE = 3.5
 
 
 class DemoFailed(HearthError):
-    """Something that the demo was about to claim is not true on this machine."""
+    """A claim of the demo is not true on this machine."""
 
 
 class Stage:
-    """The transcript, and nothing visible: the stage for --json."""
+    """The transcript alone, without visible output: the stage for --json."""
 
     def __init__(self) -> None:
         self.scenes: list[dict[str, Any]] = []
         self._words = 0
 
     def transcript(self, error: str | None = None) -> dict[str, Any]:
-        """Everything that was played; `ok` is True if every claim held to the end."""
+        """Return all that was shown; `ok` is True if every claim held."""
         transcript: dict[str, Any] = {"ok": error is None, "claims": self.claims, "scenes": self.scenes}
         if error is not None:
             transcript["error"] = error
@@ -56,7 +56,7 @@ class Stage:
 
     @property
     def claims(self) -> int:
-        """How many claims have held."""
+        """Number of the claims that have held."""
         return sum(claim["holds"] for scene in self.scenes for claim in scene["claims"])
 
     def scene(self, title: str) -> None:
@@ -65,20 +65,20 @@ class Stage:
         self._show_scene(len(self.scenes), title)
 
     async def say(self, text: str) -> None:
-        """Explain what is about to happen, and leave time to read it."""
+        """Explain the next step, and leave time to read it."""
         self.scenes[-1]["said"].append(text)
         self._words += len(text.split())
         self._show_said(text)
         await self.pause()
 
     def happened(self, text: str) -> None:
-        """Show something the moment it happens: an event, an answer, a record."""
+        """Show an event, an answer or a record when it comes."""
         self.scenes[-1]["happened"].append(text)
         self._words += 4
         self._show_happened(common.clean(text))
 
     def claim(self, text: str, holds: bool, detail: str = "") -> None:
-        """Claim something that has just been checked. Raises DemoFailed if it does not hold."""
+        """Show a claim with the result of its check. Raises DemoFailed if it does not hold."""
         self.scenes[-1]["claims"].append({"claim": text, "holds": holds, "detail": detail})
         self._words += len(text.split())
         self._show_claim(common.clean(text), common.clean(detail), holds=holds)
@@ -86,7 +86,7 @@ class Stage:
             raise DemoFailed(f"not so: {text}" + (f" ({detail})" if detail else ""))
 
     async def pause(self) -> None:
-        """Let a person read what was shown since the last pause; nobody reads here."""
+        """Leave time to read what was shown since the last pause; no time here, without visible output."""
 
     def _show_scene(self, number: int, title: str) -> None: ...
 
@@ -115,7 +115,7 @@ class PlainStage(Stage):
 
 
 class RichStage(Stage):
-    """A terminal, where a person reads."""
+    """Coloured output for a person at a terminal."""
 
     def __init__(self, console: Console, *, fast: bool = False) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class RichStage(Stage):
 
 
 def make_stage(*, as_json: bool, terminal: bool, fast: bool) -> Stage:
-    """The stage that suits who is looking."""
+    """Return the stage for the kind of output."""
     if as_json:
         return Stage()
     if not terminal:
@@ -187,16 +187,14 @@ def make_stage(*, as_json: bool, terminal: bool, fast: bool) -> Stage:
 
 # --- the demo's daemon ----------------------------------------------------------------------------------------------
 #
-# A real hearthd process on a simulated board, in a directory of its own that vanishes with it.
-#
-# It owns the board and the configuration that the demo runs on, and the life of the process. It asks it nothing.
+# A real hearthd process on a simulated board, in a directory of its own that is removed with it.
 
 SCENE_LIMIT = 40.0
-"""Seconds after which a scene counts as failed; the longest takes three, and some more to be read."""
+"""Seconds after which a scene counts as failed; the longest takes three, and some more for reading."""
 START_PATIENCE = 30.0
 STOP_PATIENCE = 20.0
 _LONGEST_SOCKET = 100
-"""Bytes: the kernel takes 107, and a TMPDIR may be long."""
+"""Limit of the socket's path in bytes; the kernel's is 107, and TMPDIR may be long."""
 
 CHECKPOINT_EVERY = 25
 SAFE_LINE, WIRED_TO = 17, 27
@@ -243,13 +241,13 @@ addr = 0x48
 
 @frozen
 class DemoFolder:
-    """Where everything of one demo is."""
+    """The directory of one demo, with all its files."""
 
     folder: Path
 
     @property
     def socket(self) -> Path:
-        """Where the daemon listens."""
+        """The daemon's socket."""
         return self.folder / "hearth.sock"
 
     @property
@@ -264,16 +262,16 @@ class DemoFolder:
 
     @property
     def shared(self) -> Path:
-        """The one directory beneath which files may be read and written."""
+        """The only directory beneath which tools may read and write files."""
         return self.folder / "shared"
 
     @property
     def secret(self) -> Path:
-        """A file outside of it."""
+        """A file outside of `shared`."""
         return self.folder / "secret.txt"
 
     def config(self) -> str:
-        """The daemon's hearth.toml. A JSON string is a TOML string too."""
+        """Return the daemon's hearth.toml. A JSON string is a TOML string too."""
         quoted = {name: json.dumps(str(path)) for name, path in (("socket", self.socket), ("log", self.log))}
         board, shared = json.dumps(str(self.folder / "board.toml")), json.dumps(str(self.shared))
         return (
@@ -286,10 +284,10 @@ class DemoFolder:
 
 @contextmanager
 def make_place() -> Iterator[DemoFolder]:
-    """A fresh directory with board, configuration, and files to read and not to read; removed in the end."""
+    """Make a directory with board, configuration, shared files and a secret; remove it at the end."""
     base = tempfile.gettempdir()
     if len(os.fsencode(base)) > _LONGEST_SOCKET - len("/hearth-demo-12345678/hearth.sock"):
-        base = "/tmp"  # mkdtemp makes a directory in it that is ours alone
+        base = "/tmp"  # mkdtemp makes a directory in it that only this user can access
     with tempfile.TemporaryDirectory(prefix="hearth-demo-", dir=base) as folder:
         place = DemoFolder(Path(folder).resolve())
         place.shared.mkdir()
@@ -301,14 +299,14 @@ def make_place() -> Iterator[DemoFolder]:
 
 
 class DaemonProcess:
-    """A hearthd that has said it is ready."""
+    """A hearthd that has reported that it is ready."""
 
     def __init__(self, process: trio.Process) -> None:
         self._process = process
         self.pid = process.pid
 
     async def stop(self) -> int:
-        """Send SIGTERM and wait; the exit code. Raises DemoFailed if it does not end."""
+        """Send SIGTERM, wait and return the exit code. Raises DemoFailed if the daemon does not end."""
         self._process.send_signal(signal.SIGTERM)
         with trio.move_on_after(STOP_PATIENCE):
             return await self._process.wait()
@@ -317,7 +315,7 @@ class DaemonProcess:
 
 @asynccontextmanager
 async def run_daemon(place: DemoFolder) -> AsyncIterator[DaemonProcess]:
-    """Start hearthd and wait until it is ready; it does not outlive this context. Raises DemoFailed."""
+    """Start hearthd and wait until it is ready; it ends with this context at the latest. Raises DemoFailed."""
     ours = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "RUNTIME_DIRECTORY", "STATE_DIRECTORY")
     environ = {name: value for name, value in os.environ.items() if name not in ours}
     command = python_module("hearth.actors.daemon", "--config", str(place.folder / "hearth.toml"))
@@ -345,13 +343,13 @@ async def run_daemon(place: DemoFolder) -> AsyncIterator[DaemonProcess]:
 
 
 class _Said:
-    """What the daemon writes to its stderr."""
+    """The daemon's output on stderr."""
 
     def __init__(self) -> None:
         self.text = ""
         self.is_ready = False
         self.heard = trio.Event()
-        """Set when it is ready, or will never be."""
+        """Set when the daemon is ready, or has closed stderr."""
 
     async def listen(self, process: trio.Process) -> None:
         assert process.stderr is not None
