@@ -166,7 +166,7 @@ class AgentCardKeeper:
         card = _as_read_back(card)
         card["version"] = next_version(former, card)
         if findings := validate(card):
-            log.error("no agent card is given out, since it would not be valid: %s", findings[0])
+            log.error("the agent card is not published, because it would not be valid: %s", findings[0])
             return None
         if card != former:
             self._memory = evolve(self._memory, card=card)
@@ -255,8 +255,10 @@ def _moved_aside(path: Path, why: str, now: float) -> str:
     try:
         path.rename(aside)
     except OSError as error:
-        return f"{trouble}, nor moved away: {error.strerror}; this agent has a new agent_id until it is"
-    return f"{trouble}; it is now {aside}, and this agent has a new agent_id: put it back, mended, to keep the former"
+        return f"{trouble}, nor moved away: {error.strerror}; until that is repaired, this agent has a new agent_id"
+    return (
+        f"{trouble}; it is now {aside}, and this agent has a new agent_id; put it back, repaired, to keep the old one"
+    )
 
 
 # --- the version of a card: pure functions

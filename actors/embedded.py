@@ -202,7 +202,7 @@ class EmbeddedRuntime(JobsClient):
     def delegations(self) -> JobRouter:
         """See JobsClient."""
         if self._jobs is None:
-            raise MethodNotFound("no jobs are handed over from here")
+            raise MethodNotFound("this runtime delegates no jobs")
         return self._jobs.delegations
 
     @property
@@ -438,7 +438,7 @@ class LocalJobs:
 
     def _job_server(self) -> JobServer:
         if self._runtime.job_server is None:
-            raise MethodNotFound("this runtime takes no whole jobs: [hcp] serve = false")
+            raise MethodNotFound("this runtime takes no jobs: [hcp] serve = false")
         return self._runtime.job_server
 
 

@@ -437,7 +437,7 @@ class Runtime:
 
     def stop_waiting(self) -> None:
         """Abandon transactions that have not returned: the process must end. Their effect is recorded as unknown."""
-        log.warning("%d sessions have not ended; leaving their transactions", self._running)
+        log.warning("%d sessions have not ended; abandoning their transactions", self._running)
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
         for bus in self.buses.values():

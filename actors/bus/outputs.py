@@ -222,7 +222,7 @@ class FoundOutputs:
         """Return the findings for a person, one line each."""
         if self.trouble is not None:
             kept = f"; it is now {self.aside}" if self.aside else ""
-            return [f"{self.trouble}{kept}: which outputs the last run left driven is not known, look at the hardware"]
+            return [f"{self.trouble}{kept}: the last run may have left outputs driven; look at the hardware"]
         return [
             f"bus {bus}: the last run left outputs driven: {', '.join(map(str, outputs))}"
             for bus, outputs in self.outputs.items()

@@ -193,7 +193,7 @@ async def close_driver(bus_id: str, driver: Driver, workers: Sequence[Worker], *
                 try:
                     await closing.wait_at_most(CLOSE_LIMIT)
                 except TimeoutError:
-                    log.warning("bus %s: not closed within %g s; leaving it", bus_id, CLOSE_LIMIT)
+                    log.warning("bus %s: not closed within %g s; abandoning it", bus_id, CLOSE_LIMIT)
         raise
 
 

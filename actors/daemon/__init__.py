@@ -177,7 +177,7 @@ class Daemon:
                 listener.reload()
             except ConfigError as error:
                 failed = True
-                log.error("%s goes on with the certificates it had: %s", listener.address, error)
+                log.error("%s keeps the certificates it had: %s", listener.address, error)
         if not failed:
             log.info("SIGHUP: certificates have been read again; the rest of the configuration takes a restart")
         _warn(listeners)

@@ -76,7 +76,7 @@ class NonBlockingLogHandler(logging.Handler):
     def write_line(self, text: str) -> None:
         """Queue a line as it is; never waits."""
         if self._dropped:
-            text = f"({self._dropped} messages were dropped here: nobody took them)\n{text}"
+            text = f"({self._dropped} messages were dropped here: stderr was not read)\n{text}"
         try:
             self._lines.put_nowait(text.encode(errors="backslashreplace") + b"\n")
         except Full:

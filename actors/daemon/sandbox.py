@@ -78,7 +78,7 @@ def confine_daemon(
     """
     off = "--no-sandbox" if no_sandbox else None if config.sandbox.enable else "[sandbox] enable = false"
     if no_sandbox and config.sandbox.require:
-        raise ConfigError("[sandbox] require: --no-sandbox cannot be; take one of them out")
+        raise ConfigError("[sandbox] require: --no-sandbox contradicts it; remove one of them")
     plan = plan_of(config, parts, places, os.geteuid())
     notes = program_notes(config, os.geteuid()) if parts.launcher is not None else ()
     plan = evolve(plan, notifier=notifier, notes=(*plan.notes, *notes))
@@ -115,8 +115,8 @@ def _can_work(user: ProcessIdentity, places: Places) -> None:
     """Raise ConfigError if the daemon's user, now in effect, cannot read hearth's files or write the audit log."""
     if not all(os.access(file, os.R_OK, effective_ids=True) for file in (__file__, os.__file__)):
         raise ConfigError(
-            f"[sandbox] user: {user.name} cannot read {sys.prefix} and {sys.base_prefix}, of which hearthd consists; "
-            "install them where everybody can read, such as /opt/hearth"
+            f"[sandbox] user: {user.name} cannot read {sys.prefix} and {sys.base_prefix}, which contain hearthd; "
+            "install them where all users can read, such as /opt/hearth"
         )
     for directory in (places.audit.parent, places.key.parent):
         if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):

@@ -129,7 +129,7 @@ class Certificates:
         if _ENCRYPTED.search(key):
             # OpenSSL would ask for the password on a terminal, which a daemon does not have.
             raise self._error(
-                "key", f"{self._key} is encrypted, and there is nobody to ask for its password; `umask 077; openssl "
+                "key", f"{self._key} is encrypted, and a daemon cannot ask for the password; `umask 077; openssl "
                 f"pkey -in {self._key} -out NEW` writes it without one"
             )  # fmt: skip
         if not _KEY.search(key):
@@ -186,7 +186,7 @@ class Certificates:
             return self._filled(files)
         except OSError as error:
             cure = "it takes a free descriptor and /proc"
-            raise self._error("cert", f"{self._cert} cannot be handed to OpenSSL: {error.strerror}; {cure}") from None
+            raise self._error("cert", f"{self._cert} cannot be passed to OpenSSL: {error.strerror}; {cure}") from None
 
     def _filled(self, files: _Files) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -210,7 +210,7 @@ class Certificates:
                 with _as_file(files.client_ca) as client_ca:
                     context.load_verify_locations(client_ca)
             except ssl.SSLError as error:
-                text = f"{self._client_ca} cannot be used: {_words(error)}; get it anew"
+                text = f"{self._client_ca} cannot be used: {_words(error)}; get a new copy"
                 raise self._error("client_ca", text) from None
             # Every CA in client_ca is trusted, also an intermediate one whose root is missing.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -336,7 +336,7 @@ _REASONS = {
     "PACKET_LENGTH_TOO_LONG": "not TLS",
     "UNSUPPORTED_PROTOCOL": "it speaks no TLS as new as 1.2",
     "VERSION_TOO_LOW": "it speaks no TLS as new as 1.2",
-    "NO_SHARED_CIPHER": "it has no cipher in common with us",
+    "NO_SHARED_CIPHER": "it has no cipher in common with the daemon",
     # Python from 3.11.4 on raises SSLEOFError for it.
     "UNEXPECTED_EOF_WHILE_READING": _CUT,
 }
@@ -478,6 +478,6 @@ def _why(error: trio.BrokenResourceError) -> str:
     reason = cause.reason or ""
     _, alert, about = reason.partition("_ALERT_")
     if alert:
-        return f"it refuses us, with the TLS alert {about.replace('_', ' ').lower()!r}"
+        return f"it refused the daemon with the TLS alert {about.replace('_', ' ').lower()!r}"
     # Without a reason OpenSSL could not decode the data.
     return _REASONS.get(reason, f"the TLS handshake failed: {reason.replace('_', ' ').lower() or 'unreadable'}")

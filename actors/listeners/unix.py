@@ -103,7 +103,9 @@ def check_directory(directory: Path, user: int | None = None) -> None:
         if not stat.S_ISDIR(status.st_mode):
             raise ConfigError(f"[server] socket: {directory} is not a directory (or is a link to one); remove it")
         if status.st_uid not in (*ours, 0):
-            raise ConfigError(f"[server] socket: {directory} belongs to uid {status.st_uid}, not to us; choose another")
+            raise ConfigError(
+                f"[server] socket: {directory} belongs to uid {status.st_uid}, not to hearthd; choose another"
+            )
         fault = ownership_fault(directory, ours)
     except OSError as error:
         raise ConfigError(f"[server] socket: cannot use the directory {directory}: {error.strerror}") from None
@@ -146,7 +148,7 @@ def _unlink(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"[server] socket: {path} is a stale socket of somebody else's ({error.strerror}); remove it or choose "
+            f"[server] socket: {path} is a stale socket of another user ({error.strerror}); remove it or choose "
             "another path"
         ) from None
 

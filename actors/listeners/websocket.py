@@ -230,7 +230,7 @@ class WebSocketHandshake:
                 wire.on_end = None
         if wire.answered:
             raise AuthenticationFailed(NO_REQUEST)
-        raise PeerGone("it hung up before it asked for anything")
+        raise PeerGone("it disconnected before it sent a request")
 
 
 def _names(errors: BaseExceptionGroup[BaseException]) -> set[str]:

@@ -170,7 +170,7 @@ def test_sighup_reads_the_certificates_again(start, bench, tmp_path) -> None:
     assert shown() != former
     cert.write_text("nonsense")
     house.signal(signal.SIGHUP)
-    house.until(lambda: "goes on with the certificates it had" in house.said)
+    house.until(lambda: "keeps the certificates it had" in house.said)
     assert "[http] cert" in house.said
     assert shown() != former
 

@@ -139,7 +139,7 @@ def test_without_a_free_descriptor_the_former_context_does(load, monkeypatch) ->
     monkeypatch.setattr(tls.os, "memfd_create", full)
     context = loaded.context
     assert context is loaded.context
-    with pytest.raises(ConfigError, match="cannot be handed to OpenSSL: Too many open files; it takes a free"):
+    with pytest.raises(ConfigError, match="cannot be passed to OpenSSL: Too many open files; it takes a free"):
         loaded.reload()
 
 

@@ -193,7 +193,7 @@ async def test_a_client_that_does_not_trust_us_is_told_apart(bench) -> None:
         with pytest.raises(ssl.SSLCertVerificationError):
             await trio.to_thread.run_sync(lambda: context.wrap_socket(door.dial(), server_hostname="localhost"))
         await door.quiet()
-    assert door.strangers == ["it refuses us, with the TLS alert 'unknown ca'"]
+    assert door.strangers == ["it refused the daemon with the TLS alert 'unknown ca'"]
 
 
 async def test_where_certificates_are_optional_who_shows_none_is_nobody(bench) -> None:
@@ -298,7 +298,7 @@ def test_every_reason_is_in_words() -> None:
         return error
 
     assert why(ssl_error("HTTP_REQUEST")) == "not TLS, but plain HTTP"
-    assert why(ssl_error("TLSV1_ALERT_UNKNOWN_CA")) == "it refuses us, with the TLS alert 'unknown ca'"
+    assert why(ssl_error("TLSV1_ALERT_UNKNOWN_CA")) == "it refused the daemon with the TLS alert 'unknown ca'"
     assert why(ssl_error("SOME_NEW_THING")) == "the TLS handshake failed: some new thing"
     assert why(ssl_error("UNEXPECTED_EOF_WHILE_READING")) == why(ssl.SSLEOFError())
     assert why(ssl_error(None)) == "the TLS handshake failed: unreadable"

@@ -257,7 +257,7 @@ async def test_who_has_no_cipher_in_common_is_refused(besieged) -> None:
         peer.sendall(client_hello(context))
         assert (await closed(peer))[5:7] == b"\x02\x28"
         await passes(lambda: door.strangers)
-        assert door.strangers == ["it has no cipher in common with us"]
+        assert door.strangers == ["it has no cipher in common with the daemon"]
 
 
 # --- those who got in -----------------------------------------------------------------------------------------------

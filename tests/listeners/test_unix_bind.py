@@ -206,7 +206,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path) -> None:
     place = tmp_path / "theirs"
     place.mkdir()
     os.chown(place, NOBODY, NOBODY)
-    with pytest.raises(ConfigError, match=f"belongs to uid {NOBODY}, not to us"):
+    with pytest.raises(ConfigError, match=f"belongs to uid {NOBODY}, not to hearthd"):
         unix.bind(place / "s")
 
 
@@ -219,7 +219,7 @@ def test_somebody_elses_stale_socket_is_an_error_and_no_traceback(tmp_path) -> N
     for parent in (tmp_path, *tmp_path.parents):
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
-    with ordinary_user(), pytest.raises(ConfigError, match="somebody else's"):
+    with ordinary_user(), pytest.raises(ConfigError, match="of another user"):
         unix.bind(path)
 
 

@@ -66,7 +66,7 @@ def test_a_user_who_cannot_write_the_log_is_told_how_to_let_him(tmp_path):
 
 def test_a_user_who_cannot_read_python_is_told_where_it_ought_to_be(tmp_path, monkeypatch):
     monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "not there"))
-    with pytest.raises(ConfigError, match=r"of which hearthd consists; install them where everybody can read"):
+    with pytest.raises(ConfigError, match=r"which contain hearthd; install them where all users can read"):
         sandbox._can_work(NOBODY, Places(audit=tmp_path / "a", key=tmp_path / "k"))
 
 

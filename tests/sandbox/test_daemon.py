@@ -121,7 +121,7 @@ def test_where_it_is_required_it_does_not_start_without_all_of_it(
     assert not daemon.socket.exists()
     checked = refusal(daemon, "--check", program=program)
     assert "[sandbox] require: sandbox: would not be in force: files, network, devices, scopes: this" in checked
-    assert "[sandbox] require: --no-sandbox cannot be; take one of them out" in refusal(daemon, "--no-sandbox")
+    assert "[sandbox] require: --no-sandbox contradicts it; remove one of them" in refusal(daemon, "--no-sandbox")
 
 
 @needs_filters

@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_used_leaves_what_there_was_and_the_log_says_why(r
         shutil.copyfile(papers.clients["arm-7"].key, papers.server_key)
     running.signal(signal.SIGHUP)
     for section in ("tls", "websocket"):
-        reason = f"goes on with the certificates it had: [{section}] key: "
+        reason = f"keeps the certificates it had: [{section}] key: "
         eventually(lambda reason=reason: reason in running.said, reason)
     assert str(papers.server_key) in running.said
     assert "PRIVATE KEY" not in running.said
