@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from attrs import Attribute
 
+_LARGEST: Final = 2**53
+"""The largest integer that a JSON number holds exactly, and with it all smaller ones."""
+
+
 class FieldErrors(ValueError):
     """A value that does not fit its field type; `problems` has a (place in the value, reason) pair for each fault."""
 
@@ -73,16 +77,18 @@ class Flag(FieldType):
 class Integer(FieldType):
     """A whole number within bounds; the default upper bound is the largest that a JSON number holds exactly."""
 
-    def __init__(self, ge: int, le: int = 2**53) -> None:
+    def __init__(self, ge: int, le: int = _LARGEST) -> None:
         self._ge, self._le = ge, le
-        self.expected = f"an integer ≥ {ge}" if le == 2**53 else f"an integer from {ge} to {le}"
+        self.expected = f"an integer ≥ {ge}" if le == _LARGEST else f"an integer from {ge} to {le}"
 
     def read(self, raw: object) -> int:
         """Return an integer; truth values are refused."""
         if not isinstance(raw, int) or isinstance(raw, bool) or raw < self._ge:
             raise self.wrong(raw)
         if raw > self._le:
-            raise FieldErrors([("", f"expected at most {self._le}, got {show(raw)}")])
+            # Without a bound of its own, `expected` does not name the largest.
+            words = f"at most {_LARGEST}" if self._le == _LARGEST else self.expected
+            raise FieldErrors([("", f"expected {words}, got {show(raw)}")])
         return raw
 
 
@@ -122,17 +128,19 @@ class Text(FieldType):
 
 
 class Choice(FieldType):
-    """One of a few words."""
+    """One of a few words or numbers."""
 
-    def __init__(self, *words: str) -> None:
-        self._words = words
-        self.expected = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
+    def __init__(self, *options: str | float) -> None:
+        self._options = options
+        words = [f'"{option}"' if isinstance(option, str) else f"{option}" for option in options]
+        self.expected = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
-    def read(self, raw: object) -> str:
-        """Return the word unchanged; the comparison is case-sensitive."""
-        if not isinstance(raw, str) or raw not in self._words:
-            raise self.wrong(raw)
-        return raw
+    def read(self, raw: object) -> str | float:
+        """Return the option unchanged; the comparison is case-sensitive, and true is not 1."""
+        for option in self._options:
+            if raw == option and type(raw) is type(option):
+                return option
+        raise self.wrong(raw)
 
 
 class AbsolutePath(FieldType):
@@ -337,7 +345,6 @@ def near(name: str, there: Iterable[str]) -> str:
 # plan's values go to callers and into the audit log. The value types are those of hearth.toml (`hearth.fields`).
 
 REQUIRED: Final = object()
-_MOST = 2**53
 
 
 class Table:
@@ -425,5 +432,5 @@ def unsayable(value: object, path: str = "") -> Iterator[Fault]:
         return
     elif not isinstance(value, int):
         yield Fault(path, f"expected what JSON can hold, got {show(value)}; write it as a string")
-    elif abs(value) > _MOST:
+    elif abs(value) > _LARGEST:
         yield Fault(path, f"expected an integer that JSON can hold, from -2^53 to 2^53, got {show(value)}")

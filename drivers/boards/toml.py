@@ -1,54 +1,54 @@
-"""Strict reading of a TOML table: every key is read by its type, and unknown keys are refused.
+"""One TOML table of a board profile, read key by key with the field types of `hearth.fields`.
 
-It owns the errors, which name file, key path and cure. Hand-written, without cattrs, whose import costs more than the
-rest of a daemon's start.
+Each getter names a key and its type. The first fault raises ConfigError with file, key path and cure; `done` refuses
+the keys that no getter has asked for.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+from hearth._util.toml import show
 from hearth.errors import ConfigError
+from hearth.fields import Choice, FieldErrors, FieldType, Flag, Integer, ListOf, Number, TableOf, Text, unknown_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-T = TypeVar("T")
+T = TypeVar("T", bound="str | float | None")
 
 REQUIRED: Any = object()
-_SHOWN = 60
 _LONGEST = 400
+_ANY_TEXT = Text("a string", "(?s:.*)")
 
 
-def shown(value: object) -> str:
-    """Return a wrong value for an error message: short, whatever it is."""
-    if isinstance(value, int) and value.bit_length() > _SHOWN:
-        return f"a number of {value.bit_length()} bits"
-    try:
-        text = repr(value)
-    except ValueError:  # Python does not write out such a long number
-        text = "a list" if isinstance(value, list) else "a table"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+class _Pair(FieldType):
+    """An array of two strings; the Python value is a tuple."""
+
+    expected = "a pair of line names"
+
+    def read(self, raw: object) -> tuple[str, str]:
+        if not isinstance(raw, list) or len(raw) != 2:
+            raise self.wrong(raw)
+        one, other = (_ANY_TEXT.read(name) for name in raw)
+        return one, other
 
 
 def printable(text: str) -> str:
-    """Return the text as one printable line: a profile may give its lines any names."""
+    """Return the text on one line, shortened: a profile may use any name."""
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}…"
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class Table:
-    """One TOML table and the path to it.
-
-    Every getter raises ConfigError; `done` refuses the keys that are left.
-    """
+    """One TOML table and the path to it; each getter raises ConfigError."""
 
     def __init__(self, source: str, path: str, content: object) -> None:
         self._source = source
         self._path = path
         if not isinstance(content, dict):
-            self.refuse("", f"expected a table, found {shown(content)}")
+            self.refuse("", f"expected a table, got {show(content)}")
         self._left: dict[str, Any] = dict(content)
         self._known: list[str] = []
 
@@ -66,109 +66,88 @@ class Table:
             self.refuse(key, "is missing")
         return value
 
+    def read(self, key: str, kind: FieldType, default: Any = REQUIRED) -> Any:
+        """Return the value as its type reads it, or the default."""
+        if key not in self._left:
+            return self._take(key, default)
+        try:
+            return kind.read(self._take(key, default))
+        except FieldErrors as error:
+            where, why = error.problems[0]
+            self.refuse(key + where, why)
+
     def text(self, key: str, default: Any = REQUIRED) -> Any:
         """Return a non-empty string, or the default."""
-        value = self._take(key, default)
-        if value is not default and not (isinstance(value, str) and value):
-            self.refuse(key, f"expected a non-empty string, found {shown(value)}")
-        return value
+        return self.read(key, Text(), default)
 
     def integer(self, key: str, low: int, high: int, default: int = REQUIRED) -> int:
         """Return an integer in a closed range, or the default."""
-        value = self._take(key, default)
-        if value is not default and not (type(value) is int and low <= value <= high):
-            self.refuse(key, f"expected an integer from {low} to {high}, found {shown(value)}")
-        return int(value)
+        return int(self.read(key, Integer(low, high), default))
 
     def number(self, key: str, low: float, high: float, default: float = REQUIRED) -> float:
         """Return a number in a closed range, or the default."""
-        value = self._take(key, default)
-        if value is not default and not (type(value) in (int, float) and low <= value <= high):
-            self.refuse(key, f"expected a number from {low:g} to {high:g}, found {shown(value)}")
-        return float(value)
+        return float(self.read(key, Number(ge=low, le=high), default))
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return a boolean, or the default."""
-        value = self._take(key, default)
-        if not isinstance(value, bool):
-            self.refuse(key, f"expected true or false, found {shown(value)}")
-        return value
+        """Return a truth value, or the default."""
+        return bool(self.read(key, Flag(), default))
 
     def optional_flag(self, key: str) -> bool | None:
-        """Return a boolean, or None when it is absent."""
-        return self.flag(key, False) if self.has(key) else self._take(key, None)
+        """Return a truth value, or None where the key is absent."""
+        return cast("bool | None", self.read(key, Flag(), None))
 
     def has(self, key: str) -> bool:
-        """Return True if the key is there and has not been read yet."""
+        """Return True if the key is present and no getter has asked for it."""
         return key in self._left
 
     def is_table(self, key: str) -> bool:
-        """Return True if the key is there and its value is a table."""
+        """Return True if the key is present with a table."""
         return isinstance(self._left.get(key), dict)
 
     def is_list(self, key: str) -> bool:
-        """Return True if the key is there and its value is a list."""
+        """Return True if the key is present with an array."""
         return isinstance(self._left.get(key), list)
 
     def choice(self, key: str, options: Sequence[T], default: T = REQUIRED) -> T:
-        """Return one of the options, exactly (`true` is not 1); the default is one of them too."""
-        value = self._take(key, default)
-        chosen = [option for option in options if value == option and type(value) is type(option)]
-        if not chosen:
-            listed = ", ".join(repr(option).replace("'", '"') for option in options if option is not None)
-            self.refuse(key, f"expected one of {listed}, found {shown(value)}")
-        return chosen[0]
+        """Return one of the options, or the default, which may be None."""
+        return cast("T", self.read(key, Choice(*(one for one in options if one is not None)), default))
 
     def texts(self, key: str, default: Sequence[str] = REQUIRED) -> tuple[str, ...]:
-        """Return a list of strings, or the default."""
-        value = self._take(key, default)
-        if not (isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)):
-            self.refuse(key, f"expected a list of strings, found {shown(value)}")
-        return tuple(value)
+        """Return an array of strings, or the default."""
+        return tuple(self.read(key, ListOf(_ANY_TEXT), default))
 
     def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
-        """Return a list of integers in a closed range; empty when it is absent."""
-        value = self._take(key, [])
-        if not (isinstance(value, list) and all(type(item) is int and low <= item <= high for item in value)):
-            self.refuse(key, f"expected a list of integers from {low} to {high}, found {shown(value)}")
-        return tuple(value)
+        """Return an array of integers in a closed range; empty where the key is absent."""
+        return tuple(self.read(key, ListOf(Integer(low, high)), ()))
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        """Return a list of pairs of strings; empty when it is absent."""
-        value = self._take(key, [])
-        if not isinstance(value, list):
-            self.refuse(key, f"expected a list of pairs, found {shown(value)}")
-        for pair in value:
-            if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)):
-                self.refuse(key, f"expected pairs of line names, found {shown(pair)}")
-        return tuple((one, other) for one, other in value)
+        """Return an array of pairs of strings; empty where the key is absent."""
+        return tuple(self.read(key, ListOf(_Pair()), ()))
 
     def mapping(self, key: str) -> Mapping[str, str]:
-        """Return a table of strings; empty when it is absent."""
-        value = self._take(key, {})
-        table = Table(self._source, self._at(key), value)
-        return {name: table.text(name) for name in value}
+        """Return a table of strings; empty where the key is absent."""
+        return cast("Mapping[str, str]", self.read(key, TableOf(Text()), {}))
 
     def table(self, key: str) -> Table:
-        """Return a sub-table; an empty one when it is absent."""
+        """Return a sub-table; an empty one where the key is absent."""
         return Table(self._source, self._at(key), self._take(key, {}))
 
     def named(self, key: str) -> Iterator[tuple[str, Table]]:
-        """Yield the sub-tables of a table, by name; none when it is absent."""
+        """Yield the sub-tables of a table, by name; none where the key is absent."""
         value = self._take(key, {})
         Table(self._source, self._at(key), value)
         for name, content in value.items():
             yield name, Table(self._source, self._at(f"{key}.{name}"), content)
 
     def tables(self, key: str) -> Iterator[Table]:
-        """Yield the elements of an array of tables; none when it is absent."""
+        """Yield the elements of an array of tables; none where the key is absent."""
         value = self._take(key, [])
         if not isinstance(value, list):
-            self.refuse(key, f"expected an array of tables ([[{self._at(key)}]]), found {shown(value)}")
+            self.refuse(key, f"expected an array of tables, written as [[{self._at(key)}]]; got {show(value)}")
         for index, content in enumerate(value):
             yield Table(self._source, self._at(f"{key}[{index}]"), content)
 
     def done(self) -> None:
-        """Refuse the keys that were not read."""
+        """Refuse the keys that no getter has asked for."""
         for key in self._left:
-            self.refuse(key, f"unknown key; this table has {', '.join(sorted(self._known))}")
+            self.refuse(key, unknown_key(key, self._known))

@@ -135,7 +135,7 @@ ONE_MISTAKE = [
     ),
     (
         "[[policy]]\nname = 'a'\nmatch = { any = true }\nmax_risk = 4",
-        "[[policy]] #1 max_risk: expected at most 3, got 4",
+        "[[policy]] #1 max_risk: expected an integer from 0 to 3, got 4",
     ),
     (
         "[[policy]]\nname = 'a'\nmatch = { any = true }\nmax_risk = 2\nmax_risk_ceiling = 1",

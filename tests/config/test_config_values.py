@@ -108,7 +108,7 @@ def values_of(kind):
             numbers = st.floats(least, kind._le, exclude_min=kind._above is not None)
             return numbers | st.integers(int(least) + 1, int(kind._le))
         case Choice():
-            return st.sampled_from(kind._words)
+            return st.sampled_from(kind._options)
         case AbsolutePath():
             return PATHS
         case Mode():
@@ -364,8 +364,8 @@ def test_risks_and_classifications_are_those_of_hcp():
     risks, data = (
         kind_of(attrs.fields_dict(HcpPolicyConfig)[name].type) for name in ("max_risk", "max_data_classification")
     )
-    assert risks._words == RISKS
-    assert data._words == CLASSIFICATIONS
+    assert risks._options == RISKS
+    assert data._options == CLASSIFICATIONS
 
 
 @given(text=st.text("0123456789/smh ", max_size=9))
