@@ -96,6 +96,7 @@ class ArtifactStore:
         checksum = await self._in_thread(self._files.write, session_id, file, content)
         uri = write_uri(session_id, file)
         artifact = Artifact(name=name, type=type_, uri=uri, size_bytes=len(content), checksum=checksum)
+        # The file exists by now: cancellation must not leave it without a row.
         with trio.CancelScope(shield=True):
             try:
                 gone = await self._job_store.admit(session_id, file, artifact, self._most_all)

@@ -357,6 +357,7 @@ class Execution:
         harmless = all((tool := registry.get(step.tool)) is not None and not tool.risk_of(step.args) for step in steps)
         if harmless or not operation.position:
             return False
+        # Shielded: cancelled in between, the store could have a note that `begun` lacks.
         with trio.CancelScope(shield=True):
             await self.services.job_store.begin(self.session_id, operation.position, asdict(operation))
         self.begun.add(operation.position)
@@ -447,6 +448,7 @@ class Execution:
             except Exception as error:  # noqa: BLE001  whatever a part raises is raised again below
                 failures[index] = error
                 self._goes_on(branches[index])
+                # In a replay, the siblings first reach the positions that they had in the recorded run.
                 await self._caught_up(f"{position}.")
                 nursery.cancel_scope.cancel()
             finally:

@@ -35,7 +35,7 @@ MOST_OUTPUT_BYTES: Final = 512 << 10
 MOST_WARNINGS: Final = 100
 """Warnings that a summary lists, at most."""
 DRAWING: Final = trio.CapacityLimiter(1)
-"""Draws one plot at a time: a small machine's processor has more urgent work."""
+"""Limits drawing to one plot at a time: a small machine's processor has more urgent work."""
 
 AFTER_ABORT: Final = ("partial_outputs", "artifacts", "execution_summary")
 """The members that session_closed has for an aborted job, beside those of L2."""

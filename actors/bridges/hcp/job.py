@@ -132,6 +132,7 @@ class RunningJob:
         if self._stop_request is None and self.end is None:
             self._stop_request = request
             self._scope.cancel()
+        # A later request can only shorten the wait for the step in flight.
         if self.steps is not None and self._stop_request is not None:
             self.steps.hurry(request.until)
 
@@ -185,9 +186,10 @@ class RunningJob:
             if self.end is None:
                 await self._announce_aborting()
             if self.account.state == "PAUSED":
-                # L2 has no way from there to the end.
+                # L2 has no transition from PAUSED to an end.
                 await self.account.move("RUNNING", "asks a person no longer")
         except FATAL as error:
+            # A stop request explains an ended HACP session; then it decides the outcome.
             if not (isinstance(error, StepsEnded) and self._stop_request is not None):
                 self.end = _of_fatal(error)
         if self.end is None:
@@ -264,7 +266,7 @@ class RunningJob:
         except FATAL as error:
             execution.fatal = execution.fatal or error
             return None
-        except (Exception, SystemExit) as error:  # it is the capability's own code, and may raise anything
+        except (Exception, SystemExit) as error:  # the capability's own code may raise anything
             place = _place_of(error, capability.place)
             log.error("capability %s: %s at %s", capability.name, type(error).__name__, place, exc_info=error)
             return JobOutcome.crashed(error, place=place)

@@ -142,6 +142,7 @@ class LazyJobServer:
 
     def refuse(self, reason: str) -> None:
         """Refuse the waiting requests, because the real server cannot be opened; the next request tries again."""
+        # New events before the refusals: a request that arrives from now on starts another attempt.
         self._wanted = trio.Event()
         tried, self._tried = self._tried, trio.Event()
         tried.set()

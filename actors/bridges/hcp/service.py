@@ -122,6 +122,7 @@ async def serve_jobs(
     )
     try:
         async with trio.open_nursery() as outer:
+            # The store outlives the jobs, because it takes their last messages.
             await outer.start(job_store.run)
             await recover(services)
             async with trio.open_nursery() as jobs:
@@ -129,6 +130,7 @@ async def serve_jobs(
                 jobs.start_soon(job_server.expire)
                 opened(job_server)
                 await over.wait()
+                # Jobs that have not ended by now are torn down; the next start ends their sessions.
                 jobs.cancel_scope.cancel()
                 # Not after the last job has ended: on a disk that hangs, a job could wait for the store without end.
                 await job_store.aclose()
@@ -199,6 +201,7 @@ class HcpJobServer:
         payload = orjson.dumps(request.document["payload"], option=orjson.OPT_SORT_KEYS)
         digest = digest_of(payload)
         key = principal.key, message.message_id
+        # The same message joins a submission under way; the job store knows only messages that were answered.
         submission = self._underway.get(key)
         if submission is None:
             account = self.services.memory.for_principal(principal.key)
@@ -223,6 +226,7 @@ class HcpJobServer:
         try:
             await submission.run()
         finally:
+            # From here on the job store answers a repeated message.
             del self._underway[submission.principal.key, submission.message_id]
             submission.memory.release(submission.weight)
             self._one_over.set()

@@ -134,6 +134,7 @@ class Steps:
         """Ask the task to stop, wait for it, and return its outcome."""
         with trio.CancelScope(shield=True):
             self.hurry(await self._stopping())
+        # Its deadline, which `hurry` sets, bounds the shielded wait.
         self._patience.shield = True
         with self._patience:
             try:

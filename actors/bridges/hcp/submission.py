@@ -140,6 +140,7 @@ class Submission:
     async def _admit(self, approval: Approval, goes_on: Resumption | None) -> None:
         """Admit the submission under the job quota, have it approved if needed, and start the job."""
         quota = self.jobs.quota
+        # The slot is held to the job's end, also while a person is asked.
         with quota.for_principal(self.principal.key):
             quota.check(approval.capability)
             self._audit("hcp.submit", payload_hash=self.digest)
@@ -147,6 +148,7 @@ class Submission:
             if approval.needs_approval:
                 with self._waiting:
                     await self._have_approved(approval)
+            # `withdraw` may have come after the decision: it counts until `_starting` is set.
             if self._taken_back:
                 raise withdrawn(self._why, approval.risk)
             self._starting = True
@@ -227,6 +229,7 @@ class Submission:
             constraints=_approved(approval),
         )
         try:
+            # Write-ahead: the acceptance is audited, then stored, and only then answered.
             await services.journal.post(self._accepted(row, session)).get()
         except AuditUnavailable as error:
             cure = "try again when the audit log can be written"

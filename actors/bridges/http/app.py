@@ -105,7 +105,8 @@ def choose(accept: Iterable[str]) -> str | None:
     if not ranges:
         return OWN
     weighed = [(weight, offered) for offered in _OFFERED if (weight := _weight(offered, ranges)) > 0]
-    return max(weighed, key=lambda pair: pair[0])[1] if weighed else None  # of equals the first: the preferred one
+    # Of equal weights, `max` returns the first: the preferred type.
+    return max(weighed, key=lambda pair: pair[0])[1] if weighed else None
 
 
 def _weight(offered: str, ranges: Iterable[str]) -> float:

@@ -82,6 +82,7 @@ class PeerConnection:
             return None
         refusal = self._limiter.refusal(self.connected, principal)
         if refusal is None:
+            # The connection moves from the slots for unknown peers to the principal's own.
             self._settled()
             self._limiter.enter(principal)
             self._inside = principal

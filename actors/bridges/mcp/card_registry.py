@@ -123,6 +123,7 @@ class CardRegistry:
         weights: dict[str, int] = {}
         for declared in contents.cards.values():
             weights[declared.declared_by] = weights.get(declared.declared_by, 0) + declared.weight
+        # Another process may have changed any file, so all charges are computed again.
         for account, weight in self._charged.values():
             account.release(weight)
         self._charged = {key: (self._account(key), weight) for key, weight in weights.items()}

@@ -101,6 +101,7 @@ class HttpClients:
         session_id: str = request.headers.get(_SESSION_ID, "")
         client = self._by_session.get(session_id)
         if client is None:
+            # A request may arrive after its MCP session has ended: it must not create a client that stays.
             if session_id not in self.sessions:
                 raise MCPError(code=INVALID_REQUEST, message="This MCP session has ended; initialize a new one")
             name, version = who(ctx)

@@ -195,6 +195,7 @@ class Client:
             if self.gone.is_set():
                 raise CarrierError("this client has gone")
             held = self._held = _HeldSession()
+            # In a task of its own: cancelling one request must not stop what others wait for.
             self.nursery.start_soon(self._hold, held)
         await held.ready.wait()
         if held.session is None:

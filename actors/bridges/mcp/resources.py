@@ -242,6 +242,7 @@ class Changes:
                 del subscribed.watches[key]
             for token in list(watch.tellers):
                 watch.drop(token)
+            # Subscribers that wait for the first poll must not wait for a poller that has ended.
             if not watch.ready.is_set():
                 watch.error = watch.error or HearthError("the subscription ended before anything was looked at")
                 watch.ready.set()

@@ -231,6 +231,7 @@ class Outgoing(_Stream):
         if self.broken:
             raise anyio.BrokenResourceError
         line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        # Directly only if no earlier message waits: the order must hold.
         rest = line if self._waiting else line[self._write_now(line) :]
         if rest:
             if not self._waiting:

@@ -123,12 +123,14 @@ class Tasks(Provider):
             )
         call = LongCall(ask, client_tasks.changed, lease=self._lease)
         call.charge()
+        # The call starts in any case; only the form of its answer is still open.
         ask.client.nursery.start_soon(_run, ask.client, client_tasks, call, call_next, params)
         if terms.after <= 0 and not client_tasks.full:
             return _handle(client_tasks, call)
         try:
             with trio.move_on_after(terms.after):
                 return await call.outcome()
+            # It may have ended in this very turn, or the client has no room for another task.
             return await call.outcome() if call.settled or client_tasks.full else _handle(client_tasks, call)
         except BaseException:
             # The caller that gives up now has no handle, and could never get the result.

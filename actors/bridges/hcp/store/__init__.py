@@ -120,6 +120,7 @@ class DatabaseActor:
                 nursery.start_soon(self._serve, nursery.cancel_scope)
                 task_status.started()
                 try:
+                    # `_serve` is shielded, so that cancellation cannot abandon a commit; it is stopped by `_stop`.
                     await trio.sleep_forever()
                 finally:
                     self._stop()
@@ -142,6 +143,7 @@ class DatabaseActor:
         if not self._stopping:
             self._guard.deadline = trio.current_time() + FLUSH_LIMIT_S
         self._stopping = True
+        # An empty call wakes the loop, which may be waiting for one.
         self._mailbox.post(_DatabaseCall(None, writes=False))
 
     def _refuse(self) -> None:
@@ -187,7 +189,7 @@ class DatabaseActor:
         )
         try:
             results = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
-        except trio.Cancelled:  # it took too long on the way out: the file is left to the thread
+        except trio.Cancelled:  # the last commits took too long: the file is left to the thread
             self._left = True
             raise
         for call, result in zip(group, results, strict=True):
@@ -277,6 +279,7 @@ class JobStore(DatabaseActor):
         without a checkpoint, if the holder's own `claim` has returned by then.
         """
         key = principal, message_id
+        # Wait only for the holder's search of the store: its answer may take as long as an approval.
         while (held := self._held.get(key)) is not None:
             if held.digest != digest:
                 return Claim("conflict")
@@ -290,6 +293,7 @@ class JobStore(DatabaseActor):
             answered = await self.read(queries.find_answer, principal, message_id, digest)
             new = answered is None
         finally:
+            # Also after an error: each waiter then finds a holder, an answer, or claims the message itself.
             held.searched = None
             if not new:
                 del self._held[key]
@@ -314,6 +318,7 @@ class JobStore(DatabaseActor):
         message = (principal, message_id, self._held[key].digest)
         encoded = [orjson.dumps(outcome) for outcome in outcomes]
         await self.write(queries.put_answer, message, line, session, encoded, self._clock())
+        # After the commit: until then a repeated message is pending, and not new.
         self._held.pop(key, None)
         self._refused += session is None
         if session is None and not self._refused % _PRUNE_EVERY:
@@ -401,7 +406,7 @@ class JobStore(DatabaseActor):
         gone = await self.write(queries.forget_old, now - retention_s, spared, self._limits)
         for session_id in gone:
             self._ended.pop(session_id, None)
-        with suppress(JobStoreError):  # what is forgotten is forgotten; the room comes back another time
+        with suppress(JobStoreError):  # the rows are deleted; the file shrinks another time
             await self.read(queries.give_back)
         return gone
 

@@ -216,7 +216,7 @@ def unfinished_sessions(job_store: sqlite3.Connection) -> tuple[SessionRow, ...]
 def _session(row: tuple[object, ...]) -> SessionRow:
     values = dict(zip(_STORED, row, strict=True))
     values["resumable"] = bool(values["resumable"])
-    return SessionRow(**values)  # type: ignore[arg-type]  # as they were put in
+    return SessionRow(**values)  # type: ignore[arg-type]  # the row has the types that were stored
 
 
 # --- changes to a session
