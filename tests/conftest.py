@@ -7,13 +7,14 @@ import os
 import signal
 import tempfile
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 pytest.register_assert_rewrite("support")
 
@@ -60,10 +61,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (-weights[item.path], item.path))
 
 
-@pytest.fixture(scope="module")
-def unmeasured():
-    """Processes that are started run without coverage: for tests about amounts, which would take twice as long."""
+@contextmanager
+def _children_unmeasured() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("COVERAGE_PROCESS_CONFIG", EXTRA):
             patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def unmeasured():
+    """Processes that the module starts run without coverage: for tests about amounts, which take half as long then."""
+    with _children_unmeasured():
+        yield
+
+
+@pytest.fixture
+def unmeasured_children():
+    """Processes that one test starts run without coverage."""
+    with _children_unmeasured():
+        yield
+
+
+@pytest.fixture
+def unmeasured_here():
+    """For what plays a scenario over and over: a quicker test of the same has its lines measured."""
+    from support import measuring
+
+    with measuring.unmeasured_here():
         yield

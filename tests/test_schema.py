@@ -82,6 +82,7 @@ def test_the_example_args_of_every_tool_fit_its_schema(name: str) -> None:
     assert FAST[name].accepts(generate.EXAMPLES[name])
 
 
+@pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
 def test_both_validators_give_the_same_verdict_on_the_args_of_every_tool(name: str) -> None:
@@ -270,6 +271,7 @@ def test_a_value_too_deep_for_a_recursive_schema_is_refused_in_words(monkeypatch
     assert validator.explain(deep) == ("", "the value does not fit the schema, and is nested too deeply to say where")
 
 
+@pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_fallback_gives_the_same_verdicts_and_explains_as_briefly(

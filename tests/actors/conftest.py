@@ -4,7 +4,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from support import measuring
 from support.doubles import BenchDriver, Observer
 from support.steps import within_real_seconds
 from support.world import World, running
@@ -17,13 +16,6 @@ from hearth.drivers.base import Style
 def _no_test_hangs():
     """A virtual clock stands still in an endless loop, and no Trio scope can break one off."""
     with within_real_seconds(120):
-        yield
-
-
-@pytest.fixture
-def unmeasured_here():
-    """For what plays a scenario over and over: a quicker test of the same has its lines measured."""
-    with measuring.unmeasured_here():
         yield
 
 

@@ -319,6 +319,7 @@ def disturbed(style, name, durability):
     return lambda arm: Disturbed(style, act, durability, spares_others=spares_others).run(arm)
 
 
+@pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 @STYLES
 @pytest.mark.parametrize("act", ACTS)

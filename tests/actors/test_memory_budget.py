@@ -243,6 +243,7 @@ async def test_live_tasks_are_charged_for_what_they_take(roomy, args):
             await local.submit(session, ("wait", args))
 
 
+@pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 async def test_steps_are_charged_for_what_they_take(roomy):
     world, local, session = roomy

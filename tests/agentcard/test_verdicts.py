@@ -63,6 +63,7 @@ def mutated(rng, card):
     return card
 
 
+@pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_of_thousands_of_mutated_cards_the_verdicts_agree_with_the_ten_rules(seed):

@@ -58,7 +58,7 @@ def without_words(schema: Any) -> Any:
     return [without_words(each) for each in schema] if isinstance(schema, list) else schema
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["mcp-stdio-new", "mcp-http-old"])
 def test_the_bare_server_has_the_schemas_and_the_result_of_hearths_own_tool(servers: Servers, name: str) -> None:
     one = measure(name)
@@ -131,7 +131,7 @@ def test_an_answer_that_is_wrong_makes_no_figure(before: str, after: str) -> Non
         Calls(Scripted(script), OLD).run(NO_TIME)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_process_that_ends_makes_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp, "PATIENCE", 5)
     command = [sys.executable, "-c", "input(); print('half', end='')"]
@@ -210,7 +210,7 @@ def test_a_connection_that_the_server_cuts_makes_no_figure(monkeypatch: pytest.M
         calls.close()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_session_that_the_server_names_is_named_from_then_on() -> None:
     hello = http('{"id":"hello","result":{"protocolVersion":"2025-11-25"}}', "Mcp-Session-Id: S-1", "Connection: close")
     said: list[bytes] = []

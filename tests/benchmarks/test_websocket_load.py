@@ -211,7 +211,7 @@ def test_a_ping_before_an_answer_is_answered_and_not_taken_for_it() -> None:
     assert pongs == [(PONG, b"still there?")]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("clients", [1, 2])
 def test_a_server_that_does_not_answer_has_no_figure(clients: int) -> None:
     with server(*[until_closed] * clients) as address:
@@ -281,7 +281,7 @@ def silent() -> Iterator[str]:
         assert not thread.is_alive()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["ws-get-1", "fanout-100", "fanout-stalled"])
 def test_a_daemon_that_does_not_answer_makes_a_row_that_failed(name: str, silent: str) -> None:
     (row,) = measured(MEASURES[name], cast("Any", OneServer(silent)), QUICK)
@@ -370,7 +370,7 @@ def test_every_message_to_every_subscriber_is_counted_once_with_its_lag(telling:
     assert done.rate > 0
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("missing", [1, 60])
 def test_a_subscriber_who_is_not_told_everything_is_no_figure(telling: Any, missing: int) -> None:
     whole = story(STEPS)

@@ -41,7 +41,7 @@ def test_the_configuration_for_a_daemon_of_ones_own_is_one(tmp_path: Path) -> No
     assert load_config(file).websocket.origins == ("http://127.0.0.1:8000",)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 async def test_the_program_runs_in_a_page_against_a_daemon(tmp_path: Path) -> None:
     program, imports = re.subn(r'import \{(.*?)\} from "\./(.*?)";', r'const {\1} = await import("/\2");', of("js"))
     assert imports == 1

@@ -9,8 +9,8 @@ about amounts and would only be slowed down by a measurement of coverage. The ex
 failed. Where no guest can run, one line says why and what to do about it, and the exit status is 0.
 
 With --coverage, what the guests measured is left beside what the host did, for `coverage combine`; `.guest/ran` says
-that all of it is there. Only the boots that are measured are made then: the others, with days of virtual time and the
-amounts, are those of --proof. `make test` makes the first kind, and `make proof` the second.
+that all of it is there. Days of virtual time and amounts are left out then, and are all that there is with
+--proof: `make test` does the one, and `make proof` the other.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ _DAEMONS = ("bench", "boards", "bus_contract_wire", "contention", "daemon", "lif
 
 @frozen
 class Part:
-    """One boot: its name, the words for the kernel, the tests, and whether `make test` makes it and measures it."""
+    """One boot: its name, the words for the kernel, the tests, whether they are measured, whether they are proofs."""
 
     name: str
     append: Sequence[str]
     tests: Sequence[str]
-    measured: bool = True
+    measured: bool = False
+    proof: bool = False
 
 
 def parts() -> list[Part]:
@@ -71,16 +72,16 @@ def parts() -> list[Part]:
 
     return [
         Part("daemons", [], [*ordinary, *names(daemons)]),
-        Part("drivers", [], [*ordinary, *names(others)]),
-        Part("virtual-time", ["time-travel=inf-cpu"], ["-v", "-m", "virtual_time", "tests/hardware"], measured=False),
-        Part("unmeasured", [], ["-v", "-m", "unmeasured", "tests/hardware"], measured=False),
+        Part("drivers", [], [*ordinary, *names(others)], measured=True),
+        Part("virtual-time", ["time-travel=inf-cpu"], ["-v", "-m", "virtual_time", "tests/hardware"], proof=True),
+        Part("unmeasured", [], ["-v", "-m", "unmeasured", "tests/hardware"], proof=True),
     ]
 
 
 def boot(part: Part, extra: Sequence[str], *, coverage: bool) -> int:
     """Run one part, show what it printed, and return its exit status."""
     python = [sys.executable]
-    if coverage:
+    if coverage and part.measured:
         python += ["-m", "coverage", "run", f"--data-file={OUT}/.coverage.{part.name}"]
     pytest = ["-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={OUT}/{part.name}.xml"]
     command = [*python, *pytest, "-o", f"faulthandler_timeout={_STUCK}", *part.tests, *extra]
@@ -105,8 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="suite.py", description=__doc__, formatter_class=form)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--coverage", action="store_true", help="only the boots that are measured, and measure them")
-    which.add_argument("--proof", action="store_true", help="only the boots that are not measured")
+    which.add_argument("--coverage", action="store_true", help="leave out the proofs, and measure the drivers")
+    which.add_argument("--proof", action="store_true", help="nothing but the proofs")
     parsed, extra = parser.parse_known_args(arguments)
     shutil.rmtree(OUT, ignore_errors=True)
     try:
@@ -116,8 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     OUT.mkdir()
     print(f"hardware tests: each boot is shown when it has ended; meanwhile: tail -f {OUT}/*.log", flush=True)
-    boots = [part for part in parts() if part.measured or not parsed.coverage]
-    boots = [part for part in boots if not (part.measured and parsed.proof)]
+    boots = [part for part in parts() if part.proof == parsed.proof or not (parsed.coverage or parsed.proof)]
     with ThreadPoolExecutor(len(boots)) as side_by_side:
         codes = list(side_by_side.map(lambda part: boot(part, extra, coverage=parsed.coverage), boots))
     failed = {part.name: code for part, code in zip(boots, codes, strict=True) if code != 0}

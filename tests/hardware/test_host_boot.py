@@ -18,7 +18,7 @@ RUNNER = [sys.executable, str(kernel.HERE / "guest.py")]
 BOUND = 60
 """Seconds that a boot may take on a machine that has much else to do; it takes less than one."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 
 
 @pytest.fixture(autouse=True, scope="module")

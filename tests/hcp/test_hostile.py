@@ -130,6 +130,7 @@ async def still_works(world):
     assert (await client.finished(task_id))[-1]["status"] == "SUCCESS"
 
 
+@pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 async def test_every_mutated_task_submit_and_abort_is_answered_once_and_the_desk_goes_on(tmp_path, quiet):
     random = Random(1848)

@@ -138,7 +138,7 @@ def wheel(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_file_with_another_hash_is_not_installed(wheel: Path, tmp_path: Path) -> None:
     right = hashlib.sha256(wheel.read_bytes()).hexdigest()
     runtime, target = load("runtime"), tmp_path / "site"

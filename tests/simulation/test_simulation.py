@@ -76,6 +76,7 @@ def everything_went_wrong(figures):
         assert figures[f"signal: {signal}"], signal
 
 
+@pytest.mark.usefixtures("unmeasured_here")
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_world_again_in_one_process():
     first = [digest(seed) for seed in range(12)]
@@ -83,7 +84,7 @@ def test_the_same_seed_is_the_same_world_again_in_one_process():
     assert [digest(seed) for seed in reversed(range(12))] == first[::-1]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_same_seed_is_the_same_world_in_processes_that_hash_differently():
     code = (
         "import sys; sys.path.insert(0, 'tests'); from simulation.test_simulation import digest; "

@@ -135,6 +135,7 @@ def test_a_stale_socket_is_replaced(hearthd) -> None:
     assert running.start().peer().open()
 
 
+@pytest.mark.usefixtures("unmeasured_children")
 @pytest.mark.parametrize(
     ("content", "place"),
     [

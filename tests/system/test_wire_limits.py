@@ -74,6 +74,7 @@ def test_without_descriptors_accepting_pauses_and_recovers_while_the_others_go_o
     assert running.said.count("\n") < 20, running.said
 
 
+@pytest.mark.proof
 def test_connections_that_come_and_go_2000_times_leave_nothing(hearthd) -> None:
     # Who asks to keep a session and hangs up may have been answered by then: such a session lasts until it is idle.
     running = hearthd(
