@@ -56,7 +56,7 @@ def test_an_agent_id_has_80_bits_from_the_systems_generator(keeper, monkeypatch)
         asked.append(system(count))
         return asked[-1]
 
-    monkeypatch.setattr("hearth._util.text.os.urandom", watched)
+    monkeypatch.setattr("hearth._util.ids.os.urandom", watched)
     agent_id = keeper(path=None).card()["agent_id"]
     assert [len(each) for each in asked] == [10]
     value = 0
