@@ -64,12 +64,12 @@ class PathsUnchecked(Exception):
 
 
 def check(
-    submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float, looked: PathVerdicts
+    submit: TaskSubmit, checks: Checks, grant: Grant, rates: RateLimits, now: float, verdicts: PathVerdicts
 ) -> tuple[list[StepRun], dict[str, int]]:
     """Return the steps of an acceptable submission, ready to run, and the tokens it took from the rate limits, by tool.
 
     Raises InvalidParams, ToolNotFound, PermissionDenied or RateLimited; `data` names the step and the reason. Raises
-    PathsUnchecked for paths that are neither in `looked` nor can be checked without waiting for a disk.
+    PathsUnchecked for paths that are neither in `verdicts` nor can be checked without waiting for a disk.
     """
     specs = submit.steps
     if len(specs) > checks.max_steps:
@@ -91,16 +91,18 @@ def check(
     for index, step in enumerate(steps):
         for use in step.tool.paths(specs[index].args):
             try:
-                _check_path(use, submit, steps, checks.paths, looked)
+                _check_path(use, submit, steps, checks.paths, verdicts)
             except PermissionDenied as error:
                 raise _at_step(error, index, step.tool.name) from None
     return steps, _take_tokens(steps, rates, now)
 
 
-def _check_path(use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGuard, looked: PathVerdicts) -> None:
+def _check_path(
+    use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: PathGuard, verdicts: PathVerdicts
+) -> None:
     """Check a path with the guard, without waiting for a disk. Raises PermissionDenied or PathsUnchecked."""
-    if use in looked:
-        denied = looked[use]
+    if use in verdicts:
+        denied = verdicts[use]
         if denied is not None:
             raise denied
     elif not paths.check_nowait(use.path, use.access):
@@ -110,15 +112,15 @@ def _check_path(use: PathUse, submit: TaskSubmit, steps: list[StepRun], paths: P
 
 def check_paths_blocking(uses: list[PathUse], paths: PathGuard) -> PathVerdicts:
     """Return the guard's verdict on each path; blocks for as long as a disk takes."""
-    looked: dict[PathUse, PermissionDenied | None] = {}
+    verdicts: dict[PathUse, PermissionDenied | None] = {}
     for use in uses:
         try:
             paths.check(use.path, use.access)
         except PermissionDenied as error:
-            looked[use] = error
+            verdicts[use] = error
         else:
-            looked[use] = None
-    return looked
+            verdicts[use] = None
+    return verdicts
 
 
 def ignored_args(submit: TaskSubmit, checks: Checks, most: int) -> tuple[str, ...]:
@@ -234,20 +236,20 @@ class Admission:
     def accept(
         self,
         submit: TaskSubmit,
-        looked: PathVerdicts,
-        ask: Request,
+        verdicts: PathVerdicts,
+        request: Request,
         now: float,
         on_end: Callable[[TaskActor], None],
         followers: int,
     ) -> TaskActor:
-        """Return a task that is registered and ready to run; it answers `ask` when its submission is on record.
+        """Return a task that is registered and ready to run; it answers `request` when its submission is on record.
 
         `followers` is the number of followers of the session, each of which will follow the task. `now` is the present
         Trio time, not the time of the submission, whose paths may have taken long to check. Raises RpcError for a
         rejected submission, after recording it, and PathsUnchecked.
         """
         try:
-            steps, tokens = check(submit, self._checks, self._grant, self._rates, now, looked)
+            steps, tokens = check(submit, self._checks, self._grant, self._rates, now, verdicts)
             requester = Requester(self._session_id, new_id(), self._principal, self._deadman)
             try:
                 self._require_room(submit, steps, requester, followers)
@@ -262,12 +264,12 @@ class Admission:
 
         def acknowledge(error: RpcError | None) -> None:
             if error is not None:
-                ask.error(error)
+                request.error(error)
                 self._task_registry.settle_key(submit, error)
                 return
-            follower = ask.follower if submit.subscribe else None
+            follower = request.follower if submit.subscribe else None
             accepted = {"task_id": requester.task_id, "status": "QUEUED"}
-            ask.result(accepted if follower is None else {**accepted, "subscribed": True})
+            request.result(accepted if follower is None else {**accepted, "subscribed": True})
             if follower is not None:
                 follower.follow(task.log, 1)
             self._task_registry.settle_key(submit, None)
@@ -283,16 +285,16 @@ class Admission:
             acknowledge=acknowledge,
             on_end=on_end,
         )
-        self.name_ignored(ask, submit)
+        self.name_ignored(request, submit)
         self._task_registry.enter(task, submit)
         if submit.constraints.dry_run:
             # A dry run passes the same checks as the task itself, but does nothing that a tool's rate bounds.
             self._rates.put_back(tokens, now)
         return task
 
-    def name_ignored(self, ask: Request, submit: TaskSubmit) -> None:
-        """Add to `ask.ignored`, which the answer names, the args that the submission's tools do not know."""
-        ask.ignored += ignored_args(submit, self._checks, MOST_NAMED - len(ask.ignored))
+    def name_ignored(self, request: Request, submit: TaskSubmit) -> None:
+        """Add to `request.ignored`, which the answer names, the args that the submission's tools do not know."""
+        request.ignored += ignored_args(submit, self._checks, MOST_NAMED - len(request.ignored))
 
     def permit(self, name: str, now: float) -> dict[str, Any]:
         """Return the record of one use of a tool that the MCP bridge serves itself; write it before the use.

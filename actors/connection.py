@@ -59,8 +59,8 @@ class Directory(Protocol):
         """The receiver of jobs, or None if HCP is not served."""
         ...
 
-    def open_session(self, principal: Principal, opening: SessionOpen, ask: Request) -> Session:
-        """Start a session, which answers `ask`. Raises RpcError."""
+    def open_session(self, principal: Principal, opening: SessionOpen, request: Request) -> Session:
+        """Start a session, which answers `request`. Raises RpcError."""
         ...
 
     def find_session(self, session_id: str, principal: str) -> Session:
@@ -264,8 +264,8 @@ class Connection:
             if call.method.startswith("hcp."):
                 if self._directory.job_server is None:
                     raise MethodNotFound(data={"method": call.method, "reason": _NO_JOB_SERVER})
-                ask = ConnectionRequest(self, call, *read_params(call.method, call.params))
-                self._directory.job_server.call(self._principal, ask, self.send_queue)
+                request = ConnectionRequest(self, call, *read_params(call.method, call.params))
+                self._directory.job_server.call(self._principal, request, self.send_queue)
                 return
             # Check the session id first, and then the shape of the other params: the order of errors on the wire.
             session = self._directory.find_session(read_session_id(call.params), self._principal.key)

@@ -91,10 +91,10 @@ class LocalLink(SessionLink):
 
     async def open(self, opening: SessionOpen, tools: frozenset[str] | None = None) -> Mapping[str, Any]:
         """Call session.open, the one method without a session."""
-        ask = LocalRequest(opening, LocalFollower())
-        session = self._runtime.open_session(self._principal, opening, ask, tools)
+        request = LocalRequest(opening, LocalFollower())
+        session = self._runtime.open_session(self._principal, opening, request, tools)
         try:
-            opened: Mapping[str, Any] = await ask.slot.get()
+            opened: Mapping[str, Any] = await request.slot.get()
         except BaseException:
             # The caller has no session id, so no later call could close this session.
             session.post(CloseSession("its client never learned of it"))
@@ -137,10 +137,10 @@ class LocalLink(SessionLink):
         # Encode and parse, as on a wire: later changes by the caller cannot reach the accepted request, and values
         # that are not JSON are refused with the same error.
         read, ignored = read_params(method, orjson.loads(dumps(params)))
-        ask = LocalRequest(read, follower, ignored)
-        session.post(ask)
+        request = LocalRequest(read, follower, ignored)
+        session.post(request)
         try:
-            value = await ask.slot.get()
+            value = await request.slot.get()
         except BaseException:
             if compensate is not None:
 
@@ -149,7 +149,7 @@ class LocalLink(SessionLink):
                     if undo is not None:
                         self.tell(*undo)
 
-                ask.abandoned = abandoned
+                request.abandoned = abandoned
             raise
         answer: Mapping[str, Any] = orjson.loads(orjson.dumps(value))
         return answer
@@ -303,26 +303,26 @@ async def open_runtime(
 
 
 def open_all(parts: RuntimeParts) -> JobStorage | None:
-    """Lock and repair what the last run of these parts left behind. Blocking. Raises ConfigError."""
+    """Lock and repair the files of the last run, and open the job storage. Blocking. Raises ConfigError."""
     for note in parts.open_records():
         log.warning("%s", note)
-    books = open_job_storage(parts)
-    for note in () if books is None else books.notes:
+    storage = open_job_storage(parts)
+    for note in () if storage is None else storage.notes:
         log.warning("%s", note)
-    return books
+    return storage
 
 
 @asynccontextmanager
-async def serve_parts(parts: RuntimeParts, books: JobStorage | None) -> AsyncIterator[EmbeddedRuntime]:
-    """Run the parts of a runtime in this process; `books` is what `open_all` returned for them."""
+async def serve_parts(parts: RuntimeParts, storage: JobStorage | None) -> AsyncIterator[EmbeddedRuntime]:
+    """Run the parts of a runtime in this process; `storage` is what `open_all` returned for them."""
     with ExitStack() as closed:
-        for owned in (books, parts.launcher):
+        for owned in (storage, parts.launcher):
             if owned is not None:
                 closed.enter_context(closing(owned))
         async with unwrapped() as body, Runtime(parts).serve() as runtime, trio.open_nursery() as nursery:
             jobs = LocalJobs(runtime, embedded())
             nursery.start_soon(jobs.run)
-            async with open_job_server(books, runtime, job_sessions(runtime)), body.watched():
+            async with open_job_server(storage, runtime, job_sessions(runtime)), body.watched():
                 yield EmbeddedRuntime(runtime, embedded(), jobs)
             nursery.cancel_scope.cancel()
 
@@ -423,9 +423,9 @@ class LocalJobs:
     async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See JobLink."""
         read, ignored = read_params(method, orjson.loads(dumps(params)))
-        ask = LocalRequest(read, ignored=ignored)
-        self._job_server().call(self._principal, ask, self._send_queue)
-        answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await ask.slot.get()))
+        request = LocalRequest(read, ignored=ignored)
+        self._job_server().call(self._principal, request, self._send_queue)
+        answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await request.slot.get()))
         return answer
 
     def tell(self, method: str, params: Mapping[str, Any]) -> None:

@@ -253,7 +253,7 @@ class Journal:
     # --- the actor
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write what is posted, until cancelled; then write what was posted by then, within `FLUSH_LIMIT_S`, and end.
+        """Write posted records, until cancelled; then write those posted by then, within `FLUSH_LIMIT_S`, and end.
 
         Later posts wait for `aclose`. May be started again after it ended.
         """
@@ -335,7 +335,7 @@ class Journal:
             self.checkpoint()
 
     async def _next(self) -> list[_Post]:
-        """Return what has been posted; an empty list after `RETRY_S`, if a failed log is to be tried again."""
+        """Return the new posts; an empty list after `RETRY_S`, if a failed log is to be tried again."""
         if self._failure is None:
             return await self._mailbox.batch()
         with trio.move_on_after(RETRY_S):

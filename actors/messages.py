@@ -102,9 +102,9 @@ class MessageSink(Protocol):
 class PathsChecked:
     """A submission whose paths have been checked in a thread, to be checked again with these verdicts."""
 
-    ask: Request
+    request: Request
     submit: TaskSubmit
-    looked: PathVerdicts
+    verdicts: PathVerdicts
 
 
 @frozen
@@ -139,6 +139,6 @@ Message: TypeAlias = "Request | PathsChecked | Notice"
 def refuse(message: Message, error: RpcError) -> None:
     """Answer a message with an error, if it expects an answer."""
     if isinstance(message, PathsChecked):
-        message.ask.error(error)
+        message.request.error(error)
     elif not isinstance(message, (CloseSession, Disconnected, TimerFired)):
         message.error(error)

@@ -224,9 +224,9 @@ class Runtime:
     # --- the directory ------------------------------------------------------------------------------------------
 
     def open_session(
-        self, principal: Principal, opening: SessionOpen, ask: Request, tools: frozenset[str] | None = None
+        self, principal: Principal, opening: SessionOpen, request: Request, tools: frozenset[str] | None = None
     ) -> Session:
-        """Start a session for a principal; it answers `ask` once its opening is on record.
+        """Start a session for a principal; it answers `request` once its opening is on record.
 
         With `tools`, the session may use only those of them that its policy entry allows.
 
@@ -254,7 +254,7 @@ class Runtime:
         self._sessions[session.session_id] = session
         self._per_principal[principal.key] = count + 1
         self._running += 1
-        self._nursery.start_soon(self._run_session, session, ask)
+        self._nursery.start_soon(self._run_session, session, request)
         return session
 
     def refused(self, carrier: str, peer: str, reason: str) -> None:
@@ -263,10 +263,10 @@ class Runtime:
             log.info("%s: refused %s: %s", carrier, peer, reason)
             self.audit("auth.reject", carrier=carrier, peer=peer, reason=reason)
 
-    async def _run_session(self, session: Session, ask: Request) -> None:
+    async def _run_session(self, session: Session, request: Request) -> None:
         try:
             await contain(
-                f"session {session.session_id}", partial(session.run, ask), partial(self._session_crashed, session)
+                f"session {session.session_id}", partial(session.run, request), partial(self._session_crashed, session)
             )
         finally:
             if not session.end_recorded:

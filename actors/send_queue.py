@@ -5,7 +5,7 @@ add to the queue.
 
 Theory of operation. The queue holds two kinds of items, in the order in which they became due:
 
-- *Answers*: the bytes of one document each. All of them are sent.
+- *Answers*: the bytes of one document each. All of them are sent, unless the connection ends.
 - *Cursors*: one for each history (`events.EventLog`, or the messages of an HCP session) that the client follows. A
   cursor holds the number of the next event to send, and no event. When its turn comes, it reads up to MOST_EVENTS
   events, or about CHUNK bytes, from the history; if the history has more, it goes to the end of the queue again.

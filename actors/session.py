@@ -256,7 +256,7 @@ class Session:
         elif self.reason is not None:
             refuse(message, SessionInvalid())
         elif isinstance(message, PathsChecked):
-            self._handle(message.ask, message.looked)
+            self._handle(message.request, message.verdicts)
         elif isinstance(message.params, SessionClose):
             self.reason = CLOSED
             self._closers.append(message)
@@ -279,85 +279,85 @@ class Session:
         elif self.reason is None:
             self._check_idle()
 
-    def _handle(self, ask: Request, looked: PathVerdicts) -> None:
+    def _handle(self, request: Request, verdicts: PathVerdicts) -> None:
         """Execute one request. An RpcError is sent as its answer; anything else is a bug and is raised."""
-        self._handling = ask
-        params = ask.params
+        self._handling = request
+        params = request.params
         try:
             if isinstance(params, TaskSubmit):
-                self._submit(ask, params, looked)
+                self._submit(request, params, verdicts)
             elif isinstance(params, TaskGet):
-                ask.result(self._task_registry.get(params.task_id))
+                request.result(self._task_registry.get(params.task_id))
             elif isinstance(params, TaskCancel):
-                ask.result(self._task_registry.cancel(params.task_id))
+                request.result(self._task_registry.cancel(params.task_id))
             elif isinstance(params, EventsSubscribe):
-                self._subscribers.subscribe(ask, params)
+                self._subscribers.subscribe(request, params)
             elif isinstance(params, EventsUnsubscribe):
-                self._subscribers.unsubscribe(ask, params)
+                self._subscribers.unsubscribe(request, params)
             elif isinstance(params, ToolList):
-                ask.result(orjson.Fragment(self._services.manifests.tool_list(self._grant)))
+                request.result(orjson.Fragment(self._services.manifests.tool_list(self._grant)))
             elif isinstance(params, McpTools):
-                ask.result(orjson.Fragment(self._services.manifests.mcp_tools(self._grant)))
+                request.result(orjson.Fragment(self._services.manifests.mcp_tools(self._grant)))
             elif isinstance(params, McpInfo):
-                ask.result(self._services.manifests.mcp_info(self._grant))
+                request.result(self._services.manifests.mcp_info(self._grant))
             elif isinstance(params, McpUse):
                 assert self._nursery is not None
                 record = self._admission.permit(params.tool, trio.current_time())
-                self._nursery.start_soon(self._permit, ask, record)
+                self._nursery.start_soon(self._permit, request, record)
         except RpcError as error:
-            ask.error(error)
+            request.error(error)
         self._handling = None
 
     # --- submissions --------------------------------------------------------------------------------------------
 
-    def _submit(self, ask: Request, submit: TaskSubmit, looked: PathVerdicts) -> None:
+    def _submit(self, request: Request, submit: TaskSubmit, verdicts: PathVerdicts) -> None:
         first = self._task_registry.repeat(submit)
         if first is not None:
             if first.waiting is None:
-                self._repeat(ask, submit, first, None)
+                self._repeat(request, submit, first, None)
             else:
                 # A repeat, too, is answered only when the task is on record.
-                first.waiting.append(partial(self._repeat, ask, submit, first))
+                first.waiting.append(partial(self._repeat, request, submit, first))
             return
         assert self._nursery is not None
         try:
             task = self._admission.accept(
-                submit, looked, ask, trio.current_time(), self._task_ended, len(self._subscribers)
+                submit, verdicts, request, trio.current_time(), self._task_ended, len(self._subscribers)
             )
         except PathsUnchecked as question:
-            self._nursery.start_soon(self._look_up, ask, submit, question)
+            self._nursery.start_soon(self._look_up, request, submit, question)
             return
         self._subscribers.follow(task.log)
         self._nursery.start_soon(task.run)
 
-    def _repeat(self, ask: Request, submit: TaskSubmit, first: IdempotencyEntry, error: RpcError | None) -> None:
+    def _repeat(self, request: Request, submit: TaskSubmit, first: IdempotencyEntry, error: RpcError | None) -> None:
         """Answer a submission that repeats the first one of its key."""
         if error is not None:
-            ask.error(error)
+            request.error(error)
             return
-        self._admission.name_ignored(ask, submit)
-        ask.result(self._task_registry.repeated(first))
-        if submit.subscribe and ask.follower is not None and self._task_registry.has(first.task_id):
-            ask.follower.follow(self._task_registry.log_of(first.task_id), 1)
+        self._admission.name_ignored(request, submit)
+        request.result(self._task_registry.repeated(first))
+        if submit.subscribe and request.follower is not None and self._task_registry.has(first.task_id):
+            request.follower.follow(self._task_registry.log_of(first.task_id), 1)
 
-    async def _look_up(self, ask: Request, submit: TaskSubmit, question: PathsUnchecked) -> None:
+    async def _look_up(self, request: Request, submit: TaskSubmit, question: PathsUnchecked) -> None:
         """Check paths in a thread, because a disk may be slow; then have the submission checked again."""
         paths = self._services.checks.paths
         answer: PathsChecked | None = None
         with trio.CancelScope() as scope:
             self._lookups.add(scope)
             try:
-                looked = await trio.to_thread.run_sync(
+                verdicts = await trio.to_thread.run_sync(
                     check_paths_blocking, question.uses, paths, abandon_on_cancel=True
                 )
-                answer = PathsChecked(ask, submit, looked)
+                answer = PathsChecked(request, submit, verdicts)
                 self._inbox.post(answer)
             finally:
                 self._lookups.discard(scope)
                 if answer is None:
-                    ask.error(SessionInvalid())
+                    request.error(SessionInvalid())
 
-    async def _permit(self, ask: Request, record: Mapping[str, Any]) -> None:
+    async def _permit(self, request: Request, record: Mapping[str, Any]) -> None:
         """Answer once the use is on record, so that no use begins before; reads go on if the log cannot be written."""
         answer: RpcError | None = SessionInvalid()
         try:
@@ -367,9 +367,9 @@ class Session:
             answer = error if CARD_TOOLS[record["tool"]].risk_level else None
         finally:
             if answer is None:
-                ask.result({"ok": True})
+                request.result({"ok": True})
             else:
-                ask.error(answer)
+                request.error(answer)
 
     def _task_ended(self, task: TaskActor) -> None:
         if task.log.was_followed:
@@ -410,8 +410,8 @@ class Session:
             "session.close", minor=minor, reason=self.reason, yielding=yielding or None, safe=safe or None
         )
         closers, self._closers = self._closers, []
-        for ask in closers:
-            ask.result({"ok": True, "yielding": yielding} if yielding else {"ok": True})
+        for request in closers:
+            request.result({"ok": True, "yielding": yielding} if yielding else {"ok": True})
 
     async def _make_safe(self, until: float) -> list[Any]:
         """Bring every output that this session drove to its safe state; return the reports, for the audit log.
@@ -421,7 +421,7 @@ class Session:
         buses = self._services.checks.buses.values()
         # A client asks for a heartbeat if any end of the session, also one in good order, must stop its outputs.
         hands_over = self.reason == CLOSED and self._opening.heartbeat_ms is None
-        return await make_safe(buses, self.session_id, until, alone=self.end_recorded, hands_over=hands_over)
+        return await make_safe(buses, self.session_id, until, unattended=self.end_recorded, hands_over=hands_over)
 
     async def _record(self, event: str, *, minor: bool, **members: Any) -> bool:
         """Write a record about the session; return False if that fails, after which reads are still served."""
@@ -523,28 +523,28 @@ class Subscribers:
         """Remove a follower of the whole session."""
         self._followers = [other for other in self._followers if other is not follower]
 
-    def subscribe(self, ask: Request, params: EventsSubscribe) -> None:
+    def subscribe(self, request: Request, params: EventsSubscribe) -> None:
         """Answer, then send the history and what follows. Raises TaskNotFound, PermissionDenied, QueueFull."""
-        follower = ask.follower
+        follower = request.follower
         if follower is None:
             raise PermissionDenied("this carrier takes no notifications")
         if params.task_id is not None:
             log = self._task_registry.log_of(params.task_id)
             self._account.require(FEED_BYTES)
-            ask.result({"ok": True, "task_id": params.task_id, "last_seq": log.last_seq})
+            request.result({"ok": True, "task_id": params.task_id, "last_seq": log.last_seq})
             follower.follow(log, params.from_seq)
             return
         logs = list(self._task_registry.logs())
         self._account.require(FEED_BYTES * (1 + len(logs)))
-        ask.result({"ok": True})
+        request.result({"ok": True})
         self._followers = [other for other in self._followers if other is not follower and not other.gone]
         self._followers.append(follower)
         for log in logs:
             follower.follow(log, 1)
 
-    def unsubscribe(self, ask: Request, params: EventsUnsubscribe) -> None:
+    def unsubscribe(self, request: Request, params: EventsUnsubscribe) -> None:
         """Send no more events, then answer. Raises TaskNotFound."""
-        follower = ask.follower
+        follower = request.follower
         if follower is not None:
             if params.task_id is not None:
                 follower.unfollow(self._task_registry.log_of(params.task_id))
@@ -552,4 +552,4 @@ class Subscribers:
                 self.forget(follower)
                 for log in self._task_registry.logs():
                     follower.unfollow(log)
-        ask.result({"ok": True})
+        request.result({"ok": True})

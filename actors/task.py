@@ -16,13 +16,13 @@ Theory of operation. The states of a task:
 3. *Verdict.* `_end` decides the terminal status once and puts it into `verdict`. From then on `cancel` does nothing.
 4. *End.* Roll back if asked, release the leases, record `task.finish`, publish `task_finish`. Then `status` and
    `snapshot` are set, and `on_end` gives the task to the registry. A client never sees a terminal status that is not
-   on record, unless the log cannot be written.
+   on record, unless the log cannot be written in time.
 
 Cancellation (by request, by the end of the session, or by the deadline `max_duration_ms`) cancels one Trio scope, in
 which the steps run. A step that waits stops waiting. A step whose transaction has begun keeps waiting for it
 (`Ticket.abort`), so its true outcome is known before the task ends. A cancelled step is CANCELLED and its task
 CANCELLED; past the deadline the task is FAILED, with TimedOut. Rolling back and the last records run outside this
-scope, shielded, the records for at most `LAST_WORDS` seconds.
+scope, shielded, the records for at most `FINAL_COMMIT_LIMIT` seconds.
 
 Who may call what: the session calls `cancel` and `describe` at any time, in the Trio thread; both are synchronous.
 Everything else runs in the task's own Trio task, so its state needs no locks.
@@ -30,7 +30,7 @@ Everything else runs in the task's own Trio task, so its state needs no locks.
 What is guaranteed:
 
 - `run` always ends with one terminal status and calls `on_end` once, whatever a tool raises (see `supervisor.contain`).
-- Write-ahead: a record is committed before the thing it reports happens or is told: the submission before its
+- Write-ahead: a record is committed before the thing it reports happens or is published: the submission before its
   acknowledgement, a step's start before the step, its finish before the event. `_commit` is the only place that waits
   for the journal and the only one that publishes, apart from `_publish` at the end of a task that cannot wait longer.
 - If the log cannot be written, a step that is not guarded still runs, and a step that has begun still ends.
@@ -77,7 +77,7 @@ LONG_ARGS = 64 << 10
 """Bytes of a step's args above which their hash is computed in a thread."""
 _HASHING = trio.CapacityLimiter(1)
 """A limiter of its own: the threads of the shared limiter may all hang on a disk."""
-LAST_WORDS = 5.0
+FINAL_COMMIT_LIMIT = 5.0
 """Seconds that a task may wait for the audit log, in total, in waits that no cancellation can end."""
 
 
@@ -173,7 +173,7 @@ class TaskActor:
         """The Trio time when the last step or wait for a lease ended: the next step's latency counts from it."""
         self._minor = not any(step.guarded for step in steps)
         self._result_bytes = 0
-        self._patience = LAST_WORDS
+        self._patience = FINAL_COMMIT_LIMIT
         self._records: list[Mapping[str, Any]] = []
         self._posted: list[Receipt] = []
         self._events: list[tuple[str, dict[str, Any]]] = []
@@ -388,14 +388,14 @@ class TaskActor:
         return unrecorded
 
     def _publish(self) -> None:
-        """Publish the events whose records are written. Until then they stay in `_events`, also over a cancellation."""
+        """Publish the pending events, whose records are written; a cancellation before that leaves them pending."""
         events, self._events = self._events, []
         ts = timestamp(self._services.clock())
         for phase, members in events:
             self.log.publish(phase, ts, members)
 
     async def _commit_shielded(self) -> None:
-        """Commit, shielded from cancellation, for what is left of `LAST_WORDS` seconds: a disk may never answer."""
+        """Commit, shielded from cancellation, within the rest of FINAL_COMMIT_LIMIT: a disk may never answer."""
         began = trio.current_time()
         with trio.move_on_after(self._patience, shield=True), suppress(_CannotStart):
             await self._commit()

@@ -204,23 +204,25 @@ class Bus:
         self._queue.release(lease)
         self._wake()
 
-    def make_safe(self, session_id: str, *, alone: bool = False, hands_over: bool = False) -> SafeStateTicket | None:
+    def make_safe(
+        self, session_id: str, *, unattended: bool = False, hands_over: bool = False
+    ) -> SafeStateTicket | None:
         """Queue the transaction that brings the outputs a session drove to their safe state; None if it drove none.
 
         Outputs that another session has set since are left to that session, unless the one that ended has a deadman and
         does not end in good order (`hands_over`).
         Outputs are forgotten only when they are safe: until then each opening of the bus, and the next run, tries
-        again. A requester that does not wait for the ticket sets `alone`; the bus then records the outcome itself.
+        again. A requester that does not wait for the ticket sets `unattended`; the bus then records the outcome itself.
         """
         if not self._driven.leave(session_id, hands_over=hands_over):
             return None
         waiting = self._queue.standing(session_id)
         if waiting is not None:
             # When its turn comes it takes all outputs that the session holds then, these included.
-            waiting.alone = alone
+            waiting.unattended = unattended
             return waiting
         requester = Requester(session_id, "", "")
-        ticket = SafeStateTicket(requester, limit=SAFE_STATE_LIMIT, alone=alone)
+        ticket = SafeStateTicket(requester, limit=SAFE_STATE_LIMIT, unattended=unattended)
         ticket.asked_at = trio.current_time()
         if self.state == "closed":
             self._finish(ticket, error=self.unavailable(requester))
@@ -315,7 +317,7 @@ class Bus:
                 # The level that was to be taken back may still be there: this session holds it.
                 self._driven.claim(ticket.drives, ticket.requester, insist=True)
         if type(ticket) is SafeStateTicket:
-            self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, tell=ticket.alone)
+            self._driven.settle(ticket.requester.session_id, ticket.outputs, value, error, tell=ticket.unattended)
         if error is None:
             ticket.fill(value)
         else:
@@ -358,7 +360,7 @@ class Bus:
         """Queue the safe states of sessions that ended while the device was not there, and of an earlier run."""
         for session_id in sorted(self._driven.pending):
             if self._queue.standing(session_id) is None:
-                self.make_safe(session_id, alone=True)
+                self.make_safe(session_id, unattended=True)
 
     def _down(self, error: BaseException) -> None:
         """Refuse everything: until the bus is reopened after a failure, for good after a cancellation."""
@@ -520,21 +522,23 @@ class Bus:
         self._refuse_queued()
 
 
-async def make_safe(buses: Iterable[Bus], session_id: str, until: float, *, alone: bool, hands_over: bool) -> list[Any]:
+async def make_safe(
+    buses: Iterable[Bus], session_id: str, until: float, *, unattended: bool, hands_over: bool
+) -> list[Any]:
     """Bring the outputs that a session drove, on all buses, to their safe state; return the reports, for the audit log.
 
     Waits no longer than `until` (Trio time) for a bus that is busy, or whose device is not there: the ticket then stays
-    queued, and the bus records its outcome. With `alone` the buses record the outcome in any case.
+    queued, and the bus records its outcome. With `unattended` the buses record the outcome in any case.
     """
     done: list[Any] = []
-    asked = (bus.make_safe(session_id, alone=alone, hands_over=hands_over) for bus in buses)
+    asked = (bus.make_safe(session_id, unattended=unattended, hands_over=hands_over) for bus in buses)
     tickets = [ticket for ticket in asked if ticket is not None]
     with trio.move_on_at(until):
         for ticket in tickets:
             await ticket.wait()
     for ticket in tickets:
         if not ticket.filled:
-            ticket.alone = True
+            ticket.unattended = True
             continue
         try:
             done.extend(await ticket.get())

@@ -181,11 +181,11 @@ class Ticket(Slot[Any]):
 class SafeStateTicket(Ticket):
     """A ticket that keeps its place after its requester has stopped waiting: outputs must reach their safe state."""
 
-    __slots__ = ("alone", "outputs")
+    __slots__ = ("outputs", "unattended")
 
-    def __init__(self, requester: Requester, *, limit: float, alone: bool) -> None:
+    def __init__(self, requester: Requester, *, limit: float, unattended: bool) -> None:
         super().__init__(partial(_make_safe, []), requester, limit=limit, must_run=True)
-        self.alone = alone
+        self.unattended = unattended
         """True when no task waits for the outcome, so that the bus itself must record it."""
         self.outputs: list[Hashable] = []
 

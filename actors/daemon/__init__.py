@@ -108,7 +108,7 @@ class Daemon:
         return self._runtime
 
     async def run(self, listeners: Sequence[Listener], path: Path, storage: JobStorage | None) -> None:
-        """Serve until a signal asks to end; whole jobs too, where there are storage for them."""
+        """Serve until a signal asks to end; serve jobs too, if `storage` is given."""
         limiter = ConnectionLimiter(self._config.limits.max_connections)
         # Only now: it reads the driven outputs of the last run, whose file must be open.
         self._runtime = Runtime(self._parts)

@@ -211,7 +211,7 @@ class Wire(trio.abc.Stream):
         await self._send(b"".join(parts))
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """See trio.abc.SendStream: what the library sends, a whole frame or HTTP response at a time."""
+        """Send a whole frame or HTTP response of the library. See trio.abc.SendStream."""
         self.answered = True
         await self._send(data)
 

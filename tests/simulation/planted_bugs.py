@@ -198,7 +198,7 @@ BUGS = (
         "left-driven",
         "a session ends without bringing its outputs to their safe state",
         "hearth.actors.session",
-        "return await make_safe(buses, self.session_id, until, alone=self.end_recorded, hands_over=hands_over)\n",
+        "return await make_safe(buses, self.session_id, until, unattended=self.end_recorded, hands_over=hands_over)\n",
         "return []\n",
         "outputs that a session drove are safe when it has ended",
     ),
