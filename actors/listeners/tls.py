@@ -160,7 +160,7 @@ class Certificates:
                 self._check_private(key, path, status)
             elif status.st_mode & stat.S_IWOTH:
                 # A user who can write into client_ca can become any principal.
-                raise self._error(key, f"{path} is writable by everybody; chmod o-w {path}")
+                raise self._error(key, f"{path} is writable by every user; chmod o-w {path}")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 return file.read(LARGEST)
         finally:

@@ -96,10 +96,10 @@ def _writers(place: Path, status: os.stat_result, trusted: Collection[int]) -> s
     if status.st_mode & stat.S_IWOTH:
         if status.st_mode & stat.S_ISVTX:
             return (
-                f"{place} is writable by everybody, who could be there first; "
+                f"{place} is writable by every user, who could create the socket first; "
                 f"choose a directory of its own: {place}/NAME/hearth.sock, say"
             )
-        return f"{place} is writable by everybody; `chmod o-w {place}`"
+        return f"{place} is writable by every user; `chmod o-w {place}`"
     if status.st_mode & stat.S_IWGRP and not _is_ours_alone(place, status.st_gid, trusted):
         return f"{place} is writable by the members of {_group(status.st_gid)}; `chmod g-w {place}`"
     return None

@@ -83,8 +83,8 @@ def validate(options: Options, file: str) -> int:
 def fetch(options: Options, url: str, **how: Any) -> int:
     """Fetch the card of the agent at URL, and show it if it is valid and leads where it came from.
 
-    The path /.well-known/agentcard is added to a bare origin. Until it expires the card is not asked for again. What a
-    card claims is not verified by anybody: treat it as a visiting card, not as a passport.
+    The path /.well-known/agentcard is added to a bare origin. Until it expires the card is not asked for again. The
+    claims of a card are not verified: do not trust an agent because of its card.
     """
     try:
         from hearth.transport import card as fetching
@@ -174,7 +174,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
             ("agent", found["agent_id"]),
             ("endpoint", f"{endpoint['protocol']} {endpoint['url']}  (auth: {scheme})"),
             ("price", _price(found.get("pricing", {}))),
-            ("trust", f"{metadata.get('pacr:trust_tier', 'untrusted')}, by its own word"),
+            ("trust", f"{metadata.get('pacr:trust_tier', 'untrusted')}, by its own claim"),
         )
     )
     goals = [str(goal["goal_id"]) for goal in found.get("goal_subscriptions", ())]

@@ -182,7 +182,7 @@ DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 
 CURES = {
     "RPC_SESSION_INVALID": "the session has ended (closed, or idle for too long), or it is another user's",
-    "RPC_TASK_NOT_FOUND": "the session keeps its last tasks only; `hearth audit tail` has what became of older ones",
+    "RPC_TASK_NOT_FOUND": "the session keeps its last tasks only; `hearth audit tail` has the outcome of older ones",
     "RPC_TOOL_NOT_FOUND": "`hearth tools` lists what there is",
     "INVALID_PARAMS": "`hearth tools NAME` shows what a tool takes",
 }

@@ -103,7 +103,7 @@ def check_way(address: Address, named_by: str) -> list[Check]:
         return check_socket(address.path, named_by)
     told = f"{address.place} (from {named_by})"
     if isinstance(address, WebSocketAddress) and not address.secure and not _is_here(address.host):
-        cure = "use wss://, or a network that is itself encrypted: whoever is between reads all, the token too"
+        cure = "use wss://, or a network that is itself encrypted: machines on the way can read all, the token too"
         return [Check("WARN", "address", f"{told} is not encrypted", cure)]
     return [Check("OK", "address", told)]
 
@@ -148,7 +148,7 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
         if missing.get("left_alone"):
             yield Check("OK", "bus", f"{told}; not driven")
         else:
-            cure = missing.get("cure") or "nobody can use it through hearth; the board's profile says what is wanted"
+            cure = missing.get("cure") or "hearth cannot serve it; the board's profile says what is wanted"
             yield Check("WARN", "bus", told, cure)
     audit = health.get("audit") or {}
     if audit.get("ok"):
@@ -208,10 +208,10 @@ def check_socket(path: Path, named_by: str) -> list[Check]:
         fault = ownership_fault(path.parent, {os.geteuid(), status.st_uid})
         if fault is not None:
             finding, _, cure = fault.partition("; ")
-            found.append(Check("FAIL", "socket", f"{finding}: a socket there may be anybody's", cure))
+            found.append(Check("FAIL", "socket", f"{finding}: a socket there may be another user's", cure))
     if mode & stat.S_IWOTH:
-        cure = 'set [server] socket_mode = "0660": whoever may connect has authenticated by that'
-        found.append(Check("WARN", "socket", "everybody on this machine may connect", cure))
+        cure = 'set [server] socket_mode = "0660": a user who may connect is authenticated by that'
+        found.append(Check("WARN", "socket", "every user of this machine may connect", cure))
     return found
 
 
@@ -435,7 +435,7 @@ def _planned(planned: Mapping[str, Any]) -> Iterator[Check]:
         yield Check("WARN", "sandbox", f"would be off: {planned['off']}", "take it out of the configuration")
         return
     if "error" in planned:
-        yield Check("WARN", "sandbox", f"cannot be planned: {planned['error']}", "mend that first")
+        yield Check("WARN", "sandbox", f"cannot be planned: {planned['error']}", "correct that first")
         return
     paths = planned["paths"]
     devices = [entry["path"] for entry in paths if entry["access"] == "device"]

@@ -110,12 +110,12 @@ ABORT_PATIENCE = 15.0
 @click.option("--message-id", metavar="ID", help="Submit it as this message: the same one is done once.")
 @standard
 def submit(options: Options, file: str, live: bool, detach: bool, message_id: str | None) -> int:
-    """Hand over the job in FILE (- for stdin), and wait for its end.
+    """Submit the job in FILE (- for stdin), and wait for its end.
 
     FILE is JSON: a task_submit message of HCP, or its payload alone. A message_id that was submitted before is answered
-    with the job it stands for, and nothing is done twice.
+    with its job, and nothing is done twice.
 
-    Exits with 1 if the job is rejected, fails or is aborted. Ctrl-C aborts it; --detach leaves it to itself.
+    Exits with 1 if the job is rejected, fails or is aborted. Ctrl-C aborts it; with --detach it goes on.
     """
     if detach and live:
         raise click.UsageError("--detach does not wait, so there is nothing to watch; use `hearth hcp watch` later")
@@ -216,12 +216,12 @@ async def watch(options: Options, session: str, from_sequence: int) -> int:
 
 @click.command()
 @click.argument("session")
-@click.option("--reason", metavar="TEXT", help="Why; it is told to whoever follows the job.")
+@click.option("--reason", metavar="TEXT", help="The reason, which followers of the job get.")
 @standard
 async def abort(options: Options, session: str, reason: str | None) -> int:
-    """Have the job of SESSION end, and print ABORTING, or how it has ended already.
+    """Abort the job of SESSION, and print ABORTING, or how it has ended already.
 
-    No step of it begins any more; one that has begun on a bus finishes. `hearth hcp watch` waits for the end.
+    No further step of it begins; a step that has begun on a bus finishes. `hearth hcp watch` waits for the end.
 
     A job that waits for an approval has no session yet: with its message id, as `hearth hcp jobs` shows it, it is
     withdrawn, and REJECTED is printed.
@@ -246,9 +246,9 @@ async def abort(options: Options, session: str, reason: str | None) -> int:
 @click.argument("session")
 @standard
 async def account(options: Options, session: str) -> None:
-    """Open the account of the job of SESSION: who asked for what, what was decided, what was done, what came of it.
+    """Show the account of the job of SESSION: the request, the decision, what was done, and the outcome.
 
-    Of a job that is under way, it is the account so far.
+    For a job that is under way, it is the account so far.
     """
     async with connected(options) as client:
         job = await client.attach_job(session)
@@ -341,10 +341,10 @@ def told_rejection(options: Options, rejected: JobRejected) -> int:
 
 @click.group()
 def hcp() -> None:
-    """Hand whole jobs over, follow them, and see what came of them (HCP).
+    """Submit jobs, follow them, and show their outcomes (HCP).
 
-    A job names a capability of the daemon and says what is wanted; how it is done is the daemon's business. SESSION is
-    what `submit` and `jobs` print.
+    A job names a capability of the daemon and its inputs, and the daemon does the steps. SESSION is what `submit` and
+    `jobs` print.
     """
 
 
@@ -356,7 +356,7 @@ for command in (new, submit, watch, abort, account):
 @click.argument("name", required=False)
 @standard
 async def capabilities(options: Options, name: str | None) -> None:
-    """List what this daemon does as a whole job, or show the capability NAME with its schemas."""
+    """List the capabilities of this daemon, or show the capability NAME with its schemas."""
     async with connected(options) as client:
         found = await client.capabilities()
     if name is None:
@@ -424,9 +424,9 @@ def _given(name: str, schema: Mapping[str, Any], required: Sequence[str]) -> str
 @hcp.command()
 @standard
 async def jobs(options: Options) -> None:
-    """List your jobs that the daemon still remembers, the newest first; before them those that wait for an approval.
+    """List your jobs: first those that wait for an approval, then those that the daemon still has, newest first.
 
-    One that waits has no session yet: its message id stands there, and `hearth hcp abort` takes it.
+    A job that waits has no session yet: its message id is shown instead, and `hearth hcp abort` takes it.
     """
     async with connected(options) as client:
         found = await client.jobs()
@@ -440,10 +440,10 @@ async def jobs(options: Options) -> None:
 
 @hcp.command()
 @click.argument("uri")
-@click.option("-o", "--output", metavar="FILE", help="Put it there: whole, or not at all.")
+@click.option("-o", "--output", metavar="FILE", help="Write it to FILE, whole or not at all.")
 @standard
 async def artifact(options: Options, uri: str, output: str | None) -> None:
-    """Fetch the file at URI, which a job has left behind, and check it against its checksum.
+    """Fetch the file at URI, which a job has made, and check it against its checksum.
 
     Without -o it goes to stdout as it is; with --json and no -o, in base64.
     """
@@ -468,7 +468,7 @@ async def artifact(options: Options, uri: str, output: str | None) -> None:
 @hcp.command()
 @standard
 async def pending(options: Options) -> None:
-    """List the jobs that wait for a person's approval, with what they would do; for who may give it."""
+    """List the jobs that wait for a person's approval, with inputs and hazards; for principals that may approve."""
     async with connected(options) as client:
         found = await client.pending_approvals()
     if options.json:
@@ -487,19 +487,19 @@ async def pending(options: Options) -> None:
 
 @hcp.command()
 @click.argument("approval")
-@click.option("--reason", metavar="TEXT", help="Why; it stands in the audit log.")
+@click.option("--reason", metavar="TEXT", help="The reason, for the audit log.")
 @standard
 async def approve(options: Options, approval: str, reason: str | None) -> None:
-    """Let the job that waits for APPROVAL be done."""
+    """Approve the job that waits for APPROVAL."""
     await _decide(options, approval, approve=True, reason=reason)
 
 
 @hcp.command()
 @click.argument("approval")
-@click.option("--reason", metavar="TEXT", help="Why; its caller is told.")
+@click.option("--reason", metavar="TEXT", help="The reason, which its caller gets.")
 @standard
 async def deny(options: Options, approval: str, reason: str | None) -> None:
-    """Have the job that waits for APPROVAL rejected."""
+    """Reject the job that waits for APPROVAL."""
     await _decide(options, approval, approve=False, reason=reason)
 
 

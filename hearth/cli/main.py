@@ -32,7 +32,7 @@ COMMANDS = {
     "get": ("hearth.cli.tasks:get", "Show a task as it stands."),
     "cancel": ("hearth.cli.tasks:cancel", "Ask a task to stop; what has begun on a bus finishes."),
     "watch": ("hearth.cli.tasks:watch", "Follow a task to its end."),
-    "hcp": ("hearth.cli.hcp:hcp", "Hand whole jobs over, follow them, see what came of them (HCP)."),
+    "hcp": ("hearth.cli.hcp:hcp", "Submit jobs, follow them, and show their outcomes (HCP)."),
     "connect": ("hearth.cli.connect:connect", "Carry the protocol between stdin, stdout and the daemon, for ssh."),
     "mcp": ("hearth.cli.mcp:mcp", "Serve MCP on stdin and stdout, or print an MCP client's configuration."),
     "card": ("hearth.cli.card:card", "Show, validate or fetch an AgentCard: what an agent can do, and where."),

@@ -259,8 +259,8 @@ def submit(options: Options, plan: str, live: bool, detach: bool, seconds: float
     A plan is the task object of HACP: intent, steps, and if wanted constraints and idempotency_key. Exits with 1 if
     the task ends FAILED or CANCELLED.
 
-    With --detach the task goes on when the command has ended. Its session stays open until nobody has asked for it for
-    the daemon's idle time (300 s unless configured); get, cancel and watch take the SESSION/TASK that is printed.
+    With --detach the task goes on when the command has ended. Its session stays open until no request has come for it
+    for the daemon's idle time (300 s unless configured); get, cancel and watch take the SESSION/TASK that is printed.
     """
     if detach and (live or seconds is not None):
         raise click.UsageError("--detach does not wait, so there is nothing to watch or hold; use `hearth watch` later")

@@ -35,9 +35,9 @@ CLIENT = "client"
 BENCH_CLIENT = "bench-client"
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 NOT_FOR = (
-    "For a test bench only. Whoever reads ca.key can be anybody, and it lies here unencrypted. Nothing here revokes a\n"
-    "certificate that was stolen: take its name out of the policy, or make the whole set anew. For anything else take\n"
-    "certificates from a CA that is kept elsewhere; `hearth tls show` tells what the policy sees of them."
+    "For a test bench only. A reader of ca.key, which is not encrypted, can take any client's name. Nothing here\n"
+    "revokes a stolen certificate: take its name out of the policy, or make a new set. For anything else take\n"
+    "certificates from a CA that is kept elsewhere; `hearth tls show` prints what the policy sees of them."
 )
 
 lifetime = click.option(
@@ -283,7 +283,7 @@ def _init_lines(folder: Path, hosts: Sequence[str], told: Mapping[str, Any]) -> 
         "  [tls]",
         *(f"  {key} = {dump_string(value)}" for key, value in told["tls"].items()),
         "",
-        "  # Who is local needs no entry as long as there is none.",
+        "  # Adding any [[policy]] entry removes the built-in one for local users; keep this one.",
         *_policy_lines("me", {"uid": os.getuid()}),
         "",
         *_client_lines(told),

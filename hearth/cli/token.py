@@ -94,7 +94,7 @@ def _name(given: str | None, digest: str) -> str:
 
 def _entry(name: str, digest: str) -> list[str]:
     return [
-        "# A first entry takes the place of the default one, for the daemon's user and the socket's group.",
+        "# The first entry replaces the built-in one for the daemon's user and the socket's group.",
         "[[policy]]",
         f"name = {dump_string(name)}",
         f'match = {{ token_sha256 = "{digest}" }}',

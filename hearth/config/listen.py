@@ -171,7 +171,7 @@ class TlsConfig:
         if missing and len(missing) < len(given):
             cure = "set them, or none of the four" if len(missing) > 1 else "set it, or none of the four"
             raise ConfigError(
-                f"{_listed(missing)} not set: clients prove who they are by certificate, so TLS needs listen, cert, "
+                f"{_listed(missing)} not set: clients authenticate by certificate, so TLS needs listen, cert, "
                 f"key and client_ca; {cure} (`hearth tls init DIR` makes a set for a test bench)"
             )
 
@@ -248,7 +248,7 @@ def listener_faults(tls: TlsConfig, websocket: WebSocketConfig, http: HttpConfig
             continue
         if not listen.is_loopback and section.client_ca is None and not tokens:
             yield (
-                f"[{name}]: {listen} is reached from other machines, where nobody could prove who they are; set "
+                f"[{name}]: {listen} is reached from other machines, whose users could not authenticate; set "
                 "client_ca (with cert and key), or token_sha256 in the match of a [[policy]] "
                 "(`hearth token new` makes one)"
             )

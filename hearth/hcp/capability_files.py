@@ -84,7 +84,7 @@ def _read(file: Path, *, is_code: bool) -> bytes:
             _check_hands(file, status)
         elif status.st_mode & stat.S_IWOTH:
             # A user that can write it decides what its callers do to the hardware, under their names.
-            raise ConfigError(f"{file}: is writable by everybody; chmod o-w {file}")
+            raise ConfigError(f"{file}: is writable by every user; chmod o-w {file}")
         data = stream.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise ConfigError(f"{file}: has more than {LARGEST} bytes; a capability file has at most so many")

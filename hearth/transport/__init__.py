@@ -45,7 +45,7 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[trio.SocketStream]:
     except FileNotFoundError:
         raise CarrierError(f"no daemon at {path}: there is no such socket; start one with `hearthd`") from None
     except ConnectionRefusedError:
-        raise CarrierError(f"no daemon at {path}: nobody listens there any more; start one with `hearthd`") from None
+        raise CarrierError(f"no daemon at {path}: no process listens there; start one with `hearthd`") from None
     except PermissionError:
         raise CarrierError(f"no permission to connect to {path}; join the group that `ls -l {path}` shows") from None
     except OSError as error:
@@ -53,8 +53,8 @@ async def open_unix(address: UnixAddress) -> AsyncIterator[trio.SocketStream]:
     async with trio.SocketStream(trio.socket.from_stdlib_socket(connected)) as stream:
         if address.guessed and (owner := _foreign_owner(connected, path)) is not None:
             raise CarrierError(
-                f"at {path} listens uid {owner}, which is neither you nor root, in a place where anybody could; "
-                f"if you trust that user, say so with --to {address} or HEARTH_ADDRESS"
+                f"uid {owner} listens at {path}, which is neither you nor root, in a directory where any user could; "
+                f"if you trust that user, name the address with --to {address} or HEARTH_ADDRESS"
             )
         yield stream
 

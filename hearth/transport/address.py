@@ -336,7 +336,7 @@ def _parameters(text: str, scheme: str, query: str) -> dict[str, str]:
         name = _decoded(text, name, scheme)
         if name in _SECRETS:
             cure = "put it into a file of yours (chmod 600) and name that: token_file=FILE"
-            raise _wrong(text, f"{name}= would be seen by everybody who sees the address; {cure}", scheme)
+            raise _wrong(text, f"every reader of the address would see the value of {name}=; {cure}", scheme)
         if name not in known:
             raise _wrong(text, f"there is no parameter {name!r} in {scheme}:// addresses{_near(name, known)}", scheme)
         if name in given:

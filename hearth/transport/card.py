@@ -84,7 +84,7 @@ def card_url(text: str, *, insecure_http: bool = False) -> str:
         raise ConfigError(f"{text!r} is no URL of a card; write one such as https://agents.example.com")
     url = httpx2.URL(text)
     if url.userinfo:
-        raise ConfigError("a card's URL holds no password: a card is for anybody; leave out what stands before the @")
+        raise ConfigError("a card's URL holds no password, because a card is public; leave out the part before the @")
     _check_plain(url, insecure_http=insecure_http)
     url = url.copy_with(fragment=None)
     return str(url if url.path not in ("", "/") or url.query else url.copy_with(path=WELL_KNOWN))
@@ -93,7 +93,7 @@ def card_url(text: str, *, insecure_http: bool = False) -> str:
 def _check_plain(url: httpx2.URL, *, insecure_http: bool) -> None:
     if url.scheme == "http" and not insecure_http and not is_here(url.host):
         raise ConfigError(
-            f"{url}: over plain http anybody on the way can put another endpoint into the card; use https, or "
+            f"{url}: over plain http any machine on the way can put another endpoint into the card; use https, or "
             "--insecure-http if that does not matter"
         )
 
@@ -163,7 +163,7 @@ def _target(url: httpx2.URL, location: str | None) -> httpx2.URL:
     except httpx2.InvalidURL:
         target = httpx2.URL("")
     if not location or target.scheme not in _PORTS or not target.host or target.userinfo:
-        raise CardNotFetched(f"{url} redirects to nowhere that can be asked: {(location or '')[:80]!r}")
+        raise CardNotFetched(f"{url} redirects to no usable address: {(location or '')[:80]!r}")
     return target.copy_with(fragment=None)
 
 
@@ -171,10 +171,10 @@ def _check_redirect(url: httpx2.URL, target: httpx2.URL, *, insecure_http: bool)
     """Raise CardNotFetched for a redirect to an address that the user would not have asked for."""
     if url.scheme == "https" and target.scheme == "http":
         raise CardNotFetched(
-            f"{url} redirects from https to plain http ({target}), where anybody could change the card"
+            f"{url} redirects from https to plain http ({target}), where any machine on the way could change the card"
         )
     if is_here(target.host) and not is_here(url.host):
-        raise CardNotFetched(f"{url} redirects to this machine ({target}), which it has no business with")
+        raise CardNotFetched(f"{url} redirects to this machine ({target}), which is refused")
     try:
         _check_plain(target, insecure_http=insecure_http)
     except ConfigError as error:
@@ -245,7 +245,7 @@ def examine(fetched: Fetched, *, any_scheme: bool = False) -> Mapping[str, Any]:
     came, leads = fetched.url.partition(":")[0], str(card["endpoint"]["url"]).partition(":")[0].lower()
     if leads != came and not (any_scheme and leads not in _PORTS):
         cure = "" if leads in _PORTS else "; --any-scheme takes it"
-        problem = f"leads to {leads}: and was fetched over {came}:, so anybody may have put that there{cure}"
+        problem = f"leads to {leads}: and was fetched over {came}:, so any machine on the way may have changed it{cure}"
         found = Finding(
             "/endpoint/url", "§8.5", problem, f"the agent must be reached over {came}, or its card over {leads}"
         )

@@ -117,7 +117,7 @@ class SshStream(trio.abc.HalfCloseableStream):
             raise CarrierError(f"cannot connect to {self._address.place}: {self._why()}")
         if not first.startswith(READY):
             shown = _printable(first.decode(errors="replace"))[:80]
-            cure = "what the login shell there prints when nobody is at the terminal must go, or go to stderr"
+            cure = "remove what the login shell there prints without a terminal, or send it to stderr"
             raise CarrierError(f"cannot connect to {self._address.place}: it says {shown!r} before hearth does; {cure}")
         self._received = first.removeprefix(READY)
         self._ready = True

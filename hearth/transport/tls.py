@@ -79,7 +79,7 @@ def _why(address: TlsAddress | WebSocketAddress, error: OSError) -> str:
     numbers = _numbers(error)
     if errno.ECONNREFUSED in numbers:
         section = "tls" if address.scheme == "tls" else "websocket"
-        return f"nobody listens on that port; is hearthd running there, with [{section}] listen for that address?"
+        return f"no process listens on that port; is hearthd running there, with [{section}] listen for that address?"
     if numbers & _NO_WAY:
         return f"there is no way to {address.host} from here; is it on, and on this network?"
     told = sorted(os.strerror(number) for number in numbers)
@@ -114,7 +114,7 @@ def readable(path: Path, what: str, *, private: bool) -> Path:
     try:
         path = path.expanduser()
     except RuntimeError:
-        raise ConfigError(f"{what} {path}: nobody has that home directory; write the whole path") from None
+        raise ConfigError(f"{what} {path}: its home directory is unknown; write the whole path") from None
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -166,7 +166,7 @@ GOODBYE = 1.0
 _UNTRUSTED = frozenset((2, 18, 19, 20, 21, 27))
 """The X509_V_ERR_… codes of OpenSSL for a missing or untrusted issuer (x509_vfy.h)."""
 _NOT_YET, _EXPIRED, _PURPOSE, _HOSTNAME, _IP = 9, 10, 26, 62, 64
-_LOST = "the connection ended without a farewell"
+_LOST = "the connection ended without a close message"
 _CUT = "UNEXPECTED_EOF_WHILE_READING"
 """OpenSSL's reason for the error that Python 3.11.4 and later raise as SSLEOFError."""
 _OURS = {
@@ -177,7 +177,7 @@ _OURS = {
     "UNSUPPORTED_CERTIFICATE": "our certificate ({cert}) is not for clients; make one with the usage clientAuth",
     "BAD_CERTIFICATE": "it does not take our certificate ({cert}); is it for clients, and of its client_ca?",
     "CERTIFICATE_UNKNOWN": "it does not take our certificate ({cert}); is it for clients, and of its client_ca?",
-    "ACCESS_DENIED": "our certificate ({cert}) is good, but its bearer is not let in",
+    "ACCESS_DENIED": "our certificate ({cert}) is valid, but the server refuses its subject",
     "PROTOCOL_VERSION": "it speaks no TLS version that we take; 1.2 is the oldest",
     "HANDSHAKE_FAILURE": "it refuses the handshake; if it wants a certificate of ours, give ?cert=FILE&key=FILE",
 }

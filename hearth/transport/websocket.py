@@ -105,7 +105,7 @@ def _refusal(answer: RejectConnection, address: WebSocketAddress, offered: tuple
             return f"it does not know the token {offered[1]} (HTTP 401); its digest must be in a [[policy]] entry there"
         return "it does not know who calls (HTTP 401); give ?token_file=FILE, see `hearth token new`"
     if status == 403:
-        return "it does not let us in (HTTP 403); if a proxy stands before it, look there"
+        return "it refuses this client (HTTP 403); if a proxy is in front of it, check that"
     if status == 404:
         return f"there is no WebSocket at {address.path} (HTTP 404); hearthd's own is at /"
     if status in (502, 503, 504):
@@ -229,7 +229,7 @@ class WebSocketStream(trio.abc.Stream):
     def take(self, data: bytes | bytearray) -> None:
         """Process data of the transport; b"" is its end."""
         if not data:
-            self._over = "the connection ended without a farewell"
+            self._over = "the connection ended without a close message"
             return
         self._protocol.receive_data(bytes(data))
         self.read()

@@ -137,7 +137,7 @@ def test_a_fetched_card_is_shown_and_its_claims_are_called_claims(server):
     assert "ResearchAnalyst  1.2.0" in done.stdout
     assert "mcp http://127.0.0.1/mcp  (auth: none)" in done.stdout
     assert "2.854e-21 J a call, 1.4e-24 J a token" in done.stdout
-    assert "established, by its own word" in done.stdout
+    assert "established, by its own claim" in done.stdout
     assert "01HZQK3P8EMXR9V7T5N2W4J6C1" in done.stdout
     assert "tool.web_search" in done.stdout
     assert server.asked == [("/.well-known/agentcard", None)]

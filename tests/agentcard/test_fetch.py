@@ -247,7 +247,7 @@ async def test_a_redirect_to_nowhere_is_refused(location):
         await stream.send_all(response(301, Location=location))
 
     async with answering(nowhere) as url:
-        assert "redirects to nowhere that can be asked" in await refused(url)
+        assert "redirects to no usable address" in await refused(url)
 
 
 async def test_a_redirect_beyond_this_machine_over_plain_http_is_refused():
@@ -277,7 +277,7 @@ async def test_a_redirect_from_https_to_http_is_refused_whatever_was_asked(bench
 
 
 def test_a_redirect_onto_this_machine_is_refused():
-    with pytest.raises(CardNotFetched, match="no business"):
+    with pytest.raises(CardNotFetched, match="this machine"):
         fetching._check_redirect(
             fetching.httpx2.URL("https://a.example"), fetching.httpx2.URL("https://127.0.0.1/"), insecure_http=True
         )
@@ -290,7 +290,7 @@ async def test_another_status_is_no_card(status):
 
     async with answering(answer) as url:
         told = await refused(f"{url}/here")
-        assert f"status {status}" in told or "nowhere" in told
+        assert f"status {status}" in told or "no usable address" in told
         if status == 404:
             assert "a card is usually at /.well-known/agentcard" in told
 

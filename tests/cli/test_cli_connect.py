@@ -392,7 +392,7 @@ def test_a_daemon_that_is_not_reached_is_exit_code_3(cli) -> None:
         answer = cli("--to", address, "tools")
         told = cli("--to", address, "doctor")
     assert answer.code == 3
-    assert f"cannot connect to {address}: nobody listens on that port" in answer.err
+    assert f"cannot connect to {address}: no process listens on that port" in answer.err
     assert told.code == 3
     assert f"OK    address  {address} (from --to)" in told.out
     assert "FAIL  daemon   cannot connect to" in told.out

@@ -89,7 +89,7 @@ MISTAKES += [
 SAN = "[[policy]] #1 match.cert_san: expected DNS:NAME, IP:ADDRESS, URI:URI or email:ADDRESS"
 PKI = "cert = '/c'\nkey = '/k'\n"
 TOKEN = f"[[policy]]\nname = 'a'\nmatch = [{{ uid = 1 }}, {{ token_sha256 = '{'ab' * 32}' }}]\n"
-TLS_CURE = "clients prove who they are by certificate, so TLS needs listen, cert, key and client_ca;"
+TLS_CURE = "clients authenticate by certificate, so TLS needs listen, cert, key and client_ca;"
 INIT = "(`hearth tls init DIR` makes a set for a test bench)"
 MISTAKES += [
     (
@@ -185,7 +185,7 @@ def test_a_mistake_is_told_with_its_place_and_what_was_expected(file, text, told
 
 
 NOBODY = (
-    "[{}]: {} is reached from other machines, where nobody could prove who they are; set client_ca "
+    "[{}]: {} is reached from other machines, whose users could not authenticate; set client_ca "
     "(with cert and key), or token_sha256 in the match of a [[policy]] (`hearth token new` makes one)"
 )
 

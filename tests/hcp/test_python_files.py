@@ -48,7 +48,7 @@ def directory(place, mode):
 def writable_by_everybody(place):
     file = named(place, "a")
     file.chmod(0o646)
-    return file, f"{file} is writable by everybody; `chmod o-w {file}`"
+    return file, f"{file} is writable by every user; `chmod o-w {file}`"
 
 
 def writable_by_a_group(place):
@@ -66,12 +66,12 @@ def of_another_user(place):
 
 def in_a_directory_that_everybody_can_write_to(place):
     file = named(directory(place / "open", 0o777), "a")
-    return file, f"{file.parent} is writable by everybody; `chmod o-w {file.parent}`"
+    return file, f"{file.parent} is writable by every user; `chmod o-w {file.parent}`"
 
 
 def beneath_a_directory_that_everybody_can_write_to(place):
     above = directory(place / "above", 0o777)
-    return named(directory(above / "within", 0o755), "a"), f"{above} is writable by everybody; `chmod o-w {above}`"
+    return named(directory(above / "within", 0o755), "a"), f"{above} is writable by every user; `chmod o-w {above}`"
 
 
 def beneath_a_directory_of_another_user(place):
@@ -85,7 +85,7 @@ def through_a_link_that_everybody_can_turn(place):
     file = named(directory(place / "real", 0o755), "a")
     turned = directory(place / "turned", 0o777)
     (turned / "a.py").symlink_to(file)
-    return turned / "a.py", f"{turned} is writable by everybody"
+    return turned / "a.py", f"{turned} is writable by every user"
 
 
 def through_a_link_of_another_user_in_a_sticky_directory(place):
@@ -203,7 +203,7 @@ def test_what_is_no_file_of_a_fair_size_is_refused_at_once(tmp_path, suffix, mak
 def test_a_plan_file_is_refused_only_where_everybody_may_write_it(tmp_path):
     file = named(tmp_path, "a", PLAN)
     file.chmod(0o666)
-    assert refusal(file) == f"is writable by everybody; chmod o-w {file}"
+    assert refusal(file) == f"is writable by every user; chmod o-w {file}"
     file.chmod(0o664)
     assert read_file(file) == file.read_bytes()
 

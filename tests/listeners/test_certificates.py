@@ -105,7 +105,7 @@ def test_an_end_without_a_farewell_is_told_from_one_with_it_by_every_python(load
     cut = ssl.SSLError(1, "…")
     cut.reason = "UNEXPECTED_EOF_WHILE_READING"
     here = TlsAddress("localhost")
-    lost = "the connection ended without a farewell"
+    lost = "the connection ended without a close message"
     assert dial_tls.told(cut, here) == dial_tls.told(ssl.SSLEOFError(), here) == lost
 
 
@@ -348,7 +348,7 @@ def test_somebody_elses_key_is_refused(load, bench, as_uid) -> None:
 def test_a_certificate_that_everybody_can_change_is_refused(load, bench, key) -> None:
     path = {"cert": bench.server_cert, "client_ca": bench.ca}[key]
     path.chmod(0o666)
-    refused(load, f"[tls] {key}: {path} is writable by everybody; chmod o-w {path}")
+    refused(load, f"[tls] {key}: {path} is writable by every user; chmod o-w {path}")
 
 
 # --- reloading ------------------------------------------------------------------------------------------------------

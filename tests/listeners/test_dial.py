@@ -65,7 +65,7 @@ async def test_a_default_socket_of_somebody_else_where_anybody_can_make_one_is_n
         async with open_stream(named(str(place), "default")):
             pass
         os.chown(place.parent, NOBODY, NOBODY)
-        with pytest.raises(CarrierError, match=rf"listens uid {NOBODY}, .* say so with --to unix:{place}"):
+        with pytest.raises(CarrierError, match=rf"uid {NOBODY} listens .* name the address with --to unix:{place}"):
             async with open_stream(named(str(place), "default")):
                 pass
         # Named by a person, it is that person's trust; and of our own there is no question.
@@ -79,8 +79,8 @@ async def test_a_default_socket_of_somebody_else_where_anybody_can_make_one_is_n
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
-        ([errno.ECONNREFUSED], "nobody listens on that port"),
-        ([errno.EHOSTUNREACH, errno.ECONNREFUSED], "nobody listens on that port"),
+        ([errno.ECONNREFUSED], "no process listens on that port"),
+        ([errno.EHOSTUNREACH, errno.ECONNREFUSED], "no process listens on that port"),
         ([errno.ENETUNREACH, errno.EHOSTUNREACH], "there is no way to arm from here"),
         ([errno.ETIMEDOUT], "Connection timed out"),
     ],

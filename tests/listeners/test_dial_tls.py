@@ -259,7 +259,7 @@ async def test_nobody_listening_is_told(certificates) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     await listener.aclose()
-    with told("cannot connect to", "nobody listens on that port", "[tls] listen"):
+    with told("cannot connect to", "no process listens on that port", "[tls] listen"):
         await use(certificates.address(port))
 
 
@@ -287,7 +287,7 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_told(certificates) -> 
         await stream.aclose()
 
     async with listening(hang_up) as port:
-        with told("the connection ended without a farewell"):
+        with told("the connection ended without a close message"):
             await use(certificates.address(port))
 
 
@@ -310,7 +310,7 @@ async def test_a_server_that_is_gone_in_the_middle_is_told(certificates) -> None
         await trio.aclose_forcefully(stream.transport_stream)
 
     async with listening(vanish, certificates.context()) as port:
-        with told("connection lost", "without a farewell"):
+        with told("connection lost", "without a close message"):
             await use(certificates.address(port))
 
 

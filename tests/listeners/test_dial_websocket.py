@@ -303,7 +303,7 @@ async def test_a_token_goes_with_no_other_carrier(address) -> None:
     ("reject", "words"),
     [
         ({"status_code": 401}, "it does not know who calls .*token_file=FILE"),
-        ({"status_code": 403}, "it does not let us in"),
+        ({"status_code": 403}, "it refuses this client"),
         ({"status_code": 404}, "there is no WebSocket at /"),
         ({"status_code": 503, "body": b"busy"}, ".*has too much to do"),
         ({"status_code": 301, "extra_headers": [(b"Location", b"https://arm/\x01")]}, r"it sends us to https://arm/ "),
@@ -446,7 +446,7 @@ async def test_a_server_that_does_not_answer_is_waited_for_only_so_long(monkeypa
 async def test_nobody_listening_names_the_key_to_set() -> None:
     async with raw(echo) as address:
         pass
-    with pytest.raises(CarrierError, match=r"nobody listens on that port; .*\[websocket\] listen"):
+    with pytest.raises(CarrierError, match=r"no process listens on that port; .*\[websocket\] listen"):
         await use(address)
 
 
@@ -504,7 +504,7 @@ async def test_a_connection_that_ends_without_a_close_is_told() -> None:
         await stream.aclose()
 
     async with raw(vanish) as address:
-        with pytest.raises(CarrierError, match="ended without a farewell"):
+        with pytest.raises(CarrierError, match="ended without a close message"):
             await use(address)
 
 

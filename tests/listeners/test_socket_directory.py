@@ -29,7 +29,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebod
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory of ours that everybody can reach, beneath /tmp, which is sticky and writable by everybody."""
+    """A directory of ours that everybody can reach, beneath /tmp, which is sticky and writable by every user."""
     with tempfile.TemporaryDirectory(prefix="hearth-test-", dir="/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -86,7 +86,7 @@ def test_a_directory_that_everybody_can_write_to_is_refused_with_the_command_tha
 @pytest.mark.usefixtures("somebody")
 def test_a_sticky_directory_is_no_place_for_a_socket_but_a_directory_of_ours_in_it_is(place) -> None:
     sticky = makes(place / "sticky", 0o1777)
-    assert "could be there first; choose a directory of its own" in refusal(sticky)
+    assert "could create the socket first; choose a directory of its own" in refusal(sticky)
     assert accepts(makes(sticky / "hearth", 0o755))
 
 
@@ -95,7 +95,7 @@ def test_what_others_can_exchange_on_the_way_is_refused(place) -> None:
     above = makes(place / "above", 0o777)
     makes(above / "between", 0o755)
     below = makes(above / "between" / "below", 0o755)
-    assert refusal(below).endswith(f"{above} is writable by everybody; `chmod o-w {above}`")
+    assert refusal(below).endswith(f"{above} is writable by every user; `chmod o-w {above}`")
     above.chmod(0o755)
     assert accepts(below)
 
@@ -107,7 +107,7 @@ def test_a_link_on_the_way_that_others_could_have_turned_is_refused(place) -> No
     turned = makes(place / "turned", 0o777)
     (turned / "link").symlink_to("../real")
     (place / "link").symlink_to(turned / "link")
-    assert f"{turned} is writable by everybody" in refusal(place / "link" / "in")
+    assert f"{turned} is writable by every user" in refusal(place / "link" / "in")
     (place / "straight").symlink_to(real)
     assert accepts(place / "straight" / "in"), "one that nobody else can turn is as good as a directory"
 
@@ -214,6 +214,6 @@ def test_hearthd_itself_refuses_it_in_one_line_and_exits_with_2(place, passed) -
         done = subprocess.run(
             hearthd, pass_fds=[listening.fileno()], capture_output=True, text=True, timeout=60, check=False
         )
-    mend = f"{everybodys} is writable by everybody; `chmod o-w {everybodys}`"
+    mend = f"{everybodys} is writable by every user; `chmod o-w {everybodys}`"
     assert (done.returncode, done.stderr) == (2, f"hearthd: [server] socket: {mend}\n")
     assert not (place / "audit.log").exists()

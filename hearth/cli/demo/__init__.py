@@ -57,7 +57,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-audit.sh"
 
 @click.command()
 @click.option("--fast", is_flag=True, help="No pauses to read in; there are none when piped either.")
-@click.option("--hcp", is_flag=True, help="The other demo: an agent hands over a whole job, and gets an account of it.")
+@click.option("--hcp", is_flag=True, help="The other demo: an agent submits a job, and gets an account of it.")
 @standard
 def demo(options: Options, fast: bool, hcp: bool) -> int:
     """See what hearth is: a real daemon, a real client, a simulated board.

@@ -162,7 +162,7 @@ async def _its_artifact(stage: Stage, client: Client, result: JobResult) -> int:
     stage.claim(
         f"the mean of its {len(rows)} rows is the mean that was reported",
         len(rows) == result.outputs["samples"] == SAMPLES and abs(mean - result.outputs["mean"]) < 0.01,
-        f"{mean:.3f} K, reckoned from the file",
+        f"{mean:.3f} K, computed from the file",
     )
     await stage.pause()
     return len(rows)
@@ -193,7 +193,7 @@ async def _not_like_this(stage: Stage, client: Client) -> None:
         stage.happened(f"task_rejected  {error.reason_code}: {error.message}")
         stage.happened(f"suggestion     {error.suggestion}")
     stage.claim(
-        "a survey of no readings is rejected before anything runs, and it is told what to send instead",
+        "a survey of no readings is rejected before anything runs, with a suggestion what to send instead",
         refused is not None and refused.reason_code == "invalid_input" and bool(refused.suggestion),
     )
     await stage.pause()
@@ -201,7 +201,7 @@ async def _not_like_this(stage: Stage, client: Client) -> None:
 
 async def _the_account(stage: Stage, client: Client, result: JobResult) -> None:
     """Show the output of `hearth hcp account`: the request, the decision, the events and the outcome."""
-    stage.scene("The account of it, for whoever asks later")
+    stage.scene("The account of the job, for later questions")
     await stage.say("This is hearth hcp account SESSION, of a job that any program of the same user may ask about:")
     job = await client.attach_job(result.session_id)
     messages = [message async for message in job.messages()]
@@ -220,7 +220,7 @@ async def _the_account(stage: Stage, client: Client, result: JobResult) -> None:
 
 async def _the_record(stage: Stage, place: DemoFolder, result: JobResult, rows: int, code: int) -> None:
     """Check the job's records in the audit log of the daemon, which has ended."""
-    stage.scene("One story in the audit log, which shows if it is changed")
+    stage.scene("The job in the audit log, which shows if it is changed")
     await stage.say("The daemon has ended. This is the job in its audit log (of the steps, the first and the last):")
     records = [orjson.loads(line) for line in place.log.read_bytes().splitlines()]
     of_job = _records_of(records, result.session_id)

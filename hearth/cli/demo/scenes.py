@@ -114,7 +114,7 @@ async def a_task(stage: Stage, client: Client, _place: DemoFolder) -> None:
 
 async def the_machine(stage: Stage, client: Client, place: DemoFolder) -> None:
     """Show telemetry and files of this machine, which are not simulated."""
-    stage.scene("The machine itself, through the same door")
+    stage.scene("The machine itself, through the same daemon")
     await stage.say("Not all is simulated: this is the machine you are on, and a file in a directory that may be used.")
     async with client.open_session(client_name="hearth demo") as session:
         cpu, memory, load, uptime = [
@@ -130,7 +130,7 @@ async def the_machine(stage: Stage, client: Client, place: DemoFolder) -> None:
             memory["total_bytes"] == _memory_total() and cpu["logical_cores"] == os.cpu_count(),
             "memory and cores compared with /proc",
         )
-        text = b"written through hearth, read by anybody\n"
+        text = b"written through hearth, read without it\n"
         path = place.shared / "note.txt"
         written = await session.run("file.write", path=str(path), data=base64.b64encode(text).decode())
         read = await session.run("file.read", path=str(path))
@@ -215,8 +215,8 @@ async def a_busy_bus(stage: Stage, client: Client, _place: DemoFolder) -> None:
     """Submit two tasks to a busy bus: with on_busy "fail" one gets RESOURCE_BUSY at once, the other one waits."""
     stage.scene("One bus, one transaction at a time")
     await stage.say(
-        "A task takes the I2C bus for itself (exclusive) and writes to an EEPROM. Meanwhile somebody else wants to "
-        'read the thermometer on the same bus, once with on_busy: "fail" and once ready to wait.'
+        "A task takes the I2C bus for itself (exclusive) and writes to an EEPROM. Two other tasks want to read the "
+        'thermometer on the same bus: one with on_busy: "fail", and one that waits.'
     )
     reading = step("i2c.read", bus=1, addr="0x48", reg=0, len=2)
     first = _PAGES * TRIES
@@ -234,7 +234,7 @@ async def a_busy_bus(stage: Stage, client: Client, _place: DemoFolder) -> None:
         data: Any = (busy.data if busy is not None else None) or {}
         stage.happened(f"i2c.read, on_busy=fail: {'accepted' if busy is None else f'{busy.code} {busy.message}'}")
         stage.claim(
-            "the impatient one is refused at once, and told who holds the bus",
+            "the first one is refused at once, with the holder of the bus",
             data.get("bus") == "i2c:1" and data.get("holder_task") == writer.task_id,
             f"held for {data.get('held_ms', 0):.0f} ms by task …{writer.task_id[-6:]}",
         )
@@ -243,7 +243,7 @@ async def a_busy_bus(stage: Stage, client: Client, _place: DemoFolder) -> None:
         done, waited = await writer.get(), await waiting.wait()
         stage.claim("the writer was not disturbed", done.status == "SUCCESS" and _untouched(done))
         stage.claim(
-            "the patient one had its turn afterwards",
+            "the one that waits had its turn afterwards",
             waited.status == "SUCCESS",
             f"{waited.steps[0].latency_ms or 0:.0f} ms, most of them in the queue",
         )

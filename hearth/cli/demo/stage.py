@@ -291,7 +291,7 @@ def make_place() -> Iterator[DemoFolder]:
     with tempfile.TemporaryDirectory(prefix="hearth-demo-", dir=base) as folder:
         place = DemoFolder(Path(folder).resolve())
         place.shared.mkdir()
-        place.secret.write_text("nobody was meant to read this\n", encoding="utf-8")
+        place.secret.write_text("this file is secret\n", encoding="utf-8")
         (place.shared / "escape").symlink_to("../secret.txt")
         (place.folder / "board.toml").write_text(BOARD, encoding="utf-8")
         (place.folder / "hearth.toml").write_text(place.config(), encoding="utf-8")
