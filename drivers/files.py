@@ -378,7 +378,7 @@ def look(path: str, parent: int, name: str) -> os.stat_result | None:
         return None
     kind = type_of(status)
     if kind == "symlink":
-        raise refused(path, errno.ELOOP, "it is a symbolic link; write to what it leads to")
+        raise refused(path, errno.ELOOP, "it is a symbolic link; write to its target")
     if kind == "directory":
         raise refused(path, errno.EISDIR, "it is a directory")
     if kind != "file":

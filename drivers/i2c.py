@@ -251,7 +251,7 @@ DANGEROUS: Mapping[int, str] = {
     0x08: "the SMBus host: a message to it is a notification",
     0x09: "a smart battery's charger: what disturbs it may stop it",
     0x0B: "a smart battery: firmware talks to it at the same time",
-    0x0C: "the SMBus alert response: asking takes a device's alert away from whoever waits for it",
+    0x0C: "the SMBus alert response: asking takes a device's alert away from the program that waits for it",
     0x61: "the SMBus default address: asking begins the assignment of addresses",
     0x69: "clock generators live here, and some lock the bus when they are asked",
 }

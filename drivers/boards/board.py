@@ -313,12 +313,12 @@ def open_board(profile: Profile, *, style: Style | None = None, seed: int = 0, m
     if profile.discover:
         from hearth.drivers.boards.discover import THIS, find
         from hearth.drivers.boards.generic import survey
-        from hearth.drivers.linux.device_users import NOBODY, find_holders
+        from hearth.drivers.linux.device_users import NO_HOLDERS, find_holders
 
         machine = machine or THIS
         there = find(profile.discover, machine)
         # Only ports need the list of open files, and reading it for all processes takes a while.
-        found = survey(profile, there, find_holders(machine.proc, machine.dev) if there.ports else NOBODY)
+        found = survey(profile, there, find_holders(machine.proc, machine.dev) if there.ports else NO_HOLDERS)
         undriven = found.undriven
         profile = evolve(
             profile,

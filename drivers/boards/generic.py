@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 from hearth.drivers.boards.discover import KERNEL
 from hearth.drivers.boards.profile import MAX_OFFSET, ChipSpec, I2cSpec, Profile, UartSpec, Undriven, load_profile
 from hearth.drivers.gpio import LineSpec
-from hearth.drivers.linux.device_users import NOBODY, group_name, lets_group_in, user_name
+from hearth.drivers.linux.device_users import NO_HOLDERS, group_name, lets_group_in, user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -97,7 +97,7 @@ class MachineSurvey:
     undriven: tuple[Undriven, ...] = ()
 
 
-def survey(profile: Profile, found: Machinery, holders: Holders = NOBODY) -> MachineSurvey:
+def survey(profile: Profile, found: Machinery, holders: Holders = NO_HOLDERS) -> MachineSurvey:
     """Sort the devices that the profile's `discover` asks for, without those that the profile lists itself.
 
     `holders` are the processes that have ports open.

@@ -574,4 +574,4 @@ def _check(table: Table, spec: LineSpec) -> None:
     if spec.direction == "output" and spec.debounce_us:
         table.refuse("debounce_us", 'only an input bounces, and this line has direction = "output"')
     if spec.reserved is not None and spec.initial is not None:
-        table.refuse("initial", "the line is reserved, and so nobody may drive it")
+        table.refuse("initial", "the line is reserved, and so must not be driven")

@@ -109,7 +109,7 @@ class Holders:
     """False if there are processes whose descriptors this one may not see."""
 
 
-NOBODY = Holders({}, {}, complete=True)
+NO_HOLDERS = Holders({}, {}, complete=True)
 
 
 def holders(path: str, *, proc: Path = _PROC) -> list[Holder]:

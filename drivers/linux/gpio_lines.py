@@ -224,6 +224,6 @@ class KernelLine:
             consumer = "a consumer that cannot be asked for"
         return ResourceBusy(
             f"{self._place}: {name} is held by {consumer!r}, another process or a kernel driver: end that one, or mark "
-            f"the line `reserved` in the board profile; `hearth doctor` shows who holds what",
+            f"the line `reserved` in the board profile; `hearth doctor` shows the holder of each line",
             data={**data, "reason": "held", "consumer": consumer, "effect": "none"},
         )

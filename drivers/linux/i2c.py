@@ -217,7 +217,7 @@ _I2C_RETRIES, _I2C_TIMEOUT, _I2C_SLAVE = 0x0701, 0x0702, 0x0703
 _TIMEOUT_UNIT_MS = 10
 _TEN_BIT_FLAG = 0x0010
 
-_NOBODY = (errno.ENXIO, errno.EREMOTEIO, errno.EIO, errno.ENODEV)
+_NOT_ACKNOWLEDGED = (errno.ENXIO, errno.EREMOTEIO, errno.EIO, errno.ENODEV)
 """Errnos for an address that did not acknowledge a probe, which is nothing but an address."""
 
 
@@ -408,7 +408,7 @@ class LinuxI2c(BaseDriver):
             else:
                 handle.read_byte(addr)
         except OSError as error:
-            if error.errno in _NOBODY and not self._gone():
+            if error.errno in _NOT_ACKNOWLEDGED and not self._gone():
                 return False
             raise self._failure(error, addr, [Read(1)] if kind == "receive" else [Write(b"")]) from None
         return True

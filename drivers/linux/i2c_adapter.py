@@ -41,7 +41,7 @@ _ENOTSUPP = 524
 _NAMES: Mapping[int, str] = {_ENOTSUPP: "ENOTSUPP", errno.EOPNOTSUPP: "EOPNOTSUPP"}
 """Errnos for which the C library has no name, or two."""
 
-_NOBODY = (errno.ENXIO, errno.ENODEV)
+_NOT_ACKNOWLEDGED = (errno.ENXIO, errno.ENODEV)
 """Errnos of an address without acknowledgement. Some adapters that are present return ENODEV for it."""
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, _ENOTSUPP, errno.ENOSYS)
 _REFUSED: Mapping[int, str] = {
@@ -56,7 +56,7 @@ _REFUSED: Mapping[int, str] = {
 
 _BROKEN: Mapping[int, str] = {
     errno.EIO: "the exchange broke off: a byte was not acknowledged, or the adapter failed",
-    errno.EPROTO: "the device did what the protocol does not allow",
+    errno.EPROTO: "the device broke the protocol",
     errno.EBADMSG: "the checksum of the answer is wrong",
     errno.EOVERFLOW: "the answer is longer than the adapter can take",
     errno.EPIPE: "the adapter's USB connection stalled",
@@ -79,7 +79,7 @@ def failed(
     `able` says what the adapter can do in one exchange, for an exchange that it cannot do.
     """
     number = error.errno or errno.EIO
-    if number in _NOBODY:
+    if number in _NOT_ACKNOWLEDGED:
         return nack(bus, addr, messages, errno=errno_name(error))
     if number == errno.EREMOTEIO:
         return nack(bus, addr, messages, errno="EREMOTEIO", byte=True)

@@ -288,7 +288,7 @@ def _families(config: Config, tools: Collection[str], connect: str | None) -> It
         yield "inet-dgram", "sys.network asks the kernel for its interfaces through one"
         yield "netlink:route", "sys.network asks the kernel for its addresses"
     if config.websocket.listen is not None or config.http.listen is not None:
-        yield "netlink:sock_diag", "who of this machine's users is at the other end of a loopback connection"
+        yield "netlink:sock_diag", "the user at the other end of a loopback connection"
 
 
 def _capabilities(tools: Collection[str]) -> Iterator[str]:

@@ -107,7 +107,7 @@ def _vendor_tools(board: Board, names: Sequence[str], known: Mapping[str, Tool])
         if point is None:
             raise ConfigError(
                 f"[tools] enable: there is no tool or vendor package {name!r}{_near(name, [*known, *points])}"
-                " (patterns are for disable: what is dangerous is named one by one)"
+                " (patterns are for disable: dangerous tools are named one by one)"
             )
         if point.name not in made:
             made[point.name] = _load(point, board, known)

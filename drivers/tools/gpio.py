@@ -159,7 +159,7 @@ def gpio_tools(board: Board) -> list[Tool]:
             risk_level=0,
             timeout_ms=1_000,
             description=(
-                "Read a GPIO line: 1 if it is high, 0 if it is low, whoever drives it; the other way round on a line "
+                "Read a GPIO line: 1 if it is high, 0 if it is low, whatever drives it; the other way round on a line "
                 "that is active low (hw.gpio.list)."
             ),
             params_schema=schemas.args(named, required=["line"]),

@@ -123,7 +123,7 @@ def _sensor_tools(board: Board) -> list[Tool]:
             known = list(board.sensors)
             raise InvalidParams(
                 f"board {board.name!r} has no sensor {name!r}; its profile names {', '.join(known) or 'none'}, and "
-                'hw.sensor.list tells those of the kernel, such as "hwmon/lm75-i2c-1-48/temp1"',
+                'hw.sensor.list has those of the kernel, such as "hwmon/lm75-i2c-1-48/temp1"',
                 data={"sensor": name, "known": known},
             )
         return SENSORS_BUS
@@ -223,5 +223,5 @@ def _entry() -> Schema:
         "description": "limits that the device knows, in `unit`: min, max, crit, …",
         "additionalProperties": {"type": "number"},
     }
-    properties["alarms"] = schemas.listed("sensors that tell whether a limit is passed: 1 is on", {"type": "string"})
+    properties["alarms"] = schemas.listed("sensors that show if a limit is passed: 1 is on", {"type": "string"})
     return {"type": "object", "properties": properties, "required": ["sensor", "kind", "unit", "bus"]}

@@ -216,7 +216,7 @@ def i2c_tools(board: Board) -> list[Tool]:
             timeout_ms=_TIMEOUT_MS,
             description=(
                 "Read `len` bytes from an I2C device, starting at register `reg` if one is given, in one "
-                "transaction. The bytes come in the order of the wire, as base64. An address that nobody answers at "
+                "transaction. The bytes come in the order of the wire, as base64. An address that no device has "
                 "is an error with effect none. Risk 0 without `reg`, or with one of the `reg_width` that hw.i2c.list "
                 "has for the device; any other puts bytes on the wire that the device may take for data, and is risk 2."
             ),
@@ -313,7 +313,7 @@ def i2c_tools(board: Board) -> list[Tool]:
                 "each in the way that is safest there. Those that belong to a driver of the kernel's are not "
                 "touched, nor are those that the board's profile refuses, nor, unless `include` names them, those at "
                 "which asking is known to do harm. "
-                "hw.i2c.list tells what is known to be there without asking."
+                "hw.i2c.list has the known devices without asking."
             ),
             params_schema=schemas.args(
                 {
@@ -324,7 +324,7 @@ def i2c_tools(board: Board) -> list[Tool]:
                         "items": schemas.address(),
                         "description": "addresses to ask although it may do harm, such as "
                         + ", ".join(f"{addr:#04x}" for addr in DANGEROUS)
-                        + ", or what the adapter cannot ask in the way that is safest there",
+                        + ", or the adapter cannot ask in the way that is safest there",
                     },
                 },
                 required=["bus"],

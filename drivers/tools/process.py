@@ -126,8 +126,8 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
         risk_level=3,
         timeout_ms=max(map(_limit_ms, templates.values()), default=_MARGIN_MS),
         description=(
-            "Run one of the programs that the operator of this machine has prepared, without a shell, and return what "
-            "it printed. The step fails if the program's exit code means failure or its time runs out; `error_data` "
+            "Run one of the programs that the operator of this machine has prepared, without a shell, and return its "
+            "output. The step fails if the program's exit code means failure or its time runs out; `error_data` "
             "then holds the same fields as a result. Cancelling the task ends the program. "
             f"Programs: {_menu(templates)}."
         ),
@@ -141,8 +141,8 @@ def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
                 "timed_out": schemas.flag("true if it was ended because its time ran out"),
                 "cancelled": schemas.flag("true if it was ended because its task was cancelled"),
                 "duration_ms": {"type": "number", "minimum": 0},
-                "stdout": _stream("what it printed"),
-                "stderr": _stream("what it complained of"),
+                "stdout": _stream("its output"),
+                "stderr": _stream("its error output"),
             }
         ),
         capability="CAP_PROC",

@@ -37,7 +37,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
             machine=_or_null({"type": "string"}, 'the board or computer, such as "Raspberry Pi 5 Model B Rev 1.0"'),
             kernel={"type": "string", "description": 'the release of the Linux kernel, such as "6.12.47"'},
             logical_cores=_described(_COUNT, "cores that are online"),
-            physical_cores=_or_null(_COUNT, "without hyper-threads; null if the kernel does not tell"),
+            physical_cores=_or_null(_COUNT, "without hyper-threads; null if unknown to the kernel"),
             usage_percent=_percent("of all cores together, 0 to 100; null if no time has been counted yet"),
             usage_window_ms=_or_null(_number(), "how long usage was counted for"),
             cores=schemas.listed(
@@ -61,7 +61,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
             available_bytes=_BYTES,
             used_bytes=_described(_BYTES, "total less available"),
             used_percent=_percent("of the total, 0 to 100"),
-            free_bytes=_described(_BYTES, "of no use to anybody right now"),
+            free_bytes=_described(_BYTES, "not used at all"),
             buffers_bytes=_BYTES,
             cached_bytes=_described(_BYTES, "copies of files, given up when memory is needed"),
             oom_kills=_or_null(_COUNT, "processes that the kernel killed for want of memory, since boot"),
@@ -183,7 +183,7 @@ def system_tools(bus: str = "system") -> list[Tool]:
                     up=schemas.flag("true if it is up and has a carrier"),
                     loopback=schemas.flag("true for an interface that leads nowhere else"),
                     mtu=_or_null(_COUNT, "largest packet, in bytes"),
-                    speed_mbit=_or_null(_COUNT, "in Mbit/s; null if it does not tell (down, virtual, wireless)"),
+                    speed_mbit=_or_null(_COUNT, "in Mbit/s; null if it is unknown (down, virtual, wireless)"),
                     mac=_or_null({"type": "string"}, "hardware address; only where the operator discloses addresses"),
                     addresses=schemas.listed(
                         "IP addresses; only where the operator discloses them",
@@ -265,7 +265,7 @@ def _throttles(description: str) -> Schema:
     return {
         "type": ["array", "null"],
         "items": {"enum": list(THROTTLES)},
-        "description": f"{description}; null on machines that do not tell (a Raspberry Pi does)",
+        "description": f"{description}; null on machines that do not report it (a Raspberry Pi does)",
     }
 
 

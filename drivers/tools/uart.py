@@ -198,7 +198,7 @@ def uart_tools(board: Board) -> list[Tool]:
                 "Each session reads at its own place: none takes what another one waits for. The first use of a port "
                 "in a session begins at what no session has read. "
                 f"{ends} Running into the timeout is no failure: timed_out says so. Others can write to the "
-                "port meanwhile."
+                "port at the same time."
             ),
             params_schema=schemas.args(
                 {
@@ -243,7 +243,7 @@ def uart_tools(board: Board) -> list[Tool]:
             risk_level=2,
             timeout_ms=MAX_EXCHANGE_MS + int(write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + _GRACE_MS,
             description=(
-                "Send a command over a serial port and read the reply, with nobody else in between. Earlier "
+                "Send a command over a serial port and read the reply, with no other transfer in between. Earlier "
                 f"input is skipped first, so the reply belongs to the command. {ends} Running into the "
                 "timeout is no failure: timed_out says so. The port is taken for the whole time."
             ),
@@ -271,9 +271,9 @@ def uart_tools(board: Board) -> list[Tool]:
             timeout_ms=int(write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + MAX_BREAK_MS + _GRACE_MS,
             supports_rollback=True,
             description=(
-                "Drive a serial port's RTS and DTR, send a break (after what was written before has left), and tell "
-                "the levels of all its lines. true is asserted. With none of them it only tells. RTS and DTR go back "
-                "to the port's settings when the session ends."
+                "Drive a serial port's RTS and DTR, send a break (after what was written before has left), and return "
+                "the levels of all its lines. true is asserted. Without any of them it only returns the levels. RTS "
+                "and DTR go back to the port's settings when the session ends."
             ),
             params_schema=schemas.args(
                 {

@@ -263,7 +263,7 @@ def _url(value: object, where: str, problems: FindingList) -> None:
         problems.add(where, "§5 rule 6", f"{shown(text)} is no URI by RFC 3986", _URL_CURE)
 
 
-_URL_CURE = "give an absolute URI with its scheme, and percent-encode what is not ASCII"
+_URL_CURE = "give an absolute URI with its scheme, and percent-encode characters that are not ASCII"
 
 
 def _auth(value: object, where: str, problems: FindingList) -> None:

@@ -318,7 +318,7 @@ class AuditLog:
         except OSError as error:
             raise self._writer.failed(error) from error
         self.warning = (
-            f"audit log {self.path}: {reason} by somebody else while it was being written; "
+            f"audit log {self.path}: {reason} by another program while it was being written; "
             f"records {first} to {last} may be lost"
         )
         self._replace(fd, reason, target.name if target else None)

@@ -262,7 +262,7 @@ class SafetyEnvelope:
             try:
                 found = ask(limit.value, inputs)
             except Exception as error:  # noqa: BLE001 - the author's function: any exception of it is "cannot be judged"
-                return _violated(name, limit, f"it cannot be told: {type(error).__name__}: {error}", at)
+                return _violated(name, limit, f"it cannot be evaluated: {type(error).__name__}: {error}", at)
             if (violation := self.check_value(name, found, at)) is not None:
                 return violation
         return None

@@ -353,7 +353,7 @@ def read_submission(document: Any, *, now: float) -> Message:
     read = read_message(document)
     if not isinstance(read.payload, TaskSubmit):
         reason = f'expected "task_submit", got {shown(read.type)}'
-        cure = "what is submitted is a task_submit, or its payload alone"
+        cure = "expected a task_submit, or its payload alone"
         raise MessageError("/type", reason, message_id=read.message_id, suggestion=cure)
     return read
 

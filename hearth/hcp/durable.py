@@ -213,7 +213,7 @@ class ReplayHistory:
         if (was.kind, was.digest) != (operation.kind, operation.digest):
             raise ReplayMismatch(
                 f"operation {operation.position} is {operation}, and on record it is {was}: the function's course has "
-                "changed, or depends on something else than its inputs and outcomes; start anew"
+                "changed, or depends on something else than its inputs and outcomes; start a new job"
             )
         return found.outcome
 
@@ -228,7 +228,7 @@ class ReplayHistory:
             was = recorded.operation
             raise ReplayMismatch(
                 f"the function returned before operation {was.position}, which is on record as {was}: its course has "
-                "changed; start anew"
+                "changed; start a new job"
             )
 
 

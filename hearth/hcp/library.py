@@ -129,7 +129,7 @@ def _files(path: Path, seen: set[tuple[int, int]], found: _Found) -> Iterator[Pa
 
 def _listed(directory: Path, found: _Found) -> list[Path]:
     if directory.stat().st_mode & stat.S_IWOTH:
-        found.wrong.append(f"{directory}: anybody may put a capability there; chmod o-w {directory}")
+        found.wrong.append(f"{directory}: every user may put a capability there; chmod o-w {directory}")
         return []
     # Not by glob, which finds nothing in a directory that may not be listed.
     files = sorted(path for path in directory.iterdir() if path.suffix in _KINDS and not path.name.startswith("."))

@@ -206,7 +206,7 @@ def assess(
 def _check_caller(submit: TaskSubmit, allowed: Allowance | None) -> Allowance:
     if allowed is None:
         cure = "Ask the operator for a [[policy]] entry that matches this connection's principal"
-        raise Rejection("unauthorized", "no policy entry matches who is calling", suggestion=cure)
+        raise Rejection("unauthorized", "no policy entry matches the caller", suggestion=cure)
     if not allowed.rules.allows_caller(submit.caller_id):
         who = quoted(submit.caller_id)
         cure = f"Use the caller_id agreed with the operator, or ask for {who} in hcp.callers of that entry"
@@ -458,7 +458,7 @@ def _is_closed(schema: Mapping[str, Any]) -> bool:
 def no_policy() -> Rejection:
     """Return the rejection of a caller that no policy entry matches."""
     cure = "ask the operator for a [[policy]] entry that matches this connection's principal"
-    return Rejection("unauthorized", "no policy entry matches who is calling", suggestion=cure)
+    return Rejection("unauthorized", "no policy entry matches the caller", suggestion=cure)
 
 
 def reused(message_id: str) -> Rejection:

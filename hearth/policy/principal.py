@@ -58,7 +58,7 @@ _STATE = struct.Struct("=BBBB")
 _ID_SIZE = 48
 _COUNTS = struct.Struct("=IIIII")
 """inet_diag_msg ends with expires, rqueue, wqueue, uid, inode."""
-_GONE = "the peer closed before it was known who it is"
+_GONE = "the peer closed before its user was known"
 _ANSWER_SIZE = _HEADER.size + _STATE.size + _ID_SIZE + _COUNTS.size
 
 
@@ -94,7 +94,7 @@ def peer_uid(connected: Connected) -> int:
     try:
         ours, peer = _end(connected.getsockname()), _end(connected.getpeername())
         if not peer[0].is_loopback:
-            raise _refused(f"{peer[0]} is not a loopback address, so this machine does not know who calls")
+            raise _refused(f"{peer[0]} is not a loopback address, so this machine does not know the caller's user")
         uid = uid_in(_ask(question(peer, ours)), peer, ours)
         state = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     except OSError:  # ENOTCONN: it was reset
@@ -150,9 +150,9 @@ def _ask(message: bytes) -> bytes:
             netlink.send(message)
             answer, sender = netlink.recvfrom(8192)
     except OSError as error:
-        raise _refused(f"the kernel cannot be asked who the peer is: {error.strerror}") from None
+        raise _refused(f"the kernel cannot be asked for the peer's user: {error.strerror}") from None
     if sender[0] != 0:
-        raise _refused("somebody else than the kernel answered who the peer is")
+        raise _refused("the answer about the peer's user did not come from the kernel")
     return answer
 
 
@@ -178,7 +178,7 @@ _SO_PEERGROUPS = 59
 """Linux 4.13 and later; the socket module has no name for it."""
 _MAX_GROUPS = 256
 """As many as fit into the 1,024 bytes that `socket.getsockopt` returns at most."""
-_NOBODY_AT_ALL = 0xFFFFFFFF
+_NO_PEER = 0xFFFFFFFF
 """The uid that the kernel reports for a socket without a peer."""
 _SHORT = {
     "commonName": "CN",
@@ -258,7 +258,7 @@ def from_peercred(sock: _Socket) -> Principal:
     PermissionDenied for a socket without a peer.
     """
     pid, uid, gid = struct.unpack("=iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    if uid == _NOBODY_AT_ALL:
+    if uid == _NO_PEER:
         raise PermissionDenied(data={"reason": "the kernel knows no peer for this socket"})
     user = _user_name(uid)
     try:

@@ -101,7 +101,7 @@ def idle_job_rules(entries: Iterable[PolicyEntry], capabilities: Mapping[str, Ca
     ]
     if not any(entry.hcp.approve for entry in entries):
         said += [
-            f"capability {name}: a person must allow its jobs, and nobody may; say hcp.approve in a [[policy]] entry"
+            f"capability {name}: a person must allow its jobs; set hcp.approve in a [[policy]] entry, as none has it"
             for name, capability in capabilities.items()
             if capability.safety.requires_human_approval
         ]
@@ -182,9 +182,9 @@ class Match:
         conditions += [self.cert_subject, self.cert_san, self.token_sha256]
         if all(condition is None for condition in conditions):
             if not self.any:
-                raise ConfigError("match: empty, so it matches nobody; name a uid or user, or say any = true")
+                raise ConfigError("match: empty, so it matches no principal; name a uid or user, or say any = true")
         elif self.any:
-            raise ConfigError("match: any = true matches everybody; remove it or the fields beside it")
+            raise ConfigError("match: any = true matches every principal; remove it or the fields beside it")
 
     def holds(self, who: Principal) -> bool:
         """Return True if `who` meets the condition."""
@@ -237,7 +237,7 @@ class PolicyEntry:
     def __attrs_post_init__(self) -> None:
         where = f"policy {self.name!r}"
         if not self.match:
-            raise ConfigError(f"{where}: match: empty, so it matches nobody; give a condition or any = true")
+            raise ConfigError(f"{where}: match: empty, so it matches no principal; give a condition or any = true")
         for key in ("max_risk", "max_risk_ceiling"):
             level = getattr(self, key)
             if not (_is_integer(level) and 0 <= level <= _HIGHEST):

@@ -38,7 +38,7 @@ class RefusedByServer(CarrierError):
     """
 
     def __init__(self, error: RpcError) -> None:
-        super().__init__(f"the server refused what it was sent: {error.message}")
+        super().__init__(f"the server refused a message: {error.message}")
         self.error = error
 
 

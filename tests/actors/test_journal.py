@@ -832,7 +832,7 @@ async def test_a_log_removed_under_the_journal_is_a_warning(desk):
             desk.path.unlink()
             desk.clock.now += 2
             await journal.write(record(1))
-            assert "removed by somebody else" in journal.warning
+            assert "removed by another program" in journal.warning
             assert journal.failure is None
     assert desk.events()[:2] == ["audit.rotate", "test.event"]
 

@@ -569,7 +569,7 @@ def test_a_log_that_is_deleted_under_the_daemon_is_begun_anew_and_reported(bench
     assert rotate["previous"] is None
     assert (rotate["previous_first_seq"], rotate["previous_last_seq"]) == (1, 3)
     assert {after["event"], checkpoint["event"]} == {"after", "audit.checkpoint"}
-    assert "removed by somebody else while it was being written; records 1 to 3 may be lost" in touched.warning
+    assert "removed by another program while it was being written; records 1 to 3 may be lost" in touched.warning
     bench.assert_chained(first_seq=4)
 
 
@@ -586,7 +586,7 @@ def test_what_was_put_in_its_place_becomes_evidence_and_verification_points_at_i
     other.write_bytes(forged)
     other.rename(bench.path)
     bench.append(touched, {"event": "after"})
-    assert "replaced by somebody else" in touched.warning
+    assert "replaced by another program" in touched.warning
     evidence = bench.directory / "audit.log.000000000001"
     assert evidence.read_bytes() == forged
     assert verify(bench.path).first_bad[:2] == (evidence, 3)
@@ -600,7 +600,7 @@ def test_bytes_that_somebody_cut_or_added_are_noticed(bench, touched, touch):
         with bench.path.open("a") as file:
             file.write("an intruder was here\n")
     bench.append(touched, {"event": "after"})
-    assert "changed by somebody else" in touched.warning
+    assert "changed by another program" in touched.warning
     assert json.loads(bench.lines()[0])["reason"] == "changed"
     assert not verify(bench.path).ok
 

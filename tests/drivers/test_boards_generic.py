@@ -18,7 +18,7 @@ from hearth.drivers.boards.discover import (
 )
 from hearth.drivers.boards.generic import HEADERS, NAME_IT, survey
 from hearth.drivers.boards.profile import load_profile, parse_profile
-from hearth.drivers.linux.device_users import HEARTHD, NOBODY, Holder, Holders
+from hearth.drivers.linux.device_users import HEARTHD, NO_HOLDERS, Holder, Holders
 
 SIM = DeviceOrigin(("gpio", "platform"), "gpio-sim")
 SOC = DeviceOrigin(("gpio", "platform"), "pinctrl-bcm2835", "devicetree")
@@ -253,7 +253,7 @@ CONTENT = {
 THERE = (chip(0, "cell", "relay", "button"), adapter(1, "bridge"), port("ttyUSB0"))
 
 
-def problems(*things, holders=NOBODY, machine=None, **change):
+def problems(*things, holders=NO_HOLDERS, machine=None, **change):
     """What does not fit: key path, severity, problem."""
     profile = parse_profile({**CONTENT, **change}, "cell.toml")
     more = {} if machine is None else {"machine": machine}
@@ -268,7 +268,7 @@ def test_a_profile_fits_where_everything_is_there_and_free():
 
 
 def test_a_simulated_board_fits_everywhere():
-    assert list(misfits(load_profile("sim"), found(), NOBODY)) == []
+    assert list(misfits(load_profile("sim"), found(), NO_HOLDERS)) == []
 
 
 def test_everything_that_is_missing_is_named_with_what_there_is():
@@ -374,7 +374,7 @@ def test_what_is_looked_for_and_may_not_be_opened_is_a_warning_and_what_is_left_
     (tmp_path / "i2c-1").touch(mode=0o600)
     closed = FoundAdapter("i2c-1", str(tmp_path / "i2c-1"), 1, USB, "bridge")
     host = adapter(0, "SMBus I801 adapter at efa0", PCI)
-    (told,) = misfits(load_profile("generic-linux"), found(closed, host, port("ttyS0", console=True)), NOBODY)
+    (told,) = misfits(load_profile("generic-linux"), found(closed, host, port("ttyS0", console=True)), NO_HOLDERS)
     assert (told.key, told.severity) == ("discover.i2c", "warn")
     assert "sudo usermod -aG i2c" in told.cure
 
@@ -384,7 +384,7 @@ def test_a_permission_that_lacks_is_a_warning_with_the_command(tmp_path, monkeyp
     (tmp_path / "i2c-1").touch(mode=0o600)
     there = FoundAdapter("i2c-1", str(tmp_path / "i2c-1"), 1, USB, "bridge")
     profile = parse_profile(CONTENT, "cell.toml")
-    (told,) = misfits(profile, found(THERE[0], there, THERE[2]), NOBODY)
+    (told,) = misfits(profile, found(THERE[0], there, THERE[2]), NO_HOLDERS)
     assert (told.key, told.severity) == ("i2c[0].bus", "warn")
     assert "sudo usermod -aG i2c" in told.cure
     assert told.to_json()["cure"] == told.cure

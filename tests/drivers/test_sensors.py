@@ -485,7 +485,7 @@ def test_what_only_root_may_read_is_listed_with_the_cure(tree, monkeypatch):
 
 ANSWERS = [
     (errno.EIO, "EIO", "powered and connected"),
-    (errno.ENXIO, "ENXIO", "nobody answers"),
+    (errno.ENXIO, "ENXIO", "no device answers"),
     (errno.ENODATA, "ENODATA", "no data"),
     (errno.EAGAIN, "EAGAIN", "ask again"),
     (errno.ETIMEDOUT, "ETIMEDOUT", "in time"),

@@ -33,7 +33,7 @@ def violation(limit: Limit, **inputs: Any) -> Violation | None:
         (RANGE, {"low": 1, "high": 2000}, "t: 2000 is above the most allowed, 1000"),
         (RANGE, {"low": 1}, None),
         (Limit(lambda t: (1, t), max=1), {"t": 5}, "t: 5 is above"),
-        (Limit(lambda t: 1 / t, max=1), {"t": 0}, "t: it cannot be told: ZeroDivisionError: division by zero"),
+        (Limit(lambda t: 1 / t, max=1), {"t": 0}, "t: it cannot be evaluated: ZeroDivisionError: division by zero"),
         (Limit(max=1), {"t": 5}, None),
     ],
 )

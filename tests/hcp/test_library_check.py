@@ -63,7 +63,7 @@ def test_check_points_out_a_pattern_that_fits_no_capability_and_a_person_who_is_
     *warnings, _ = check(configured(policy='hcp = { capabilities = ["bench-*"] }'), capfd)
     assert [line.removeprefix("hearthd: warning: ") for line in warnings] == [
         "policy 'all': hcp.capabilities: 'bench-*' fits no capability; `hearth hcp capabilities` lists them",
-        "capability line-blink: a person must allow its jobs, and nobody may; say hcp.approve in a [[policy]] entry",
+        "capability line-blink: a person must allow its jobs; set hcp.approve in a [[policy]] entry, as none has it",
     ]
 
 

@@ -189,7 +189,7 @@ async def test_a_survey_says_how_far_it_is_and_what_it_has_read(tmp_path: Path) 
 async def test_a_survey_that_hogs_the_sensors_bus_is_more_risky_and_a_policy_may_stop_it(tmp_path: Path) -> None:
     hogging = {"samples": 501, "interval_s": 0}
     async with house(tmp_path, hcp='max_risk = "R1"') as runtime:
-        with pytest.raises(JobRejected, match="bus busy for everybody else") as refused:
+        with pytest.raises(JobRejected, match="bus busy for all other users") as refused:
             await runtime.delegate(SURVEY, "fast", hogging)
         result = await done(runtime, SURVEY, {**hogging, "samples": 10})
     assert (refused.value.reason_code, refused.value.assessed_risk) == ("risk_too_high", "R2")

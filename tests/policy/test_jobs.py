@@ -70,6 +70,6 @@ def test_a_capability_whose_jobs_would_wait_for_nobody_is_pointed_out():
     there = {"furnace": capability(asks=True), "bench-x": capability(asks=False)}
     (told,) = idle_job_rules([entry()], there)
     assert told == (
-        "capability furnace: a person must allow its jobs, and nobody may; say hcp.approve in a [[policy]] entry"
+        "capability furnace: a person must allow its jobs; set hcp.approve in a [[policy]] entry, as none has it"
     )
     assert idle_job_rules([entry(), entry(approve=True)], there) == []

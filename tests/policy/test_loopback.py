@@ -293,8 +293,8 @@ class Netlink(socket.socket):
 @pytest.mark.parametrize(
     ("outcome", "why"),
     [
-        (BlockingIOError(errno.EAGAIN, "Try again"), "cannot be asked who the peer is: Try again"),
-        ((told(), (4711, 0)), "somebody else than the kernel"),
+        (BlockingIOError(errno.EAGAIN, "Try again"), "cannot be asked for the peer's user: Try again"),
+        ((told(), (4711, 0)), "did not come from the kernel"),
     ],
 )
 def test_without_the_kernels_own_answer_nobody_is_let_in(meet, monkeypatch, outcome, why):
@@ -310,4 +310,4 @@ def test_where_the_question_is_forbidden_nobody_is_let_in(meet, monkeypatch):
 
     ours, _peer = meet()
     monkeypatch.setattr(socket, "socket", forbidden)
-    assert "cannot be asked who the peer is: Address family" in reason(peer_uid, ours)
+    assert "cannot be asked for the peer's user: Address family" in reason(peer_uid, ours)

@@ -159,14 +159,14 @@ def test_a_log_that_somebody_removes_is_noticed_and_what_follows_is_not_lost(hea
 
     running.until(on_record_again)
     peer.run(session, "gpio.set", line=18, value=0)
-    assert "removed by somebody else" in peer.health()["audit"]["warning"]
+    assert "removed by another program" in peer.health()["audit"]["warning"]
     assert running.stop() == 0
     records = running.records()
     assert "daemon.stop" in [record["event"] for record in records]
     # The chain goes on where the lost file ended, so that the loss shows.
     assert records[0]["seq"] > 1
     assert records[0]["reason"] == "removed"
-    assert running.said.count("removed by somebody else") == 1, "the operator is told, once"
+    assert running.said.count("removed by another program") == 1, "the operator is told, once"
 
 
 def test_a_log_in_a_directory_that_vanishes_does_not_take_the_daemon_with_it(hearthd, tmp_path) -> None:

@@ -304,10 +304,10 @@ def test_whatever_somebody_does_to_the_log_the_next_records_are_in_a_chain_that_
     running.until(noticed)
     assert drive(peer, session, 0)
     warning = peer.health()["audit"]["warning"]
-    assert f"{HANDS[hand]} by somebody else" in warning
+    assert f"{HANDS[hand]} by another program" in warning
     running.hang_up()
     assert running.stop() == 0
-    assert running.said.count("by somebody else") == 1, "the operator is told, once"
+    assert running.said.count("by another program") == 1, "the operator is told, once"
 
     # The file that is there now begins with what happened, is one chain, and has all that was done since.
     records = [json.loads(line) for line in running.audit.read_bytes().splitlines()]

@@ -202,8 +202,8 @@ _WHY: Mapping[int, str] = {
     errno.ENODATA: "it has no data: switched off, nothing connected, or no measurement yet",
     errno.ETIMEDOUT: "it did not answer in time",
     errno.EIO: "it does not answer; is it powered and connected?",
-    errno.ENXIO: "nobody answers at its address; is it powered and connected?",
-    errno.EREMOTEIO: "nobody answers at its address; is it powered and connected?",
+    errno.ENXIO: "no device answers at its address; is it powered and connected?",
+    errno.EREMOTEIO: "no device answers at its address; is it powered and connected?",
 }
 
 

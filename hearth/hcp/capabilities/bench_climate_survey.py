@@ -60,7 +60,7 @@ class Survey:
         Escalation(
             when=lambda samples, interval_s: interval_s < 0.05 and samples > 500,
             risk="R2",
-            because="many readings without a pause between them keep the sensor's bus busy for everybody else",
+            because="many readings without a pause between them keep the sensor's bus busy for all other users",
             cure="send an interval_s of 0.05 or more, or at most 500 samples",
         )
     ],
