@@ -42,7 +42,7 @@ from support.steps import seeded, within_real_seconds
 from support.world import BenchTools
 from trio.testing import MockClock
 
-import hearth._util.text
+import hearth._util.ids
 from hearth._util.exceptions import sole
 from hearth.actors.bridges.hcp import capability_api, execution, store as book_module
 from hearth.actors.bridges.hcp.store.database import JobDatabase
@@ -519,7 +519,7 @@ def _surroundings(world):
             (execution, "LONG_S", 3600.0),
             (capability_api, "random", ids),
             (values, "uuid4", lambda: UUID(int=ids.getrandbits(128), version=4)),
-            (hearth._util.text, "os", SimpleNamespace(urandom=ids.randbytes)),
+            (hearth._util.ids, "os", SimpleNamespace(urandom=ids.randbytes)),
             (BenchTools, "all", lambda _tools: []),
             (JobDatabase, "write", functools.partialmethod(_write, world, JobDatabase.write)),
         ):

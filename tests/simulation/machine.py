@@ -19,7 +19,7 @@ from typing import Any
 import outcome
 import trio
 
-import hearth._util.text
+import hearth._util.ids
 import hearth.actors.bus.workers
 import hearth.actors.daemon
 import hearth.actors.journal
@@ -151,8 +151,8 @@ def running(seed, more=()):
     machine = Machine(seed)
     run = trio._core._run
     changed = [
-        (hearth._util.text, "time", SimpleNamespace(time_ns=lambda: int(machine.clock() * 1e9))),
-        (hearth._util.text, "os", SimpleNamespace(urandom=machine.ids.randbytes)),
+        (hearth._util.ids, "time", SimpleNamespace(time_ns=lambda: int(machine.clock() * 1e9))),
+        (hearth._util.ids, "os", SimpleNamespace(urandom=machine.ids.randbytes)),
         (hearth.actors.daemon, "gc", SimpleNamespace(collect=int, freeze=int, set_threshold=lambda *_: None)),
         (hearth.actors.journal, "Background", Background),
         (hearth.actors.bus.workers, "Background", Background),

@@ -20,7 +20,7 @@ import trio
 from simulation import runner
 from simulation.story import parts, play
 
-import hearth._util.text
+import hearth._util.ids
 
 ROOT = Path(__file__).parents[2]
 FAST, FIRST, BLOCK = 50, 200, 500
@@ -116,7 +116,7 @@ def test_whatever_is_left_out_of_a_story_is_not_in_it():
 
 def test_a_world_starts_no_thread_and_leaves_everything_as_it_was():
     def state():
-        return Path.cwd(), threading.active_count(), hearth._util.text.time, trio.to_thread.run_sync, gc.get_threshold()
+        return Path.cwd(), threading.active_count(), hearth._util.ids.time, trio.to_thread.run_sync, gc.get_threshold()
 
     before = state()
     play(3)

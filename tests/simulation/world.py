@@ -168,7 +168,7 @@ class World:
         parts = self._parts(config)
         parts.open_records()
         self.disk.found(LOG)
-        log_handler = SimpleNamespace(say=lambda _line: self.up.set())
+        log_handler = SimpleNamespace(write_line=lambda _line: self.up.set())
         self.daemon = Daemon(config, parts, signals=self.signals, log_handler=log_handler, notifier=Notifier({}))
         try:
             async with trio.open_nursery() as threads:

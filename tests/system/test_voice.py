@@ -20,7 +20,7 @@ def test_lines_come_out_in_order() -> None:
     reading, writing = os.pipe()
     log_handler = NonBlockingLogHandler(writing)
     log_handler.start()
-    log_handler.say("one \udcff")
+    log_handler.write_line("one \udcff")
     log_handler.handle(logging.LogRecord("x", logging.INFO, "", 0, "two %s", ("words",), None))
     log_handler.end()
     os.close(writing)
@@ -50,12 +50,12 @@ def test_lines_that_nobody_takes_are_dropped_counted_and_hold_up_nobody() -> Non
     log_handler = NonBlockingLogHandler(writing)
     log_handler.start()
     for n in range(MOST_LINES + 500):
-        log_handler.say(f"line {n}")
+        log_handler.write_line(f"line {n}")
     # Somebody reads at last.
     data = b""
     while f"line {MOST_LINES - 1}\n".encode() not in data:
         data += os.read(reading, 1 << 20)
-    log_handler.say("again")
+    log_handler.write_line("again")
     log_handler.end()
     os.close(writing)
     data += read_all(reading)
@@ -74,7 +74,7 @@ def test_a_pipe_that_somebody_made_non_blocking_is_written_to_all_the_same() -> 
     log_handler = NonBlockingLogHandler(writing)
     log_handler.start()
     for n in range(900):
-        log_handler.say(f"{n} " + "x" * 200)
+        log_handler.write_line(f"{n} " + "x" * 200)
     data = b""
     while b"\n899 " not in data or not data.endswith(b"x\n"):
         data += os.read(reading, 4096)
@@ -89,6 +89,6 @@ def test_nobody_there_is_no_trouble() -> None:
     os.close(reading)
     log_handler = NonBlockingLogHandler(writing)
     log_handler.start()
-    log_handler.say("into the void")
+    log_handler.write_line("into the void")
     log_handler.end()
     os.close(writing)
