@@ -129,37 +129,40 @@ With a box to tick, the same decision was asked twice: a person who pressed Acce
 
 
 async def consent(
-    ask: McpRequest, params: types.CallToolRequestParams, job: ConsentRequest, rehearse: Callable[[], Awaitable[object]]
+    request: McpRequest,
+    params: types.CallToolRequestParams,
+    job: ConsentRequest,
+    rehearse: Callable[[], Awaitable[object]],
 ) -> types.InputRequiredResult | str | None:
     """Return None if a person allows the call, a question to put to them, or the reason of a refusal, as a sentence.
 
     `rehearse` raises for a call that could not run anyway; then no person is asked.
     """
-    if not ask.can_elicit:
+    if not request.can_elicit:
         return (
             "A person has to allow each such call, and this client cannot ask one: it has not declared elicitation. "
             "Do without it, or ask the person who operates the machine to do it"
         )
     answer = (params.input_responses or {}).get(KEY)
     about = _digest(job)
-    if isinstance(answer, types.ElicitResult) and ask.client.questions.settle(params.request_state, about):
+    if isinstance(answer, types.ElicitResult) and request.client.questions.settle(params.request_state, about):
         return _verdict(answer)
     # Anything that is not an answer to this very question is ignored: the person is asked, or asked again.
     await rehearse()
-    question = _question(job, await ask.client.board())
+    question = _question(job, await request.client.board())
     if question is None:
         return "A person has to allow such a call, and it is too long to be shown to one: make it smaller"
-    if not ask.modern:
-        return await _asked(ask, question)
-    request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=question, requested_schema=FORM))
-    return types.InputRequiredResult(input_requests={KEY: request}, request_state=ask.client.questions.ask(about))
+    if not request.modern:
+        return await _asked(request, question)
+    form = types.ElicitRequest(params=types.ElicitRequestFormParams(message=question, requested_schema=FORM))
+    return types.InputRequiredResult(input_requests={KEY: form}, request_state=request.client.questions.ask(about))
 
 
-async def _asked(ask: McpRequest, question: str) -> str | None:
+async def _asked(request: McpRequest, question: str) -> str | None:
     """Ask on the request's own stream, and wait for the answer."""
     try:
         with trio.fail_after(ANSWER_PATIENCE):
-            answer = await ask.ctx.session.elicit_form(question, FORM, related_request_id=ask.ctx.request_id)
+            answer = await request.ctx.session.elicit_form(question, FORM, related_request_id=request.ctx.request_id)
     except trio.TooSlowError:
         return f"No person has answered within {ANSWER_PATIENCE:g} s"
     except (MCPError, ValidationError) as error:
@@ -244,8 +247,8 @@ MOST_DETAILS: Final = 500
 class ProgressReporter:
     """The progress of one request that asked for it."""
 
-    def __init__(self, ask: McpRequest, steps: Sequence[Step], *, every: float = BEAT) -> None:
-        self._session = ask.ctx.session
+    def __init__(self, request: McpRequest, steps: Sequence[Step], *, every: float = BEAT) -> None:
+        self._session = request.ctx.session
         self._steps = steps
         self._every = every
         self._began = trio.current_time()
@@ -355,18 +358,18 @@ async def _submit(client: Client, job: ConsentRequest) -> Running:
 
 
 async def perform(
-    ask: McpRequest, params: types.CallToolRequestParams, job: ConsentRequest, *, beat: float = BEAT
+    request: McpRequest, params: types.CallToolRequestParams, job: ConsentRequest, *, beat: float = BEAT
 ) -> Outcome:
     """Serve a tools/call: ask a person if needed, submit, follow, and return the result.
 
     Raises MCPError for arguments that the tool's schema refuses.
     """
-    client = ask.client
+    client = request.client
     try:
         if job.least_risk < CONSENT_RISK <= job.risk:
             job = await _at_effective_risk(client, job)
         if job.risk >= CONSENT_RISK:
-            answer = await consent(ask, params, job, partial(_rehearse, client, _raised(job)))
+            answer = await consent(request, params, job, partial(_rehearse, client, _raised(job)))
             if isinstance(answer, str):
                 return told(client, refused(job, answer))
             if answer is not None:
@@ -376,7 +379,9 @@ async def perform(
     except HearthError as error:
         return told(client, of_error(error, plan=job.plan))
     try:
-        result = await running.result(ProgressReporter(ask, job.steps, every=beat) if ask.wants_progress else None)
+        result = await running.result(
+            ProgressReporter(request, job.steps, every=beat) if request.wants_progress else None
+        )
     except (RpcError, CarrierError) as error:
         return told(client, _lost(running, error))
     except BaseException:
@@ -465,10 +470,10 @@ class TaskProvider(Provider):
         self._beat = beat
 
     @abstractmethod
-    async def job(self, ask: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
+    async def job(self, request: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
         """Return the request behind a call of one of its tools; None for another provider's tool. Raises MCPError."""
 
-    async def call(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
+    async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""
-        job = await self.job(ask, params)
-        return None if job is None else await perform(ask, params, job, beat=self._beat)
+        job = await self.job(request, params)
+        return None if job is None else await perform(request, params, job, beat=self._beat)

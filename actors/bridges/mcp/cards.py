@@ -175,26 +175,26 @@ class AgentCards(Provider):
 
     # --- tools --------------------------------------------------------------------------------------------------
 
-    async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
+    async def tools(self, request: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
         try:
-            usable = await self._permits.usable(ask)
+            usable = await self._permits.usable(request)
         except (RpcError, CarrierError) as error:
             raise as_mcp(error) from None
         return [tool for tool in _TOOLS if tool.name in usable]
 
-    async def call(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
+    async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""
         if params.name not in CARD_TOOLS:
             return None
         try:
-            await self._permits.use(ask, params.name)
+            await self._permits.use(request, params.name)
         except (RpcError, CarrierError) as error:
             return no_session(error)
         arguments = params.arguments or {}
         try:
             if params.name == DECLARE:
-                return await self._declare(ask, _argument(arguments, "card_json"))
+                return await self._declare(request, _argument(arguments, "card_json"))
             if params.name == RESOLVE:
                 return await self._resolve(_argument(arguments, "query"))
             if params.name == VALIDATE:
@@ -203,7 +203,7 @@ class AgentCards(Provider):
         except CardRefused as error:
             return _failed(f"{str(error)[:1].upper()}{str(error)[1:]}.")
 
-    async def _declare(self, ask: McpRequest, document: object) -> types.CallToolResult:
+    async def _declare(self, request: McpRequest, document: object) -> types.CallToolResult:
         card, findings = await self._examined(document)
         if card is None or findings:
             faults = "\n".join(f"- {finding}" for finding in findings)
@@ -214,7 +214,7 @@ class AgentCards(Provider):
                 f"agent_id {card['agent_id']} is that of this server itself, whose card cannot be declared; make an "
                 "agent_id of your own (a new ULID)."
             )
-        return _told(_summary(_entry(await self._registry.declare(card, self._principal(ask)))))
+        return _told(_summary(_entry(await self._registry.declare(card, self._principal(request)))))
 
     async def _resolve(self, query: object) -> types.CallToolResult:
         if not isinstance(query, str) or not 1 <= len(query) <= MAX_QUERY:
@@ -261,9 +261,9 @@ class AgentCards(Provider):
 
     # --- resources ----------------------------------------------------------------------------------------------
 
-    async def resources(self, ask: McpRequest) -> Sequence[types.Resource]:
+    async def resources(self, request: McpRequest) -> Sequence[types.Resource]:
         """See Provider."""
-        del ask
+        del request
         return (
             types.Resource(
                 uri=SCHEMA_URI,
@@ -284,7 +284,9 @@ class AgentCards(Provider):
             ),
         )
 
-    async def read(self, ask: McpRequest, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
+    async def read(
+        self, request: McpRequest, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult | None:
         """See Provider."""
         if params.uri == SCHEMA_URI:
             return _contents(SCHEMA_URI, "application/schema+json", _SCHEMA_TEXT, None)
@@ -292,7 +294,7 @@ class AgentCards(Provider):
             return None
         try:
             # It discloses the same as the list.
-            await self._permits.use(ask, LIST)
+            await self._permits.use(request, LIST)
             entries, _ = await self._known()
         except (RpcError, CarrierError) as error:
             raise as_mcp(error) from None
@@ -383,28 +385,28 @@ class SessionPermits:
     A server that does not know the methods has no policy for these tools; then they run for their user alone.
     """
 
-    async def usable(self, ask: McpRequest) -> Collection[str]:
+    async def usable(self, request: McpRequest) -> Collection[str]:
         """Return the tools that the client may see."""
         try:
-            said = await _ask(ask, "mcp.info")
+            said = await _ask(request, "mcp.info")
         except MethodNotFound:
             return CARD_TOOLS
         found: Collection[str] = said.get("card_tools", CARD_TOOLS)
         return found
 
-    async def use(self, ask: McpRequest, tool: str) -> None:
+    async def use(self, request: McpRequest, tool: str) -> None:
         """Wait until one use of this tool is permitted and audited."""
         try:
-            await _ask(ask, "mcp.use", tool=policy_name(tool))
+            await _ask(request, "mcp.use", tool=policy_name(tool))
         except MethodNotFound:
             return
 
 
-async def _ask(ask: McpRequest, method: str, **params: Any) -> Mapping[str, Any]:
-    session = await ask.client.session()
+async def _ask(request: McpRequest, method: str, **params: Any) -> Mapping[str, Any]:
+    session = await request.client.session()
     try:
         return await session.call(method, **params)
     except (SessionInvalid, CarrierError) as error:
         # The session had ended before the request: try once more, in a new one.
-        ask.client.forget(session, error)
-        return await (await ask.client.session()).call(method, **params)
+        request.client.forget(session, error)
+        return await (await request.client.session()).call(method, **params)

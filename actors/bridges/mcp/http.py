@@ -319,6 +319,6 @@ def caller(ctx: Context) -> Principal:
     return principal
 
 
-def requester(ask: McpRequest) -> str:
+def requester(request: McpRequest) -> str:
     """Return the key of a request's principal."""
-    return caller(ask.ctx).key
+    return caller(request.ctx).key

@@ -55,14 +55,14 @@ _ANSWERS: Final[Mapping[str, TypeAdapter[types.InputResponse]]] = {
 class LongCall:
     """One call. `changed` is called after every change that the client can see; `lease` is in seconds."""
 
-    def __init__(self, ask: McpRequest, changed: Callable[[LongCall], None], *, lease: float = LEASE) -> None:
+    def __init__(self, request: McpRequest, changed: Callable[[LongCall], None], *, lease: float = LEASE) -> None:
         self.task_id = secrets.token_hex(16)
         self.status: types.TaskStatus = "working"
         self._message: str | None = None
         self._changed = changed
         self._lease = lease
-        self._version = ask.ctx.protocol_version
-        self._ask = CallChannel(ask, self._tell).ask(ask)
+        self._version = request.ctx.protocol_version
+        self._ask = CallChannel(request, self._tell).ask(request)
         self._scope = trio.CancelScope()
         self._keep = trio.CancelScope()
         self._settled = trio.Event()
@@ -70,9 +70,9 @@ class LongCall:
         self._outcome: Outcome | None = None
         self._result = b""
         """The outcome as JSON, once the client has a handle."""
-        self._account = ask.client.account
+        self._account = request.client.account
         self._charged = 0
-        self._requests = [retained(ask)]
+        self._requests = [retained(request)]
         """The requests of which something is kept in memory."""
         self._error: MCPError | None = None
         self._why = "its client has gone"
@@ -324,20 +324,20 @@ async def speak(ctx: Context, method: str, params: Mapping[str, Any] | None) -> 
 class CallChannel:
     """The SDK's DispatchContext for one call. `tell` takes the text of each progress report."""
 
-    def __init__(self, ask: McpRequest, tell: Callable[[str], None]) -> None:
-        self._origin = ask.ctx
+    def __init__(self, request: McpRequest, tell: Callable[[str], None]) -> None:
+        self._origin = request.ctx
         self._tell = tell
         self._cancel_requested = anyio.Event()
 
-    def ask(self, ask: McpRequest) -> McpRequest:
+    def ask(self, request: McpRequest) -> McpRequest:
         """Return the request, answered through this channel and with a progress token, even if the client gave none."""
-        ctx = ask.ctx
+        ctx = request.ctx
         params = ctx.session.client_params
         connection = Connection.from_envelope(
             ctx.protocol_version, None if params is None else params.client_info, ctx.session.client_capabilities
         )
         meta = cast("types.RequestParamsMeta", {"progress_token": "task", **(ctx.meta or {})})
-        return evolve(ask, ctx=replace(ctx, session=ServerSession(self, connection, request_meta=meta), meta=meta))
+        return evolve(request, ctx=replace(ctx, session=ServerSession(self, connection, request_meta=meta), meta=meta))
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """See DispatchContext."""

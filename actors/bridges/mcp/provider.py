@@ -285,10 +285,10 @@ def who(ctx: Context) -> tuple[str | None, str | None]:
 # hearth's errors in MCP's form. HACP's codes stay in the data: in MCP some of them mean something else.
 
 
-def no_resource(ask: McpRequest, uri: str, why: str = "") -> MCPError:
+def no_resource(request: McpRequest, uri: str, why: str = "") -> MCPError:
     """Return the error for an unknown URI, or for a URI without a resource behind it, with the reason."""
     # 2026-07-28 has no code of its own for this.
-    code = types.INVALID_PARAMS if ask.modern else -32002
+    code = types.INVALID_PARAMS if request.modern else -32002
     return MCPError(
         code=code, message=f"Resource not found: {why}" if why else "Resource not found", data={"uri": uri[:1000]}
     )
@@ -374,19 +374,19 @@ class Provider:
 
     # --- tools --------------------------------------------------------------------------------------------------
 
-    async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
+    async def tools(self, request: McpRequest) -> Sequence[types.Tool]:
         """Return the tools this client may call, in a fixed order."""
-        del ask
+        del request
         return ()
 
-    async def call(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
+    async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """Call a tool; None for another provider's tool. Raises MCPError for an error outside the tool's execution."""
-        del ask, params
+        del request, params
         return None
 
-    async def intercept(self, ask: McpRequest, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
+    async def intercept(self, request: McpRequest, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
         """Intercept the call of any provider's tool; the first provider is the outermost."""
-        return await call_next(ask, params)
+        return await call_next(request, params)
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         """Return the schema of this provider's tool, if HTTP clients mirror its parameters into headers.
@@ -398,35 +398,35 @@ class Provider:
 
     # --- resources ----------------------------------------------------------------------------------------------
 
-    async def resources(self, ask: McpRequest) -> Sequence[types.Resource]:
+    async def resources(self, request: McpRequest) -> Sequence[types.Resource]:
         """Return the resources."""
-        del ask
+        del request
         return ()
 
-    async def templates(self, ask: McpRequest) -> Sequence[types.ResourceTemplate]:
+    async def templates(self, request: McpRequest) -> Sequence[types.ResourceTemplate]:
         """Return the resource templates: URIs with a part to fill in."""
-        del ask
+        del request
         return ()
 
     async def read(
-        self, ask: McpRequest, params: types.ReadResourceRequestParams
+        self, request: McpRequest, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult | types.InputRequiredResult | None:
         """Read a resource; None for another provider's URI."""
-        del ask, params
+        del request, params
         return None
 
-    async def subscribe(self, ask: McpRequest, params: types.SubscribeRequestParams) -> bool:
+    async def subscribe(self, request: McpRequest, params: types.SubscribeRequestParams) -> bool:
         """Start reporting changes to this client (until 2025-11-25); False for another provider's URI."""
-        del ask, params
+        del request, params
         return False
 
-    async def unsubscribe(self, ask: McpRequest, params: types.UnsubscribeRequestParams) -> bool:
+    async def unsubscribe(self, request: McpRequest, params: types.UnsubscribeRequestParams) -> bool:
         """Stop reporting changes to this client; False for another provider's URI."""
-        del ask, params
+        del request, params
         return False
 
     async def listen(
-        self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
+        self, request: McpRequest, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Serve one stream of changes (from 2026-07-28 on), for every provider.
 
@@ -436,26 +436,26 @@ class Provider:
 
     # --- prompts, completion, logging ---------------------------------------------------------------------------
 
-    async def prompts(self, ask: McpRequest) -> Sequence[types.Prompt]:
+    async def prompts(self, request: McpRequest) -> Sequence[types.Prompt]:
         """Return the prompts."""
-        del ask
+        del request
         return ()
 
     async def prompt(
-        self, ask: McpRequest, params: types.GetPromptRequestParams
+        self, request: McpRequest, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult | types.InputRequiredResult | None:
         """Return a prompt, filled in; None for another provider's prompt."""
-        del ask, params
+        del request, params
         return None
 
-    async def complete(self, ask: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult | None:
+    async def complete(self, request: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult | None:
         """Return the completions of an argument; None for another provider's reference."""
-        del ask, params
+        del request, params
         return None
 
-    async def set_level(self, ask: McpRequest, params: types.SetLevelRequestParams) -> None:
+    async def set_level(self, request: McpRequest, params: types.SetLevelRequestParams) -> None:
         """Set the lowest level of log messages that this client gets (until 2025-11-25)."""
-        del ask, params
+        del request, params
 
     # --- extensions ---------------------------------------------------------------------------------------------
 
@@ -521,8 +521,8 @@ class RetainedRequest(Retained):
         return charged
 
 
-def retained(ask: McpRequest) -> Retained:
+def retained(request: McpRequest) -> Retained:
     """Return the request's charge; an empty one if nothing is charged."""
-    state = getattr(ask.ctx.request, "state", None)
+    state = getattr(request.ctx.request, "state", None)
     held: Retained | None = getattr(state, _STATE, None)
     return Retained() if held is None else held

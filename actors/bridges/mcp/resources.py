@@ -118,7 +118,7 @@ class Changes:
         self._every = every
         self._subscriptions: WeakKeyDictionary[Client, _ClientSubscriptions] = WeakKeyDictionary()
 
-    async def subscribe(self, ask: McpRequest, uri: str) -> bool:
+    async def subscribe(self, request: McpRequest, uri: str) -> bool:
         """Report changes to this client until it unsubscribes or goes; False for a foreign URI.
 
         A second subscription to the same URI changes nothing. Raises MCPError beyond the limit, QueueFull, and the
@@ -127,17 +127,17 @@ class Changes:
         key = self._canonical(uri)
         if key is None:
             return False
-        subscribed = self._subscribed_of(ask.client)
+        subscribed = self._subscribed_of(request.client)
         if uri in subscribed.plain:
             return True
-        session = ask.ctx.session
+        session = request.ctx.session
 
         async def tell() -> None:
             await session.send_resource_updated(uri)
 
         token = object()
         try:
-            watch = self._enter(ask.client, key, uri, token, tell)
+            watch = self._enter(request.client, key, uri, token, tell)
             if watch is None:
                 raise MCPError(
                     types.INVALID_REQUEST,
@@ -156,18 +156,18 @@ class Changes:
             raise
         return True
 
-    def unsubscribe(self, ask: McpRequest, uri: str) -> bool:
+    def unsubscribe(self, request: McpRequest, uri: str) -> bool:
         """End a subscription; False for a foreign URI."""
         key = self._canonical(uri)
         if key is None:
             return False
-        subscribed = self._subscribed_of(ask.client)
+        subscribed = self._subscribed_of(request.client)
         if uri in subscribed.plain:
             _drop(subscribed, key, subscribed.plain.pop(uri))
         return True
 
     async def listen(
-        self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
+        self, request: McpRequest, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Serve one stream, which ends when the client ends it or goes.
 
@@ -175,15 +175,15 @@ class Changes:
         read, or that exceed the limit; also changes of lists, which are not reported here. Raises MCPError for one
         stream too many, QueueFull, CarrierError.
         """
-        request_id = ask.ctx.request_id
+        request_id = request.ctx.request_id
         assert request_id is not None, "what is answered has an id"
-        subscribed = self._subscribed_of(ask.client)
+        subscribed = self._subscribed_of(request.client)
         if subscribed.streams >= MOST_STREAMS:
             raise MCPError(
                 types.INVALID_REQUEST,
                 f"this client has {MOST_STREAMS} streams open already; end one, or list all resources on one stream",
             )
-        stream = _Stream(ask, request_id)
+        stream = _Stream(request, request_id)
         entered: list[tuple[str, object]] = []
         subscribed.streams += 1
         try:
@@ -191,12 +191,12 @@ class Changes:
             for uri in dict.fromkeys(params.notifications.resource_subscriptions or ()):
                 key = self._canonical(uri)
                 token = object()
-                watch = None if key is None else self._enter(ask.client, key, uri, token, stream.teller(uri))
+                watch = None if key is None else self._enter(request.client, key, uri, token, stream.teller(uri))
                 if key is not None and watch is not None:
                     entered.append((key, token))
                     watches.append((uri, watch))
             await stream.acknowledge([uri for uri, watch in watches if await _can_be_watched(watch)])
-            await stream.run(ask.client.gone)
+            await stream.run(request.client.gone)
         finally:
             subscribed.streams -= 1
             for key, token in entered:
@@ -272,9 +272,9 @@ class Changes:
 class _Stream:
     """The changes that one subscriptions/listen has yet to send: each URI at most once, since a change has no data."""
 
-    def __init__(self, ask: McpRequest, request_id: types.RequestId) -> None:
+    def __init__(self, request: McpRequest, request_id: types.RequestId) -> None:
         self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: request_id}
-        self._session = ask.ctx.session
+        self._session = request.ctx.session
         self._request_id = request_id
         self._changed: dict[str, None] = {}
         self._wake = trio.Event()
@@ -355,9 +355,9 @@ class Resources(Provider):
     def __init__(self, *, every: float = EVERY) -> None:
         self.changes = Changes(watchable, essence, every=every)
 
-    async def resources(self, ask: McpRequest) -> Sequence[types.Resource]:
+    async def resources(self, request: McpRequest) -> Sequence[types.Resource]:
         """See Provider. Sensors that cannot be listed at the moment are left out."""
-        view = await ask.client.view()
+        view = await request.client.view()
 
         def may(tool: str) -> bool:
             return view.find(tool) is not None
@@ -377,12 +377,12 @@ class Resources(Provider):
                 _resource(AUDIT, "audit_head", "Head of the audit log", "Its last record's number and hash", 0.2)
             )
         if may("hw.sensor.list") and may("hw.sensor.read"):
-            found += await _sensors(ask.client)
+            found += await _sensors(request.client)
         return found
 
-    async def templates(self, ask: McpRequest) -> Sequence[types.ResourceTemplate]:
+    async def templates(self, request: McpRequest) -> Sequence[types.ResourceTemplate]:
         """See Provider."""
-        view = await ask.client.view()
+        view = await request.client.view()
         task = types.ResourceTemplate(
             uri_template=f"{TASK}{{task_id}}",
             name="task",
@@ -403,16 +403,18 @@ class Resources(Provider):
         )
         return (sensor, task)
 
-    async def read(self, ask: McpRequest, params: types.ReadResourceRequestParams) -> types.ReadResourceResult | None:
+    async def read(
+        self, request: McpRequest, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult | None:
         """See Provider."""
         try:
-            value = await _value(ask.client, params.uri)
+            value = await _value(request.client, params.uri)
         except (InvalidParams, TaskNotFound) as error:
-            raise no_resource(ask, params.uri, error.message) from None
+            raise no_resource(request, params.uri, error.message) from None
         except DeviceError as error:
             if (error.data or {}).get("errno") != "ENODEV":
                 raise
-            raise no_resource(ask, params.uri, error.message) from None
+            raise no_resource(request, params.uri, error.message) from None
         if value is None:
             return None
         text = orjson.dumps(value).decode()
@@ -420,13 +422,13 @@ class Resources(Provider):
             contents=[types.TextResourceContents(uri=params.uri, mime_type=MIME, text=text)]
         )
 
-    async def subscribe(self, ask: McpRequest, params: types.SubscribeRequestParams) -> bool:
+    async def subscribe(self, request: McpRequest, params: types.SubscribeRequestParams) -> bool:
         """See Provider."""
-        return await self.changes.subscribe(ask, params.uri)
+        return await self.changes.subscribe(request, params.uri)
 
-    async def unsubscribe(self, ask: McpRequest, params: types.UnsubscribeRequestParams) -> bool:
+    async def unsubscribe(self, request: McpRequest, params: types.UnsubscribeRequestParams) -> bool:
         """See Provider."""
-        return self.changes.unsubscribe(ask, params.uri)
+        return self.changes.unsubscribe(request, params.uri)
 
 
 # --- the contents behind a URI --------------------------------------------------------------------------------------
@@ -474,12 +476,12 @@ async def _run(client: Client, uri: str, tool: str, **args: Any) -> Mapping[str,
     )
 
 
-async def _in_session(client: Client, ask: Callable[[Session], Awaitable[T]]) -> T:
+async def _in_session(client: Client, request: Callable[[Session], Awaitable[T]]) -> T:
     """Run a request in the client's session; in a new one if that turns out to have ended."""
     for last in (False, True):
         session = await client.session()
         try:
-            return await ask(session)
+            return await request(session)
         except (SessionInvalid, CarrierError) as error:
             client.forget(session, error)
             if last or not isinstance(error, SessionInvalid):

@@ -187,9 +187,9 @@ class Offers:
         if method.versions is not None and ctx.protocol_version not in method.versions:
             raise MCPError(code=types.METHOD_NOT_FOUND, message="Method not found", data=method.name)
         try:
-            ask = McpRequest(ctx, await ctx.lifespan_context.of(ctx))
-            result = await method.handle(ask, params)
-            return _signed(result) if ask.modern and isinstance(result, dict) else result
+            request = McpRequest(ctx, await ctx.lifespan_context.of(ctx))
+            result = await method.handle(request, params)
+            return _signed(result) if request.modern and isinstance(result, dict) else result
         except HearthError as error:
             raise as_mcp(error) from None
         except ExceptionGroup as group:
@@ -202,29 +202,29 @@ class Offers:
 
     # --- tools --------------------------------------------------------------------------------------------------
 
-    async def list_tools(self, ask: McpRequest, params: types.PaginatedRequestParams) -> types.ListToolsResult:
+    async def list_tools(self, request: McpRequest, params: types.PaginatedRequestParams) -> types.ListToolsResult:
         """tools/list. Raises ConfigError for two tools of one name."""
         tools: dict[str, types.Tool] = {}
         for provider in self._providers:
-            for tool in await provider.tools(ask):
+            for tool in await provider.tools(request):
                 if tools.setdefault(tool.name, tool) is not tool:
                     raise ConfigError(f"two tools are called {tool.name}; one of them is {type(provider).__name__}'s")
         page, cursor = paged(list(tools.values()), params, "tools")
         return types.ListToolsResult(tools=page, next_cursor=cursor)
 
-    async def call_tool(self, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome:
+    async def call_tool(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome:
         """tools/call."""
-        return await self._intercepted(0, ask, params)
+        return await self._intercepted(0, request, params)
 
-    async def _intercepted(self, index: int, ask: McpRequest, params: types.CallToolRequestParams) -> Outcome:
+    async def _intercepted(self, index: int, request: McpRequest, params: types.CallToolRequestParams) -> Outcome:
         if index < len(self._interceptors):
-            return await self._interceptors[index].intercept(ask, params, partial(self._intercepted, index + 1))
+            return await self._interceptors[index].intercept(request, params, partial(self._intercepted, index + 1))
         try:
             for provider in self._providers:
-                outcome = await provider.call(ask, params)
+                outcome = await provider.call(request, params)
                 if outcome is not None:
                     return outcome
-            tools = [tool for provider in self._providers for tool in await provider.tools(ask)]
+            tools = [tool for provider in self._providers for tool in await provider.tools(request)]
         except (RpcError, CarrierError) as error:
             # The provider did not answer this error itself, so it came before any submission: no session can be opened.
             return no_session(error)
@@ -235,80 +235,82 @@ class Offers:
 
     # --- resources ----------------------------------------------------------------------------------------------
 
-    async def list_resources(self, ask: McpRequest, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
+    async def list_resources(
+        self, request: McpRequest, params: types.PaginatedRequestParams
+    ) -> types.ListResourcesResult:
         """resources/list."""
-        found = [resource for provider in self._providers for resource in await provider.resources(ask)]
+        found = [resource for provider in self._providers for resource in await provider.resources(request)]
         page, cursor = paged(found, params, "resources")
         return types.ListResourcesResult(resources=page, next_cursor=cursor)
 
     async def list_templates(
-        self, ask: McpRequest, params: types.PaginatedRequestParams
+        self, request: McpRequest, params: types.PaginatedRequestParams
     ) -> types.ListResourceTemplatesResult:
         """resources/templates/list."""
-        found = [template for provider in self._providers for template in await provider.templates(ask)]
+        found = [template for provider in self._providers for template in await provider.templates(request)]
         page, cursor = paged(found, params, "templates")
         return types.ListResourceTemplatesResult(resource_templates=page, next_cursor=cursor)
 
     async def read_resource(
-        self, ask: McpRequest, params: types.ReadResourceRequestParams
+        self, request: McpRequest, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         """resources/read."""
         for provider in self._providers:
-            result = await provider.read(ask, params)
+            result = await provider.read(request, params)
             if result is not None:
                 return result
-        raise no_resource(ask, params.uri)
+        raise no_resource(request, params.uri)
 
-    async def subscribe(self, ask: McpRequest, params: types.SubscribeRequestParams) -> types.EmptyResult:
+    async def subscribe(self, request: McpRequest, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """resources/subscribe."""
         for provider in self._providers:
-            if await provider.subscribe(ask, params):
+            if await provider.subscribe(request, params):
                 return types.EmptyResult()
-        raise no_resource(ask, params.uri)
+        raise no_resource(request, params.uri)
 
-    async def unsubscribe(self, ask: McpRequest, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+    async def unsubscribe(self, request: McpRequest, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         """resources/unsubscribe; also for a URI without a subscription."""
         for provider in self._providers:
-            if await provider.unsubscribe(ask, params):
+            if await provider.unsubscribe(request, params):
                 break
         return types.EmptyResult()
 
     async def listen(
-        self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
+        self, request: McpRequest, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """subscriptions/listen: the first provider that has it; it may delegate to others."""
-        return await self._listeners[0].listen(ask, params)
+        return await self._listeners[0].listen(request, params)
 
     # --- prompts, completion, logging ---------------------------------------------------------------------------
 
-    async def list_prompts(self, ask: McpRequest, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
+    async def list_prompts(self, request: McpRequest, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
         """prompts/list."""
-        found = [prompt for provider in self._providers for prompt in await provider.prompts(ask)]
+        found = [prompt for provider in self._providers for prompt in await provider.prompts(request)]
         page, cursor = paged(found, params, "prompts")
         return types.ListPromptsResult(prompts=page, next_cursor=cursor)
 
     async def get_prompt(
-        self, ask: McpRequest, params: types.GetPromptRequestParams
+        self, request: McpRequest, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult | types.InputRequiredResult:
         """prompts/get."""
         for provider in self._providers:
-            result = await provider.prompt(ask, params)
+            result = await provider.prompt(request, params)
             if result is not None:
                 return result
         raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {params.name[:100]}")
 
-    async def complete(self, ask: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult:
+    async def complete(self, request: McpRequest, params: types.CompleteRequestParams) -> types.CompleteResult:
         """completion/complete; empty if no provider can complete."""
         for provider in self._providers:
-            result = await provider.complete(ask, params)
+            result = await provider.complete(request, params)
             if result is not None:
                 return result
         return types.CompleteResult(completion=types.Completion(values=[]))
 
-    async def set_level(self, ask: McpRequest, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    async def set_level(self, request: McpRequest, params: types.SetLevelRequestParams) -> types.EmptyResult:
         """logging/setLevel, for every provider."""
         for provider in self._providers:
-            await provider.set_level(ask, params)
+            await provider.set_level(request, params)
         return types.EmptyResult()
 
 
@@ -389,14 +391,14 @@ def all_offers(
 class HacpTools(TaskProvider):
     """The provider of the session's own tools."""
 
-    async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
+    async def tools(self, request: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
-        view = await ask.client.view()
+        view = await request.client.view()
         return [types.Tool.model_validate(definition) for definition in view.definitions()]
 
-    async def job(self, ask: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
+    async def job(self, request: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
         """See TaskProvider."""
-        entry = (await ask.client.view()).find(params.name)
+        entry = (await request.client.view()).find(params.name)
         if entry is None:
             return None
         name = entry["name"]
@@ -415,19 +417,19 @@ _TOOL: Final = types.Tool.model_validate(PLAN_DEFINITION)
 class PlanTool(TaskProvider):
     """The provider of `hacp_plan`."""
 
-    async def tools(self, ask: McpRequest) -> Sequence[types.Tool]:
+    async def tools(self, request: McpRequest) -> Sequence[types.Tool]:
         """See Provider."""
-        del ask
+        del request
         return (_TOOL,)
 
-    async def job(self, ask: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
+    async def job(self, request: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
         """See TaskProvider. Raises MCPError for a plan that cannot be read, or that names an unknown tool."""
         if params.name != PLAN:
             return None
         plan = arguments_of(params)
         if not _VALIDATOR.accepts(plan):
             raise _wrong(*_VALIDATOR.explain(plan))
-        view = await ask.client.view()
+        view = await request.client.view()
         entries = [_entry(view, index, step["tool"]) for index, step in enumerate(plan["steps"])]
         steps = [Step(entry["name"], step.get("args", {})) for entry, step in zip(entries, plan["steps"], strict=True)]
         constraints = {name: value for name, value in plan.items() if name not in ("intent", "steps")}

@@ -55,12 +55,12 @@ TermsOf: TypeAlias = "Callable[[McpRequest, types.CallToolRequestParams], Awaita
 """The function that gives the terms of a call; None if it never becomes a task."""
 
 
-async def patience(ask: McpRequest, params: types.CallToolRequestParams) -> Terms | None:
+async def patience(request: McpRequest, params: types.CallToolRequestParams) -> Terms | None:
     """Return the terms of a call of hearth's own tools."""
     if params.name == PLAN:
         return Terms(after=SOON)
     try:
-        entry = (await ask.client.view()).find(params.name)
+        entry = (await request.client.view()).find(params.name)
     except HearthError:
         # No session can be opened; the call itself reports that better.
         return None
@@ -106,25 +106,25 @@ class Tasks(Provider):
             Method("tasks/cancel", TaskParams, self._cancel, _VERSIONS),
         )
 
-    async def intercept(self, ask: McpRequest, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
+    async def intercept(self, request: McpRequest, params: types.CallToolRequestParams, call_next: CallNext) -> Outcome:
         """See Provider."""
-        terms = await self._terms(ask, params) if ask.modern else None
+        terms = await self._terms(request, params) if request.modern else None
         if terms is None:
-            return await call_next(ask, params)
-        if not _declared(ask):
+            return await call_next(request, params)
+        if not _declared(request):
             if terms.required:
                 raise _undeclared()
-            return await call_next(ask, params)
-        client_tasks = self._client_tasks(ask)
+            return await call_next(request, params)
+        client_tasks = self._client_tasks(request)
         if terms.required and client_tasks.full:
             raise MCPError(
                 code=types.INVALID_REQUEST,
                 message=f"This client has {MOST_TASKS} tasks; wait until the ttlMs of one is over",
             )
-        call = LongCall(ask, client_tasks.changed, lease=self._lease)
+        call = LongCall(request, client_tasks.changed, lease=self._lease)
         call.charge()
         # The call starts in any case; only the form of its answer is still open.
-        ask.client.nursery.start_soon(_run, ask.client, client_tasks, call, call_next, params)
+        request.client.nursery.start_soon(_run, request.client, client_tasks, call, call_next, params)
         if terms.after <= 0 and not client_tasks.full:
             return _handle(client_tasks, call)
         try:
@@ -138,35 +138,35 @@ class Tasks(Provider):
             raise
 
     async def listen(
-        self, ask: McpRequest, params: types.SubscriptionsListenRequestParams
+        self, request: McpRequest, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """See Provider. Raises MCPError if tasks are named and the extension was not declared."""
         wanted = (params.notifications.model_extra or {}).get("taskIds")
-        if wanted is not None and not _declared(ask):
+        if wanted is not None and not _declared(request):
             raise _undeclared()
-        return await listen_to(self._client_tasks(ask), wanted, ask, params, self._listen)
+        return await listen_to(self._client_tasks(request), wanted, request, params, self._listen)
 
-    async def _get(self, ask: McpRequest, params: TaskParams) -> dict[str, Any]:
-        return self._find(ask, params).describe()
+    async def _get(self, request: McpRequest, params: TaskParams) -> dict[str, Any]:
+        return self._find(request, params).describe()
 
-    async def _update(self, ask: McpRequest, params: UpdateParams) -> dict[str, Any]:
-        self._find(ask, params).answer(params.input_responses, retained(ask))
+    async def _update(self, request: McpRequest, params: UpdateParams) -> dict[str, Any]:
+        self._find(request, params).answer(params.input_responses, retained(request))
         return {}
 
-    async def _cancel(self, ask: McpRequest, params: TaskParams) -> dict[str, Any]:
-        self._find(ask, params).cancel()
+    async def _cancel(self, request: McpRequest, params: TaskParams) -> dict[str, Any]:
+        self._find(request, params).cancel()
         return {}
 
-    def _find(self, ask: McpRequest, params: TaskParams) -> LongCall:
-        if not _declared(ask):
+    def _find(self, request: McpRequest, params: TaskParams) -> LongCall:
+        if not _declared(request):
             raise _undeclared()
-        headers = getattr(ask.ctx.request, "headers", None)
+        headers = getattr(request.ctx.request, "headers", None)
         if headers is not None and decode_header_value(headers.get(MCP_NAME_HEADER)) != params.task_id:
             raise MCPError(code=types.HEADER_MISMATCH, message="the mcp-name header does not match params.taskId")
-        return self._client_tasks(ask).find(params.task_id)
+        return self._client_tasks(request).find(params.task_id)
 
-    def _client_tasks(self, ask: McpRequest) -> ClientTasks:
-        return self._tasks_by_client.setdefault(ask.client, ClientTasks())
+    def _client_tasks(self, request: McpRequest) -> ClientTasks:
+        return self._tasks_by_client.setdefault(request.client, ClientTasks())
 
 
 def _handle(client_tasks: ClientTasks, call: LongCall) -> dict[str, Any]:
@@ -193,8 +193,8 @@ async def _when_gone(client: Client, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _declared(ask: McpRequest) -> bool:
-    return EXTENSION in (ask.capabilities.extensions or {})
+def _declared(request: McpRequest) -> bool:
+    return EXTENSION in (request.capabilities.extensions or {})
 
 
 def _undeclared() -> MCPError:
@@ -323,7 +323,7 @@ _IDS: Final = TypeAdapter(list[str])
 async def listen_to(
     client_tasks: ClientTasks,
     wanted: Any,
-    ask: McpRequest,
+    request: McpRequest,
     params: types.SubscriptionsListenRequestParams,
     others: Listen | None,
 ) -> types.SubscriptionsListenResult:
@@ -333,16 +333,16 @@ async def listen_to(
     """
     others = others or _nothing_else
     if wanted is None:
-        return await others(ask, params)
+        return await others(request, params)
     try:
         task_ids = _IDS.validate_python(wanted, strict=True)
     except ValidationError:
         raise MCPError(code=types.INVALID_PARAMS, message="notifications.taskIds must be a list of task ids") from None
     with client_tasks.watch(task_ids) as watch:
         async with trio.open_nursery() as nursery:
-            stream = _Stream(ask, watch)
+            stream = _Stream(request, watch)
             nursery.start_soon(stream.run)
-            result = await others(stream.ask(ask), params)
+            result = await others(stream.ask(request), params)
             nursery.cancel_scope.cancel()
     return result
 
@@ -350,9 +350,9 @@ async def listen_to(
 class _Stream(CallChannel):
     """The stream as `others` sees it."""
 
-    def __init__(self, ask: McpRequest, watch: TaskWatch) -> None:
-        super().__init__(ask, lambda _message: None)
-        self._ctx = ask.ctx
+    def __init__(self, request: McpRequest, watch: TaskWatch) -> None:
+        super().__init__(request, lambda _message: None)
+        self._ctx = request.ctx
         self._watch = watch
         self._acknowledged = trio.Event()
 
@@ -376,16 +376,16 @@ class _Stream(CallChannel):
 
 
 async def _nothing_else(
-    ask: McpRequest, params: types.SubscriptionsListenRequestParams
+    request: McpRequest, params: types.SubscriptionsListenRequestParams
 ) -> types.SubscriptionsListenResult:
     """Serve a stream without other changes: acknowledge, and wait for its end."""
     del params
-    meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ask.ctx.request_id}
+    meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: request.ctx.request_id}
     acknowledged = types.SubscriptionsAcknowledgedNotificationParams(
         notifications=types.SubscriptionFilter(), _meta=meta
     )
-    await ask.ctx.session.send_notification(
-        types.SubscriptionsAcknowledgedNotification(params=acknowledged), related_request_id=ask.ctx.request_id
+    await request.ctx.session.send_notification(
+        types.SubscriptionsAcknowledgedNotification(params=acknowledged), related_request_id=request.ctx.request_id
     )
-    await ask.client.gone.wait()
+    await request.client.gone.wait()
     return types.SubscriptionsListenResult(_meta=meta)
