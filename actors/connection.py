@@ -116,6 +116,8 @@ class Connection:
         self._weighty = 0
         self._settled: trio.Event | None = None
         self._metrics = metrics
+        # Sessions that this connection opened: all of them, those whose answer is not there yet, and those whose answer
+        # is in the send queue. The client of the last two may never learn the session's id.
         self._opened: list[Session] = []
         self._opening: dict[Call, Session] = {}
         self._untold: list[Session] = []
@@ -132,10 +134,12 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, nursery.cancel_scope)
                 await self._read()
+                # The peer may have closed only its sending side: requests in flight still get their answers.
                 with trio.move_on_after(LINGER):
                     await self._fewer_than(1)
                 self.send_queue.finish()
         finally:
+            # Abandon the queue before the sessions hear of it: their answers then do nothing.
             followed = self.send_queue.follows
             self.send_queue.abandon()
             self._account.release(CONNECTION_BYTES + self._partial)
@@ -155,6 +159,7 @@ class Connection:
         try:
             while documents := await batch():
                 await send(documents)
+                # No answer waits any more, so those to session.open have been sent.
                 if self._untold and not self.send_queue.size:
                     self._untold.clear()
         except PeerGone:
@@ -208,6 +213,7 @@ class Connection:
         """Wait until the next document may be handled; if the principal's memory is used up, few at a time."""
         if self.send_queue.size > HIGH_WATER:
             await self.send_queue.room(HIGH_WATER)
+        # A principal without memory left has few requests in flight, and the next one only when all answers are taken.
         if self._account.full:
             await self._fewer_than(WEIGHTY_AT_ONCE)
             await self.send_queue.room(0)

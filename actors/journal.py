@@ -118,7 +118,9 @@ class Journal:
         self._mailbox: Mailbox[_Post] = Mailbox()
         self._queued = 0
         """Posts in the mailbox: while there are any, later ones queue behind them."""
+        # True while `post` writes by itself: durability "os", and the actor runs.
         self._in_place = False
+        # An exception of a write in place that is no LogFailed: the actor raises it in its own turn.
         self._bug: Exception | None = None
         self.metrics = Metrics()
         """The counters of the runtime: the journal counts records, other components their own facts."""
@@ -166,9 +168,11 @@ class Journal:
             receipt.fail(_unavailable(self._failure or f"audit log {self._log.path}: closed"))
             return receipt
         at = self._clock()
+        # Behind queued posts, or while the log has failed, this one must wait too: records keep the order of the posts.
         if self._in_place and not self._queued and self._failure is None:
             self._write_now(_Post(at, records, receipt, minor), receipt)
             return receipt
+        # Only a log that can be written is relaxed: after a failure callers must wait for the truth.
         if self._relaxed and self._failure is None:
             receipt.fill(None)
         self._queued += 1
@@ -269,6 +273,7 @@ class Journal:
                 try:
                     await trio.sleep_forever()
                 finally:
+                    # The loop is shielded, so it is asked to stop; the guard's deadline bounds its last commits.
                     guard.deadline = trio.current_time() + FLUSH_LIMIT_S
                     self._stop()
         finally:
@@ -316,6 +321,7 @@ class Journal:
         with guard:
             async with trio.open_nursery() as nursery:
                 while not self._stopping:
+                    # One batch, one commit: records that arrive during its sync form the next batch.
                     await self._commit(await self._next())
                     if self._bug is not None:
                         bug, self._bug = self._bug, None
@@ -357,9 +363,11 @@ class Journal:
 
     async def _commit(self, posts: list[_Post]) -> None:
         """Write the records of `posts` and answer their receipts, whatever happens."""
+        # Wake-ups have no receipt and were not counted.
         self._queued -= sum(post.receipt is not None for post in posts)
         records = [(post.at, record) for post in posts for record in post.records]
         try:
+            # The backlog first: its records are older than those of these posts.
             if self._failure is not None:
                 await self._resume()
             await self._append(records)
@@ -367,6 +375,7 @@ class Journal:
             self._fail(posts, failed)
             await self._spend_reserve()
         except BaseException:
+            # Cancelled by the guard, or a bug. It is not known if the records are safe, so their receipts fail.
             self._refuse(posts, f"audit log {self._log.path}: {_ENDED}")
             raise
         else:
@@ -463,6 +472,7 @@ class Journal:
             self._failed_at = self._clock()
             log.error("%s; until it can be written nothing with an effect is done", failed.reason)
         self._failure, self._full = failed.reason, failed.full
+        # The log wrote the first `written` records; posts before that point are safe, and one may be written in part.
         written = failed.written
         for at, group, receipt, minor in posts:
             missing = group[written:]

@@ -81,6 +81,7 @@ def disown_outputs(outputs_file: OutputsFile, buses: Mapping[str, Bus], board: s
 
 async def start_buses(buses: Mapping[str, Bus], outer: trio.Nursery, audit: Callable[..., None]) -> None:
     """Open the buses, each in a task of `outer`; return when each serves or has failed once, or after OPEN_PATIENCE."""
+    # All at the same time: one device that hangs must not delay the others.
     opened = {bus_id: trio.Event() for bus_id in buses}
     for bus_id, bus in buses.items():
         outer.start_soon(keep_open, bus, audit, opened[bus_id].set)
@@ -101,6 +102,7 @@ async def settle_buses(buses: Mapping[str, Bus]) -> None:
         async with trio.open_nursery() as nursery:
             for bus in buses.values():
                 nursery.start_soon(_settle, bus)
+    # A ready bus without a running transaction ignores this.
     for bus in buses.values():
         bus.abandon()
 
@@ -403,6 +405,7 @@ class Runtime:
                     outer.start_soon(self.refusals.run)
                     if self.parts.energy is not None:
                         outer.start_soon(self.parts.energy.run)
+                    # From here on only `_over` ends the actors: a cancellation from outside would skip the safe states.
                     serving.shield = True
                     async with trio.open_nursery() as sessions:
                         self._nursery = sessions
@@ -410,6 +413,7 @@ class Runtime:
                         await self._over.wait()
                     self._nursery = None
                     await settle_buses(self.buses)
+                    # The last records, in this order: counted refusals, the stop, and the checkpoint that signs both.
                     self.parts.outputs_file.flush()
                     self.refusals.flush()
                     self.audit("daemon.stop")
@@ -432,6 +436,7 @@ class Runtime:
             while self._running:
                 self._one_ended = trio.Event()
                 await self._one_ended.wait()
+        # The tasks of these sessions wait for transactions, which no cancellation reaches.
         if self._running:
             self.stop_waiting()
 

@@ -133,6 +133,7 @@ class SendQueue:
         """Bytes that the writer has taken and not yet sent."""
         self._finished: list[History] = []
         """Histories whose end the writer has taken and not yet sent."""
+        # Answers, and cursors that are queued. A cursor stands here at most once.
         self._items: deque[bytes | Cursor] = deque()
         self._feeds: dict[History, Cursor] = {}
         self._dropped = 0
@@ -161,6 +162,7 @@ class SendQueue:
         if self.gone:
             # The history would be held for ever.
             return
+        # A new cursor replaces the old one; the history is held, and charged, once.
         old = self._feeds.pop(log, None)
         if old is not None:
             log.detach(old)
@@ -186,6 +188,7 @@ class SendQueue:
 
     def finished(self, log: History) -> None:
         """End a subscription whose history has been taken to its end (draft §8)."""
+        # It is let go in `_sent`, not here: its last lines are still to be sent.
         if self._feeds.pop(log, None) is not None:
             self._finished.append(log)
 
@@ -245,6 +248,7 @@ class SendQueue:
             while not self._items:
                 if self.closing:
                     return []
+                # Not an event: one writer, woken at most once per wait, on the path of every answer.
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
             parts = self._take()
@@ -268,8 +272,10 @@ class SendQueue:
                 lines, after = item.due()
                 length = sum(map(len, lines))
                 if parts and size + length > 2 * CHUNK:
+                    # It keeps its turn, and is taken alone next time.
                     items.appendleft(item)
                     break
+                # A history with more events goes to the end: a long one must not delay answers and other histories.
                 if item.taken(lines, after):
                     items.append(item)
                 parts += lines
@@ -286,6 +292,7 @@ class SendQueue:
                 self.size -= length
                 self._sending += length + ANSWER_BYTES
             size += length
+        # Taken, not sent: while the send waits, the reader may go on up to the high-water mark.
         if self._room is not None:
             self._room.set()
         return parts

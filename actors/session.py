@@ -154,9 +154,12 @@ class Session:
             deadman=opening.heartbeat_ms is not None or opening.on_disconnect == "close",
         )
         self._subscribers = Subscribers(self._task_registry, account)
+        # Scopes of path checks in threads: `_wind_up` cancels them, since a disk may not answer for long.
         self._lookups: set[trio.CancelScope] = set()
         self._idle_timer = IdleTimer(services.limits.idle_ttl, opening.heartbeat_ms, trio.current_time())
+        # The request that is being executed: a crash must answer it, too.
         self._handling: Request | None = None
+        # Requests of session.close, answered when the end is on record.
         self._closers: list[Request] = []
         self.reason: str | None = None
         """The reason why the session takes no more requests; None while it does."""
@@ -201,6 +204,7 @@ class Session:
                 self._nursery = nursery
                 self._check_idle()
                 await self._serve()
+                # First out of the directory, so that no new request comes while the session winds up.
                 self._services.forget(self)
                 await self._wind_up()
         finally:
@@ -375,6 +379,7 @@ class Session:
         if task.log.was_followed:
             self._idle_timer.followed_at = trio.current_time()
         self._task_registry.ended(task)
+        # `_wind_up` waits in the mailbox for its tasks to end.
         if self._winding_up:
             self._inbox.post(TIMER_FIRED)
 
@@ -397,6 +402,7 @@ class Session:
             scope.cancel()
         for task in self._task_registry.all_live():
             task.cancel("shutting down" if self.reason == "shutting down" else "session closed")
+        # Tasks whose transactions have not returned by then are counted as `yielding` in the record and the answer.
         with trio.move_on_at(until):
             while self._task_registry.all_live():
                 for message in await self._inbox.batch():
@@ -466,6 +472,7 @@ class IdleTimer:
 
     def too_long(self, now: float, *, followed: bool) -> str | None:
         """Return the reason why the session must be closed, or None. `followed`: there is a subscriber now."""
+        # `due` is the deadman's deadline; without a deadman only `idle_at` counts.
         heartbeat = self._heartbeat_ms
         due = self.heard_at + (self._ttl if heartbeat is None else heartbeat / 1000)
         if heartbeat is not None and now >= due:

@@ -167,13 +167,16 @@ class TaskActor:
         self._reason: CancelReason | None = None
         self._error: RpcError | None = None
         self._current: int | None = None
+        # Also tickets of leases that are still queued: releasing one withdraws it.
         self._leases: list[tuple[Bus, Ticket]] = []
         self._started_at = now
         self._mark = now
         """The Trio time when the last step or wait for a lease ended: the next step's latency counts from it."""
+        # A task without guarded steps is acknowledged, and runs, even if its records cannot be written.
         self._minor = not any(step.guarded for step in steps)
         self._result_bytes = 0
         self._patience = FINAL_COMMIT_LIMIT
+        # Records that are not posted yet, receipts of posted ones, and events that wait for those receipts.
         self._records: list[Mapping[str, Any]] = []
         self._posted: list[Receipt] = []
         self._events: list[tuple[str, dict[str, Any]]] = []
@@ -210,6 +213,7 @@ class TaskActor:
         try:
             await contain(f"task {self.task_id}", self._run, self._crashed)
         finally:
+            # Also after a cancellation from outside, which `contain` lets pass: the end must be on record.
             await self._end()
 
     async def _run(self) -> None:
@@ -227,6 +231,7 @@ class TaskActor:
                 # It takes longer than one turn of the loop should. Shielded: the submission is recorded in any case.
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(step.hash_args, limiter=_HASHING)
+        # Not committed here in the usual case: the first step's start goes to the journal in the same post.
         self._records.append(self._submit_record())
         if self._constraints.dry_run:
             await self._commit()
@@ -266,6 +271,7 @@ class TaskActor:
             return False
         scope = StepScope(index, step, self.requester, self._constraints, self.log, self._services)
         args, step.args = orjson.loads(step.args), b""
+        # Cancelled is not caught here: the step stays RUNNING, and `_end` settles it as CANCELLED.
         try:
             value = await step.tool.run(scope, args)
         except RpcError as error:
@@ -300,6 +306,7 @@ class TaskActor:
             step.status = "FAILED"
         elif value is None:
             step.status = "CANCELLED"
+        # The record and the event wait for the next commit, which saves a write for each step but the last.
         self._mark = trio.current_time()
         step.latency_ms = round((self._mark - step.started_at) * 1000, 3)
         record = self._record("task.step.finish", index)
@@ -344,6 +351,7 @@ class TaskActor:
         for bus_id in sorted(buses):
             bus = buses[bus_id]
             ticket = Ticket(None, self.requester, limit=0, priority=PRIORITIES[self._constraints.priority])
+            # Noted before the wait: a task that is cancelled in it must release the lease, granted or not.
             self._leases.append((bus, ticket))
             try:
                 bus.request(ticket, no_wait=self._constraints.on_busy == "fail")
@@ -366,6 +374,7 @@ class TaskActor:
         Returns the error if the records could not be written: the caller decides by the risk of the next step. Raises
         _CannotStart if the submission of a guarded task is not on record.
         """
+        # A commit that is cancelled in its wait leaves receipts in `_posted`: nothing is posted twice or lost.
         if self._records:
             records, self._records = self._records, []
             self._posted.append(self._services.journal.post(*records, minor=self._minor))
@@ -421,11 +430,13 @@ class TaskActor:
         """Reach the terminal status: roll back if asked, release the leases, record, publish, call `on_end`."""
         if self._current is not None and self.steps[self._current].status == "RUNNING":
             self._finish_step(self._current)
+        # From here on a cancellation changes nothing: the verdict is decided before the first wait.
         status = self.verdict = self._verdict()
         if status != "SUCCESS" and self._constraints.rollback_on_failure:
             # Shielded: the task may be ending because it was cancelled, and its effects must still be taken back.
             with trio.CancelScope(shield=True):
                 await self._roll_back()
+        # After rolling back, which needs the buses; before the journal, whose wait must not hold them.
         for bus, ticket in self._leases:
             bus.release(ticket)
         for step in self.steps:
@@ -447,6 +458,7 @@ class TaskActor:
         self._records.append(record)
         self._events.append(("task_finish", members))
         snapshot = to_keep(self.describe(status))
+        # `status` changes only after the commit: task.get must not show an end that is not on record.
         try:
             await self._commit_last()
         finally:

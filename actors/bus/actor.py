@@ -83,9 +83,11 @@ class Bus:
         """Set while the bus is down because another process holds its device."""
         self._queue = TicketQueue(queue_bound)
         self._audit = audit
+        # Lanes that wait for a ticket. `_wake` reschedules one of them, which then takes the next ticket itself.
         self._idle: list[trio.lowlevel.Task] = []
         self._current: list[Ticket] = []
         self._inline = driver.style is Style.INLINE
+        # Set by a transaction that ran in place: the bus crashes on it in its own turn, not in the requester's.
         self._crash: Exception | None = None
         self._driven = DrivenOutputs(bus_id, outputs_file or OutputsFile(), audit)
         self.transactions = 0
@@ -107,6 +109,7 @@ class Bus:
         With `no_wait` the bus rejects a ticket that cannot begin at once. Raises ResourceBusy (queue full, wedged, or
         with `no_wait` leased or in use) and DeviceError (the device is not there).
         """
+        # A `must_run` ticket waits for a bus that is opening, wedged or down: it takes back an effect that has started.
         if self.state != "ready" and (self.state == "closed" or not ticket.must_run):
             raise self.unavailable(ticket.requester)
         if no_wait:
@@ -202,6 +205,7 @@ class Bus:
         if lease.state is State.QUEUED:
             lease.abort()
         self._queue.release(lease)
+        # Tickets of other requesters may begin now.
         self._wake()
 
     def make_safe(
@@ -234,6 +238,7 @@ class Bus:
     async def settle(self) -> None:
         """Wait until every queued `must_run` ticket has run; return at once if none waits and no transaction runs."""
         if self.state != "closed" and (self._current or self._queue.must_wait):
+            # `must_run` tickets begin in their order: on a bus of one lane, all earlier ones have run before this one.
             last = Ticket(lambda _driver: None, Requester("", "", ""), limit=SAFE_STATE_LIMIT, must_run=True)
             await self.request(last).wait()
 
@@ -311,6 +316,7 @@ class Bus:
     def _finish(self, ticket: Ticket, value: Any = None, *, error: RpcError | None = None) -> None:
         ticket.state = State.DONE
         if error is not None:
+            # Every error of a transaction names its effect; the driver's value goes before the error class's default.
             data = error.data = dict(error.data or {})
             effect = data.setdefault("effect", effect_of(error))
             if ticket.gives_back is not None and ticket.drives is not None and effect != "done":
@@ -342,6 +348,7 @@ class Bus:
                         if worker is not None:
                             workers.append(worker)
                         nursery.start_soon(self._serve, worker)
+                    # Queue safe states before the bus is ready, so that they run before any new request.
                     self._retry_safe_states()
                     self.state, self.reason = "ready", None
                     task_status.started()
@@ -365,6 +372,7 @@ class Bus:
     def _down(self, error: BaseException) -> None:
         """Refuse everything: until the bus is reopened after a failure, for good after a cancellation."""
         if isinstance(error, Exception) and self.state != "closed":
+            # A failure: the supervisor opens the bus again, and `must_run` tickets stay queued until then.
             cause = sole(error)
             self.state = "down"
             self._held = cause if isinstance(cause, ResourceBusy) else None
@@ -389,6 +397,7 @@ class Bus:
             self.reason = "the runtime ended before its last transaction returned"
         elif self.state == "ready":
             return
+        # Set before anything is cancelled: the lanes that wake up must see it, and answer with effect "unknown".
         self._abandoned = True
         self.state, self.reason = "closed", self.reason or "the runtime ended before it was open"
         self._refuse_queued(for_good=True)
@@ -425,6 +434,7 @@ class Bus:
                 worker.close()
 
     async def _wait_for_ticket(self) -> None:
+        # No checkpoint between `take` and this line, so a ticket that is put cannot be missed.
         task = trio.lowlevel.current_task()
         self._idle.append(task)
 
@@ -469,9 +479,11 @@ class Bus:
 
         Raises TimedOut, with effect "done" and the result, for a transaction that returned after its limit.
         """
+        # The worker has its own thread or shielded task; this lane only waits for the slot.
         outcome: Slot[Any] = worker.submit(partial(op, self.driver))
         if await self._returned(outcome, deadline=ticket.begun_at + ticket.limit):
             return await outcome.get()
+        # A pool still serves while one of its lanes is free; it is wedged when all are overdue.
         self._overdue += 1
         if self._overdue >= self.driver.width and not self._abandoned:
             self._wedge(ticket)
@@ -490,6 +502,7 @@ class Bus:
                 self._audit("bus.reopened", bus=self.bus_id, reason="the overdue transaction returned")
         if type(ticket) is SafeStateTicket:
             return value  # outputs that are safe late are safe, and the requester must learn which ones they are
+        # The effect has happened. The requester gets an error all the same, because it asked for a limit.
         took = round((trio.current_time() - ticket.begun_at) * 1000, 3)
         raise TimedOut(
             f"the transaction on {self.bus_id} took {took:.0f} ms, its limit is {ticket.limit * 1000:.0f} ms",
@@ -501,6 +514,7 @@ class Bus:
         """Wait for a transaction, shielded from this task's own cancellation; False if the deadline came first."""
         if self._abandoned:
             return outcome.filled
+        # `abandon` cancels these scopes; nothing else ends the wait before the deadline.
         with trio.CancelScope(shield=True, deadline=deadline) as scope:
             self._waits.add(scope)
             try:
@@ -533,6 +547,7 @@ async def make_safe(
     done: list[Any] = []
     asked = (bus.make_safe(session_id, unattended=unattended, hands_over=hands_over) for bus in buses)
     tickets = [ticket for ticket in asked if ticket is not None]
+    # All tickets are queued before the first wait, so the buses work at the same time.
     with trio.move_on_at(until):
         for ticket in tickets:
             await ticket.wait()

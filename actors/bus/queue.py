@@ -151,6 +151,7 @@ class Ticket(Slot[Any]):
         self.on_cancel = on_cancel
         """Asks a transaction that has begun to end early. The transaction still returns its outcome."""
         self.state = State.QUEUED
+        # Set by `put`: the order of arrival, which decides between tickets of the same priority.
         self.order = 0
         self.asked_at = 0.0
         """The Trio time of the request; not set for a transaction that ran in place."""
@@ -172,6 +173,7 @@ class Ticket(Slot[Any]):
             if self.on_cancel is not None:
                 self.on_cancel()
             return False
+        # It stays in its heap or deque, where `take` passes over it: removing it would cost O(n) per cancellation.
         self.state = State.WITHDRAWN
         if self.queue is not None:
             self.queue.withdrawn(self)
@@ -220,6 +222,7 @@ def make_safe_instead(
     An output with `hold = "keep"` has no safe state: its level outlives the session that set it, so `op` restores it.
     """
     reports = driver.make_safe([output])
+    # A driver of style ASYNC returns a coroutine, and then so must this operation: both parts are one transaction.
     if iscoroutine(reports):
         return _make_safe_instead(op, instead, reports, driver)
     if not reports:
@@ -253,10 +256,12 @@ class TicketQueue:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
+        # Three queues, in the order in which `take` empties them: `_must`, `_holders`, `_heap`.
         self._heap: list[Ticket] = []
         self._holders: deque[Ticket] = deque()
         self._must: deque[Ticket] = deque()
         self._order = 0
+        # The live tickets in `_heap` and `_holders`; withdrawn ones, and those that must run, do not count.
         self.depth = 0
         self.lease: Ticket | None = None
         """The ticket whose requester holds the bus exclusively."""
@@ -271,6 +276,7 @@ class TicketQueue:
         if ticket.must_run:
             self._must.append(ticket)
         else:
+            # Identity, not equality: two tasks of one session are different requesters.
             holds = self.lease is not None and self.lease.requester is ticket.requester
             if self.depth >= self._bound and not holds:
                 raise ResourceBusy("the bus's queue is full", data={"reason": "queue full", "queued": self.depth})
@@ -321,6 +327,7 @@ class TicketQueue:
             if ticket.state is State.QUEUED:
                 self.depth -= 1
                 return ticket
+        # Under a lease the other tickets wait in the heap until its end.
         if self.lease is not None:
             return None
         while self._heap:
@@ -341,6 +348,7 @@ class TicketQueue:
 
     def refuse_all(self, *, for_good: bool = False) -> list[Ticket]:
         """Remove and return every ticket, in order, for a bus that cannot serve it; `must_run` ones only `for_good`."""
+        # A list of the heap is not in order: sort, so that requesters get their errors in the order of service.
         refused = sorted(t for t in (*self._holders, *self._heap) if t.state is State.QUEUED)
         self._holders.clear()
         self._heap.clear()

@@ -59,6 +59,7 @@ def open_worker(driver: Driver, nursery: trio.Nursery) -> Worker | None:
     return ThreadWorker(None if driver.shares is None else _turns_on(driver.shares))
 
 
+# Weak: the workers of a device hold its lock, and it goes with the last of them.
 _turns: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 
 
@@ -81,6 +82,7 @@ class TaskWorker:
         """Begin the coroutine in a task of its own."""
         slot: Slot[Any] = Slot()
         self._scope = trio.CancelScope(shield=True)
+        # The child belongs to the bus's nursery, not to the lane: a lane that is cancelled does not end it.
         self._nursery.start_soon(self._run, call, slot, self._scope)
         return slot
 
@@ -142,6 +144,7 @@ class ThreadWorker:
             call, slot = job
             with self._turns or nullcontext():
                 result = outcome.capture(_whole, call)
+            # A slot may be filled in the Trio thread only. After the end of the run there is no task to answer.
             try:
                 self._token.run_sync_soon(_answer, slot, result)
             except trio.RunFinishedError:
