@@ -33,7 +33,7 @@ class Step:
     args: Mapping[str, Any] = field(factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """The element of `task.steps`."""
+        """Return the element of `task.steps`."""
         return {"tool": self.tool, "args": dict(self.args)}
 
 

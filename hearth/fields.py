@@ -327,7 +327,7 @@ class Fault:
 
 
 def join(path: str, key: str) -> str:
-    """The path of a key within a table."""
+    """Return the path of a key within a table."""
     return f"{path}.{dump_key(key)}" if path else dump_key(key)
 
 
@@ -357,7 +357,7 @@ class Table:
         self.faults = faults
 
     def at(self, key: str) -> str:
-        """The path of a key of this table."""
+        """Return the path of a key of this table."""
         return join(self._path, key)
 
     def fault(self, key: str, why: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from hearth._util.python import package_of, vendors_points
+from hearth._util.python import package_of, vendor_entry_points
 from hearth._util.text import suggest
 from hearth.errors import ConfigError
 from hearth.tools import Tool
@@ -99,7 +99,7 @@ def _vendor_tools(board: Board, names: Sequence[str], known: Mapping[str, Tool])
     """Return the tools of the entry points that `names` ask for, whole ("com.acme") or singly ("com.acme.read")."""
     if not names:
         return []
-    points = vendors_points(ENTRY_POINTS)
+    points = vendor_entry_points(ENTRY_POINTS)
     made: dict[str, list[Tool]] = {}
     chosen: list[Tool] = []
     for name in names:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-def vendors_points(group: str) -> dict[str, EntryPoint]:
+
+def vendor_entry_points(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name. Imports no vendor's code."""
     # Imported here: the module is slow to import, and most processes have no vendor's package.
     from importlib.metadata import entry_points

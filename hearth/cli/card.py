@@ -63,7 +63,7 @@ def validate(options: Options, file: str) -> int:
     if options.json:
         click.echo(_json({"valid": not findings, "findings": [finding.to_json() for finding in findings]}))
     elif findings:
-        click.echo("\n".join(_told(findings)), err=True)
+        click.echo("\n".join(_finding_lines(findings)), err=True)
     else:
         assert found is not None
         click.echo(common.clean(f"valid: {found['name']} {found['version']}, {_counted(len(found['capabilities']))}"))
@@ -107,7 +107,7 @@ def fetch(options: Options, url: str, **how: Any) -> int:
             findings = [finding.to_json() for finding in refused.findings]
             click.echo(_json({"error": {"message": str(refused)}, "findings": findings}))
             return FAILED
-        click.echo("\n".join(_told(refused.findings)), err=True)
+        click.echo("\n".join(_finding_lines(refused.findings)), err=True)
         raise
     click.echo(_json(found) if options.json else "\n".join(_lines(found)))
     return DONE
@@ -153,7 +153,7 @@ def _json(value: Any) -> str:
     return json.dumps(value)
 
 
-def _told(findings: Sequence[Finding]) -> Iterator[str]:
+def _finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         yield common.clean(f"{finding.pointer or 'the card'}: {finding.problem}  ({finding.rule})")
         yield common.clean(f"        {finding.cure}")

@@ -254,7 +254,7 @@ def standard(work: Callable[..., int | Awaitable[int | None] | None]) -> Callabl
             done = work(options, **arguments)
             code = interruptible(lambda: done) if isinstance(done, Awaitable) else done
         except BrokenPipeError:
-            code = nobody_reads()
+            code = drop_output()
         except (HearthError, OSError) as error:
             code = report(options, error)
         context.exit(code or DONE)
@@ -262,7 +262,7 @@ def standard(work: Callable[..., int | Awaitable[int | None] | None]) -> Callabl
     return run
 
 
-def nobody_reads() -> int:
+def drop_output() -> int:
     """Drop further output after a broken pipe, as in `hearth tools | head -1`; return the exit code for it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 128 + signal.SIGPIPE

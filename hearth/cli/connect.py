@@ -80,7 +80,7 @@ class Pipe:
         self._stdin = stdin
         self._stdout = stdout
         self._daemon = daemon
-        self._owed = None if isinstance(daemon, trio.abc.HalfCloseableStream) else Owed()
+        self._unanswered = None if isinstance(daemon, trio.abc.HalfCloseableStream) else UnansweredRequests()
         self._ended = False
         """True when stdin is at its end."""
         self._all_answered = False
@@ -91,7 +91,7 @@ class Pipe:
             nursery.start_soon(self._carry_up, nursery.cancel_scope)
             await self._carry_down()
             nursery.cancel_scope.cancel()
-        if self._owed is not None and not self._all_answered and self._ended:
+        if self._unanswered is not None and not self._all_answered and self._ended:
             raise CarrierError("the daemon closed the connection before everything was answered")
 
     async def say(self, data: bytes) -> None:
@@ -113,8 +113,8 @@ class Pipe:
             self._ended = True
             if isinstance(self._daemon, trio.abc.HalfCloseableStream):
                 await self._daemon.send_eof()
-            elif self._owed is not None:
-                await self._owed.wait()
+            elif self._unanswered is not None:
+                await self._unanswered.wait()
                 self._all_answered = True
                 both.cancel()
         except trio.BrokenResourceError:
@@ -122,23 +122,23 @@ class Pipe:
             return
 
     async def _send(self, data: bytes) -> None:
-        if self._owed is not None:
-            self._owed.sent(data)
+        if self._unanswered is not None:
+            self._unanswered.sent(data)
         await self._daemon.send_all(data)
 
     async def _carry_down(self) -> None:
         try:
             while data := bytes(await self._daemon.receive_some(PIECE)):
                 await self.say(data)
-                if self._owed is not None:
-                    self._owed.received(data)
+                if self._unanswered is not None:
+                    self._unanswered.received(data)
         except trio.BrokenResourceError as error:
             raise CarrierError(f"connection lost: {error}") from None
         if not self._ended:
             raise CarrierError("the daemon closed the connection")
 
 
-class Owed:
+class UnansweredRequests:
     """The ids of the unanswered requests; they show the end if one direction cannot be closed alone."""
 
     def __init__(self) -> None:

@@ -68,7 +68,7 @@ def doctor(options: Options, config: str | None, board: str | None) -> int:
 
     async def work() -> int:
         checks = [Check("OK", "hearth", f"version {__version__}")]
-        checks += check_way(address, options.named_by)
+        checks += check_address(address, options.named_by)
         daemon = await _ask_daemon(options)
         checks += [*daemon, check_state(log.parent), check_log(log, expected=config is not None)]
         checks += [*hardware_checks(found), *machine_checks(confines)]
@@ -97,7 +97,7 @@ def lines(checks: list[Check]) -> list[str]:
     return told
 
 
-def check_way(address: Address, named_by: str) -> list[Check]:
+def check_address(address: Address, named_by: str) -> list[Check]:
     """Check the daemon's address without connecting to it."""
     if isinstance(address, UnixAddress):
         return check_socket(address.path, named_by)

@@ -166,10 +166,10 @@ def result_lines(result: JobResult) -> list[str]:
     head = f"{state(result.state)}  {click.style(common.clean(result.session_id), dim=True)}"
     if result.reason and not result.completed:
         head += f"  {common.clean(result.reason)}"
-    return [head, *_told(result)]
+    return [head, *_result_details(result)]
 
 
-def _told(result: JobResult) -> Iterator[str]:
+def _result_details(result: JobResult) -> Iterator[str]:
     if result.error_message is not None:
         yield common.clean(f"  {result.error_code}: {result.error_message}")
     if result.details is not None:

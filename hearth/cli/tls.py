@@ -78,7 +78,7 @@ def init(options: Options, directory: str, hosts: Sequence[str], days: int) -> N
     client = certificates.issue_client(authority, BENCH_CLIENT, now, days)
     folder = Path(directory).absolute()
     _write_all(folder, {"ca": authority, "server": server, CLIENT: client})
-    told = _told(folder, CLIENT, BENCH_CLIENT, client, _dialled(hosts))
+    told = _settings(folder, CLIENT, BENCH_CLIENT, client, _dialled(hosts))
     if options.json:
         click.echo(common.compact({"directory": str(folder), "hosts": hosts, **told}))
     else:
@@ -97,7 +97,7 @@ def client(options: Options, directory: str, name: str, days: int) -> None:
     folder, now = Path(directory).absolute(), dt.datetime.now(dt.UTC)
     made = certificates.issue_client(_authority(folder, now), name, now, days)
     _write_all(folder, {name: made})
-    told = _told(folder, name, name, made, _host_of(folder))
+    told = _settings(folder, name, name, made, _host_of(folder))
     if options.json:
         click.echo(common.compact({"directory": str(folder), **told}))
     else:
@@ -246,7 +246,7 @@ def _dialled(hosts: Sequence[str]) -> str:
     return next((host for host in hosts if host not in LOOPBACK and "*" not in host), LOOPBACK[0])
 
 
-def _told(folder: Path, file: str, name: str, made: certificates.CertificateIdentity, host: str) -> dict[str, Any]:
+def _settings(folder: Path, file: str, name: str, made: certificates.CertificateIdentity, host: str) -> dict[str, Any]:
     """Return the settings for the daemon and a client, as JSON members."""
     description = certificates.describe(made.cert)[0]
     ca, cert, key = folder / "ca.pem", folder / f"{file}.pem", folder / f"{file}.key"

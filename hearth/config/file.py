@@ -76,7 +76,7 @@ def structure(cls: type[T], raw: Mapping[str, Any], source: str) -> T:
     try:
         return _converter().structure(raw, cls)
     except BaseValidationError as error:
-        lines = [f"{source}: {_told(cls, place)}{why}" for place, why in _problems(error, ())]
+        lines = [f"{source}: {_place_text(cls, place)}{why}" for place, why in _problems(error, ())]
         raise ConfigError("\n".join(lines)) from None
 
 
@@ -159,7 +159,7 @@ def _unknown(cls: type, place: KeyPath, name: str) -> str:
     return f"unknown key; {gone[name]}" if name in gone else unknown_key(name, [f.name for f in fields])
 
 
-def _told(cls: type, place: KeyPath) -> str:
+def _place_text(cls: type, place: KeyPath) -> str:
     """Return a place as its author knows it: `[limits] idle_ttl_s: `, `[[policy]] #2 tools[0]: `."""
     if not place:
         return ""

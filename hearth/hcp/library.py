@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
-from hearth._util.python import package_of, vendors_points
+from hearth._util.python import package_of, vendor_entry_points
 from hearth._util.text import nearest
 from hearth.config.model import is_path
 from hearth.errors import ConfigError
@@ -78,7 +78,7 @@ def load_capabilities(
 def _own(entries: Sequence[str], registry: ToolRegistry) -> _Found:
     """The operator's: all or nothing."""
     found = _Found(registry)
-    points = vendors_points(ENTRY_POINTS) if not all(map(is_path, entries)) else {}
+    points = vendor_entry_points(ENTRY_POINTS) if not all(map(is_path, entries)) else {}
     seen: set[tuple[int, int]] = set()
     for entry in dict.fromkeys(entries):
         if is_path(entry):

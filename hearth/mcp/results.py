@@ -68,7 +68,7 @@ def of_step(step: StepResult, *, task_id: str | None) -> dict[str, Any]:
         }
     if step.error_code is not None:
         error = _error_of(step)
-        return _failed(_told(error, step.tool, step.rolled_back), {**meta, META_ERROR: _error_meta(error)})
+        return _failed(_failure_text(error, step.tool, step.rolled_back), {**meta, META_ERROR: _error_meta(error)})
     if step.status == "CANCELLED":
         text = f"{step.tool} was cancelled {_how_far(step)}."
     elif step.status == "FAILED":
@@ -115,7 +115,7 @@ def of_error(error: HearthError, *, plan: bool = False) -> dict[str, Any] | Prot
     if isinstance(error, InvalidParams):
         return ProtocolError(INVALID_PARAMS, _wrong(error, plan=plan), _flat(error, _pointer(error, plan=plan)))
     meta = {META_ERROR: _error_meta(error)} if isinstance(error, RpcError) else {}
-    return _failed(_told(error, None, None), meta)
+    return _failed(_failure_text(error, None, None), meta)
 
 
 _STATUSES = ["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
@@ -170,7 +170,7 @@ PLAN_RESULT: Mapping[str, Any] = {
 # --- in words -------------------------------------------------------------------------------------------------------
 
 
-def _told(error: HearthError, tool: str | None, rolled_back: bool | None) -> str:
+def _failure_text(error: HearthError, tool: str | None, rolled_back: bool | None) -> str:
     """Return the failure, its effect on the hardware and advice in words, then the rest of the error's data as JSON."""
     said = str(error).rstrip(".")
     parts = [f"{tool} failed: {said}." if tool else f"{said}."]
@@ -226,7 +226,7 @@ def _summary(result: TaskResult) -> str:
         lines.append(f"{result.error.rstrip('.')}.")
     for index, step in enumerate(steps):
         if step.status == "FAILED":
-            failure = _told_step(step)
+            failure = _step_failure_text(step)
             lines.append(f"Step {index}: {failure}")
         elif step.rolled_back is not None:
             undone = "it was rolled back" if step.rolled_back else "it could NOT be rolled back: look at it"
@@ -248,10 +248,10 @@ def _how_far(step: StepResult) -> str:
     return "while it ran: what it had begun on a bus is finished, and the rest did not happen"
 
 
-def _told_step(step: StepResult) -> str:
+def _step_failure_text(step: StepResult) -> str:
     if step.error_code is None:
         return f"{step.tool} failed: {step.error or 'no reason was given'}."
-    return _told(_error_of(step), step.tool, step.rolled_back)
+    return _failure_text(_error_of(step), step.tool, step.rolled_back)
 
 
 # --- as JSON --------------------------------------------------------------------------------------------------------

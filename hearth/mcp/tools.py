@@ -167,7 +167,7 @@ class Naming:
         return self._pattern.sub(lambda found: mcp_name(found[1]), text)
 
 
-_TOLD_ELSEWHERE = frozenset(("description", "params_schema", "result_schema"))
+_OWN_MEMBERS = frozenset(("description", "params_schema", "result_schema"))
 """Members of an entry that have a member of their own in an MCP Tool. All others, unknown ones too, go to _meta (draft
 §3.3)."""
 
@@ -186,7 +186,7 @@ def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
     }
     if "result_schema" in entry:
         made["outputSchema"] = portable(entry["result_schema"], named)
-    told = {member: value for member, value in entry.items() if member not in _TOLD_ELSEWHERE}
+    told = {member: value for member, value in entry.items() if member not in _OWN_MEMBERS}
     return {
         **made,
         "annotations": hints(entry),

@@ -38,9 +38,9 @@ OPTIONS: Final = (
     # A dead link is detected within 30 s, as with the other carriers.
     *("-o", f"ConnectTimeout={CONNECT}", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"),
 )
-GOODBYE = 2.0
+EXIT_TIMEOUT_S = 2.0
 """Seconds that ssh may take to end by itself; then it gets SIGTERM, and after the same time again SIGKILL."""
-LAST_WORDS: Final = 4096
+STDERR_KEPT: Final = 4096
 """Number of the last bytes of stderr that are kept."""
 READY: Final = b"\n"
 """The first output of `hearth connect --ready`: an empty line, which the protocol ignores (draft §2.2)."""
@@ -152,7 +152,7 @@ class SshStream(trio.abc.HalfCloseableStream):
         return data
 
     async def aclose(self) -> None:
-        """Close the pipes and end the process, at the latest after 2 × GOODBYE seconds by SIGKILL."""
+        """Close the pipes and end the process, at the latest after 2 × EXIT_TIMEOUT_S seconds by SIGKILL."""
         with trio.CancelScope(shield=True):
             # No task reads any more: close stdout first, or ssh would block on the output that it still holds.
             await self._stdout.aclose()
@@ -160,7 +160,7 @@ class SshStream(trio.abc.HalfCloseableStream):
             if not self._ready:
                 self._process.terminate()  # an ssh that is still connecting does not notice the closed pipes
             for end in (self._process.terminate, self._process.kill):
-                with trio.move_on_after(GOODBYE):
+                with trio.move_on_after(EXIT_TIMEOUT_S):
                     await self._process.wait()
                 if self._process.returncode is not None:
                     break
@@ -169,7 +169,7 @@ class SshStream(trio.abc.HalfCloseableStream):
             await self._stderr.aclose()
         await trio.lowlevel.checkpoint()
 
-    async def keep_last_words(self) -> None:
+    async def read_stderr(self) -> None:
         """Read stderr as it comes, so that ssh can always write there; runs in the background of the stream's user."""
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
             async for some in self._stderr:
@@ -177,16 +177,16 @@ class SshStream(trio.abc.HalfCloseableStream):
 
     def _keep(self, some: bytes) -> None:
         self._said += some
-        del self._said[:-LAST_WORDS]
+        del self._said[:-STDERR_KEPT]
 
     async def _exit(self) -> None:
-        """Wait up to GOODBYE seconds for the process, whose pipes have ended, and read the rest of stderr."""
-        with trio.move_on_after(GOODBYE):
+        """Wait up to EXIT_TIMEOUT_S seconds for the process, whose pipes have ended, and read the rest of stderr."""
+        with trio.move_on_after(EXIT_TIMEOUT_S):
             await self._process.wait()
         # Read only what is there, not up to the end: another process, such as ssh's master connection, may hold the
         # pipe open.
         with suppress(OSError):
-            while some := os.read(self._stderr.fileno(), LAST_WORDS):
+            while some := os.read(self._stderr.fileno(), STDERR_KEPT):
                 self._keep(some)
 
     def _lines(self) -> list[str]:
@@ -243,6 +243,6 @@ async def open_ssh(address: SshAddress) -> AsyncIterator[SshStream]:
     except OSError as error:
         raise CarrierError(f"cannot connect to {address.place}: cannot start ssh: {error.strerror}") from None
     stream = SshStream(process, address)
-    async with accompanied(stream, stream.keep_last_words):
+    async with accompanied(stream, stream.read_stderr):
         await stream.wait_ready()
         yield stream

@@ -160,7 +160,7 @@ def checked(token: str, where: str) -> str:
     return token
 
 
-GOODBYE = 1.0
+CLOSE_TIMEOUT_S = 1.0
 """Seconds for sending close_notify before the connection is closed."""
 
 _UNTRUSTED = frozenset((2, 18, 19, 20, 21, 27))
@@ -311,9 +311,9 @@ class TlsStream(trio.abc.Stream):
         return trio.BrokenResourceError(f"{self._address.place}: {self._why or 'the connection ended'}")
 
     async def aclose(self) -> None:
-        """Send close_notify if that is possible within GOODBYE seconds, and close."""
+        """Send close_notify if that is possible within CLOSE_TIMEOUT_S seconds, and close."""
         try:
-            with trio.move_on_after(GOODBYE):
+            with trio.move_on_after(CLOSE_TIMEOUT_S):
                 await self._stream.aclose()
         finally:
             await trio.aclose_forcefully(self._stream.transport_stream)

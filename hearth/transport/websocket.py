@@ -127,7 +127,7 @@ def _refusal(answer: RejectConnection, address: WebSocketAddress, offered: tuple
 # them.
 
 RECEIVE_SIZE = 1 << 16
-GOODBYE = 1.0
+CLOSE_TIMEOUT_S = 1.0
 """Seconds for the closing handshake; the connection is closed in any case."""
 _NORMAL = frozenset((1000, 1001, 1005))
 _CODES = {
@@ -163,9 +163,9 @@ class WebSocketStream(trio.abc.Stream):
         self._unsent, self._received = bytearray(), bytearray()
         self._length = 0
         """Size in bytes of the message that is being received."""
-        self._owed: Ping | CloseConnection | None = None
+        self._reply_due: Ping | CloseConnection | None = None
         """The peer's frame that needs an answer. Only the last ping is kept (§5.5.3): a flood takes no memory."""
-        self._owes = trio.Event()
+        self._reply_wanted = trio.Event()
         self._over: str | None = None
         """Set when the peer sends no more: "" after a normal close, else the reason."""
         self._closed = False
@@ -202,13 +202,13 @@ class WebSocketStream(trio.abc.Stream):
         """Answer the peer's pings and its close; runs in the background until it is cancelled."""
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the reader gets the same error
             while True:
-                await self._owes.wait()
+                await self._reply_wanted.wait()
                 async with self._sending:
-                    owed, self._owed, self._owes = self._owed, None, trio.Event()
+                    due, self._reply_due, self._reply_wanted = self._reply_due, None, trio.Event()
                     # A side that has begun to close needs no pong any more.
                     with suppress(LocalProtocolError):
-                        if owed is not None and not self._torn:
-                            await self._put(self._protocol.send(owed.response()))
+                        if due is not None and not self._torn:
+                            await self._put(self._protocol.send(due.response()))
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
@@ -240,10 +240,10 @@ class WebSocketStream(trio.abc.Stream):
             if isinstance(event, (TextMessage, BytesMessage)):
                 self._read_message(event)
             elif isinstance(event, Ping):
-                self._owe(event)
+                self._reply(event)
             elif isinstance(event, CloseConnection):
-                self._over = _farewell(event, theirs=self._protocol.state is not ConnectionState.OPEN)
-                self._owe(event)
+                self._over = _close_reason(event, theirs=self._protocol.state is not ConnectionState.OPEN)
+                self._reply(event)
             if self._over is not None:
                 return
 
@@ -252,7 +252,7 @@ class WebSocketStream(trio.abc.Stream):
         self._length += len(data)
         if self._length > self._limit:
             self._over = f"a message of more than {self._limit} bytes"
-            self._owe(CloseConnection(code=1009))
+            self._reply(CloseConnection(code=1009))
             return
         # A message may be formatted JSON; there a line end is white space, so a space has the same meaning.
         self._received += data.replace(b"\n", b" ")
@@ -260,14 +260,14 @@ class WebSocketStream(trio.abc.Stream):
             self._received += b"\n"
             self._length = 0
 
-    def _owe(self, event: Ping | CloseConnection) -> None:
-        self._owed = event
-        self._owes.set()
+    def _reply(self, event: Ping | CloseConnection) -> None:
+        self._reply_due = event
+        self._reply_wanted.set()
 
     # --- closing ------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Do the closing handshake and close, all within GOODBYE seconds."""
+        """Do the closing handshake and close, all within CLOSE_TIMEOUT_S seconds."""
         if self._closed:
             await trio.lowlevel.checkpoint()
             return
@@ -276,19 +276,19 @@ class WebSocketStream(trio.abc.Stream):
             # Another task may still be reading. Then the peer's close cannot be read here, and closing interrupts that
             # task.
             over = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
-            with trio.move_on_after(GOODBYE), suppress(*over):
-                await self._say_goodbye()
+            with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(*over):
+                await self._closing_handshake()
                 await self._transport.aclose()
         finally:
             await trio.aclose_forcefully(self._transport)
 
-    async def _say_goodbye(self) -> None:
+    async def _closing_handshake(self) -> None:
         async with self._sending:
             if self._torn:
                 return
-            if self._owed is not None and isinstance(self._owed, CloseConnection):
+            if self._reply_due is not None and isinstance(self._reply_due, CloseConnection):
                 with suppress(LocalProtocolError):
-                    await self._put(self._protocol.send(self._owed.response()))
+                    await self._put(self._protocol.send(self._reply_due.response()))
             elif self._protocol.state is ConnectionState.OPEN:
                 await self._put(self._protocol.send(CloseConnection(code=1000)))
         while self._over is None:
@@ -303,7 +303,7 @@ def _message(line: bytes) -> TextMessage | BytesMessage:
         return BytesMessage(line)
 
 
-def _farewell(event: CloseConnection, *, theirs: bool) -> str:
+def _close_reason(event: CloseConnection, *, theirs: bool) -> str:
     if not theirs:
         return f"it broke the protocol of WebSockets ({event.reason})"
     if event.code in _NORMAL:

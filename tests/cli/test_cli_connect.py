@@ -20,7 +20,7 @@ import trio
 import trio.testing
 
 from hearth.cli import connect
-from hearth.cli.connect import Owed
+from hearth.cli.connect import UnansweredRequests
 from hearth.errors import CarrierError
 
 PATIENCE = 60
@@ -285,26 +285,26 @@ def test_every_command_goes_over_a_websocket(websocket, cli, monkeypatch) -> Non
 
 async def test_what_is_owed_is_what_has_an_id_and_no_answer(monkeypatch) -> None:
     monkeypatch.setattr(connect, "SILENCE", 0.01)
-    owed = Owed()
-    await owed.wait()
-    owed.sent(request(1)[:10])
-    await owed.wait()
-    owed.sent(request(1)[10:] + request("1") + b'\n{"method":"tell"}\n')
-    owed.received(b'{"id":1,"resu')
-    owed.received(b'lt":{}}\n{"method":"task.event","id":"1"}\n')
+    unanswered = UnansweredRequests()
+    await unanswered.wait()
+    unanswered.sent(request(1)[:10])
+    await unanswered.wait()
+    unanswered.sent(request(1)[10:] + request("1") + b'\n{"method":"tell"}\n')
+    unanswered.received(b'{"id":1,"resu')
+    unanswered.received(b'lt":{}}\n{"method":"task.event","id":"1"}\n')
     with pytest.raises(CarrierError, match=r"1 requests are not answered, and for 0\.01 s nothing came"):
-        await owed.wait()
-    owed.received(b'[{"id":"1","error":{}}]\n')
-    await owed.wait()
+        await unanswered.wait()
+    unanswered.received(b'[{"id":"1","error":{}}]\n')
+    await unanswered.wait()
 
 
 @pytest.mark.parametrize("line", [b"nonsense", b"7", b"[]", b'{"id":null}', b'{"id":1.5,"method":"x"}', b'{"id":true}'])
 async def test_what_is_no_request_is_answered_to_nobody(line) -> None:
-    owed = Owed()
-    owed.sent(line + b"\n")
-    assert owed._ids.total() == 1
-    owed.received(b'{"jsonrpc":"2.0","id":null,"error":{}}\n{"id":5}\n"x"\n')
-    await owed.wait()
+    unanswered = UnansweredRequests()
+    unanswered.sent(line + b"\n")
+    assert unanswered._ids.total() == 1
+    unanswered.received(b'{"jsonrpc":"2.0","id":null,"error":{}}\n{"id":5}\n"x"\n')
+    await unanswered.wait()
 
 
 class OnlyWhole(trio.abc.Stream):

@@ -255,7 +255,7 @@ async def test_its_end_in_the_middle_is_told_to_who_reads_and_to_who_writes(fake
 
 @pytest.mark.slow
 async def test_pipes_that_close_before_the_process_ends_are_told(fake, monkeypatch) -> None:
-    monkeypatch.setattr(ssh, "GOODBYE", 0.2)
+    monkeypatch.setattr(ssh, "EXIT_TIMEOUT_S", 0.2)
     fake("import os, time; os.close(1); os.close(0); time.sleep(60)")
     with pytest.raises(CarrierError, match="ssh has closed its end"):
         await use()
@@ -265,7 +265,7 @@ async def test_pipes_that_close_before_the_process_ends_are_told(fake, monkeypat
 @pytest.mark.parametrize("deaf_to", [(), (signal.SIGTERM,)])
 @pytest.mark.slow
 async def test_an_ssh_that_does_not_end_is_ended(fake, monkeypatch, deaf_to) -> None:
-    monkeypatch.setattr(ssh, "GOODBYE", 0.2)
+    monkeypatch.setattr(ssh, "EXIT_TIMEOUT_S", 0.2)
     fake(
         f"import signal, time\nfor number in {[int(each) for each in deaf_to]}: signal.signal(number, signal.SIG_IGN)\n"
         "print(flush=True)\nwhile True: time.sleep(60)"
@@ -292,7 +292,7 @@ async def test_what_its_children_hold_open_is_not_waited_for(fake) -> None:
 
 @pytest.mark.slow
 async def test_cancelling_at_any_point_leaves_no_process_and_no_descriptor(fake, monkeypatch) -> None:
-    monkeypatch.setattr(ssh, "GOODBYE", 0.2)
+    monkeypatch.setattr(ssh, "EXIT_TIMEOUT_S", 0.2)
     fake(f"print(flush=True){ANSWER}")
     await use()
     before = len(os.listdir("/proc/self/fd"))

@@ -317,7 +317,7 @@ async def test_a_server_that_is_gone_in_the_middle_is_told(certificates) -> None
 @pytest.mark.slow
 @pytest.mark.usefixtures("bounded")
 async def test_a_peer_that_reads_nothing_does_not_keep_us_from_closing(certificates, monkeypatch) -> None:
-    monkeypatch.setattr(tls, "GOODBYE", 0.1)
+    monkeypatch.setattr(tls, "CLOSE_TIMEOUT_S", 0.1)
 
     async def deaf(stream):
         await stream.do_handshake()

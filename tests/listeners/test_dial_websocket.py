@@ -219,7 +219,7 @@ async def test_pings_are_answered_while_we_wait_for_something_to_be_said() -> No
 
 
 async def test_what_comes_together_with_the_consent_is_not_lost(monkeypatch) -> None:
-    monkeypatch.setattr(websocket, "GOODBYE", 0.1)
+    monkeypatch.setattr(websocket, "CLOSE_TIMEOUT_S", 0.1)
 
     async def eager(stream):
         await accepted(stream, TextMessage('{"early":1}'))
@@ -525,7 +525,7 @@ async def test_a_server_that_breaks_the_protocol_is_told_so() -> None:
 
 @pytest.mark.slow
 async def test_a_server_that_does_not_say_goodbye_is_not_waited_for(monkeypatch) -> None:
-    monkeypatch.setattr(websocket, "GOODBYE", 0.1)
+    monkeypatch.setattr(websocket, "CLOSE_TIMEOUT_S", 0.1)
 
     async def deaf(stream):
         await accepted(stream)

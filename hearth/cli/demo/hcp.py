@@ -50,7 +50,7 @@ _WIDTH = 92
 """Columns of a shown line."""
 _MANY, _FEW = ("progress", "checkpoint_created"), 2
 """Types of frequent events, and the number of each that is shown."""
-_TOLD = ("hcp.submit", "hcp.accept", "task.step.start", "task.step.finish", "hcp.artifact", "hcp.finish")
+_RECORD_ORDER = ("hcp.submit", "hcp.accept", "task.step.start", "task.step.finish", "hcp.artifact", "hcp.finish")
 _TIME_OF_DAY = slice(11, 23)
 _LONG = ("session_id", "task_id", "payload_hash", "inputs_hash", "args_hash", "principal", "hcp_session", "message_id")
 
@@ -231,7 +231,7 @@ async def _the_record(stage: Stage, place: DemoFolder, result: JobResult, rows: 
     stage.claim("SIGTERM: the daemon ended in good order", code == 0, f"exit status {code}")
     stage.claim(
         "submit, the gate's yes, the steps, the file, the outcome: in this order",
-        [events.index(event) for event in _TOLD] == sorted(events.index(event) for event in _TOLD),
+        [events.index(event) for event in _RECORD_ORDER] == sorted(events.index(event) for event in _RECORD_ORDER),
         f"{len(of_job)} records",
     )
     starts, finishes = events.count("task.step.start"), events.count("task.step.finish")

@@ -162,12 +162,12 @@ async def the_guards(stage: Stage, client: Client, place: DemoFolder) -> None:
     async with client.open_session(client_name="hearth demo") as session:
         for way, path in ways.items():
             refusal = await _refusal(session, "file.read", path=str(path))
-            stage.happened(f"file.read by {way.ljust(17)} {_told(refusal)}")
+            stage.happened(f"file.read by {way.ljust(17)} {_refusal_text(refusal)}")
             leads_there = path.read_text(encoding="utf-8") == place.secret.read_text(encoding="utf-8")
             stage.claim(f"by {way}: refused, though it leads there", leads_there and refusal is not None)
         victim = place.shared / "note.txt"
         refusal = await _refusal(session, "file.delete", path=str(victim))
-        stage.happened(f"file.delete {'':22} {_told(refusal)}")
+        stage.happened(f"file.delete {'':22} {_refusal_text(refusal)}")
         why = (refusal.data or {}).get("reason") if refusal is not None else None
         stage.claim(
             "file.delete, risk 3: refused before anything was touched",
@@ -184,7 +184,7 @@ async def _refusal(session: ClientSession, tool: str, **args: Any) -> Permission
     return None
 
 
-def _told(refusal: PermissionDenied | None) -> str:
+def _refusal_text(refusal: PermissionDenied | None) -> str:
     if refusal is None:
         return "was allowed"
     return f"{refusal.code} {refusal.title}: {(refusal.data or {}).get('reason', refusal.message)}"
