@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from support.confinement import as_root
-from support.hcp_book import ANN, BEN, begin, event, look, running, session_id
+from support.hcp_job_store import ANN, BEN, begin, event, look, running, session_id
 
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore, NoSuchArtifact, StoreError, parse_uri
 from hearth.actors.bridges.hcp.store import JobStore

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import trio
-from support.hcp_book import ANN, event, line, row
+from support.hcp_job_store import ANN, event, line, row
 
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore
 from hearth.actors.bridges.hcp.store import JobStore

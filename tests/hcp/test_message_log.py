@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.hcp_book import ACCEPTED, event, line
+from support.hcp_job_store import ACCEPTED, event, line
 
 from hearth.actors.bridges.hcp.message_log import MessageLog, sequence_of
 from hearth.actors.metrics import Metrics

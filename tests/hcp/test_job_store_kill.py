@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.hcp_book import ANN, line, look, running, session_id
+from support.hcp_job_store import ANN, line, look, running, session_id
 from support.hcp_writer import STEPS
 
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from support.hcp_book import ACCEPTED, ANN, BEN, begin, event, line, look, row, running, session_id
+from support.hcp_job_store import ACCEPTED, ANN, BEN, begin, event, line, look, row, running, session_id
 
 from hearth.actors.bridges.hcp.store import Claim, JobStore, JobStoreError, Limits, MessageLogFull
 

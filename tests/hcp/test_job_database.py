@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 import trio
 from support.confinement import as_root
-from support.hcp_book import ACCEPTED, ANN, begin, event, line, look, running, session_id
+from support.hcp_job_store import ACCEPTED, ANN, begin, event, line, look, running, session_id
 
 from hearth.actors.bridges.hcp.store import JobStore, JobStoreError
 from hearth.errors import ConfigError

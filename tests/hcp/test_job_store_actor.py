@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import trio
-from support.hcp_book import ACCEPTED, ANN, begin, event, line, running, session_id
+from support.hcp_job_store import ACCEPTED, ANN, begin, event, line, running, session_id
 from support.waiting import until
 
 from hearth.actors.bridges.hcp import store as book_module
