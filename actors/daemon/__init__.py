@@ -122,8 +122,8 @@ class Daemon:
         ):
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    welcome = partial(self._welcome, runtime, listener.address.partition(":")[0])
-                    accepting.start_soon(listener.accept_all, connections, limiter, welcome)
+                    handler = partial(self._serve_connection, runtime, listener.address.partition(":")[0])
+                    accepting.start_soon(listener.accept_all, connections, limiter, handler)
                 self._announce(path, runtime.listeners[1:])
                 accepting.start_soon(self._warm_up)
                 accepting.start_soon(self._remind, listeners)
@@ -147,7 +147,7 @@ class Daemon:
                 listener.finish()
             connections.cancel_scope.deadline = trio.current_time() + FLUSH_PATIENCE
 
-    async def _welcome(self, runtime: Runtime, scheme: str, carrier: Carrier, principal: Principal) -> None:
+    async def _serve_connection(self, runtime: Runtime, scheme: str, carrier: Carrier, principal: Principal) -> None:
         limits = self._config.limits
         metrics = runtime.parts.journal.metrics
         connection = Connection(

@@ -65,8 +65,8 @@ class Handshake(Protocol):
         """The scheme of this carrier's addresses: "tls", "ws" or "wss"."""
         ...
 
-    async def greet(self, connected: socket.socket, peer: str, welcome: ConnectionHandler) -> None:
-        """Do the handshake, within its deadline, then `await welcome(carrier, principal)`.
+    async def authenticate(self, connected: socket.socket, peer: str, handler: ConnectionHandler) -> None:
+        """Do the handshake, within its deadline, then `await handler(carrier, principal)`.
 
         Closes `connected` in any case. Raises AuthenticationFailed; nothing else that a peer or the network can cause.
         """
@@ -80,7 +80,7 @@ class Listener(Protocol):
         """The address to which clients connect, such as "tls://0.0.0.0:7117"."""
         ...
 
-    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: ConnectionHandler) -> None:
         """Accept until cancelled; each connection is served in a task of `nursery`."""
 
     def reload(self) -> None:

@@ -122,21 +122,21 @@ class TcpListener(Listening):
         self._send_timeout = send_timeout
         self._report = report
 
-    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: ConnectionHandler) -> None:
         """See Listener."""
 
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
-            nursery.start_soon(self._greet, connected, peer, limiter, settled, welcome)
+            nursery.start_soon(self._authenticate, connected, peer, limiter, settled, handler)
 
         await each_unknown_peer(self._listening, limiter, self._send_timeout, begin)
 
-    async def _greet(
+    async def _authenticate(
         self,
         connected: socket.socket,
         peer: str,
         limiter: ConnectionLimiter,
         settled: Callable[[], None],
-        welcome: ConnectionHandler,
+        handler: ConnectionHandler,
     ) -> None:
         async def let_in(carrier: Carrier, principal: Principal) -> None:
             settled()
@@ -147,12 +147,12 @@ class TcpListener(Listening):
                 return
             limiter.enter(principal)
             try:
-                await welcome(carrier, principal)
+                await handler(carrier, principal)
             finally:
                 limiter.leave(principal)
 
         try:
-            await self._handshake.greet(connected, peer, let_in)
+            await self._handshake.authenticate(connected, peer, let_in)
         except AuthenticationFailed as failure:
             self._report(self._handshake.scheme, peer, str(failure))
         finally:

@@ -353,7 +353,7 @@ class TlsHandshake:
         self._handshake_timeout = handshake_timeout
         self._send_timeout = send_timeout
 
-    async def greet(self, connected: socket.socket, peer: str, welcome: ConnectionHandler) -> None:
+    async def authenticate(self, connected: socket.socket, peer: str, handler: ConnectionHandler) -> None:
         """See Handshake."""
         del peer
         stream = await handshake(connected, self._certificates, self._handshake_timeout, self._send_timeout)
@@ -363,7 +363,7 @@ class TlsHandshake:
             if principal is None:
                 raise AuthenticationFailed("no certificate")
             with contextlib.suppress(PeerGone):
-                await welcome(carrier, principal)
+                await handler(carrier, principal)
         finally:
             await carrier.aclose()
 

@@ -161,12 +161,12 @@ class UnixListener:
         self._send_timeout = send_timeout
         self.address = f"unix:{path}"
 
-    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: ConnectionHandler) -> None:
         """See Listener."""
 
         async def serve(connected: socket.socket, principal: Principal) -> None:
             try:
-                await welcome(SocketCarrier(connected, send_timeout=self._send_timeout), principal)
+                await handler(SocketCarrier(connected, send_timeout=self._send_timeout), principal)
             finally:
                 limiter.leave(principal)
 

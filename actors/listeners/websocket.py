@@ -138,18 +138,18 @@ class WebSocketHandshake:
         self._keep_alive = KeepAliveTimer(min(ping_interval, ping_timeout) / LOOKS)
         self.scheme = "ws" if certificates is None else "wss"
 
-    async def greet(self, connected: socket.socket, peer: str, welcome: ConnectionHandler) -> None:
+    async def authenticate(self, connected: socket.socket, peer: str, handler: ConnectionHandler) -> None:
         """See Handshake."""
         deadline = trio.current_time() + self._handshake_timeout
         with connected:
             if self._certificates is None:
                 transport = SocketTransport(connected, send_timeout=self._send_timeout)
-                await self._serve(self._wire(transport, transport), connected, no_certificate, deadline, peer, welcome)
+                await self._serve(self._wire(transport, transport), connected, no_certificate, deadline, peer, handler)
             else:
                 timeouts = self._handshake_timeout, self._send_timeout
                 stream = await handshake(connected, self._certificates, *timeouts)
                 wire = self._wire(stream, stream.transport_stream)
-                await self._serve(wire, connected, partial(certificate_of, stream), deadline, peer, welcome)
+                await self._serve(wire, connected, partial(certificate_of, stream), deadline, peer, handler)
 
     def _wire(self, stream: trio.abc.Stream, transport: SocketTransport) -> Wire:
         # One message may wait while another is being received.
@@ -169,7 +169,7 @@ class WebSocketHandshake:
         certificate: Certificate,
         deadline: float,
         peer: str,
-        welcome: ConnectionHandler,
+        handler: ConnectionHandler,
     ) -> None:
         """Authenticate the peer, and serve the connection until it is closed. Raises AuthenticationFailed."""
         failure: AuthenticationFailed | None = None
@@ -181,7 +181,7 @@ class WebSocketHandshake:
                     contained = IN_SESSION
                     log.debug("%s: %s", peer, principal.key)
                     with self._keep_alive.watching(wire):
-                        await welcome(WebSocketCarrier(connection, wire, self._max_document_bytes), principal)
+                        await handler(WebSocketCarrier(connection, wire, self._max_document_bytes), principal)
                 except AuthenticationFailed as refused:
                     failure = refused
                 finally:

@@ -32,14 +32,14 @@ class Gatekeeper:
     def __init__(self):
         self.greeted = []
 
-    async def greet(self, connected, peer, welcome):
+    async def authenticate(self, connected, peer, handler):
         carrier = SocketCarrier(connected)
         try:
             self.greeted.append(peer)
             name = await carrier.receive()
             if name is None or not name.strip().isalpha():
                 raise AuthenticationFailed("no name")
-            await welcome(carrier, Principal("tls", cert_subject=f"CN={name.decode().strip()}"))
+            await handler(carrier, Principal("tls", cert_subject=f"CN={name.decode().strip()}"))
         finally:
             await carrier.aclose()
 

@@ -46,7 +46,7 @@ class Door:
 
     async def _greet(self, connected):
         try:
-            await self.greeter.greet(connected, "127.0.0.1", self.welcome)
+            await self.greeter.authenticate(connected, "127.0.0.1", self.welcome)
         except AuthenticationFailed as stranger:
             self.strangers.append(str(stranger))
         finally:

@@ -77,9 +77,9 @@ class HttpListener(Listening):
         self._left = trio.Event()
         """Set when a connection has ended."""
 
-    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, welcome: ConnectionHandler) -> None:
-        """See Listener. Connections are served here, not by `welcome`."""
-        del welcome
+    async def accept_all(self, nursery: trio.Nursery, limiter: ConnectionLimiter, handler: ConnectionHandler) -> None:
+        """See Listener. Connections are served here, not by `handler`."""
+        del handler
         app = await nursery.start(self._serve_app)
 
         def begin(connected: socket.socket, peer: str, settled: Callable[[], None]) -> None:
