@@ -548,12 +548,12 @@ class LimitWatch:
             self._over.set()
 
     def _look(self, loop: int) -> None:
-        told: float | None = None
+        reported: float | None = None
         while not self._over.wait(STUCK_S / 2):
             began = self._began
-            if began is None or began == told or time.perf_counter() - began < STUCK_S:
+            if began is None or began == reported or time.perf_counter() - began < STUCK_S:
                 continue
-            told = began
+            reported = began
             frame = sys._current_frames().get(loop)
             place = "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
             log.error("%s has held the event loop for %g s, at %s: nothing else is served", self._name, STUCK_S, place)

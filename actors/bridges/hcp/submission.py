@@ -112,8 +112,8 @@ class Submission:
                 line_name=services.line_name,
                 port_name=services.port_name,
             )
-            goes_on = await resumption(services.job_store, self.principal.key, self.submit, approval, self.jobs.running)
-            await self._admit(approval, goes_on)
+            resumed = await resumption(services.job_store, self.principal.key, self.submit, approval, self.jobs.running)
+            await self._admit(approval, resumed)
         except Rejection as rejection:
             await self._reject(rejection)
         except JobStoreError as error:
@@ -137,7 +137,7 @@ class Submission:
             self._follow(message_log)
         return False
 
-    async def _admit(self, approval: Approval, goes_on: Resumption | None) -> None:
+    async def _admit(self, approval: Approval, resumed: Resumption | None) -> None:
         """Admit the submission under the job quota, have it approved if needed, and start the job."""
         quota = self.jobs.quota
         # The slot is held to the job's end, also while a person is asked.
@@ -153,7 +153,7 @@ class Submission:
                 raise withdrawn(self._why, approval.risk)
             self._starting = True
             with quota.for_capability(approval.capability):
-                await self._start(approval, goes_on)
+                await self._start(approval, resumed)
 
     async def _have_approved(self, approval: Approval) -> None:
         jobs, capability = self.jobs, approval.capability
@@ -169,7 +169,7 @@ class Submission:
             why = f": {decision.reason}" if decision.reason else ""
             raise Rejection("approval_denied", f"a person has not approved it{why}", risk=approval.risk)
 
-    async def _start(self, approval: Approval, goes_on: Resumption | None) -> None:
+    async def _start(self, approval: Approval, resumed: Resumption | None) -> None:
         """Open the job's HACP session, accept, and run the job.
 
         The job's end is written when that session has closed.
@@ -182,7 +182,7 @@ class Submission:
             capability = approval.capability
             opening = services.open_session(self.principal, f"hcp:{capability.name}", capability.tools)
             async with opening as session:
-                job = await self._accept(approval, goes_on, session)
+                job = await self._accept(approval, resumed, session)
                 await job.run(session)
         except RpcError as error:
             # Only opening the HACP session raises RpcError here: `job.run` contains its own errors.
@@ -199,7 +199,7 @@ class Submission:
         finally:
             del self.jobs.running[job.row.session_id]
 
-    async def _accept(self, approval: Approval, goes_on: Resumption | None, session: Session) -> RunningJob:
+    async def _accept(self, approval: Approval, resumed: Resumption | None, session: Session) -> RunningJob:
         """Audit the acceptance, store the session and answer task_accepted. Raises Rejection, JobStoreError."""
         services, submit, capability = self.jobs.services, self.submit, approval.capability
         now = services.clock()
@@ -216,8 +216,8 @@ class Submission:
             data_classification=approval.classification,
             resumable=True,
             created_at=now,
-            started_at=now if goes_on is None else goes_on.row.started_at,
-            resumed_from=None if goes_on is None else goes_on.checkpoint,
+            started_at=now if resumed is None else resumed.row.started_at,
+            resumed_from=None if resumed is None else resumed.checkpoint,
         )
         token = issue(
             services.job_store.key,
@@ -244,12 +244,12 @@ class Submission:
         )
         line = dump(message(accepted, session_id=row.session_id, now=now))
         self.session_id = row.session_id
-        recorded = () if goes_on is None else goes_on.recorded
+        recorded = () if resumed is None else resumed.recorded
         await services.job_store.answer(self.principal.key, self.message_id, line, row, outcomes=recorded)
         self._claimed = False
         message_log = MessageLog((line,), metrics=services.journal.metrics, account=self.memory)
         account = EventWriter(row.session_id, services.job_store, message_log, services.clock)
-        replayed = () if goes_on is None else goes_on.steps
+        replayed = () if resumed is None else resumed.steps
         job = RunningJob(services, self.jobs.approvals, approval, submit, row, token, account, replayed)
         self.jobs.running[row.session_id] = job
         self._follow(message_log)

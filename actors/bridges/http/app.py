@@ -75,10 +75,10 @@ def card_routes(card: Callable[[], Mapping[str, Any] | None]) -> list[Route]:
             return Response(status_code=204, headers=_PREFLIGHT)
         chosen = choose(request.headers.getlist("accept"))
         if chosen is None:
-            return _told(406, f"the card is there as {OWN} and as {PLAIN}: accept one of them")
+            return _card_error(406, f"the card is there as {OWN} and as {PLAIN}: accept one of them")
         now = card()
         if now is None:
-            return _told(503, "there is no valid card to show; the daemon's log says why")
+            return _card_error(503, "there is no valid card to show; the daemon's log says why")
         if now is not kept[0]:
             body = orjson.dumps(now)
             kept = now, body, hashlib.sha256(body).hexdigest()[:32]
@@ -92,7 +92,7 @@ def card_routes(card: Callable[[], Mapping[str, Any] | None]) -> list[Route]:
     return [Route(PATH, agentcard, methods=["GET", "HEAD", "OPTIONS"])]
 
 
-def _told(status: int, why: str) -> Response:
+def _card_error(status: int, why: str) -> Response:
     return Response(orjson.dumps({"error": why}), status, {**_READ, "Cache-Control": "no-store"}, media_type=PLAIN)
 
 
@@ -165,7 +165,7 @@ def document(status: int, detail: str) -> bytes:
     return orjson.dumps({"title": HTTPStatus(status).phrase, "status": status, "detail": detail})
 
 
-async def told(_request: Request, error: Exception) -> Response:
+async def problem_response(_request: Request, error: Exception) -> Response:
     """Answer a Problem (Starlette handler)."""
     assert isinstance(error, Problem)
     return error.response()
@@ -209,7 +209,7 @@ def health_routes(runtime: Runtime) -> list[Route]:
 def health_report(runtime: Runtime) -> Mapping[str, Any]:
     """Return the runtime's health as hw.board reports it, with `ready`, and `wedged`: the buses that do not answer."""
     health = runtime.health()
-    wedged = sorted(bus for bus, told in health["buses"].items() if told["state"] != "ready")
+    wedged = sorted(bus for bus, status in health["buses"].items() if status["state"] != "ready")
     ready = not runtime.closing
     return {**health, "ok": health["ok"] and ready, "ready": ready, "wedged": wedged}
 
@@ -234,7 +234,7 @@ async def opened(
         app = Starlette(
             routes=routes,
             exception_handlers={
-                404: not_found, 405: not_allowed, Problem: told, Exception: broken,
+                404: not_found, 405: not_allowed, Problem: problem_response, Exception: broken,
             },
         )  # fmt: skip
         app.router.redirect_slashes = False

@@ -98,14 +98,14 @@ class HttpListener(Listening):
                 # Answers to requests whose session has ended are being sent; a stream ends only when the application
                 # closes.
                 with trio.move_on_after(LAST_WORDS):
-                    await self._all_gone()
-            await self._all_gone()
+                    await self._wait_until_all_ended()
+            await self._wait_until_all_ended()
         finally:
             # Sends are shielded from the cancellation of their request, but not from the end of the listener.
             for connection in list(self._connections):
                 connection.cut()
 
-    async def _all_gone(self) -> None:
+    async def _wait_until_all_ended(self) -> None:
         while self._connections:
             self._left = trio.Event()
             await self._left.wait()

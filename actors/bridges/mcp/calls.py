@@ -371,24 +371,24 @@ async def perform(
         if job.risk >= CONSENT_RISK:
             answer = await consent(request, params, job, partial(_rehearse, client, _raised(job)))
             if isinstance(answer, str):
-                return told(client, refused(job, answer))
+                return with_note(client, refused(job, answer))
             if answer is not None:
                 return answer
             job = _raised(job)
         running = await submit(client, job)
     except HearthError as error:
-        return told(client, of_error(error, plan=job.plan))
+        return with_note(client, of_error(error, plan=job.plan))
     try:
         result = await running.result(
             ProgressReporter(request, job.steps, every=beat) if request.wants_progress else None
         )
     except (RpcError, CarrierError) as error:
-        return told(client, _lost(running, error))
+        return with_note(client, _lost(running, error))
     except BaseException:
         # The caller that gave up is the only one that knows the task's id.
         await running.cancel()
         raise
-    return told(client, of_result(result, plan=job.plan))
+    return with_note(client, of_result(result, plan=job.plan))
 
 
 def _lost(running: Running, error: RpcError | CarrierError) -> dict[str, Any]:
@@ -454,12 +454,12 @@ def of_result(result: TaskResult, *, plan: bool) -> dict[str, Any]:
     return of_step(result.steps[0], task_id=result.task_id)
 
 
-def told(client: Client, outcome: dict[str, Any] | ProtocolError) -> dict[str, Any]:
+def with_note(client: Client, outcome: dict[str, Any] | ProtocolError) -> dict[str, Any]:
     """Return a CallToolResult with the client's pending note. Raises MCPError if the call itself is wrong."""
     if isinstance(outcome, ProtocolError):
         raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
-    news = client.news()
-    beside = [] if news is None else [{"type": "text", "text": news}]
+    note = client.take_note()
+    beside = [] if note is None else [{"type": "text", "text": note}]
     return {**outcome, "content": [*outcome["content"], *beside], "resultType": "complete"}
 
 

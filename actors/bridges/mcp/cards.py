@@ -214,7 +214,7 @@ class AgentCards(Provider):
                 f"agent_id {card['agent_id']} is that of this server itself, whose card cannot be declared; make an "
                 "agent_id of your own (a new ULID)."
             )
-        return _told(_summary(_entry(await self._registry.declare(card, self._principal(request)))))
+        return _result(_summary(_entry(await self._registry.declare(card, self._principal(request)))))
 
     async def _resolve(self, query: object) -> types.CallToolResult:
         if not isinstance(query, str) or not 1 <= len(query) <= MAX_QUERY:
@@ -224,17 +224,17 @@ class AgentCards(Provider):
         if not matching:
             return _failed(f"No agent known here fits {query!r}; {LIST} tells those that are, {DECLARE} adds one.")
         if len(matching) == 1:
-            return _told({"match": matching[0], "candidates": []})
-        return _told({"match": None, "candidates": [_summary(entry) for entry in matching]})
+            return _result({"match": matching[0], "candidates": []})
+        return _result({"match": None, "candidates": [_summary(entry) for entry in matching]})
 
     async def _validate(self, document: object) -> types.CallToolResult:
         _, findings = await self._examined(document)
-        return _told({"valid": not findings, "findings": [finding.to_json() for finding in findings]})
+        return _result({"valid": not findings, "findings": [finding.to_json() for finding in findings]})
 
     async def _list(self) -> types.CallToolResult:
         entries, skipped = await self._known()
         named = [{"file": name, "reason": reason} for name, reason in skipped.items()]
-        return _told(
+        return _result(
             {
                 "agents": [_summary(entry) for entry in entries],
                 "skipped": named[:MAX_NAMED],
@@ -338,13 +338,13 @@ def _matching(entries: Sequence[dict[str, Any]], query: str) -> list[dict[str, A
 def _entry(declared: DeclaredCard) -> dict[str, Any]:
     return {
         "card": dict(declared.card),
-        "declared_by": _shown(declared.declared_by),
+        "declared_by": _shortened_key(declared.declared_by),
         "declared_at": declared.declared_at,
         "own": False,
     }
 
 
-def _shown(principal: str) -> str:
+def _shortened_key(principal: str) -> str:
     """Return a principal's key as others may see it: a token's digest is shortened."""
     kind, _, digest = principal.partition(":")
     return f"token:{digest[:12]}" if kind == "token" else principal
@@ -365,7 +365,7 @@ def _summary(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _told(result: dict[str, Any]) -> types.CallToolResult:
+def _result(result: dict[str, Any]) -> types.CallToolResult:
     text = json.dumps(result, ensure_ascii=False)
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=result)
 

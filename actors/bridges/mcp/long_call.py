@@ -179,10 +179,10 @@ class LongCall:
             try:
                 outcome = await self._call(call_next, params)
             except (MCPError, ValidationError, HearthError, ExceptionGroup) as error:
-                told = _told(sole(error))
-                if told is None:
+                answered = _as_mcp_error(sole(error))
+                if answered is None:
                     raise
-                self._fail(told)
+                self._fail(answered)
             else:
                 self._complete(outcome)
 
@@ -295,7 +295,7 @@ def _not_kept(error: QueueFull, outcome: Outcome) -> MCPError:
     return as_mcp(error)
 
 
-def _told(error: BaseException) -> MCPError | None:
+def _as_mcp_error(error: BaseException) -> MCPError | None:
     """Return the error that the request itself would have got; None for a bug."""
     if isinstance(error, HearthError):
         return as_mcp(error)
@@ -315,7 +315,7 @@ def _iso(moment: datetime) -> str:
 # `inputRequests`.
 
 
-async def speak(ctx: Context, method: str, params: Mapping[str, Any] | None) -> None:
+async def notify_on_stream(ctx: Context, method: str, params: Mapping[str, Any] | None) -> None:
     """Send a notification, in wire form, on the stream of a request's answer."""
     said = types.Notification[dict[str, Any], str](method=method, params=dict(params or {}))
     await ctx.session.send_notification(cast("types.ServerNotification", said), related_request_id=ctx.request_id)
@@ -348,7 +348,7 @@ class CallChannel:
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> None:
         """See DispatchContext."""
         del opts
-        await speak(self._origin, method, params)
+        await notify_on_stream(self._origin, method, params)
 
     async def send_raw_request(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> NoReturn:
         """See DispatchContext."""

@@ -141,7 +141,7 @@ class Client:
         self._keep_alive = keep_alive
         self._held: _HeldSession | None = None
         self._lost: str | None = None
-        self._news: str | None = None
+        self._note: str | None = None
         self.gone = trio.Event()
         """Set when the client has gone: its work beside its session must end."""
 
@@ -210,10 +210,10 @@ class Client:
             held.ending.set()
             self._lost = str(why).rstrip(".")
 
-    def news(self) -> str | None:
+    def take_note(self) -> str | None:
         """Return, once, a note that the client must get with its next result."""
-        news, self._news = self._news, None
-        return news
+        note, self._note = self._note, None
+        return note
 
     def close(self) -> None:
         """Close the client's session for good: the client has gone. Idempotent, and never waits."""
@@ -241,7 +241,7 @@ class Client:
                 held.session = session
                 if self._lost is not None:
                     # Only now: a daemon that answers has brought the former session's lines into their safe state.
-                    self._news, self._lost = REOPENED.format(why=self._lost), None
+                    self._note, self._lost = REOPENED.format(why=self._lost), None
                 held.ready.set()
                 await self._keep(held, session)
         except HearthError as error:

@@ -72,13 +72,13 @@ _UNKNOWN: Final = object()
 
 
 class _Watch:
-    """The watch on one resource of one client, polled while `tellers` is not empty."""
+    """The watch on one resource of one client, polled while `subscribers` is not empty."""
 
-    __slots__ = ("_account", "error", "ready", "scope", "seen", "tellers")
+    __slots__ = ("_account", "error", "ready", "scope", "seen", "subscribers")
 
     def __init__(self, account: Account) -> None:
         self._account = account
-        self.tellers: dict[object, tuple[Tell, int]] = {}
+        self.subscribers: dict[object, tuple[Tell, int]] = {}
         """By token: the function to call, and the bytes charged for it."""
         self.ready = trio.Event()
         """Set after the first poll: a value that differs from that one is a change."""
@@ -89,7 +89,7 @@ class _Watch:
 
     def drop(self, token: object) -> bool:
         """Remove one subscription; False if it is removed already."""
-        _, size = self.tellers.pop(token, (None, 0))
+        _, size = self.subscribers.pop(token, (None, 0))
         self._account.release(size)
         return size > 0
 
@@ -191,7 +191,7 @@ class Changes:
             for uri in dict.fromkeys(params.notifications.resource_subscriptions or ()):
                 key = self._canonical(uri)
                 token = object()
-                watch = None if key is None else self._enter(request.client, key, uri, token, stream.teller(uri))
+                watch = None if key is None else self._enter(request.client, key, uri, token, stream.notifier(uri))
                 if key is not None and watch is not None:
                     entered.append((key, token))
                     watches.append((uri, watch))
@@ -223,7 +223,7 @@ class Changes:
         if watch is None:
             watch = watches[key] = _Watch(client.account)
             client.nursery.start_soon(self._poll, client, key, watch)
-        watch.tellers[token] = tell, size
+        watch.subscribers[token] = tell, size
         return watch
 
     async def _poll(self, client: Client, key: str, watch: _Watch) -> None:
@@ -240,7 +240,7 @@ class Changes:
         finally:
             if subscribed.watches.get(key) is watch:
                 del subscribed.watches[key]
-            for token in list(watch.tellers):
+            for token in list(watch.subscribers):
                 watch.drop(token)
             # Subscribers that wait for the first poll must not wait for a poller that has ended.
             if not watch.ready.is_set():
@@ -264,7 +264,7 @@ class Changes:
             return max(self._every, retry_ms / 1000)
         before, watch.seen = watch.seen, now
         if before is not _UNKNOWN and before != now:
-            for tell, _ in list(watch.tellers.values()):
+            for tell, _ in list(watch.subscribers.values()):
                 await tell()
         return self._every
 
@@ -279,7 +279,7 @@ class _Stream:
         self._changed: dict[str, None] = {}
         self._wake = trio.Event()
 
-    def teller(self, uri: str) -> Tell:
+    def notifier(self, uri: str) -> Tell:
         """Return the function that notes a change of this resource; it never waits for the stream's reader."""
 
         async def tell() -> None:
@@ -327,7 +327,7 @@ async def _can_be_watched(watch: _Watch) -> bool:
 def _drop(subscribed: _ClientSubscriptions, key: str, token: object) -> None:
     """Remove the subscription with this token; the last one ends the poller."""
     watch = subscribed.watches.get(key)
-    if watch is not None and watch.drop(token) and not watch.tellers:
+    if watch is not None and watch.drop(token) and not watch.subscribers:
         del subscribed.watches[key]
         watch.scope.cancel()
 
@@ -454,8 +454,8 @@ async def _value(client: Client, uri: str) -> Mapping[str, Any] | None:
 
 async def _task(session: Session, task_id: str) -> Mapping[str, Any]:
     result = await (await session.task(task_id)).get()
-    told: Mapping[str, Any] = of_task(result)["structuredContent"]
-    return {**told, "intent": result.intent}
+    state: Mapping[str, Any] = of_task(result)["structuredContent"]
+    return {**state, "intent": result.intent}
 
 
 async def _run(client: Client, uri: str, tool: str, **args: Any) -> Mapping[str, Any]:

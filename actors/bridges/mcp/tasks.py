@@ -20,7 +20,7 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from hearth.actors.bridges.mcp.long_call import LEASE, CallChannel, LongCall, speak
+from hearth.actors.bridges.mcp.long_call import LEASE, CallChannel, LongCall, notify_on_stream
 from hearth.actors.bridges.mcp.provider import Method, Provider, retained
 from hearth.errors import HearthError
 from hearth.mcp.names import PLAN, TASKS as EXTENSION
@@ -180,15 +180,15 @@ async def _run(
     """Run a call in its client's nursery, which clients may share, until it is over or the client has gone."""
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_when_gone, client, nursery.cancel_scope)
+            nursery.start_soon(_cancel_when_gone, client, nursery.cancel_scope)
             await call.run(call_next, params)
             nursery.cancel_scope.cancel()
     finally:
-        client_tasks.strike(call)
+        client_tasks.remove(call)
         call.release()
 
 
-async def _when_gone(client: Client, scope: trio.CancelScope) -> None:
+async def _cancel_when_gone(client: Client, scope: trio.CancelScope) -> None:
     await client.gone.wait()
     scope.cancel()
 
@@ -231,7 +231,7 @@ class ClientTasks:
         """Add a task: it can be found from now on."""
         self._calls[call.task_id] = call
 
-    def strike(self, call: LongCall) -> None:
+    def remove(self, call: LongCall) -> None:
         """Remove a task, if it is there."""
         self._calls.pop(call.task_id, None)
 
@@ -372,7 +372,7 @@ class _Stream(CallChannel):
 
     async def _say(self, state: dict[str, Any]) -> None:
         meta = {SUBSCRIPTION_ID_META_KEY: self._ctx.request_id}
-        await speak(self._ctx, "notifications/tasks", {**state, "_meta": meta})
+        await notify_on_stream(self._ctx, "notifications/tasks", {**state, "_meta": meta})
 
 
 async def _nothing_else(

@@ -84,7 +84,7 @@ class JobDatabase:
         """
         try:
             self._lock_directory()
-            return self._open_what_is_there(now)
+            return self._open_existing(now)
         except OSError as error:
             raise ConfigError(f"HCP job store {self.path}: {error.strerror}; see [audit] path") from error
         finally:
@@ -110,7 +110,7 @@ class JobDatabase:
                 "one another file in [audit] path"
             ) from None
 
-    def _open_what_is_there(self, now: float) -> list[str]:
+    def _open_existing(self, now: float) -> list[str]:
         """Open the store, if there is one; move a damaged one aside."""
         self._take_over_former_file()
         try:
