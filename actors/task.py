@@ -22,7 +22,8 @@ Cancellation (by request, by the end of the session, or by the deadline `max_dur
 which the steps run. A step that waits stops waiting. A step whose transaction has begun keeps waiting for it
 (`Ticket.abort`), so its true outcome is known before the task ends. A cancelled step is CANCELLED and its task
 CANCELLED; past the deadline the task is FAILED, with TimedOut. Rolling back and the last records run outside this
-scope, shielded, the records for at most `FINAL_COMMIT_LIMIT` seconds.
+scope. Rolling back is shielded. If the session is torn down around the task, the wait for the last records is shielded
+for at most `FINAL_COMMIT_LIMIT` seconds.
 
 Who may call what: the session calls `cancel` and `describe` at any time, in the Trio thread; both are synchronous.
 Everything else runs in the task's own Trio task, so its state needs no locks.
