@@ -432,7 +432,7 @@ class Journal:
     def _forget(self, written: int, first: list[Stamped]) -> None:
         """Remove written records from the backlog; note that the resume record, if it was in `first`, is written."""
         if first and written:
-            self._backlog.told()
+            self._backlog.mark_reported()
         self._backlog.release(max(0, written - len(first)))
 
     async def _spend_reserve(self) -> None:

@@ -73,7 +73,7 @@ class Wakeup:
 class Departure:
     """The report from a transaction that its device is gone, where nothing that can be polled would show it.
 
-    The transaction calls `tell` and then fails as it would anyway; the driver's `pump` is `await departure.wait()`,
+    The transaction calls `report` and then fails as it would anyway; the driver's `pump` is `await departure.wait()`,
     which raises the error, and so the bus goes down and is opened again. `open` calls `forget`. From any thread.
     """
 
@@ -83,7 +83,7 @@ class Departure:
         self._error: DeviceError | None = None
         self._wakeup = Wakeup()
 
-    def tell(self, error: DeviceError) -> None:
+    def report(self, error: DeviceError) -> None:
         """Report that the device is gone, because of `error`; only the first report counts."""
         if self._error is None:
             self._error = error

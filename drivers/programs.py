@@ -49,12 +49,12 @@ class Capture:
     def to_json(self) -> dict[str, Any]:
         """Return `text` where the bytes are UTF-8, else `base64`; `bytes` in all, and `truncated`."""
         truncated = self.total > len(self._kept)
-        told = {"bytes": self.total, "truncated": truncated}
+        counts = {"bytes": self.total, "truncated": truncated}
         try:
             # A cut may be inside a character: then that character is dropped too.
-            return {"text": codecs.utf_8_decode(self._kept, "strict", not truncated)[0], **told}
+            return {"text": codecs.utf_8_decode(self._kept, "strict", not truncated)[0], **counts}
         except UnicodeDecodeError:
-            return {"base64": base64.b64encode(self._kept).decode(), **told}
+            return {"base64": base64.b64encode(self._kept).decode(), **counts}
 
 
 class Stopping:

@@ -151,7 +151,7 @@ def _lines_json(chip: ChipSpec) -> list[dict[str, Any]]:
 
 def _settings_json(settings: UartSettings) -> dict[str, Any]:
     """Return the port's settings; default values are left out, but for the four numbers that every client needs."""
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "baud": settings.baud,
         "bits": settings.bits,
         "parity": settings.parity,
@@ -159,8 +159,8 @@ def _settings_json(settings: UartSettings) -> dict[str, Any]:
         "flow": settings.flow,
     }
     if settings.rs485 is not None:
-        told["rs485"] = asdict(settings.rs485)
-    return told
+        result["rs485"] = asdict(settings.rs485)
+    return result
 
 
 def _without_kind(description: Mapping[str, Any]) -> dict[str, Any]:

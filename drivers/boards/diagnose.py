@@ -220,7 +220,7 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
     profile = None if board is None else load_profile(board)
     found = find(machine=machine)
     holders = find_holders(machine.proc, machine.dev)
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "chips": [_chip(chip, holders) for chip in found.chips],
         "adapters": [
             {
@@ -248,13 +248,13 @@ def look(board: str | None = None, *, machine: Machine = THIS) -> dict[str, Any]
         "everybody_seen": holders.complete,
     }
     if profile is not None:
-        told["profile"] = {
+        result["profile"] = {
             "name": profile.name,
             "source": profile.source,
             "wants": _wants(profile),
             "problems": [problem.to_json() for problem in misfits(profile, found, holders, machine)],
         }
-    return told
+    return result
 
 
 def _chip(chip: FoundChip, holders: Holders) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _BATCH = 64
 class Edges:
     """The edges of one line and their reports to its watches. Touched with the lock of its `EdgePump` held."""
 
-    __slots__ = ("_last", "_level", "_told_ns", "asked", "watches")
+    __slots__ = ("_last", "_level", "_reported_ns", "asked", "watches")
 
     def __init__(self) -> None:
         self.watches: tuple[Watch, ...] = ()
@@ -40,7 +40,7 @@ class Edges:
         """The edges that the kernel was asked to report."""
         self._level: Level | None = None
         self._last = 0
-        self._told_ns = 0
+        self._reported_ns = 0
 
     def wanted(self) -> EdgeKind | None:
         """Return the edges that at least one watch wants."""
@@ -53,7 +53,7 @@ class Edges:
         """Begin with a new request, which reports `asked` and counts its edges from 1."""
         self.asked = asked
         self._last = 0
-        self._told_ns = 0
+        self._reported_ns = 0
 
     def read(self, fd: int) -> bool:
         """Read one batch from a request's descriptor; return False once nothing is left.
@@ -66,11 +66,13 @@ class Edges:
             return False
         for timestamp_ns, kind, _offset, _seqno, seqno in _EVENT.iter_unpack(data):
             level: Level = 1 if kind == _RISING else 0
+            # The kernel numbers the edges of a line, also those it drops: a gap is the number of lost ones.
             lost = (seqno - self._last - 1) & 0xFFFF_FFFF
             self._last = seqno
             if lost:
-                self._tell_lost(lost, level)
-            if timestamp_ns > self._told_ns:
+                self._report_lost(lost, level)
+            # An edge from before a change that we have reported ourselves is that change, seen by the kernel too.
+            if timestamp_ns > self._reported_ns:
                 self._level = level
                 for watch in self.watches:
                     watch.feed(level, timestamp_ns)
@@ -82,7 +84,7 @@ class Edges:
             if not self.read(fd):
                 return
 
-    def _tell_lost(self, lost: int, level: Level) -> None:
+    def _report_lost(self, lost: int, level: Level) -> None:
         """Report to the watches that the kernel dropped `lost` edges before one that led to `level`."""
         kind = "rising" if level else "falling"
         for watch in self.watches:
@@ -103,10 +105,10 @@ class Edges:
         """
         known = before if self._level is None else self._level
         if after != known:
-            self._told_ns = time.monotonic_ns()
+            self._reported_ns = time.monotonic_ns()
             self._level = after
             for watch in self.watches:
-                watch.feed(after, self._told_ns)
+                watch.feed(after, self._reported_ns)
 
     def end(self, reason: str) -> None:
         """End all watches."""
@@ -135,6 +137,7 @@ class EdgePump:
     def add(self, edges: Edges, fd: int, watch: Watch) -> None:
         """Add a watch to a line, whose request is `fd`. It sees no edge from before."""
         with self._lock:
+            # The present watches get the edges from before, the new one does not.
             edges.drain(fd)
             if not edges.watches:
                 self._lines[fd] = edges
@@ -155,6 +158,7 @@ class EdgePump:
     def before_change(self, edges: Edges, fd: int) -> None:
         """Note that a watched line is about to be driven, or released."""
         with self._lock:
+            # Edges from before the change must be read first: afterwards they would seem to follow it.
             edges.drain(fd)
             edges.before_change()
 
@@ -207,6 +211,7 @@ class EdgePump:
             self._lines.clear()
             if self._epoll.closed:
                 return
+            # Wakes `run`. Outside Trio there is none to wake.
             if trio.lowlevel.in_trio_run():
                 trio.lowlevel.notify_closing(self._epoll.fileno())
             self._epoll.close()

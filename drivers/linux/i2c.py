@@ -41,9 +41,9 @@ from hearth.drivers.linux.i2c_adapter import (
     failed,
     find_adapter,
     gone,
+    in_words,
     name_of,
     owner_of,
-    told,
 )
 from hearth.errors import DeviceError, ResourceBusy
 
@@ -97,7 +97,7 @@ class SmbusCall:
     run: Callable[[SMBus, int, bytes, int], bytes]
     """Make the call: the handle (set to the address already), the address, the bytes to write, the length to read."""
 
-    def told(self) -> str:
+    def shape(self) -> str:
         """Return its shape in words."""
         parts = [_span("write", self.writes), _span("read", self.reads)]
         return f"{self.name} ({', '.join(part for part in parts if part)})"
@@ -207,7 +207,7 @@ def able(functionality: int) -> str:
     """Return the exchanges that an adapter can do, in words, for an error message."""
     if functionality & I2C:
         return "; it takes raw messages, but not such a list of them: fewer at a time, or shorter ones"
-    calls = [call.told() for call in CALLS if functionality & call.needs]
+    calls = [call.shape() for call in CALLS if functionality & call.needs]
     return f"; it is an SMBus adapter, and in one exchange it can {', '.join(calls) or 'do nothing'}"
 
 
@@ -316,7 +316,7 @@ class LinuxI2c(BaseDriver):
     async def _watch(self, presence: Presence, nursery: trio.Nursery) -> None:
         while presence.watch is not None:
             if presence.gone():
-                self._departure.tell(gone(self.bus, self._path, effect="none"))
+                self._departure.report(gone(self.bus, self._path, effect="none"))
                 return
             with suppress(trio.ClosedResourceError):
                 await trio.lowlevel.wait_readable(presence.watch)
@@ -366,7 +366,7 @@ class LinuxI2c(BaseDriver):
             raise self._unable(addr, "10-bit addresses: it has no raw I2C")
         found = call_for(messages, self._functionality)
         if found is None:
-            raise self._unable(addr, f"{told(messages)} as one exchange{able(self._functionality)}")
+            raise self._unable(addr, f"{in_words(messages)} as one exchange{able(self._functionality)}")
         call, data, length = found
         self._claim(handle, addr, ten_bit=False)
         try:
@@ -435,7 +435,7 @@ class LinuxI2c(BaseDriver):
         if self._presence.unlinked():
             # Not checked at all: an adapter that is gone may take seconds to answer.
             error = gone(self.bus, self._path, effect="none")
-            self._departure.tell(error)
+            self._departure.report(error)
             raise error
         return self._handle
 
@@ -460,7 +460,7 @@ class LinuxI2c(BaseDriver):
     def _failure(self, error: OSError, addr: int, messages: Sequence[Message]) -> DeviceError:
         if self._gone():
             departed = gone(self.bus, self._path, effect="unknown")
-            self._departure.tell(departed)
+            self._departure.report(departed)
             return departed
         return failed(error, self.bus, addr, messages, able=able(self._functionality), retries=self.retries)
 

@@ -93,7 +93,7 @@ def failed(
         )
     effect: Effect
     if number in _NOT_SUPPORTED:
-        reason, effect = f"the adapter cannot do {told(messages)} as one exchange{able}", "none"
+        reason, effect = f"the adapter cannot do {in_words(messages)} as one exchange{able}", "none"
     elif number in _REFUSED:
         reason, effect = _REFUSED[number], refused_effect(messages)
         if number == errno.EAGAIN:
@@ -103,7 +103,7 @@ def failed(
     return DeviceError(f"{place}: {reason} ({data['errno']})", effect=effect, data=data)
 
 
-def told(messages: Sequence[Message]) -> str:
+def in_words(messages: Sequence[Message]) -> str:
     """Return a list of messages in words."""
     parts = [
         f"write {len(message.data)}" if isinstance(message, Write) else f"read {message.length}" for message in messages

@@ -91,15 +91,15 @@ class SandboxReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report for health and the audit log."""
-        told: dict[str, Any] = {"state": self.state}
+        result: dict[str, Any] = {"state": self.state}
         if self.off is not None:
-            return {**told, "reason": self.off, **({"user": self.user} if self.user else {})}
-        told["in_force"] = [part.name for part in self.parts if part.in_force]
+            return {**result, "reason": self.off, **({"user": self.user} if self.user else {})}
+        result["in_force"] = [part.name for part in self.parts if part.in_force]
         optional = {
             "missing": self.missing, "user": self.user, "added": list(self.added), "hotplug": self.hotplug,
             "notes": list(self.notes),
         }  # fmt: skip
-        return told | {name: value for name, value in optional.items() if value}
+        return result | {name: value for name, value in optional.items() if value}
 
     def lines(self) -> Iterator[tuple[Literal["info", "warning"], str]]:
         """Yield the report for the log: one line for the parts in force, one for each other part."""
@@ -162,6 +162,7 @@ def confine(plan: SandboxPlan, *, off: str | None = None, abi: int = landlock.NE
     if off is not None:
         _become(plan)
         return SandboxReport(off=off, user=user)
+    # Built while files can still be read: the module searches for libseccomp.
     made = _filter(plan)
     parts = [*_become(plan), _capabilities(plan), _no_new_privs(), *_landlock(plan, abi), _seccomp(plan, made)]
     return SandboxReport(
@@ -204,7 +205,7 @@ def _become(plan: SandboxPlan) -> list[Part]:
         identity.become(plan.user)
     except OSError as error:
         raise ConfigError(f"[sandbox] user: cannot become {plan.user.name}: {error.strerror}") from None
-    return [Part("user", True, identity.told(plan.user))]
+    return [Part("user", True, identity.in_words(plan.user))]
 
 
 def _capabilities(plan: SandboxPlan) -> Part:

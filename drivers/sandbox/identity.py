@@ -57,7 +57,7 @@ def become(who: ProcessIdentity) -> None:
     os.setresuid(who.uid, who.uid, who.uid)
 
 
-def told(who: ProcessIdentity) -> str:
+def in_words(who: ProcessIdentity) -> str:
     """Return the user and its groups, in words."""
     names = []
     for gid in who.groups:

@@ -121,8 +121,8 @@ def _split(data: bytes, messages: list[Message]) -> list[str]:
     return parts
 
 
-def _entries(told: Mapping[int, str], what: str) -> list[dict[str, Any]]:
-    return [{"addr": addr, "hex": f"{addr:#04x}", what: text} for addr, text in told.items()]
+def _entries(reasons: Mapping[int, str], what: str) -> list[dict[str, Any]]:
+    return [{"addr": addr, "hex": f"{addr:#04x}", what: text} for addr, text in reasons.items()]
 
 
 def _addresses(board: Board, bus_id: str) -> Addresses:

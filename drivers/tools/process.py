@@ -172,8 +172,8 @@ def _limit_ms(template: ExecTemplate) -> int:
 
 
 def _menu(templates: Mapping[str, ExecTemplate]) -> str:
-    told = [f"{name} ({one.description})" if one.description else name for name, one in templates.items()]
-    return "; ".join(told) or "none"
+    entries = [f"{name} ({one.description})" if one.description else name for name, one in templates.items()]
+    return "; ".join(entries) or "none"
 
 
 def _exec_params(templates: Mapping[str, ExecTemplate]) -> Schema:
@@ -198,12 +198,12 @@ def _alternative(name: str, template: ExecTemplate) -> Schema:
 
 
 def _param(param: ExecParam) -> Schema:
-    told = {"description": param.description} if param.description else {}
+    described = {"description": param.description} if param.description else {}
     if param.enum is not None:
-        return {"type": "string", "enum": list(param.enum), **told}
+        return {"type": "string", "enum": list(param.enum), **described}
     # The pattern itself stays out: JSON Schema's dialect is not Python's, and `fill` checks it at submit anyway.
     form = f"matches the regular expression {param.pattern}"
-    return {"type": "string", "maxLength": MAX_PARAM, "description": ": ".join((*told.values(), form))}
+    return {"type": "string", "maxLength": MAX_PARAM, "description": ": ".join((*described.values(), form))}
 
 
 def _stream(description: str) -> Schema:

@@ -48,7 +48,7 @@ class Measured:
     seconds: float
     invocations: int
 
-    def told(self) -> str:
+    def method(self) -> str:
         """Return the way of measuring, for the metadata."""
         return (
             f"all energy that {self.sensor} counted in {self.seconds:.0f} s, divided by the {self.invocations} "
@@ -134,7 +134,7 @@ def _pricing(config: CardConfig, measured: Measured | None, metadata: dict[str, 
         pricing["base_cost_joules"] = config.base_cost_joules
     elif measured is not None and measured.joules >= LANDAUER_J:
         pricing["base_cost_joules"] = measured.joules
-        metadata["hearth:energy_measured"] = measured.told()
+        metadata["hearth:energy_measured"] = measured.method()
     if config.per_token_joules is not None:
         pricing["per_token_joules"] = config.per_token_joules
     return pricing

@@ -43,10 +43,10 @@ class Finding:
 
     def __str__(self) -> str:
         # One printable line: a member of an untrusted card may have any name.
-        told = f"{self.pointer or 'the card'}: {self.problem} ({self.rule}); {self.cure}"
-        if told.isprintable():
-            return told
-        return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in told)
+        line = f"{self.pointer or 'the card'}: {self.problem} ({self.rule}); {self.cure}"
+        if line.isprintable():
+            return line
+        return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
 
     def to_json(self) -> dict[str, str]:
         """The four fields by name, for `--json` and for MCP."""

@@ -88,7 +88,7 @@ class Backlog:
         total = sum(counts.values())
         return {"dropped": total, **({"lost": counts} if total else {})}
 
-    def told(self) -> None:
+    def mark_reported(self) -> None:
         """Reset the counts: the dropped ones are on record."""
         self._major.dropped = self._minor.dropped = 0
 

@@ -304,12 +304,12 @@ def _limit_to_wire(limit: Limit) -> dict[str, Any]:
 
 def _violated(name: str, limit: Limit, message: str, at: tuple[str, ...]) -> Violation:
     if limit.min is None:
-        room = f"at {_said(limit.max, limit.unit)} or less"
+        bounds = f"at {_said(limit.max, limit.unit)} or less"
     elif limit.max is None:
-        room = f"at {_said(limit.min, limit.unit)} or more"
+        bounds = f"at {_said(limit.min, limit.unit)} or more"
     else:
-        room = f"between {_said(limit.min, None)} and {_said(limit.max, limit.unit)}"
-    return Violation(parameter=name, message=f"{name}: {message}", cure=f"Keep {name} {room}", places=at)
+        bounds = f"between {_said(limit.min, None)} and {_said(limit.max, limit.unit)}"
+    return Violation(parameter=name, message=f"{name}: {message}", cure=f"Keep {name} {bounds}", places=at)
 
 
 def _said(number: float | None, unit: str | None) -> str:

@@ -161,8 +161,8 @@ def declare(source: CapabilitySource, registry: ToolRegistry) -> DeclaredCapabil
         values.hold(check, values.at("check"))
     clean_up, clean_up_s = _clean_up(values, names)
     if faults or missing or safety is None or signature is None:
-        told = [evolve(fault, place=source.place) for fault in dict.fromkeys((*faults, *missing))]
-        return DeclaredCapability(None, tuple(told), of_machine=not faults)
+        placed = [evolve(fault, place=source.place) for fault in dict.fromkeys((*faults, *missing))]
+        return DeclaredCapability(None, tuple(placed), of_machine=not faults)
     return DeclaredCapability(
         Capability(
             **said,

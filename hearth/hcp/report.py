@@ -71,24 +71,24 @@ def conform(outputs: Mapping[str, Any], approval: Approval, submit: TaskSubmit) 
     The check reads what the caller will read, so a number that JSON has no notation for is null here too.
     """
     try:
-        told = orjson.loads(orjson.dumps(outputs))
+        plain = orjson.loads(orjson.dumps(outputs))
     except TypeError as error:
         return Shortfall("internal_error", "outputs_not_json", f"/outputs cannot be written as JSON: {error}")
     capability, expected = approval.capability, submit.expected_output
-    if not capability.outputs.accepts(told):
-        wrong = explain(capability.output_schema, told)
+    if not capability.outputs.accepts(plain):
+        wrong = explain(capability.output_schema, plain)
         what = f"/outputs{wrong.pointer}: {wrong.reason}"
         said = f"{what}, which is not what {capability.name} {capability.version} declares in its output_schema"
         return Shortfall("internal_error", "outputs_not_as_declared", said)
-    missing = [name for name in expected.required_fields if name not in told]
+    missing = [name for name in expected.required_fields if name not in plain]
     if missing:
         said = f"/outputs has no {', '.join(map(repr, missing[:10]))}, which expected_output.required_fields asks for"
         return Shortfall("execution_error", "required_fields_missing", said)
-    if approval.expected is not None and (mismatch_of := approval.expected.mismatch_of(told)) is not None:
-        said = f"/outputs{mismatch_of.pointer}: {mismatch_of.reason}, against expected_output.schema"
-        reason: Reason = "outputs_too_large_to_check" if mismatch_of.too_much else "outputs_not_as_expected"
+    if approval.expected is not None and (mismatch := approval.expected.mismatch_of(plain)) is not None:
+        said = f"/outputs{mismatch.pointer}: {mismatch.reason}, against expected_output.schema"
+        reason: Reason = "outputs_too_large_to_check" if mismatch.too_much else "outputs_not_as_expected"
         return Shortfall("execution_error", reason, said)
-    return _confident(told, approval.confidence_threshold)
+    return _confident(plain, approval.confidence_threshold)
 
 
 def _confident(outputs: Mapping[str, Any], threshold: float | None) -> Shortfall | None:
@@ -171,10 +171,10 @@ def _noted(notes: Iterable[str]) -> tuple[str, ...]:
     for note in notes:
         short = note if len(note) <= LONGEST_NOTE else f"{note[: LONGEST_NOTE - 1]}…"
         counted[short] = counted.get(short, 0) + 1
-    told = [note if times == 1 else f"{note} ({times} times)" for note, times in counted.items()]
-    if len(told) > MOST_NOTED:
-        told[MOST_NOTED - 1 :] = [f"and {len(told) - MOST_NOTED + 1} more"]
-    return tuple(told)
+    texts = [note if times == 1 else f"{note} ({times} times)" for note, times in counted.items()]
+    if len(texts) > MOST_NOTED:
+        texts[MOST_NOTED - 1 :] = [f"and {len(texts) - MOST_NOTED + 1} more"]
+    return tuple(texts)
 
 
 def _short(value: Any) -> str:

@@ -132,8 +132,8 @@ def uid_in(answer: bytes, source: _End, destination: _End) -> int:
     at = _HEADER.size + _STATE.size
     sport, dport = _PORTS.unpack_from(answer, at)
     size = 4 if family == socket.AF_INET else 16
-    told = [answer[start : start + size] for start in (at + _PORTS.size, at + _PORTS.size + 16)]
-    if ((_plain(told[0]), sport), (_plain(told[1]), dport)) != (source, destination):
+    addresses = [answer[start : start + size] for start in (at + _PORTS.size, at + _PORTS.size + 16)]
+    if ((_plain(addresses[0]), sport), (_plain(addresses[1]), dport)) != (source, destination):
         raise _refused("the kernel's answer is about another socket")
     _expires, _rqueue, _wqueue, uid, inode = _COUNTS.unpack_from(answer, at + _ID_SIZE)
     if state != _ESTABLISHED or inode == 0:

@@ -163,12 +163,14 @@ class ServerProtocol:
         return [] if self.closed else [Answer(dump_error(None, ParseError(data={"reason": reason})))]
 
     def _too_long(self, error: DocumentTooLong) -> list[Event]:
+        # Where the next document begins is unknown, so nothing after this one can be read.
         self.closed = True
         data = {"reason": str(error), "max_document_bytes": error.limit}
         refusal = InvalidRequest("Invalid Request: document too long", data=data)
         return [Answer(dump_error(None, refusal)), Close("a document was too long")]
 
     def _document(self, document: bytes) -> list[Event]:
+        # Before parsing, because the bound is on the work and memory of parsing itself.
         if has_more_values(document, self._max_values):
             data = {"reason": TOO_MANY.format(self._max_values), "max_values": self._max_values}
             return [Answer(dump_error(None, InvalidRequest("Invalid Request: too many values", data=data)))]
@@ -208,6 +210,7 @@ class ServerProtocol:
         return Call(id_, request.method, request.params, batch)
 
     def _refused(self, id_: Id | None, error: RpcError, batch: _Batch | None) -> Answer:
+        # In a batch even a refused id is outstanding until the batch is answered: its answer is sent with the others.
         if batch is not None and id_ is not None:
             self._outstanding.add(id_)
             batch.ids.append(id_)
@@ -229,6 +232,7 @@ class ServerProtocol:
                 event.weight = weight // len(values)
                 calls.append(event)
                 batch.open += event.id is not None
+        # No call is left to complete the batch, so it is answered now. Without lines it had only notifications.
         if not batch.open and batch.lines:
             calls.append(Answer(self._joined(batch)))
         return calls
@@ -240,6 +244,7 @@ class ServerProtocol:
         """
         if call.id is None:
             return None
+        # Encoded first: after a TypeError the call is still unanswered, and the executor can answer it with an error.
         line = dump_result(call.id, result)
         return self._answered(call, line)
 

@@ -162,7 +162,7 @@ async def test_a_driver_can_say_from_a_transaction_that_its_device_is_gone(style
 
         def meet(self):
             error = DeviceError("the adapter does not answer: it is gone", effect="unknown", data={"errno": "ENODEV"})
-            self.departure.tell(error)
+            self.departure.report(error)
             raise error
 
     driver, audited = Departing("a", Observer(), style=style), []

@@ -121,15 +121,15 @@ async def test_a_device_that_departs_ends_the_wait_with_the_first_reason_that_wa
                 await trio.testing.wait_all_tasks_blocked()
                 assert raised == []
                 # From the bus's own thread, as a transaction does.
-                await trio.to_thread.run_sync(departure.tell, DeviceError(reason, effect="unknown"))
-                departure.tell(DeviceError("what follows from it", effect="none"))
+                await trio.to_thread.run_sync(departure.report, DeviceError(reason, effect="unknown"))
+                departure.report(DeviceError("what follows from it", effect="none"))
             assert [error.message for error in raised] == [reason]
             raised.clear()
 
 
 async def test_a_device_that_departed_before_anybody_waited_is_not_missed():
     departure = Departure()
-    departure.tell(DeviceError("unplugged", effect="none"))
+    departure.report(DeviceError("unplugged", effect="none"))
     with trio.fail_after(10):
         with pytest.raises(DeviceError, match="unplugged"):
             await departure.wait()

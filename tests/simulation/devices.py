@@ -87,7 +87,7 @@ class Wire:
         """Where an exchange may go wrong before it has any effect."""
         if self.dead or self.gone:
             error = DeviceError(f"{self.bus}: the device is gone", effect="none", data={"errno": "ENODEV"})
-            self.departure.tell(error)
+            self.departure.report(error)
             raise error
         if self.bugs:
             self.bugs -= 1
@@ -96,7 +96,8 @@ class Wire:
     def vanish(self) -> None:
         """The device is pulled out."""
         self.gone = True
-        self.departure.tell(DeviceError(f"{self.bus}: the device is gone", effect="unknown", data={"errno": "ENODEV"}))
+        error = DeviceError(f"{self.bus}: the device is gone", effect="unknown", data={"errno": "ENODEV"})
+        self.departure.report(error)
 
     def come_back(self) -> None:
         """It is plugged in again."""
