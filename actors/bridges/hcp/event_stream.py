@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hearth.actors.bridges.hcp.message_log import MessageLog
     from hearth.actors.bridges.hcp.store import JobStore
     from hearth.hcp.messages import EventType, State
+
 Said: TypeAlias = "tuple[EventType, Mapping[str, Any]] | Payload"
 """An event (type and data), which gets its number here; or a payload, which has none."""
 

@@ -61,10 +61,7 @@ from hearth.hcp.messages import Rejection, write_instant
 from hearth.hcp.token import TokenError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterator
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 
     from hearth.actors.bridges.hcp.approvals import Approvals
     from hearth.actors.bridges.hcp.event_stream import EventWriter, Said

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import trio
 
+from hearth.actors.bridges.hcp.approvals import Approvals
 from hearth.actors.bridges.hcp.message_log import MessageLog
 from hearth.hcp.messages import Rejection
 from hearth.policy.rules import Buckets, too_often
@@ -20,16 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hearth.actors.bridges.hcp.job import RunningJob
+    from hearth.actors.bridges.hcp.services import Services
     from hearth.hcp.capability import Capability
     from hearth.policy.principal import Principal
     from hearth.policy.rules import Rate
-
-from weakref import WeakValueDictionary
-
-from hearth.actors.bridges.hcp.approvals import Approvals
-
-if TYPE_CHECKING:
-    from hearth.actors.bridges.hcp.services import Services
 
 _CURE = "submit it again, with the same message_id, when one of them has ended"
 

@@ -27,7 +27,7 @@ from hearth.audit.record import args_hash
 from hearth.hcp.codec import (
     write_payload,
 )
-from hearth.hcp.durable import ANNOUNCED, Recorded, unknown, unknown as unknown_of
+from hearth.hcp.durable import ANNOUNCED, Recorded, unknown as unknown_of
 from hearth.hcp.messages import CLASSIFICATIONS, ErrorDetails, Rejection, TaskFailed
 from hearth.hcp.report import summary
 
@@ -185,7 +185,7 @@ async def resumption(
     if CLASSIFICATIONS.index(approval.classification) < CLASSIFICATIONS.index(row.data_classification):
         was = row.data_classification
         raise _no(at, f"the checkpoint holds data of class {was}", f"submit it with data_classification {was}")
-    recorded = recorded[:number] + [unknown(operation).write() for operation in begun]
+    recorded = recorded[:number] + [unknown_of(operation).write() for operation in begun]
     steps = tuple(map(Recorded.read, recorded))
     return Resumption(checkpoint=checkpoint, row=row, steps=steps, recorded=tuple(recorded))
 

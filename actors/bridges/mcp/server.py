@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from hearth.mcp.tools import ToolView
     from hearth.policy.memory import Account
 
+    Item = TypeVar("Item", bound=BaseModel)
+
 NAME: Final = "hearth"
 FRESH_MS: Final = 60_000
 """Milliseconds for which a client may cache a list: a daemon's offer is fixed until it restarts."""
@@ -332,11 +334,6 @@ def _has(provider: Provider, kind: str) -> bool:
 
 
 # --- Pages of a list, and their cursors: opaque to a client; a foreign cursor is refused
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    Item = TypeVar("Item", bound=BaseModel)
 
 PAGE: Final = 100
 """Entries of one page of a list; a board's own tools fit on the first, for clients that never ask for a second."""
