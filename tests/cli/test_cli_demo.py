@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hearth.cli import demo
 from hearth.cli.demo import scenes, stage as demo_stage
-from hearth.cli.demo.scenes import EXAMPLE, _told
+from hearth.cli.demo.scenes import EXAMPLE, _refusal_text
 from hearth.cli.demo.stage import (
     DemoFailed,
     DemoFolder,
@@ -278,5 +278,5 @@ def test_the_stage_suits_who_is_looking():
 
 
 def test_what_was_not_refused_is_not_told_as_a_refusal():
-    assert _told(None) == "was allowed"
-    assert _told(PermissionDenied(data={"reason": "r"})) == "-32003 Permission denied: r"
+    assert _refusal_text(None) == "was allowed"
+    assert _refusal_text(PermissionDenied(data={"reason": "r"})) == "-32003 Permission denied: r"
