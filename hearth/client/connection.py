@@ -311,6 +311,8 @@ class Client(SessionLink, JobsClient):
         except BaseException:
             pending.heard = None
             if pending.reply is None and compensate is not None:
+                # The request may already have taken effect at the daemon. Keep it: the reader undoes its effect when
+                # the answer comes, and `_settle` waits for that before the connection is closed.
                 pending.compensate = compensate
                 self._abandoned += 1
             else:
@@ -382,6 +384,7 @@ class Client(SessionLink, JobsClient):
     async def _write(self) -> None:
         try:
             async for line in self._to_send:
+                # All waiting lines go in one write: a send costs a system call, and with TLS or WebSocket a frame.
                 lines = [line]
                 while self._to_send.statistics().current_buffer_used:
                     lines.append(self._to_send.receive_nowait())
@@ -416,7 +419,9 @@ class Client(SessionLink, JobsClient):
     def _answered(self, reply: Reply) -> None:
         pending = self._pending.pop(reply.id, None)
         if pending is None:
-            return
+            return  # its caller was cancelled, and the answer needs no compensation
+        # Here in the reader, not in the caller's task: the next events of this task may be in the same read, and the
+        # subscription must exist before they are passed on.
         if pending.heard is not None and type(reply.result) is dict:
             pending.heard(reply.result)
         if pending.compensate is not None:
@@ -443,6 +448,7 @@ class Client(SessionLink, JobsClient):
         self._break(CarrierError("it was closed here"))
 
     def _break(self, error: CarrierError) -> None:
+        # Keep the first error: later ones are consequences of it.
         self._broken = self._broken or error
         self._read_all.set()
         self._settled.set()

@@ -70,6 +70,7 @@ class ReorderBuffer:
         """Take a received message; return the messages that are due now, oldest first."""
         event = message.payload
         if not isinstance(event, Event):
+            # While the history is being sent again, an outcome that comes ahead of it comes once more in its place.
             if message.message_id in self._seen or (self.catching_up and not isinstance(event, TaskAccepted)):
                 return []
             if isinstance(event, TaskCompleted | TaskFailed):
@@ -309,6 +310,7 @@ class Messages:
             return
         self._heard_at = trio.current_time()
         if len(self._ready) >= MESSAGES_KEPT:
+            # Drop it, and all later ones: `next` requests them again once the reader has read what is queued.
             self._live = False
             return
         self._ready += self._order.take(message)

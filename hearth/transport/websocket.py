@@ -182,6 +182,7 @@ class WebSocketStream(trio.abc.Stream):
         if len(self._unsent) > self._limit:
             raise trio.BrokenResourceError(f"{self._place}: a line of more than {self._limit} bytes")
         messages = [_message(line) for some in lines for line in some.split(b"\n") if line.strip()]
+        # One sender at a time: two tasks in the middle of a frame would mix their bytes.
         async with self._sending:
             if self._protocol.state is not ConnectionState.OPEN or self._torn:
                 raise trio.BrokenResourceError(f"{self._place}: {self._over or 'it is being closed'}")
@@ -194,6 +195,7 @@ class WebSocketStream(trio.abc.Stream):
             await self._transport.wait_send_all_might_not_block()
 
     async def _put(self, frames: bytes) -> None:
+        # Stays True if `send_all` is cancelled or fails: the peer may have half a frame then.
         self._torn = True
         await self._transport.send_all(frames)
         self._torn = False
