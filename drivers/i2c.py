@@ -29,8 +29,8 @@ LAST_SEVEN_BIT = 0x7F
 class Addresses:
     """The rules for one adapter. `declared` maps the address of each declared device to its register width, if known.
 
-    A 10-bit address that is also a 7-bit number names another device on the wire. Not every adapter tells the two
-    apart, so such an address is never taken for a declared one, and a reserved number is reserved in both widths.
+    A 10-bit address that is also a 7-bit number names another device on the wire. Not every adapter distinguishes the
+    two, so such an address is never taken for a declared one, and a reserved number is reserved in both widths.
     """
 
     declared: Mapping[int, RegWidth | None] = field(factory=dict)

@@ -258,7 +258,7 @@ def chip_reason(chip: FoundChip) -> str | None:
         return None
     if origin.described_by is not None or _is_a_card(origin):
         return (
-            "its pins belong to the machine itself, whose storage, power and displays hang on them, and nothing tells "
+            "its pins belong to the machine itself, whose storage, power and displays need them, and it is unknown "
             "which of them are free"
         )
     return None

@@ -9,12 +9,12 @@ The daemon confines itself before it serves its first client.
 
 1. One thread: other threads would keep their rights, because the kernel confines a thread and its children. With a
    second thread `confine` raises ConfigError, and the daemon does not start.
-2. The seccomp filter is built, because its library must be found while files can still be read. 3. `user`: the
-capability bounding set is reduced and the user becomes that of the plan. This needs root's powers. 4. `capabilities`:
-all but those of the plan are given up, for this process and all that it starts. 5. `no_new_privs`: no set-uid program
-gives rights back. The kernel requires it for the next two steps. 6. `files`, `devices`, `network`, `scopes`: Landlock
-rules. All rights that no rule grants are denied, for good. 7. `syscalls`: the filter, last, because it denies system
-calls that the steps before it need.
+2. The seccomp filter is built, because its library must be found while files can still be read.
+3. `user`: the capability bounding set is reduced and the user becomes that of the plan. This needs root's powers.
+4. `capabilities`: all but those of the plan are given up, for this process and all that it starts.
+5. `no_new_privs`: no set-uid program gives rights back. The kernel requires it for the next two steps.
+6. `files`, `devices`, `network`, `scopes`: Landlock rules. All rights that no rule grants are denied, for good.
+7. `syscalls`: the filter, last, because it denies system calls that the steps before it need.
 
 A user that cannot be become is a ConfigError: the daemon does not run as root instead. Every other part that the kernel
 lacks is reported with its cure, and the daemon runs without it: the log, the audit log, health and doctor show it.

@@ -45,7 +45,7 @@ class Escalation:
     because: str
     """Continues the sentence "… raises it from R1 to R2"."""
     cure: str
-    """Which input to change and how, for the caller: "keep /payload/inputs/samples at 500 or less"."""
+    """The input to change and its new value, for the caller: "keep /payload/inputs/samples at 500 or less"."""
 
 
 @frozen

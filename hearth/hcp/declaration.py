@@ -334,7 +334,7 @@ Schema: TypeAlias = Mapping[str, Any]
 
 @frozen
 class Signature:
-    """How a function takes its inputs and gives its outputs."""
+    """The schemas of a function's inputs and outputs, and the conversions from and to JSON."""
 
     input_schema: Schema
     output_schema: Schema

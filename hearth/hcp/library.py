@@ -2,7 +2,7 @@
 
 Sources are the entries of `[hcp] capabilities` (files, directories, entry points of installed packages) and the modules
 of `hearth.hcp.capabilities`, which ship with hearth. With one fault in one of the operator's sources, none of the
-operator's capabilities is offered. `python_files` and `plan_files` read the files; `hearth.hcp.declaration` checks the
+operator's capabilities is offered. `capability_files` reads the files; `hearth.hcp.declaration` checks the
 declarations.
 """
 

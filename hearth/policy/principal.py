@@ -6,12 +6,11 @@ authentication to the carriers.
 
 It also owns the form of a bearer token and the comparison of digests. It never stores tokens: a configuration, a log
 and a principal hold a token's SHA-256 only, which cannot be inverted because a token has 256 random bits. It knows no
-header, no file and no socket.
+header and no file.
 
-The owner of the other end of a TCP connection on this machine, as the kernel reports it (NETLINK_SOCK_DIAG).
-
-This module answers that one question. It knows no principals and no rights, and it does not guess: unless the kernel
-reports exactly the socket in question, alive and owned, the result is a refusal.
+For a TCP connection over a loopback address, `peer_uid` asks the kernel for the owner of the other end
+(NETLINK_SOCK_DIAG). It does not guess: unless the kernel reports exactly the socket in question, alive and owned, the
+result is a refusal.
 """
 
 from __future__ import annotations
@@ -278,7 +277,7 @@ def embedded() -> Principal:
 def from_loopback(connected: Connected) -> Principal:
     """Return the user whose program connected over TCP from a loopback address; `connected` is our end.
 
-    `loopback.peer_uid` explains why the uid is proof and of what. It is the same principal, with the same key, as over
+    `peer_uid` explains why the uid is proof and of what. It is the same principal, with the same key, as over
     the Unix socket, so sessions may be used over both. But the kernel reports no groups and no pid here: the groups are
     those of the user database, a uid unknown to it has none, and there is no pid. Raises PermissionDenied.
     """

@@ -2,11 +2,8 @@
 
 This module owns matching, allowlists, risk caps, the rules for whole jobs (HCP) and the arithmetic of rate limits. It
 is pure: no file and no clock. How a principal was authenticated and how a task is checked against its grant is not
-known here.
-
-Token buckets of one rate for many names: made when a name is first used, deleted when full again.
-
-Names come from outside (principals, addresses), so their number is bounded. This module reads no clock.
+known here. `Buckets` has token buckets of one rate for many names: made when a name is first used, deleted when full
+again. Names come from outside (principals, addresses), so their number is bounded.
 """
 
 from __future__ import annotations
@@ -266,7 +263,7 @@ class Grant:
     rates: Mapping[str, Rate]
     """Rate of each allowed tool. It bounds one session, and all sessions of the principal together."""
     hcp: JobRules = field(factory=JobRules)
-    """Which whole jobs may be submitted, within all of this."""
+    """Rules for whole jobs, within all of this."""
 
     def risk_cap(self, asked: int | None) -> int:
         """Return the cap for a task with this `constraints.max_risk_level`: lower always, higher up to the ceiling.

@@ -1,14 +1,13 @@
-"""Framing of line-delimited documents in a stream of bytes (draft §2.2).
+"""Framing of line-delimited documents in a stream of bytes, and bounds on a document before it is parsed (draft §2.2).
 
 A document ends at LF. CR before it, blank lines and surrounding white space are accepted and never reach the caller.
 This module does not know JSON: the bytes between two LFs are a document, good or bad. It holds at most one incomplete
 document, and refuses one that grows past the limit, so that a peer cannot use memory without end.
 
-Bounds on a JSON document before it is parsed: its number of values and the memory of its Python objects.
-
-Values are objects, arrays, strings, numbers, true, false and null, at every level, the document itself included; the
-names of members are not counted. Both bounds cost a few passes over the bytes in C, so that a document with too many
-values is refused before any object is built.
+Two bounds are computed from the bytes: the number of a document's values, and the memory of its Python objects. Values
+are objects, arrays, strings, numbers, true, false and null, at every level, the document itself included; the names of
+members are not counted. Both cost a few passes over the bytes in C, so that a document with too many values is refused
+before any object is built.
 """
 
 from __future__ import annotations

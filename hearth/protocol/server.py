@@ -6,15 +6,16 @@ end in events, bounded memory and bounded work.
 
 - Framing bounds a document's bytes. A longer one is answered once with an error, then comes `Close`: where the next
   document begins cannot be known, so all further bytes are ignored.
-- Before parsing, the number of values is bounded (`size`); the parser bounds the depth and refuses bytes that are not
-  JSON (`jsonrpc`). Each failure is answered with an error of JSON-RPC, and the connection goes on.
+- Before parsing, the number of values is bounded (`framing`); the parser bounds the depth and refuses bytes that are
+  not JSON (`jsonrpc`). Each failure is answered with an error of JSON-RPC, and the connection goes on.
 - A document with `hcp_version` is passed on as `HcpDocument`. Every valid request to a known method becomes a `Call`.
-  A document that is not a request, an unknown method, and params that are no object become an `Answer` at once.
+  A document that is not a request, an unknown method, and params that are no object become an `Answer` at once (a
+  notification: nothing).
 - The executor answers each call exactly once, through `result` or `error`, in any order. For a notification both return
   None, because it has no answer.
 - An id is outstanding from its call until the bytes of its answer exist. A request that uses an outstanding id again is
-  refused with id null: an error with that id would pass for the answer of the first request. So an id never has two
-  answers, and hardware never acts twice under one id.
+  refused with id null: an error with that id would pass for the answer of the first request. So no answer is ever
+  taken for that of another request.
 - A batch has one answer. `_Batch` collects the lines, refusals first; the last one joins them, and only then its ids
   are free. A batch of notifications has no answer.
 - `weight` is an upper bound of a request's memory. The connection charges it to the principal until the answer is
