@@ -288,7 +288,7 @@ class McpCall:
         command = (
             [sys.executable, "-m", "benchmarks.mcp_floors", "stdio"]
             if daemon is None
-            else python_module("hearth.actors.bridges.mcp.stdio", "--to", f"unix:{daemon.address}")
+            else python_module("hearth.cli.mcp_bridge", "--to", f"unix:{daemon.address}")
         )
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         return Bridge("", process, daemon=daemon), Pipes(process)

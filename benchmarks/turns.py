@@ -242,7 +242,7 @@ class LongestTurn:
 
 def piped(server: Server) -> Link:
     """The bridge over pipes, before this daemon."""
-    command = python_module("hearth.actors.bridges.mcp.stdio", "--to", f"unix:{server.address}")
+    command = python_module("hearth.cli.mcp_bridge", "--to", f"unix:{server.address}")
     return Pipes(subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
 

@@ -19,7 +19,7 @@ SHIPPED = ("hearth", "actors", "drivers", "examples", "packaging")
 MAY_NAME_THE_INTERPRETER = {"hearth/_util/python.py", "drivers/sandbox/enforce.py"}
 """The helper; and what lets the interpreter be executed at all."""
 HOSTILE = ("json", "asyncio", "trio", "mcp", "click", "hearth", "encodings", "sitecustomize", "usercustomize")
-BRIDGE = "hearth.actors.bridges.mcp.stdio"
+BRIDGE = "hearth.cli.mcp_bridge"
 
 
 @pytest.fixture

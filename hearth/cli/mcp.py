@@ -278,7 +278,7 @@ _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _WRITERS: Mapping[Format, Callable[[Mapping[str, Any]], str]] = {"json": _json, "toml": _toml, "yaml": _yaml}
 
 
-BRIDGE = "hearth.actors.bridges.mcp.stdio"
+BRIDGE = "hearth.cli.mcp_bridge"
 SDK = "mcp"
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 

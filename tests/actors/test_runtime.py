@@ -158,7 +158,7 @@ async def test_the_end_waits_for_a_transaction_in_flight(make_world, slow_style)
 async def test_a_transaction_that_never_returns_does_not_keep_the_process(make_world, slow_style):
     with trio.fail_after(10):
         async with make_world(
-            buses={"a": slow_style, "b": slow_style}, shutdown_grace_s=0.1, close_grace_s=0.05
+            buses={"a": slow_style, "b": slow_style}, shutdown_grace_s=1.0, close_grace_s=0.05
         ) as world:
             session = await world.connect().open()
             await session.run(("set", {"line": 1, "value": 1, "bus": "b"}))

@@ -149,7 +149,7 @@ def listed(daemons: dict[str, Hearthd], home: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def started(home: Path) -> Iterator[list[str]]:
     """A command that is what `hearth mcp` becomes, without the time that it takes to import it."""
-    socket, bridge = home / "zygote.sock", "hearth.actors.bridges.mcp.stdio:main"
+    socket, bridge = home / "zygote.sock", "hearth.cli.mcp_bridge:main"
     command = [sys.executable, "-P", ZYGOTE, "serve", socket, bridge]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(home)) as process:
         try:

@@ -27,8 +27,8 @@ from hearth.actors.bridges.mcp.stdio import (
     fault,
     lines,
     serve,
-    state_directory,
 )
+from hearth.cli.mcp_bridge import state_directory
 from hearth.errors import CarrierError
 from hearth.mcp.names import META_ERROR, PLAN
 

@@ -22,7 +22,7 @@ from hearth.actors.embedded import EmbeddedRuntime
 
 ERAS = ("legacy", "auto")
 """The client's modes: the handshake of 2025-11-25, and 2026-07-28."""
-BRIDGE = (sys.executable, "-m", "hearth.actors.bridges.mcp.stdio")
+BRIDGE = (sys.executable, "-m", "hearth.cli.mcp_bridge")
 
 
 def house(world, principal=ALICE):

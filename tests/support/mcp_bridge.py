@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 from hearth.actors.bridges.mcp.server import all_offers
-from hearth.actors.bridges.mcp.stdio import DaemonConnection, bridge
+from hearth.actors.bridges.mcp.stdio import DaemonConnection
 from hearth.cli.common import interruptible
+from hearth.cli.mcp_bridge import bridge
 from hearth.transport.address import parse
 
 if __name__ == "__main__":

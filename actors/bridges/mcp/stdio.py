@@ -1,4 +1,4 @@
-"""`hearth mcp`: one MCP client on stdin and stdout, over a connection to the daemon.
+"""MCP over a pair of pipes: one MCP client, served over a connection to the daemon. `hearth.cli.mcp_bridge` runs it.
 
 It owns the streams and their end: the end of stdin, a closed stdout, or a signal. Only the protocol goes to stdout;
 messages for a person go to stderr. The providers and the daemon own the tools.
@@ -6,16 +6,12 @@ messages for a person go to stderr. The providers and the daemon own the tools.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
-import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
-import click
 import mcp_types as types
 import orjson
 import trio
@@ -23,12 +19,9 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from hearth.actors.bridges.mcp.provider import KEEP_ALIVE, Client, who
-from hearth.actors.bridges.mcp.server import all_offers, make_server
-from hearth.cli.common import Options, interruptible, standard
-from hearth.cli.connect import standard_streams
+from hearth.actors.bridges.mcp.server import make_server
 from hearth.client.connection import connect
-from hearth.errors import CarrierError, ConfigError, MethodNotFound
-from hearth.policy.principal import Principal
+from hearth.errors import CarrierError, MethodNotFound
 from hearth.protocol.framing import MAX_VALUES, TOO_MANY, has_more_values
 
 if TYPE_CHECKING:
@@ -141,39 +134,6 @@ async def serve(
         nursery.cancel_scope.cancel()
     if outgoing.broken:
         raise BrokenPipeError
-
-
-# --- the process ----------------------------------------------------------------------------------------------------
-
-
-async def bridge(daemon: DaemonConnection, offers: Sequence[Provider]) -> None:
-    """Serve MCP on stdin and stdout. Raises CarrierError if the daemon cannot be reached now."""
-    # Imported modules stay, and are most of the memory: collecting them again and again costs each call a tenth.
-    gc.freeze()
-    gc.set_threshold(20_000, 50, 100)
-    async with standard_streams() as (stdin, stdout), daemon.reached():
-        await serve(daemon, stdin, stdout, offers)
-
-
-def state_directory(environ: Mapping[str, str]) -> Path:
-    """Return the directory of a bridge's files: the user's own state directory (XDG Base Directory)."""
-    named = environ.get("XDG_STATE_HOME", "")
-    # The specification says to ignore a relative one.
-    base = Path(named) if named.startswith("/") else Path.home() / ".local" / "state"
-    return base / "hearth"
-
-
-@click.command("mcp")
-@standard
-def main(options: Options) -> int:
-    """Serve MCP on stdin and stdout, over a connection to the daemon."""
-    if sys.__stdin__ is None or sys.__stdout__ is None:
-        raise ConfigError("stdin or stdout is closed; `hearth mcp` speaks MCP over them, to the program that starts it")
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="hearth mcp: %(message)s")
-    whose = Principal(kind="unix", uid=os.geteuid(), gid=os.getegid()).key
-    daemon = DaemonConnection(options.address)
-    offers = all_offers(state_directory(os.environ), principal=lambda _ask: whose, own_card=lambda: daemon.card)
-    return interruptible(lambda: bridge(daemon, offers))
 
 
 # --- Messages on a pair of pipes: one JSON document a line, in the SDK's stream interface -----------------------------
@@ -379,7 +339,3 @@ def fault(line: bytes) -> tuple[types.RequestId | None, int, str]:
     id_ = value.get("id")
     known = id_ if isinstance(id_, (str, int)) and not isinstance(id_, bool) else None
     return known, types.INVALID_REQUEST, "Invalid Request: not a JSON-RPC 2.0 request, notification or response"
-
-
-if __name__ == "__main__":
-    main(prog_name="hearth mcp")
