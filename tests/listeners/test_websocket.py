@@ -573,13 +573,14 @@ async def test_a_peer_is_not_silent_because_it_is_us_who_do_not_read(inside, aut
 @pytest.mark.slow
 async def test_a_ping_that_cannot_be_sent_ends_the_connection(inside, autojump_clock, caplog) -> None:
     caplog.set_level(logging.INFO, "hearth")
-    options = {"ping_interval": 20, "ping_timeout": 10, "send_timeout": 5}
+    # The kernel counts the send timeout in real time, and filling the socket takes some.
+    options = {"ping_interval": 20, "ping_timeout": 100, "send_timeout": 60}
     async with served(inside, **options) as place, await place.open(receive_buffer=4096):
         await until(lambda: inside.carriers)
         fill(inside.carriers[0]._wire._transport.socket)
         await passes(lambda: inside.ended)
-        assert 25 <= trio.current_time() <= 30
-    assert "it was silent, and a ping could not be sent: the peer has read nothing for 5 s" in caplog.text
+        assert 80 <= trio.current_time() <= 85
+    assert "it was silent, and a ping could not be sent: the peer has read nothing for 60 s" in caplog.text
 
 
 # --- what a peer may send before a message is complete ----------------------------------------------------------------
@@ -742,7 +743,7 @@ async def test_a_peer_that_is_still_sending_does_not_lose_the_close_frame(place,
 @pytest.mark.slow
 async def test_a_close_in_the_middle_of_a_frame_is_no_frame(inside) -> None:
     """The peer must not take half a message and our farewell for a message."""
-    async with served(inside, send_timeout=10) as place, await place.open(receive_buffer=4096) as peer:
+    async with served(inside, send_timeout=60) as place, await place.open(receive_buffer=4096) as peer:
         await until(lambda: inside.carriers)
         with trio.move_on_after(0.1) as scope:
             await inside.carriers[0].send([b"x" * (32 << 20) + b"\n"])

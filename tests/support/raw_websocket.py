@@ -223,14 +223,14 @@ class Served:
 
 
 @asynccontextmanager
-async def served(welcome, *, send_timeout=10.0, max_connections=1000, **options):
+async def served(welcome, *, send_timeout=60.0, max_connections=1000, **options):
     """The daemon's own TCP listener and WebSocket greeter, which serves with `welcome` while the body runs."""
     settings = {
         "certificates": None,
         "origins": frozenset(),
         "tokens": Tokens(()),
         "max_document_bytes": 1 << 16,
-        "handshake_timeout": 10.0,
+        "handshake_timeout": 60.0,
         "ping_interval": 1000.0,
         "ping_timeout": 1000.0,
         **options,
