@@ -132,6 +132,8 @@ def surrounded(*arguments: str) -> Iterator[Place]:
             place.known[name] = address.lstrip("\0")
         pid = place.daemon.pid
         place.known |= {"daemon": pid, "launcher": launcher_of(pid)}
+        # The key is made beside the start, not before it.
+        eventually(Path(place.known["own"], "audit.log.key").exists, "the signing key")
         yield place
 
 
