@@ -17,10 +17,10 @@ from hearth.drivers.sandbox.identity import (
     become,
     bound_capabilities,
     find_user,
+    in_words,
     keep_capabilities,
     make_over,
     no_new_privs,
-    told,
 )
 from hearth.drivers.sandbox.seccomp import Filter, Rule
 
@@ -38,8 +38,8 @@ def test_a_user_is_found_with_its_groups():
     who = find_user("nobody")
     assert (who.name, who.uid) == ("nobody", 65534)
     assert who.gid in who.groups
-    assert told(who).startswith("nobody (")
-    assert told(ProcessIdentity("x", 1, 1, (2**31,))) == "x (no group)"
+    assert in_words(who).startswith("nobody (")
+    assert in_words(ProcessIdentity("x", 1, 1, (2**31,))) == "x (no group)"
 
 
 @as_root
