@@ -308,7 +308,7 @@ async def test_one_principal_has_so_many_sessions_of_the_old_era_and_no_more(ser
 
 
 async def test_one_principal_has_so_many_names_and_no_more(serve) -> None:
-    async with serve(max_sessions_per_principal=2, idle_ttl_s=0.4) as house:
+    async with serve(max_sessions_per_principal=2, idle_ttl_s=3.0) as house:
         for client in ("one", "two"):
             await new(house, "tools/call", client=client, **SET)
         body = message("tools/list", envelope("three"))

@@ -228,7 +228,7 @@ async def _failing(open_process, argv, **options):
 @pytest.mark.slow
 async def test_a_login_shell_that_talks_is_told_what_it_said(fake) -> None:
     fake("print('Welcome to \\x1b[1mArm OS', flush=True); input()")
-    with pytest.raises(CarrierError, match=r"it says 'Welcome to \[1mArm OS' before hearth does.*must go"):
+    with pytest.raises(CarrierError, match=r"it says 'Welcome to \[1mArm OS' before hearth does.*send it to stderr"):
         await use()
 
 
