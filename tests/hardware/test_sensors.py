@@ -252,7 +252,7 @@ async def test_a_sensor_of_the_profile_whose_address_a_kernel_driver_owns_is_rea
 
 
 async def test_a_name_that_can_be_nobodys_is_refused_before_anything_runs(session):
-    with pytest.raises(InvalidParams, match=r"inlet, and hw\.sensor\.list tells those of the kernel"):
+    with pytest.raises(InvalidParams, match=r"inlet, and hw\.sensor\.list has those of the kernel"):
         await read(session, "temperature")
 
 
