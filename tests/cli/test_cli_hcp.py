@@ -7,20 +7,14 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 
 HERE = Path(__file__).parent
 TOKEN = "hearth_the-boss-of-the-tests"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 PORT = free_port()

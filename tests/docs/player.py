@@ -17,12 +17,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from support.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,13 +203,6 @@ def play(page: list[Act], directory: Path, before: str = "") -> list[Outcome]:
     *parts, rest = re.split(rf"\n{MARK} (\d+)\n", done.stdout)
     outcomes = [Outcome(output, int(code)) for output, code in zip(parts[::2], parts[1::2], strict=True)]
     return outcomes + [Outcome(rest, None)] * (len(page) - len(outcomes))
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody has at this moment."""
-    with ExitStack() as stack:
-        bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in bound]
 
 
 def matches(expected: list[str], output: str) -> bool:

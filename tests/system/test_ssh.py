@@ -18,6 +18,7 @@ import psutil
 import pytest
 import trio
 from support.hearthd import BOUND, Hearthd, eventually
+from support.ports import free_port
 
 import hearth
 from hearth import CarrierError, step
@@ -48,12 +49,6 @@ class Bench(NamedTuple):
 def key(path: Path) -> Path:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True, timeout=BOUND)
     return path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def answers(port: int) -> bool:
