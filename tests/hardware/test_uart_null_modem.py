@@ -16,7 +16,7 @@ import trio
 
 import hearth
 from hearth import step
-from hearth.config import Config, PolicyConfig
+from hearth.config.model import Config, PolicyConfig
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
 
