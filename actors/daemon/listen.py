@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from hearth.actors.listeners.tcp import Report
     from hearth.actors.listeners.tls import Certificates
     from hearth.actors.runtime import Runtime
-    from hearth.config.model import Config, Endpoint
+    from hearth.config.listen import Endpoint
+    from hearth.config.model import Config
     from hearth.policy.rules import PolicyEntry
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter, Handshake
     from hearth.actors.listeners.tls import Certificates
     from hearth.actors.transport import Carrier
-    from hearth.config.model import Endpoint
+    from hearth.config.listen import Endpoint
     from hearth.policy.principal import Principal
 
 Report: TypeAlias = "Callable[[str, str, str], None]"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from importlib.metadata import EntryPoint
 
-    from hearth.config.model import ExecTemplate
+    from hearth.config.exec import ExecTemplate
     from hearth.drivers.boards import Board
 
 ENTRY_POINTS = "hearth.tools"

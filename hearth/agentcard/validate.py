@@ -17,7 +17,7 @@ from hearth.agentcard.document import (
     Check,
     Enough,
     Field,
-    Finding as Finding,
+    Finding,
     FindingList,
     Uri,
     parse_uri,

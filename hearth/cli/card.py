@@ -22,7 +22,7 @@ from hearth.errors import ConfigError, HearthError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from hearth.agentcard.validate import Finding
+    from hearth.agentcard.document import Finding
     from hearth.transport.card import Fetched
 
 MAX_FILE = 16 << 20

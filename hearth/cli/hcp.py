@@ -25,7 +25,8 @@ from hearth.cli import common, hcp_view
 from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, standard
 from hearth.cli.tools import kind
 from hearth.errors import HearthError, JobRejected, RpcError
-from hearth.hcp.codec import MessageError, read_submission, write_message
+from hearth.hcp.codec import read_submission, write_message
+from hearth.hcp.kinds import MessageError
 from hearth.hcp.messages import Event
 
 if TYPE_CHECKING:

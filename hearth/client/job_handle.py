@@ -20,7 +20,8 @@ from attrs import evolve, frozen
 
 from hearth.api import ENDED, JobEvent, JobResult
 from hearth.errors import ArtifactDamaged
-from hearth.hcp.codec import MessageError, read_message, read_payload, read_submission, write_message
+from hearth.hcp.codec import read_message, read_payload, read_submission, write_message
+from hearth.hcp.kinds import MessageError
 from hearth.hcp.messages import HCP_VERSION, Event, TaskCompleted, TaskFailed, new_id, write_instant
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ import trio
 
 from hearth.api import ENDED
 from hearth.errors import InvalidParams, JobRejected
-from hearth.hcp.codec import MessageError, dump, message as new_message, read_message
+from hearth.hcp.codec import dump, message as new_message, read_message
+from hearth.hcp.kinds import MessageError
 from hearth.hcp.messages import Abort, Event, Message, TaskAccepted, TaskCompleted, TaskFailed, TaskRejected
 from hearth.protocol.client import ProtocolViolation
 

@@ -20,15 +20,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from attrs import field, frozen
 
 from hearth._util.toml import dump_key, show
-from hearth.config.exec import ExecParam as ExecParam, ExecTemplate as ExecTemplate
-from hearth.config.listen import (
-    AlternativeName,
-    Endpoint as Endpoint,
-    HttpConfig as HttpConfig,
-    TlsConfig as TlsConfig,
-    WebSocketConfig as WebSocketConfig,
-    listener_faults,
-)
+from hearth.config.exec import ExecTemplate
+from hearth.config.listen import AlternativeName, HttpConfig, TlsConfig, WebSocketConfig, listener_faults
 from hearth.errors import ConfigError
 from hearth.fields import (
     AbsolutePath,

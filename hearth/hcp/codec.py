@@ -24,7 +24,7 @@ from hearth.hcp.kinds import (
     Integer,
     ListOf,
     MapOf,
-    MessageError as MessageError,
+    MessageError,
     Number,
     Table,
     Text,

@@ -21,7 +21,7 @@ from hearth.errors import ConfigError, HearthError
 from hearth.fields import Fault, join
 from hearth.hcp.inputs import DATA, misplaced
 from hearth.protocol.jsonrpc import is_deeper
-from hearth.schema import Validator, check_schema, escaped as escaped, shortened
+from hearth.schema import Validator, check_schema, escaped, shortened
 
 _REFERENCES = ("$ref", "$dynamicRef")
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"

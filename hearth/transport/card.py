@@ -25,8 +25,8 @@ import trio
 from attrs import frozen
 
 from hearth._version import __version__
-from hearth.agentcard.document import parse_uri
-from hearth.agentcard.validate import Finding, read_card
+from hearth.agentcard.document import Finding, parse_uri
+from hearth.agentcard.validate import read_card
 from hearth.errors import CarrierError, ConfigError, HearthError
 from hearth.transport.address import TlsAddress
 from hearth.transport.tls import context_for, told

@@ -9,7 +9,7 @@ from support.card_server import answering, hosting, response
 from support.cards import EXAMPLE, card, with_endpoint
 from support.pki import Bench
 
-from hearth.actors.bridges.http.app import card_routes as routes
+from hearth.actors.bridges.http.app import card_routes
 from hearth.errors import CarrierError, ConfigError
 from hearth.transport import card as fetching
 from hearth.transport.card import CardNotFetched, Fetched, card_url, examine, fetch_card, is_here
@@ -93,7 +93,7 @@ def test_plain_http_is_for_this_machine_unless_asked_for():
 
 async def test_a_card_of_the_daemons_own_server_is_fetched_with_its_tag_and_age():
     here = with_endpoint("mcp", "http://127.0.0.1/mcp")
-    async with hosting(routes(lambda: here)) as url:
+    async with hosting(card_routes(lambda: here)) as url:
         fetched = await fetch_card(card_url(url))
         assert examine(fetched) == here
         assert (fetched.url, fetched.max_age, fetched.unchanged) == (f"{url}/.well-known/agentcard", 3600, False)
@@ -103,7 +103,7 @@ async def test_a_card_of_the_daemons_own_server_is_fetched_with_its_tag_and_age(
 
 
 async def test_over_tls_the_server_must_prove_who_it_is(bench):
-    async with hosting(routes(lambda: EXAMPLE), certificate=(bench.server_cert, bench.server_key)) as url:
+    async with hosting(card_routes(lambda: EXAMPLE), certificate=(bench.server_cert, bench.server_key)) as url:
         assert examine(await fetch_card(card_url(url), ca=bench.ca)) == EXAMPLE
         with pytest.raises(CarrierError, match="not signed by the system's CAs; name the CA that signed it with --ca"):
             await fetch_card(card_url(url))

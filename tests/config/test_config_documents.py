@@ -8,6 +8,7 @@ import pytest
 
 from hearth._util.toml import dump_value
 from hearth.config.exec import ExecParam, ExecTemplate
+from hearth.config.listen import HttpConfig, TlsConfig, WebSocketConfig
 from hearth.config.model import (
     AuditConfig,
     BoardConfig,
@@ -16,14 +17,11 @@ from hearth.config.model import (
     FilesConfig,
     HcpConfig,
     HcpPolicyConfig,
-    HttpConfig,
     LimitsConfig,
     PolicyConfig,
     SandboxConfig,
     ServerConfig,
-    TlsConfig,
     ToolsConfig,
-    WebSocketConfig,
     load_config,
 )
 from hearth.errors import ConfigError

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hearth.config.model import Endpoint, load_config
+from hearth.config.listen import Endpoint
+from hearth.config.model import load_config
 from hearth.errors import ConfigError
 
 

@@ -13,22 +13,18 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from hearth._util.toml import dump_value, show
 from hearth.audit.log import AuditSettings
 from hearth.config.exec import ExecParam, ExecTemplate
-from hearth.config.listen import listener_faults
+from hearth.config.listen import Endpoint, HttpConfig, TlsConfig, WebSocketConfig, listener_faults
 from hearth.config.model import (
     AuditConfig,
     BoardConfig,
     Config,
-    Endpoint,
     FilesConfig,
     HcpConfig,
     HcpPolicyConfig,
-    HttpConfig,
     LimitsConfig,
     PolicyConfig,
     ServerConfig,
-    TlsConfig,
     ToolsConfig,
-    WebSocketConfig,
     default_socket,
     default_state_dir,
     load_config,

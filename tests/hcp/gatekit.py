@@ -9,8 +9,8 @@ import pytest
 from attrs import evolve
 
 from hearth.hcp.capability import Capability, CapabilitySet, Escalation, Limit, Safety, SafetyEnvelope
-from hearth.hcp.messages import Constraints, ExpectedOutput, TaskSubmit
-from hearth.hcp.safety import Allowance, Approval, Rejection, assess
+from hearth.hcp.messages import Constraints, ExpectedOutput, Rejection, TaskSubmit
+from hearth.hcp.safety import Allowance, Approval, assess
 from hearth.policy.rules import JobRules
 from hearth.schema import Validator
 

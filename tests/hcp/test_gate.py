@@ -14,8 +14,8 @@ from hearth.drivers.tools import build_tools
 from hearth.hcp.capability import CapabilitySet, Escalation, Limit
 from hearth.hcp.codec import message, read_message, write_message
 from hearth.hcp.inputs import InputRefused
-from hearth.hcp.messages import Constraints, TaskRejected, read_duration
-from hearth.hcp.safety import Rejection, allowance, assess, may_submit
+from hearth.hcp.messages import Constraints, Rejection, TaskRejected, read_duration
+from hearth.hcp.safety import allowance, assess, may_submit
 from hearth.policy.principal import Principal
 from hearth.policy.rules import JobRules, PolicyEntry
 from hearth.tools import ToolRegistry

@@ -10,9 +10,10 @@ from hcp.gatekit import INPUTS, TOOLS, allowed, capability
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from hearth.hcp.capability import CapabilitySet
-from hearth.hcp.codec import MessageError, read_message
-from hearth.hcp.messages import CLASSIFICATIONS, RISKS, TaskSubmit, read_duration, write_duration
-from hearth.hcp.safety import Allowance, Approval, Rejection, assess
+from hearth.hcp.codec import read_message
+from hearth.hcp.kinds import MessageError
+from hearth.hcp.messages import CLASSIFICATIONS, RISKS, Rejection, TaskSubmit, read_duration, write_duration
+from hearth.hcp.safety import Allowance, Approval, assess
 
 CAPABILITIES = [
     capability(floor=floor, ceiling=ceiling, approval=approval, data_classification=data, max_duration=longest)

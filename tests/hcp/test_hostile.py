@@ -14,7 +14,8 @@ from support.hcp import Caller, capability, hcp_world, reading, scripted, step
 from support.hearthd import Hearthd
 
 from hearth.audit.verify import verify
-from hearth.hcp.codec import MessageError, read_message
+from hearth.hcp.codec import read_message
+from hearth.hcp.kinds import MessageError
 from hearth.hcp.messages import Abort
 from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.protocol.jsonrpc import load

@@ -12,8 +12,9 @@ import trio
 from support.confinement import as_root
 from support.hcp_job_store import ANN, BEN, begin, event, look, running, session_id
 
-from hearth.actors.bridges.hcp.artifacts import ArtifactStore, NoSuchArtifact, StoreError, parse_uri
+from hearth.actors.bridges.hcp.artifacts import ArtifactStore, NoSuchArtifact, StoreError
 from hearth.actors.bridges.hcp.store import JobStore
+from hearth.actors.bridges.hcp.store.queries import parse_uri
 from hearth.errors import ConfigError
 from hearth.hcp.messages import Artifact
 

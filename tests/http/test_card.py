@@ -7,7 +7,7 @@ import pytest
 from support.card_server import hosting
 from support.cards import EXAMPLE
 
-from hearth.actors.bridges.http.app import PATH, card_routes as routes
+from hearth.actors.bridges.http.app import PATH, card_routes
 from hearth.agentcard.validate import validate
 
 OWN, PLAIN = "application/agentcard+json", "application/json"
@@ -20,7 +20,7 @@ async def published():
     class Published:
         card = EXAMPLE
 
-    async with hosting(routes(lambda: Published.card)) as url, httpx2.AsyncClient(base_url=url) as client:
+    async with hosting(card_routes(lambda: Published.card)) as url, httpx2.AsyncClient(base_url=url) as client:
         Published.client = client
         yield Published
 

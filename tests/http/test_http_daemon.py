@@ -15,7 +15,7 @@ from support.http_house import BOTH, JSON, LISTEN, Raw, configured, initialize, 
 from hearth.actors import daemon
 from hearth.actors.daemon import listen as listening
 from hearth.actors.listeners import unix
-from hearth.config.model import Endpoint, HttpConfig
+from hearth.config.listen import Endpoint, HttpConfig
 from hearth.errors import ConfigError
 
 HTTP = '[http]\nlisten = "127.0.0.1:0"\n'

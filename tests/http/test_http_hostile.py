@@ -25,7 +25,7 @@ from support.http_house import (
 
 from hearth.actors.bridges.http import connection as http_connection
 from hearth.actors.listeners.accept import MOST_UNKNOWN_PEERS_EACH
-from hearth.config.model import HttpConfig
+from hearth.config.listen import HttpConfig
 
 ALICE = {"Authorization": f"Bearer {TOKENS['alice']}"}
 NOBODY = {"Authorization": "Bearer nobody-knows-this"}

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from support.http_house import BOTH, JSON, LISTEN, OLD, TOKENS, envelope, initialize, message, modern, passes, recorded
 
 from hearth.actors.bridges.mcp import http as mcp_http
-from hearth.config.model import HttpConfig
+from hearth.config.listen import HttpConfig
 from hearth.protocol.framing import has_more_values
 
 # The client's HTTP library leaves generators to the collector.

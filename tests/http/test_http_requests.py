@@ -6,7 +6,7 @@ import os
 import pytest
 from support.http_house import JSON, LISTEN, TOKENS, initialize, modern
 
-from hearth.config.model import HttpConfig
+from hearth.config.listen import HttpConfig
 
 ALICE = {"Authorization": f"Bearer {TOKENS['alice']}"}
 

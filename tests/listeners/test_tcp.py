@@ -19,7 +19,7 @@ from hearth.actors.listeners.accept import (
     ConnectionLimiter,
 )
 from hearth.actors.transport import SocketCarrier
-from hearth.config.model import Endpoint
+from hearth.config.listen import Endpoint
 from hearth.errors import ConfigError
 from hearth.policy.principal import Principal
 

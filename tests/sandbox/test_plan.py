@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from hearth.config.model import (
-    Config,
-    Endpoint,
-    FilesConfig,
-    HttpConfig,
-    SandboxConfig,
-    TlsConfig,
-    ToolsConfig,
-    WebSocketConfig,
-)
+from hearth.config.listen import Endpoint, HttpConfig, TlsConfig, WebSocketConfig
+from hearth.config.model import Config, FilesConfig, SandboxConfig, ToolsConfig
 from hearth.drivers.boards import load_profile
 from hearth.drivers.sandbox.plan import EXTRA, PathGrant, Places, make_plan
 from hearth.errors import ConfigError

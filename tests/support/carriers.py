@@ -31,7 +31,8 @@ from hearth.actors.listeners import unix
 from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.transport import PeerGone
 from hearth.client.connection import Client
-from hearth.config.model import Config, Endpoint, TlsConfig, WebSocketConfig
+from hearth.config.listen import Endpoint, TlsConfig, WebSocketConfig
+from hearth.config.model import Config
 from hearth.policy.principal import Principal, from_token
 from hearth.policy.rules import Match, PolicyEntry
 

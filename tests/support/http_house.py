@@ -20,7 +20,8 @@ from hearth.actors.daemon.listen import open_listeners
 from hearth.actors.listeners import unix
 from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.runtime import Runtime
-from hearth.config.model import AuditConfig, Config, Endpoint, HttpConfig, LimitsConfig, PolicyConfig
+from hearth.config.listen import Endpoint, HttpConfig
+from hearth.config.model import AuditConfig, Config, LimitsConfig, PolicyConfig
 from hearth.policy.principal import from_token
 
 TOKENS = {"alice": "hearth_alice-of-the-tests", "bob": "hearth_bob-of-the-tests", "eve": "hearth_eve-of-nobody"}

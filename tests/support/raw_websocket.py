@@ -20,7 +20,7 @@ from support.users import ordinary_user
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.actors.listeners.websocket import WebSocketHandshake
-from hearth.config.model import Endpoint
+from hearth.config.listen import Endpoint
 from hearth.policy.principal import Tokens
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10

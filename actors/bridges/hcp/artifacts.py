@@ -19,11 +19,11 @@ import trio
 from attrs import frozen
 
 from hearth.actors.bridges.hcp.store.queries import (
-    ArtifactUri as ArtifactUri,
+    ArtifactUri,
     JobStoreError,
     is_file,
     is_session,
-    parse_uri as parse_uri,
+    parse_uri,
     write_uri,
 )
 from hearth.errors import ConfigError, HearthError

@@ -27,14 +27,8 @@ from hearth.actors.bridges.hcp.submission import Submission
 from hearth.actors.supervisor import contain
 from hearth.audit.record import digest as digest_of
 from hearth.errors import InternalError, ShuttingDown
-from hearth.hcp.codec import (
-    TYPES,
-    MessageError,
-    dump,
-    message as message_of,
-    message_id_of,
-    read_message,
-)
+from hearth.hcp.codec import TYPES, dump, message as message_of, message_id_of, read_message
+from hearth.hcp.kinds import MessageError
 from hearth.hcp.messages import Abort, Rejection, TaskSubmit
 from hearth.hcp.safety import (
     allowance,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.mcp.card_registry import DeclaredCard
     from hearth.actors.bridges.mcp.provider import Outcome
-    from hearth.agentcard.validate import Finding
+    from hearth.agentcard.document import Finding
     from hearth.policy.memory import Account
 
 # --- The JSON Schema of AgentCards, for `agentcard://schema`: draft-aevum-agentcard-00 §2 and §5 ----------------------

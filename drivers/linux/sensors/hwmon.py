@@ -10,7 +10,7 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from hearth.drivers.linux.sensors import sysfs as sysfs
+from hearth.drivers.linux.sensors import sysfs
 from hearth.drivers.linux.sensors.sysfs import SensorChannel, SensorDevice
 
 if TYPE_CHECKING:
