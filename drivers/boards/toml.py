@@ -6,6 +6,7 @@ the keys that no getter has asked for.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from hearth._util.toml import show
@@ -19,7 +20,6 @@ T = TypeVar("T", bound="str | float | None")
 
 REQUIRED: Any = object()
 _LONGEST = 400
-_ANY_TEXT = Text("a string", "(?s:.*)")
 
 
 class _Pair(FieldType):
@@ -32,6 +32,13 @@ class _Pair(FieldType):
             raise self.wrong(raw)
         one, other = (_ANY_TEXT.read(name) for name in raw)
         return one, other
+
+
+# Made once: a profile asks for hundreds of values.
+_ANY_TEXT = Text("a string", "(?s:.*)")
+_TEXT, _FLAG, _TEXTS, _PAIRS, _MAPPING = Text(), Flag(), ListOf(_ANY_TEXT), ListOf(_Pair()), TableOf(Text())
+_integer = lru_cache(Integer)
+_choice = lru_cache(typed=True)(Choice)  # typed: 1 and true are different options
 
 
 def printable(text: str) -> str:
@@ -78,11 +85,11 @@ class Table:
 
     def text(self, key: str, default: Any = REQUIRED) -> Any:
         """Return a non-empty string, or the default."""
-        return self.read(key, Text(), default)
+        return self.read(key, _TEXT, default)
 
     def integer(self, key: str, low: int, high: int, default: int = REQUIRED) -> int:
         """Return an integer in a closed range, or the default."""
-        return int(self.read(key, Integer(low, high), default))
+        return int(self.read(key, _integer(low, high), default))
 
     def number(self, key: str, low: float, high: float, default: float = REQUIRED) -> float:
         """Return a number in a closed range, or the default."""
@@ -90,11 +97,11 @@ class Table:
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a truth value, or the default."""
-        return bool(self.read(key, Flag(), default))
+        return bool(self.read(key, _FLAG, default))
 
     def optional_flag(self, key: str) -> bool | None:
         """Return a truth value, or None where the key is absent."""
-        return cast("bool | None", self.read(key, Flag(), None))
+        return cast("bool | None", self.read(key, _FLAG, None))
 
     def has(self, key: str) -> bool:
         """Return True if the key is present and no getter has asked for it."""
@@ -110,23 +117,23 @@ class Table:
 
     def choice(self, key: str, options: Sequence[T], default: T = REQUIRED) -> T:
         """Return one of the options, or the default, which may be None."""
-        return cast("T", self.read(key, Choice(*(one for one in options if one is not None)), default))
+        return cast("T", self.read(key, _choice(*(one for one in options if one is not None)), default))
 
     def texts(self, key: str, default: Sequence[str] = REQUIRED) -> tuple[str, ...]:
         """Return an array of strings, or the default."""
-        return tuple(self.read(key, ListOf(_ANY_TEXT), default))
+        return tuple(self.read(key, _TEXTS, default))
 
     def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
         """Return an array of integers in a closed range; empty where the key is absent."""
-        return tuple(self.read(key, ListOf(Integer(low, high)), ()))
+        return tuple(self.read(key, ListOf(_integer(low, high)), ()))
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
         """Return an array of pairs of strings; empty where the key is absent."""
-        return tuple(self.read(key, ListOf(_Pair()), ()))
+        return tuple(self.read(key, _PAIRS, ()))
 
     def mapping(self, key: str) -> Mapping[str, str]:
         """Return a table of strings; empty where the key is absent."""
-        return cast("Mapping[str, str]", self.read(key, TableOf(Text()), {}))
+        return cast("Mapping[str, str]", self.read(key, _MAPPING, {}))
 
     def table(self, key: str) -> Table:
         """Return a sub-table; an empty one where the key is absent."""

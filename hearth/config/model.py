@@ -41,6 +41,11 @@ from hearth.fields import (
     checked,
 )
 
+Count: TypeAlias = Annotated[int, Integer(1)]
+"""A limit of at least 1; a server with a limit of 0 could not serve any client."""
+Names: TypeAlias = Annotated[tuple[str, ...], ListOf(Text())]
+"""Names, or globs such as "gpio.*" if the key allows them."""
+
 _WELL_FORMED: Mapping[str, Any] = {
     "agent_id": "0" * 26,
     "name": "hearth",
@@ -162,8 +167,6 @@ def is_path(source: str) -> bool:
     return "/" in source or source.endswith((".py", ".toml"))
 
 
-_Count: TypeAlias = Annotated[int, Integer(1)]
-_Names: TypeAlias = Annotated[tuple[str, ...], ListOf(Text())]
 # The words are those of `hearth.hcp.messages`. That module is not imported, because it would double the import time.
 _Risk: TypeAlias = Annotated[Literal["R1", "R2", "R3", "R4", "R5"], Choice("R1", "R2", "R3", "R4", "R5")]
 _Classification: TypeAlias = Annotated[Literal["T1", "T2", "T3", "T4"], Choice("T1", "T2", "T3", "T4")]
@@ -182,19 +185,19 @@ class HcpConfig:
     """True if the daemon takes jobs; else an HCP message is answered like any unknown message."""
     capabilities: Annotated[tuple[str, ...], ListOf(_Source())] = ()
     """Capability files, directories of them (*.py and *.toml), and names of entry points of installed packages."""
-    shipped: _Names = ("*",)
+    shipped: Names = ("*",)
     """Names or patterns of the offered capabilities among those that come with hearth."""
     default_classification: _Classification = "T1"
     """The data classification of a job whose caller gives none."""
-    max_jobs: _Count = 16
-    max_jobs_per_principal: _Count = 4
-    max_steps: _Count = 10_000
+    max_jobs: Count = 16
+    max_jobs_per_principal: Count = 4
+    max_steps: Count = 10_000
     """Limit of the steps in one job."""
     approval_timeout_s: Annotated[float, Number(gt=0)] = 3600
     abort_timeout_s: Annotated[float, Number(gt=0)] = 10
     retention_s: Annotated[float, Number(gt=0)] = 604_800
-    max_artifact_bytes: _Count = 16 * 1024 * 1024
-    max_artifacts_bytes: _Count = 256 * 1024 * 1024
+    max_artifact_bytes: Count = 16 * 1024 * 1024
+    max_artifacts_bytes: Count = 256 * 1024 * 1024
     """Limit for all jobs together."""
 
     @property
@@ -212,25 +215,21 @@ class HcpConfig:
 class HcpPolicyConfig:
     """`hcp` of a [[policy]] entry: the jobs that its principals may submit, within the entry's other limits."""
 
-    capabilities: _Names = ("*",)
+    capabilities: Names = ("*",)
     max_risk: _Risk = "R5"
     max_data_classification: _Classification = "T2"
     """T3 and T4 require encryption at rest: an operator who allows them states that the disk is encrypted."""
-    callers: _Names = ("*",)
+    callers: Names = ("*",)
     approve: Annotated[bool, Flag()] = False
     """True if its principals may approve jobs of other principals that wait for a person."""
 
 
-Count: TypeAlias = Annotated[int, Integer(1)]
-"""A limit of at least 1; a server with a limit of 0 could not serve any client."""
 Seconds: TypeAlias = Annotated[float, Number(gt=0)]
 """A time in seconds after which something happens."""
 Grace: TypeAlias = Annotated[float, Number(ge=0)]
 """A time in seconds that is granted; 0 grants none."""
 Risk: TypeAlias = Annotated[int, Integer(0, 3)]
 """A risk level (draft §3.3, Table 4)."""
-Names: TypeAlias = Annotated[tuple[str, ...], ListOf(Text())]
-"""Tool names, or globs such as "gpio.*" if the key allows them."""
 Paths: TypeAlias = Annotated[tuple[Path, ...], ListOf(AbsolutePath())]
 """Directories or files that are roots for the path guard."""
 
