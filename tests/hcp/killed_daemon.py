@@ -57,7 +57,7 @@ def main() -> None:
     try:
         daemon.main(["--config", config])
     except Exception:
-        traceback.print_exc()  # the zygote has nobody to tell
+        traceback.print_exc()  # the zygote has no caller to raise this to
         raise
     finally:
         say(tape, ended=os.getpid(), writes=writes)

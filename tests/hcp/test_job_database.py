@@ -196,7 +196,7 @@ async def test_an_empty_file_becomes_a_book(place):
 
 
 def torn(content):
-    """A book whose second half is somebody else's."""
+    """Return a job store whose second half is random bytes."""
     half = len(content) // 2
     return content[:half] + os.urandom(len(content) - half)
 

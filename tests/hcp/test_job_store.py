@@ -227,8 +227,8 @@ async def test_a_session_that_goes_on_from_a_checkpoint_has_the_outcomes_up_to_i
         await job_store.end(ONE, "FAILED", [event(4)])
         await job_store.claim(ANN, "again", "digest")
         earlier = await job_store.outcomes(ONE, 2)
-        anew = row(2, message_id="again", resumed_from=f"ckpt-{ONE}-000002")
-        await job_store.answer(ANN, "again", ACCEPTED, anew, earlier)
+        resumed = row(2, message_id="again", resumed_from=f"ckpt-{ONE}-000002")
+        await job_store.answer(ANN, "again", ACCEPTED, resumed, earlier)
         assert (await job_store.session(TWO)).checkpoints == 2
         await job_store.record(TWO, 3, {"n": "anew"}, [event(1, 2)])
         assert await job_store.outcomes(TWO, 3) == [{"n": 1}, {"n": 2}, {"n": "anew"}]
