@@ -21,7 +21,7 @@ help: ## Show the targets
 
 # Every file that is installed is one whose hash is in packaging/requirements.lock, the build backend among them.
 LOCK   := packaging/requirements.lock
-SETS   := build run mcp plot test fuzz
+SETS   := build run hcp mcp plot test fuzz
 PIP     = $(BIN)/python -I -m pip install --quiet --disable-pip-version-check
 
 $(STAMP): pyproject.toml $(LOCK)

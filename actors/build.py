@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import asdict
+from attrs import asdict, evolve
 
 from hearth._util.text import suggest
 from hearth.actors.agentcard import AgentCardKeeper, CardSources, EnergyMeter, card_file
@@ -33,6 +33,7 @@ from hearth.drivers.programs import ProgramDriver
 from hearth.drivers.system import SystemDriver
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
+from hearth.hcp import is_installed, require
 from hearth.hcp.capability import CapabilitySet
 from hearth.policy.paths import PathGuard
 from hearth.policy.rules import JobRules, Match, PolicyEntry, token_digests
@@ -90,7 +91,8 @@ def build_parts(
     registry = ToolRegistry(tools)
     policy = _policy(config) or default_policy
     meter = _meter(config, board, journal)
-    offered = _capabilities(config, registry)
+    hcp = _job_settings(config.hcp)
+    offered = _capabilities(hcp, registry)
     cards = AgentCardKeeper(
         card_file(real(audit.path)),
         CardSources(
@@ -119,7 +121,7 @@ def build_parts(
         agent_card=cards.card,
         open_card=cards.open,
         energy=meter,
-        hcp=config.hcp,
+        hcp=hcp,
         capabilities=offered,
         hcp_directory=Path(f"{real(audit.path)}.hcp"),
     )
@@ -145,12 +147,25 @@ def programs_file(log: Path) -> Path:
     return Path(f"{log}.programs")
 
 
-def _capabilities(config: Config, registry: ToolRegistry) -> CapabilitySet:
+def _job_settings(hcp: HcpConfig) -> HcpConfig:
+    """Return [hcp] with `serve` decided. Raises ConfigError if jobs are configured and their packages are missing."""
+    asked = {"serve": hcp.serve, "capabilities": hcp.capabilities, "shipped": _chosen(hcp) and hcp.shipped}
+    if hcp.serve is not False:
+        for key in (key for key, value in asked.items() if value):
+            require(f"[hcp] {key}")
+    return evolve(hcp, serve=is_installed() if hcp.serve is None else hcp.serve)
+
+
+def _chosen(hcp: HcpConfig) -> bool:
+    """Return True if the configuration chooses among the shipped capabilities."""
+    return hcp.shipped != HcpConfig().shipped
+
+
+def _capabilities(hcp: HcpConfig, registry: ToolRegistry) -> CapabilitySet:
     """Return the capabilities that jobs (HCP) may use; none if HCP is not served. Raises ConfigError."""
-    hcp = config.hcp
     if not hcp.serve:
         return CapabilitySet()
-    if not (hcp.capabilities or hcp.shipped != HcpConfig().shipped):
+    if not (hcp.capabilities or _chosen(hcp)):
         # Only shipped capabilities, which are known to be valid: load them with the first job.
         return CapabilitySet.later(partial(_load_capabilities, hcp, registry))
     return _load_capabilities(hcp, registry)

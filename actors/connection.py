@@ -18,6 +18,7 @@ from hearth.actors.messages import Disconnected, Request
 from hearth.actors.send_queue import HIGH_WATER, SendQueue
 from hearth.actors.transport import Carrier, PeerGone, Unreadable
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
+from hearth.hcp import why_not_served
 from hearth.policy.memory import CONNECTION_BYTES, SMALL, unlimited
 from hearth.protocol.framing import MAX_VALUES
 from hearth.protocol.jsonrpc import dump_error
@@ -46,9 +47,6 @@ TURN = 0.002
 """Seconds of work on one read, which may hold thousands of requests, after which other tasks run."""
 BATCH_BYTES = 16 << 20
 """Bytes of answers that a batch may hold before further weighty calls in it are refused."""
-
-
-_NO_JOB_SERVER = "this daemon takes no HCP messages: [hcp] serve = false"
 
 
 class Directory(Protocol):
@@ -269,7 +267,7 @@ class Connection:
                 return
             if call.method.startswith("hcp."):
                 if self._directory.job_server is None:
-                    raise MethodNotFound(data={"method": call.method, "reason": _NO_JOB_SERVER})
+                    raise MethodNotFound(data={"method": call.method, "reason": why_not_served()})
                 request = ConnectionRequest(self, call, *read_params(call.method, call.params))
                 self._directory.job_server.call(self._principal, request, self.send_queue)
                 return
@@ -291,7 +289,7 @@ class Connection:
         """Pass an HCP message to the job server, which answers later."""
         self._in_flight += 1
         if self._directory.job_server is None:
-            self.settle(dump_error(None, InvalidRequest(data={"reason": _NO_JOB_SERVER})), 0)
+            self.settle(dump_error(None, InvalidRequest(data={"reason": why_not_served()})), 0)
             return
         try:
             weight = self._charged(event.weight)

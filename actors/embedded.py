@@ -30,6 +30,7 @@ from hearth.client.session import ClientSession, Following, SessionLink, TakeBac
 from hearth.config.model import Config
 from hearth.drivers.boards import Board
 from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError
+from hearth.hcp import why_not_served
 from hearth.policy.principal import embedded
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.client import read_event
@@ -438,7 +439,7 @@ class LocalJobs:
 
     def _job_server(self) -> JobServer:
         if self._runtime.job_server is None:
-            raise MethodNotFound("this runtime takes no jobs: [hcp] serve = false")
+            raise MethodNotFound(why_not_served("runtime"))
         return self._runtime.job_server
 
 

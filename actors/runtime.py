@@ -144,6 +144,7 @@ class RuntimeParts:
     energy: EnergyMeter | None = None
     """Measures the energy of a call, if that is possible."""
     hcp: HcpConfig = field(factory=HcpConfig)
+    """`serve` is decided here: true or false, not None."""
     capabilities: CapabilitySet = field(factory=CapabilitySet)
     """The capabilities that jobs (HCP) may use."""
     hcp_directory: Path | None = None

@@ -34,8 +34,8 @@ from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import Board, load_profile, open_board
 from hearth.errors import DeviceError
+from hearth.hcp import require
 from hearth.hcp.capability import CapabilitySet
-from hearth.hcp.declaration import declare
 from hearth.policy.principal import from_token
 from hearth.policy.rules import JobRules, Match, PolicyEntry
 from hearth.tools import Done, ToolRegistry
@@ -113,9 +113,10 @@ def run_capability(
     `job.ask_person`; a callable gets the question. `seed` fixes the readings of the simulated devices and the values of
     `job.random`. `config` is for tools that need one, such as [files].
 
-    Call it from a plain function, not from a coroutine. Raises JobRejected if the gate refuses the job, and ValueError,
-    with all faults, for a function that hearthd would refuse.
+    Call it from a plain function, not from a coroutine. Raises JobRejected if the gate refuses the job, ValueError,
+    with all faults, for a function that hearthd would refuse, and ConfigError without the packages of hearth[hcp].
     """
+    require("run_capability")
     run = _TestRun(function, dict(inputs or {}), _simulated(board, seed), config or Config(), answer, crash_at)
     clock, state = _Clock(), random.getstate()
     random.seed(seed)
@@ -379,6 +380,8 @@ def _declared(function: Callable[..., Any], tools: ToolRegistry) -> Capability:
     source = getattr(function, "__hearth_capability__", None)
     if source is None:
         raise ValueError(f"{function!r} is no capability: put @capability(…) from hearth above it")
+    from hearth.hcp.declaration import declare  # needs the packages of hearth[hcp]
+
     declared = declare(source, tools)
     if declared.capability is None:
         raise ValueError("\n".join(str(fault) for fault in declared.faults))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from licences import Bundled
 
 HERE = Path(__file__).parent
-EXTRAS = ("mcp",)
+EXTRAS = ("hcp", "mcp")
 """All but drawing: Pillow is Debian's own (Suggests), and is found where it is installed."""
 HOME = Path("usr/lib/hearth")
 MAINTAINER = "The hearth maintainers <hearth@hearth.invalid>"

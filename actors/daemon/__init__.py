@@ -286,7 +286,7 @@ def _check(config: Config, file: Path | None) -> None:
     sections = [section for section in (config.websocket, config.http) if section.listen is not None]
     takes_certificates = config.tls.listen is not None or any(section.client_ca is not None for section in sections)
     idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections))
-    jobs = idle_job_rules(parts.policy, parts.capabilities) if config.hcp.serve else []
+    jobs = idle_job_rules(parts.policy, parts.capabilities) if parts.hcp.serve else []
     for warning in [*unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)), *idle, *jobs]:
         sys.stdout.write(f"hearthd: warning: {warning}\n")
     plan_of(config, parts, places_of(parts, None), 0 if config.sandbox.user else os.geteuid())

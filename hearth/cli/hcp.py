@@ -13,6 +13,7 @@ import keyword
 import re
 import sys
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,13 @@ from hearth.cli import common, hcp_view
 from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, standard
 from hearth.cli.tools import kind
 from hearth.errors import HearthError, JobRejected, RpcError
+from hearth.hcp import require
 from hearth.hcp.codec import read_submission, write_message
 from hearth.hcp.kinds import MessageError
 from hearth.hcp.messages import Event
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from hearth.api import JobResult
     from hearth.client.connection import Client
@@ -44,10 +46,21 @@ SKELETON = Path(__file__).parent / "skeleton"
 """The directory of the skeleton's texts, which have CAPABILITY-NAME, FUNCTION_NAME and MODULE_NAME as placeholders."""
 
 
+def job_command(work: Callable[..., int | Awaitable[int | None] | None]) -> Callable[..., None]:
+    """Make a command's function, as `standard` does, from one that needs the packages for HCP."""
+
+    @wraps(work)
+    def checked(options: Options, **arguments: Any) -> int | Awaitable[int | None] | None:
+        require("hearth hcp")
+        return work(options, **arguments)
+
+    return standard(checked)
+
+
 @click.command()
 @click.argument("name")
 @click.option("-d", "--directory", metavar="DIRECTORY", default=".", help="Where to write them; else here.")
-@standard
+@job_command
 def new(options: Options, name: str, directory: str) -> int:
     """Write the skeleton of the capability NAME, such as fan-check, and a test that passes. Overwrites nothing."""
     function = _function_name(name)
@@ -109,7 +122,7 @@ ABORT_PATIENCE = 15.0
 @click.option("--watch", "live", is_flag=True, help="Show what happens as it happens.")
 @click.option("--detach", is_flag=True, help="Do not wait: print the SESSION once the job is accepted.")
 @click.option("--message-id", metavar="ID", help="Submit it as this message: the same one is done once.")
-@standard
+@job_command
 def submit(options: Options, file: str, live: bool, detach: bool, message_id: str | None) -> int:
     """Submit the job in FILE (- for stdin), and wait for its end.
 
@@ -205,7 +218,7 @@ async def _abort_quietly(job: ClientJob) -> None:
 @click.command()
 @click.argument("session")
 @click.option("--from", "from_sequence", type=click.IntRange(min=1), default=1, help="The first event to show.")
-@standard
+@job_command
 async def watch(options: Options, session: str, from_sequence: int) -> int:
     """Follow the job of SESSION to its end; exits with 1 if that is FAILED or ABORTED.
 
@@ -218,7 +231,7 @@ async def watch(options: Options, session: str, from_sequence: int) -> int:
 @click.command()
 @click.argument("session")
 @click.option("--reason", metavar="TEXT", help="The reason, which followers of the job get.")
-@standard
+@job_command
 async def abort(options: Options, session: str, reason: str | None) -> int:
     """Abort the job of SESSION, and print ABORTING, or how it has ended already.
 
@@ -245,7 +258,7 @@ async def abort(options: Options, session: str, reason: str | None) -> int:
 
 @click.command()
 @click.argument("session")
-@standard
+@job_command
 async def account(options: Options, session: str) -> None:
     """Show the account of the job of SESSION: the request, the decision, what was done, and the outcome.
 
@@ -349,13 +362,13 @@ def hcp() -> None:
     """
 
 
-for command in (new, submit, watch, abort, account):
-    hcp.add_command(command)
+for each in (new, submit, watch, abort, account):
+    hcp.add_command(each)
 
 
 @hcp.command()
 @click.argument("name", required=False)
-@standard
+@job_command
 async def capabilities(options: Options, name: str | None) -> None:
     """List the capabilities of this daemon, or show the capability NAME with its schemas."""
     async with connected(options) as client:
@@ -423,7 +436,7 @@ def _given(name: str, schema: Mapping[str, Any], required: Sequence[str]) -> str
 
 
 @hcp.command()
-@standard
+@job_command
 async def jobs(options: Options) -> None:
     """List your jobs: first those that wait for an approval, then those that the daemon still has, newest first.
 
@@ -442,7 +455,7 @@ async def jobs(options: Options) -> None:
 @hcp.command()
 @click.argument("uri")
 @click.option("-o", "--output", metavar="FILE", help="Write it to FILE, whole or not at all.")
-@standard
+@job_command
 async def artifact(options: Options, uri: str, output: str | None) -> None:
     """Fetch the file at URI, which a job has made, and check it against its checksum.
 
@@ -467,7 +480,7 @@ async def artifact(options: Options, uri: str, output: str | None) -> None:
 
 
 @hcp.command()
-@standard
+@job_command
 async def pending(options: Options) -> None:
     """List the jobs that wait for a person's approval, with inputs and hazards; for principals that may approve."""
     async with connected(options) as client:
@@ -489,7 +502,7 @@ async def pending(options: Options) -> None:
 @hcp.command()
 @click.argument("approval")
 @click.option("--reason", metavar="TEXT", help="The reason, for the audit log.")
-@standard
+@job_command
 async def approve(options: Options, approval: str, reason: str | None) -> None:
     """Approve the job that waits for APPROVAL."""
     await _decide(options, approval, approve=True, reason=reason)
@@ -498,7 +511,7 @@ async def approve(options: Options, approval: str, reason: str | None) -> None:
 @hcp.command()
 @click.argument("approval")
 @click.option("--reason", metavar="TEXT", help="The reason, which its caller gets.")
-@standard
+@job_command
 async def deny(options: Options, approval: str, reason: str | None) -> None:
     """Reject the job that waits for APPROVAL."""
     await _decide(options, approval, approve=False, reason=reason)

@@ -24,6 +24,7 @@ import trio
 
 from hearth.api import ENDED
 from hearth.errors import InvalidParams, JobRejected
+from hearth.hcp import require
 from hearth.hcp.codec import dump, message as new_message, read_message
 from hearth.hcp.kinds import MessageError
 from hearth.hcp.messages import Abort, Event, Message, TaskAccepted, TaskCompleted, TaskFailed, TaskRejected
@@ -373,9 +374,10 @@ class SubmissionRefused:
 
 
 class JobRouter:
-    """The submissions, aborts and followed jobs of one connection."""
+    """The submissions, aborts and followed jobs of one connection. Raises ConfigError without the extra for HCP."""
 
     def __init__(self, post: JobLink) -> None:
+        require("jobs (HCP)")
         self.post = post
         self.ended: Callable[[str], HearthError] | None = None
         """Set when the connection has ended: returns the error for an operation, given its name."""

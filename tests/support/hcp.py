@@ -162,7 +162,7 @@ class HcpWorld(World):
         self.parts = evolve(
             self.parts,
             capabilities=CapabilitySet(capabilities),
-            hcp=HcpConfig(**(settings or {})),
+            hcp=HcpConfig(**{"serve": True, **(settings or {})}),
             hcp_directory=directory,
         )
         self.job_server = None

@@ -23,6 +23,7 @@ from hearth.cli.hcp_account import show
 from hearth.client.connection import connect
 from hearth.client.job_stream import closes
 from hearth.errors import JobRejected
+from hearth.hcp import require
 from hearth.hcp.messages import Event
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ _LONG = ("session_id", "task_id", "payload_hash", "inputs_hash", "args_hash", "p
 
 
 async def play(stage: Stage, place: DemoFolder) -> None:
-    """Run all scenes. Raises DemoFailed with the first claim that does not hold."""
+    """Run all scenes. Raises DemoFailed with the first claim that does not hold, and ConfigError without the extra."""
+    require("hearth demo --hcp")
     stage.scene("A board that takes orders")
     await stage.say(
         "Beside its tools, a hearthd offers capabilities: whole jobs that another agent may hand over by HCP, each "

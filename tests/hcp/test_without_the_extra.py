@@ -1,0 +1,119 @@
+"""Without the packages of the extra for HCP, everything but jobs works, and jobs are refused with the cure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from support.world import World, running
+
+import hearth
+import hearth.hcp
+from hearth.actors.build import build_parts
+from hearth.config.model import AuditConfig, Config, HcpConfig
+from hearth.errors import ConfigError, MethodNotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CURE = "pip install 'hearth[hcp]'"
+BLOCKED = "".join(f"sys.modules[{name!r}] = None; " for name in hearth.hcp.PACKAGES)
+FUNCTION = """
+import hearth, hearth.testing
+
+@hearth.capability("look-once", version="1.0.0", tools=["gpio.get"], risk_ceiling="R1")
+async def look(job) -> dict:
+    '''Look.'''
+    return {}
+
+try:
+    hearth.testing.run_capability(look)
+except hearth.ConfigError as error:
+    print(error)
+"""
+
+
+def blocked(code: str, *, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a Python that cannot import the packages of the extra."""
+    command = [sys.executable, "-c", f"import sys; {BLOCKED}\n{code}"]
+    environ = {**os.environ, "STATE_DIRECTORY": str(cwd)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, env=environ)
+
+
+def hearthd(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return blocked(f"from hearth.actors.daemon import main; main({[*words]})", cwd=cwd)
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearth.hcp, "PACKAGES", ("no_such_package",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "value"), [("serve", "true"), ("capabilities", '["acme-survey"]'), ("shipped", '["bench-*"]')]
+)
+def test_a_daemon_that_configures_jobs_does_not_start_and_names_the_cure(tmp_path: Path, key: str, value: str) -> None:
+    (tmp_path / "hearth.toml").write_text(f"[hcp]\n{key} = {value}\n")
+    for words in (["--check"], ["--config", "hearth.toml"]):
+        done = hearthd("--config", "hearth.toml", *words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr == f"hearthd: [hcp] {key}: the packages for HCP are not installed; {CURE}\n"
+
+
+@pytest.mark.slow
+def test_a_daemon_that_configures_no_jobs_starts_without_them(tmp_path: Path) -> None:
+    done = hearthd("--check", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " 0 capabilities" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["hcp", "jobs"], ["hcp", "new", "fan-check"], ["hcp", "submit", "x"]], ids=" ".join)
+def test_each_command_about_jobs_ends_with_the_cure(tmp_path: Path, words: list[str]) -> None:
+    done = blocked(f"from hearth.cli.main import main; main({words})", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"hearth: hearth hcp: the packages for HCP are not installed; {CURE}\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_demo_of_jobs_ends_with_the_cure(tmp_path: Path) -> None:
+    done = blocked("from hearth.cli.main import main; main(['demo', '--hcp'])", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"hearth demo --hcp: the packages for HCP are not installed; {CURE}" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_test_of_a_capability_ends_with_the_cure(tmp_path: Path) -> None:
+    done = blocked(FUNCTION, cwd=tmp_path)
+    assert (done.stderr, done.stdout) == ("", f"run_capability: the packages for HCP are not installed; {CURE}\n")
+
+
+async def test_a_runtime_without_the_packages_says_what_to_install(absent: None) -> None:
+    with trio.fail_after(60):
+        async with hearth.open_runtime(board="sim") as runtime:
+            with pytest.raises(ConfigError) as caught:
+                await runtime.delegate("bench-climate-survey", "look", {})
+            assert CURE in str(caught.value)
+            async with runtime.open_session() as session:
+                assert await session.run("gpio.get", line=17)
+
+
+async def test_a_caller_hears_from_the_daemon_what_to_install_there(absent: None) -> None:
+    with trio.fail_after(60):
+        async with running(World()) as world:
+            client = world.connect()
+            answer = await client.ask("hcp.sessions", {})
+            assert CURE in answer["error"]["data"]["reason"]
+            assert answer["error"]["code"] == MethodNotFound.code
+
+
+def test_jobs_that_are_switched_off_need_no_packages(absent: None, tmp_path: Path) -> None:
+    off = HcpConfig(serve=False, capabilities=("acme-survey",))
+    config = Config(audit=AuditConfig(path=tmp_path / "audit.log"), hcp=off)
+    assert build_parts(config, default_policy=()).hcp.serve is False
