@@ -7,7 +7,7 @@ import pytest
 
 from hearth.drivers.boards import load_profile
 from hearth.drivers.boards.profile import SENSOR_KINDS
-from hearth.drivers.linux.sensors import CLASSES, hwmon, iio, power
+from hearth.drivers.linux.sensors import CLASSES, sysfs
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/sensors.md").read_text("utf-8")
 UNITS = PAGE.partition("## Units")[2].partition("##")[0]
@@ -19,7 +19,7 @@ def test_every_kind_of_sensor_that_a_profile_may_name_is_on_the_page():
 
 
 def test_every_unit_of_the_kernels_sensors_is_in_the_table():
-    tables = (hwmon._QUANTITIES, iio._QUANTITIES, power._SUPPLY, power._POWERCAP)
+    tables = (sysfs._HWMON, sysfs._IIO, sysfs._SUPPLY, sysfs._POWERCAP)
     used = {row[1] for table in tables for row in table.values()} | {"boolean", "count", "raw"}
     assert used <= set(re.findall("`([a-z_]+)`", UNITS))
 

@@ -7,6 +7,7 @@ sample on its own, average, or set anything.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,22 +15,15 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from hearth.drivers.base import BaseDriver, Style
-from hearth.drivers.linux.sensors import hwmon, iio, power, sysfs as sysfs
-from hearth.drivers.linux.sensors.sysfs import SILENT, SensorChannel, SensorClass, SensorDevice, absent, cure, failure
-from hearth.errors import DeviceError
+from hearth.drivers.linux.sensors import sysfs as sysfs
+from hearth.drivers.linux.sensors.sysfs import CLASSES as CLASSES, SensorChannel, SensorDevice
+from hearth.errors import DeviceError, ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from fractions import Fraction
 
-CLASSES: Mapping[str, SensorClass] = {
-    "hwmon": SensorClass(hwmon.devices, hwmon.channels),
-    "iio": SensorClass(iio.devices, iio.channels),
-    "thermal": SensorClass(power.zones, power.zone_channels),
-    "power_supply": SensorClass(power.supplies, power.supply_channels),
-    "powercap": SensorClass(power.domains, power.domain_channels),
-}
-"""Sensor classes by the first part of a sensor's name."""
+    from hearth.drivers.linux.sensors.sysfs import SensorClass
 
 _TRIES = 3
 """Attempts at a reading whose scale is changed while it is taken."""
@@ -139,7 +133,7 @@ class KernelSensors(BaseDriver):
         try:
             value = _measure(name, channel)
         except OSError as error:
-            raise failure(name, device, channel, error) from error
+            raise _failure(name, device, channel, error) from error
         return KernelReading(value, channel.unit, device.kernel)
 
     def _find(self, name: str) -> tuple[SensorDevice, SensorChannel]:
@@ -147,7 +141,7 @@ class KernelSensors(BaseDriver):
         wanted, _, channel_name = rest.partition("/")
         of_class = CLASSES.get(prefix)
         if of_class is None:
-            raise absent(name, f"the kernel's sensors begin with {', '.join(f'{known}/' for known in CLASSES)}")
+            raise _absent(name, f"the kernel's sensors begin with {', '.join(f'{known}/' for known in CLASSES)}")
         stem, _, instance = wanted.partition("@")
         devices = [device for device in of_class.devices(self._sys, stem) if device.stem == stem]
         if instance:
@@ -160,13 +154,13 @@ class KernelSensors(BaseDriver):
                 data={"sensor": name, "errno": "ENOTUNIQ", "known": names},
             )
         if not devices:
-            raise absent(name, f"no {prefix} device has this name now")
+            raise _absent(name, f"no {prefix} device has this name now")
         channels = _channels(of_class, devices[0])
         for channel in channels:
             if channel.name == channel_name:
                 return devices[0], channel
         known = ", ".join(channel.name for channel in channels if channel.name and channel.of is None) or "no such part"
-        raise absent(name, f"{devices[0].stem} has {known}")
+        raise _absent(name, f"{devices[0].stem} has {known}")
 
 
 def _named(prefix: str, devices: Iterator[SensorDevice]) -> Iterator[tuple[str, SensorDevice]]:
@@ -197,7 +191,7 @@ def _limits(channel: SensorChannel) -> tuple[dict[str, float], bool]:
         try:
             value = sysfs.number(sysfs.read(at))
         except OSError as error:
-            if error.errno in SILENT:
+            if error.errno in _SILENT:
                 return limits, False
             continue  # it has no such limit at present
         if value is not None:
@@ -224,7 +218,7 @@ def _told(
         status=sysfs.text(channel.status) if channel.status is not None else None,
         limits=limits,
         alarms=alarms,
-        problem=None if os.access(channel.path, os.R_OK) else cure(channel.path),
+        problem=None if os.access(channel.path, os.R_OK) else _cure(channel.path),
     )
 
 
@@ -259,3 +253,61 @@ def _number(name: str, path: Path) -> Fraction:
             data={"sensor": name, "errno": "EBADMSG", "path": str(path)},
         )
     return found
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+#
+# The errors for the kernel's refusals of a sensor: each names the sensor, the errno and the cure. Every one has effect
+# "none", since a reading has none.
+
+_GONE = frozenset((errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESHUTDOWN))
+_SILENT = frozenset((errno.EIO, errno.ENXIO, errno.EREMOTEIO, errno.ETIMEDOUT))
+"""Errnos of a device that does not answer, and will not at the next read."""
+_WHY: Mapping[int, str] = {
+    errno.EAGAIN: "it has no reading ready; ask again",
+    errno.ENODATA: "it has no data: switched off, nothing connected, or no measurement yet",
+    errno.ETIMEDOUT: "it did not answer in time",
+    errno.EIO: "it does not answer; is it powered and connected?",
+    errno.ENXIO: "no device answers at its address; is it powered and connected?",
+    errno.EREMOTEIO: "no device answers at its address; is it powered and connected?",
+}
+
+
+def _absent(name: str, reason: str) -> DeviceError:
+    """Return the error for a name that no sensor has."""
+    return DeviceError(
+        f"there is no sensor {name!r}: {reason} (unplugged, or its driver not bound?); "
+        "hw.sensor.list shows what is there",
+        effect="none",
+        data={"sensor": name, "errno": "ENODEV"},
+    )
+
+
+def _cure(path: Path) -> str:
+    """Return the command that gives the right to read an attribute."""
+    return (
+        f"reading {path} needs root, as the kernel has it; to give it to the group hearth at every boot, put "
+        f'"z {path} 0440 root hearth" into /etc/tmpfiles.d/hearth.conf and run systemd-tmpfiles --create'
+    )
+
+
+def _failure(name: str, device: SensorDevice, channel: SensorChannel, error: OSError) -> DeviceError | ResourceBusy:
+    """Return hearth's error for the kernel's."""
+    number = error.errno or errno.EIO
+    symbol = errno.errorcode.get(number, str(number))
+    data = {"sensor": name, "errno": symbol, "path": str(channel.path)}
+    if number == errno.EBUSY:
+        captured = "another program captures from it (its buffer is enabled); it answers when that ends"
+        reason = captured if device.instance.startswith("iio:") else "it is busy; ask again"
+        return ResourceBusy(
+            f"sensor {name!r} ({device.kernel}): {reason} (EBUSY)",
+            data={**data, "effect": "none"},
+        )
+    if number in _GONE:
+        data["errno"] = "ENODEV"
+        reason = f"has gone ({symbol}): unplugged, or its driver was unbound; hw.sensor.list shows what is there"
+    elif number in (errno.EACCES, errno.EPERM):
+        reason = f"({device.kernel}): {_cure(channel.path)}"
+    else:
+        reason = f"({device.kernel}): {_WHY.get(number, os.strerror(number))} ({symbol})"
+    return DeviceError(f"sensor {name!r} {reason}", effect="none", data=data)

@@ -1,12 +1,13 @@
-"""The kernel's sensor classes in /sys: devices, their channels, their numbers and their lasting names.
+"""The kernel's sensors in /sys: the classes hwmon, IIO, thermal, power_supply and powercap.
 
-It owns the reading of one attribute and the name of the chip behind a device. The module of each class chooses the
-attributes that are sensors; `hearth.drivers.linux.sensors` turns a failed reading into an error.
+It owns the reading of one attribute, the lasting name of the chip behind a device, and for each class the choice of
+attributes that are measurements. Their names and units are the kernel's ABI: Documentation/hwmon/sysfs-interface, and
+sysfs-bus-iio, sysfs-class-thermal, -power and -powercap in Documentation/ABI/testing. Outputs, settings, events and
+buffered capture are left out. `hearth.drivers.linux.sensors` turns a failed reading into an error.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from fractions import Fraction
@@ -15,8 +16,6 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from hearth.errors import DeviceError, ResourceBusy
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -24,6 +23,9 @@ _PAGE = 4096
 """Longest attribute in bytes."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,24}(?:\.[0-9]{1,24})?")
 _ODD = re.compile(r"[^A-Za-z0-9._:+-]+")
+_ONE, _MILLI, _MICRO = Fraction(1), Fraction(1, 1_000), Fraction(1, 1_000_000)
+_MICROHOUR = Fraction(3_600, 1_000_000)
+"""µAh to coulomb, µWh to joule."""
 
 
 @frozen
@@ -77,7 +79,10 @@ class SensorClass:
     channels: Callable[[SensorDevice], Iterator[SensorChannel]]
 
 
-def names(folder: Path) -> list[str]:
+# --- attributes, and the names of devices -----------------------------------------------------------------------------
+
+
+def attributes(folder: Path) -> list[str]:
     """Return the attributes of a device, those of a kind in the order of their numbers. Raises OSError."""
     found = (entry.name for entry in folder.iterdir())
     return sorted(found, key=lambda name: (re.sub(r"\d+", "", name), len(name), name))
@@ -189,59 +194,283 @@ def _address(bus: str, device: str) -> str:
     return f"{bus}-{device}"
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
-#
-# The errors for the kernel's refusals of a sensor: each names the sensor, the errno and the cure. Every one has effect
-# "none", since a reading has none. `hearth.drivers.linux.sensors` raises them.
+# --- hwmon: monitoring chips, with their own limits and alarms --------------------------------------------------------
+# Copies of thermal zones and power supplies appear in this class too; they are read in their own classes.
 
-_GONE = frozenset((errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESHUTDOWN))
-SILENT = frozenset((errno.EIO, errno.ENXIO, errno.EREMOTEIO, errno.ETIMEDOUT))
-"""Errnos of a device that does not answer, and will not at the next read."""
-_WHY: Mapping[int, str] = {
-    errno.EAGAIN: "it has no reading ready; ask again",
-    errno.ENODATA: "it has no data: switched off, nothing connected, or no measurement yet",
-    errno.ETIMEDOUT: "it did not answer in time",
-    errno.EIO: "it does not answer; is it powered and connected?",
-    errno.ENXIO: "no device answers at its address; is it powered and connected?",
-    errno.EREMOTEIO: "no device answers at its address; is it powered and connected?",
+_HWMON: Mapping[str, tuple[str, str, Fraction]] = {
+    "in": ("voltage", "volt", _MILLI),
+    "temp": ("temperature", "celsius", _MILLI),
+    "curr": ("current", "ampere", _MILLI),
+    "power": ("power", "watt", _MICRO),
+    "energy": ("energy", "joule", _MICRO),
+    "humidity": ("humidity", "percent", _MILLI),
+    "fan": ("fan", "rpm", _ONE),
+    "freq": ("frequency", "hertz", _ONE),
+}
+_HWMON_LIMITS = ("min", "max", "lcrit", "crit", "emergency", "cap")
+_HWMON_MEASURED = re.compile(rf"(({'|'.join(_HWMON)})\d+)_(input|average)")
+_HWMON_ALARM = re.compile(r"((?:[a-z]+)\d+)_(?:[a-z]+_)*(?:alarm|fault)")
+_SHADOWED = frozenset(("thermal", "power_supply"))
+
+
+def monitoring_chips(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
+    """Yield the monitoring chips."""
+    for link in entries(sys / "class/hwmon", "hwmon*"):
+        at = real(link)
+        name = text(at / "name") or text(at / "device/name") or "unnamed"
+        if not may_be(name, stem):
+            continue
+        parent = linked(at / "device")
+        if subsystem(parent) not in _SHADOWED:
+            yield SensorDevice(chip(name, parent), link.name, at, name, parent)
+
+
+def chip_channels(device: SensorDevice) -> Iterator[SensorChannel]:
+    """Yield the chip's quantities ("temp1", "power1_average"), then its alarms ("temp1_max_alarm"). Raises OSError."""
+    names = attributes(device.at)
+    present = frozenset(names)
+    for name in names:
+        if found := _HWMON_MEASURED.fullmatch(name):
+            base, quantity, form = found.groups()
+            kind, unit, factor = _HWMON[quantity]
+            limits = [limit for limit in _HWMON_LIMITS if form == "input" and f"{base}_{limit}" in present]
+            yield SensorChannel(
+                base if form == "input" else name,
+                kind,
+                unit,
+                device.at / name,
+                factor,
+                label=device.at / f"{base}_label",
+                limits={limit: device.at / f"{base}_{limit}" for limit in limits},
+            )
+    for name in names:
+        if found := _HWMON_ALARM.fullmatch(name):
+            base = found[1]
+            yield SensorChannel(
+                name,
+                "alarm",
+                "boolean",
+                device.at / name,
+                label=device.at / f"{base}_label",
+                of=base if f"{base}_input" in present else None,
+            )
+
+
+# --- IIO: converters, environment and motion sensors ------------------------------------------------------------------
+# A count for which the kernel gives no scale stays a count, in the unit "raw".
+
+_IIO: Mapping[str, tuple[str, str, Fraction]] = {
+    "accel": ("acceleration", "metre_per_second_squared", _ONE),
+    "activity": ("activity", "percent", _ONE),
+    "altvoltage": ("voltage", "volt", _MILLI),
+    "angl": ("angle", "radian", _ONE),
+    "anglvel": ("angular_velocity", "radian_per_second", _ONE),
+    "capacitance": ("capacitance", "farad", Fraction(1, 10**9)),
+    "concentration": ("concentration", "percent", _ONE),
+    "current": ("current", "ampere", _MILLI),
+    "deltaangl": ("angle", "radian", _ONE),
+    "deltavelocity": ("velocity", "metre_per_second", _ONE),
+    "distance": ("distance", "metre", _ONE),
+    "energy": ("energy", "joule", _ONE),
+    "gravity": ("acceleration", "metre_per_second_squared", _ONE),
+    "humidityrelative": ("humidity", "percent", _MILLI),
+    "illuminance": ("illuminance", "lux", _ONE),
+    "incli": ("inclination", "degree", _ONE),
+    "magn": ("magnetic_field", "tesla", Fraction(1, 10**4)),  # from gauss
+    "positionrelative": ("position", "percent", _MILLI),
+    "power": ("power", "watt", _MILLI),
+    "pressure": ("pressure", "pascal", Fraction(1000)),
+    "proximity": ("proximity", "metre", _ONE),
+    "resistance": ("resistance", "ohm", _ONE),
+    "temp": ("temperature", "celsius", _MILLI),
+    "velocity": ("velocity", "metre_per_second", _ONE),
+    "voltage": ("voltage", "volt", _MILLI),
+}
+"""The ABI's types: kind, unit, and the factor from the ABI's own unit."""
+_IIO_COUNTED = frozenset(("count", "index", "intensity", "steps", "uvindex"))
+"""Types that have no unit, whatever their scale."""
+_IIO_CHANNEL = re.compile(r"in_(([a-z]+)\d*(-[a-z]+\d*)?(?:_[A-Za-z0-9_.+-]+?)?)_(raw|input)")
+
+
+def iio_devices(sys: Path, stem: str | None = None) -> Iterator[SensorDevice]:
+    """Yield the IIO devices, without triggers and event generators."""
+    for link in entries(sys / "bus/iio/devices", "iio:device*"):
+        at = real(link)
+        name = text(at / "name") or "unnamed"
+        if may_be(name, stem):
+            parent = at.parent if (at.parent / "subsystem").is_symlink() else None
+            yield SensorDevice(chip(name, parent), link.name, at, name, parent)
+
+
+def iio_channels(device: SensorDevice) -> Iterator[SensorChannel]:
+    """Yield the input channels ("voltage0", "voltage1-voltage2", "accel_x"). Raises OSError."""
+    names = attributes(device.at)
+    present = frozenset(names)
+    for name in names:
+        found = _IIO_CHANNEL.fullmatch(name)
+        if found is None or found[2] == "timestamp" or "quaternion" in name:  # a quaternion is no single number
+            continue
+        channel, quantity, minus, form = found.groups()
+        if form == "raw" and f"in_{channel}_input" in present:
+            continue  # the same, already scaled
+        kind, unit, factor = _IIO.get(quantity, (quantity, "raw", _ONE))
+        scale = offset = None
+        if form == "raw":
+            shared = f"in_{quantity}-{quantity}" if minus else f"in_{quantity}"
+            words = channel.split("_")
+            own = [f"in_{'_'.join(words[:length])}" for length in range(len(words), 0, -1)]
+            bases = (*own, shared, "in", "")
+            scale, offset = (_shared_attribute(device.at, present, bases, what) for what in ("scale", "offset"))
+            if scale is None:
+                unit, factor = "raw", _ONE
+        if quantity in _IIO_COUNTED:
+            unit = "count"
+        label = f"in_{channel}_label"
+        yield SensorChannel(
+            channel,
+            kind,
+            unit,
+            device.at / name,
+            factor,
+            scale=scale,
+            offset=offset,
+            label=device.at / (label if label in present else "label"),
+        )
+
+
+def _shared_attribute(at: Path, present: frozenset[str], bases: tuple[str, ...], what: str) -> Path | None:
+    """Return the channel's own attribute, or the one shared by others of its type, its direction, or by all."""
+    for base in bases:
+        name = f"{base}_{what}" if base else what
+        if name in present:
+            return at / name
+    return None
+
+
+# --- thermal, power_supply, powercap ----------------------------------------------------------------------------------
+
+_TRIPS = {"critical": "crit", "hot": "hot", "passive": "passive", "active": "active"}
+
+_SUPPLY: Mapping[str, tuple[str, str, Fraction]] = {
+    "online": ("online", "boolean", _ONE),
+    "present": ("present", "boolean", _ONE),
+    "capacity": ("charge", "percent", _ONE),
+    "charge_now": ("charge", "coulomb", _MICROHOUR),
+    "charge_counter": ("charge", "coulomb", _MICROHOUR),
+    "energy_now": ("energy", "joule", _MICROHOUR),
+    "voltage_now": ("voltage", "volt", _MICRO),
+    "voltage_avg": ("voltage", "volt", _MICRO),
+    "voltage_ocv": ("voltage", "volt", _MICRO),
+    "current_now": ("current", "ampere", _MICRO),
+    "current_avg": ("current", "ampere", _MICRO),
+    "power_now": ("power", "watt", _MICRO),
+    "power_avg": ("power", "watt", _MICRO),
+    "temp": ("temperature", "celsius", Fraction(1, 10)),
+    "temp_ambient": ("temperature", "celsius", Fraction(1, 10)),
+    "time_to_empty_now": ("duration", "second", _ONE),
+    "time_to_empty_avg": ("duration", "second", _ONE),
+    "time_to_full_now": ("duration", "second", _ONE),
+    "time_to_full_avg": ("duration", "second", _ONE),
+    "cycle_count": ("cycles", "count", _ONE),
+}
+_SUPPLY_LIMITS = {
+    "capacity": ("alert_min", "alert_max"),
+    "charge": ("full", "full_design"),
+    "energy": ("full", "full_design"),
+    "voltage": ("min", "max", "min_design", "max_design"),
+    "current": ("max",),
+    "power": ("max",),
+    "temp": ("min", "max", "alert_min", "alert_max"),
+}
+
+_POWERCAP = {
+    "energy_uj": ("energy", "joule", "max_energy_range_uj"),
+    "power_uw": ("power", "watt", "max_power_range_uw"),
 }
 
 
-def absent(name: str, reason: str) -> DeviceError:
-    """Return the error for a name that no sensor has."""
-    return DeviceError(
-        f"there is no sensor {name!r}: {reason} (unplugged, or its driver not bound?); "
-        "hw.sensor.list shows what is there",
-        effect="none",
-        data={"sensor": name, "errno": "ENODEV"},
-    )
+def zones(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
+    """Yield the thermal zones, named by the measured part."""
+    for link in entries(sys / "class/thermal", "thermal_zone*"):
+        name = text(link / "type") or "unnamed"
+        yield SensorDevice(plain(name), link.name, real(link), name)
 
 
-def cure(path: Path) -> str:
-    """Return the command that gives the right to read an attribute."""
-    return (
-        f"reading {path} needs root, as the kernel has it; to give it to the group hearth at every boot, put "
-        f'"z {path} 0440 root hearth" into /etc/tmpfiles.d/hearth.conf and run systemd-tmpfiles --create'
-    )
+def zone_channels(device: SensorDevice) -> Iterator[SensorChannel]:
+    """Yield the zone's one temperature, with the lowest trip point of each kind as its limits."""
+    limits: dict[str, Path] = {}
+    lowest: dict[str, Fraction] = {}
+    for kind in entries(device.at, "trip_point_*_type"):
+        limit = _TRIPS.get(text(kind) or "")
+        at = kind.with_name(kind.name.replace("_type", "_temp"))
+        celsius = numeric(at)
+        if limit is not None and celsius is not None and celsius < lowest.get(limit, celsius + 1):
+            lowest[limit], limits[limit] = celsius, at
+    yield SensorChannel("", "temperature", "celsius", device.at / "temp", _MILLI, limits=limits)
 
 
-def failure(name: str, device: SensorDevice, channel: SensorChannel, error: OSError) -> DeviceError | ResourceBusy:
-    """Return hearth's error for the kernel's."""
-    number = error.errno or errno.EIO
-    symbol = errno.errorcode.get(number, str(number))
-    data = {"sensor": name, "errno": symbol, "path": str(channel.path)}
-    if number == errno.EBUSY:
-        captured = "another program captures from it (its buffer is enabled); it answers when that ends"
-        reason = captured if device.instance.startswith("iio:") else "it is busy; ask again"
-        return ResourceBusy(
-            f"sensor {name!r} ({device.kernel}): {reason} (EBUSY)",
-            data={**data, "effect": "none"},
+def supplies(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
+    """Yield batteries, mains and USB supplies, by the names that their drivers give them."""
+    for link in entries(sys / "class/power_supply", "*"):
+        at = real(link)
+        yield SensorDevice(plain(link.name), link.name, at, link.name, linked(at / "device"))
+
+
+def supply_channels(device: SensorDevice) -> Iterator[SensorChannel]:
+    """Yield the supply's quantities, by the kernel's property ("capacity", "voltage_now"). Raises OSError."""
+    present = frozenset(attributes(device.at))
+    for name, (kind, unit, factor) in _SUPPLY.items():
+        if name not in present:
+            continue
+        quantity = name.removesuffix("_now").removesuffix("_avg")  # a counter's zero is anywhere: it has no limits
+        limits = [limit for limit in _SUPPLY_LIMITS.get(quantity, ()) if f"{quantity}_{limit}" in present]
+        yield SensorChannel(
+            name,
+            kind,
+            unit,
+            device.at / name,
+            factor,
+            label=device.at / "model_name",
+            status=device.at / "status" if name == "capacity" else None,
+            limits={limit: device.at / f"{quantity}_{limit}" for limit in limits},
         )
-    if number in _GONE:
-        data["errno"] = "ENODEV"
-        reason = f"has gone ({symbol}): unplugged, or its driver was unbound; hw.sensor.list shows what is there"
-    elif number in (errno.EACCES, errno.EPERM):
-        reason = f"({device.kernel}): {cure(channel.path)}"
-    else:
-        reason = f"({device.kernel}): {_WHY.get(number, os.strerror(number))} ({symbol})"
-    return DeviceError(f"sensor {name!r} {reason}", effect="none", data=data)
+
+
+def domains(sys: Path, _stem: str | None = None) -> Iterator[SensorDevice]:
+    """Yield the power domains, by the names on the way down to them ("intel-rapl-package-0-core")."""
+    for link in entries(sys / "class/powercap", "*:*"):
+        at, control = real(link), link.name.partition(":")[0]
+        path = [at, *(parent for parent in at.parents if parent.name.startswith(f"{control}:"))]
+        names = [text(domain / "name") or "unnamed" for domain in reversed(path)]
+        yield SensorDevice(plain("-".join([control, *names])), link.name, at, names[-1])
+
+
+def domain_channels(device: SensorDevice) -> Iterator[SensorChannel]:
+    """Yield the domain's energy counter, and its power where the kernel measures that. Raises OSError."""
+    present = frozenset(attributes(device.at))
+    for name, (kind, unit, top) in _POWERCAP.items():
+        if name in present:
+            counter = (
+                "counts up, and begins again at limits.max: power is the difference of two readings by the time between"
+            )
+            yield SensorChannel(
+                kind,
+                kind,
+                unit,
+                device.at / name,
+                _MICRO,
+                limits={"max": device.at / top} if top in present else {},
+                description=counter if kind == "energy" else None,
+            )
+
+
+# --- all classes ------------------------------------------------------------------------------------------------------
+
+CLASSES: Mapping[str, SensorClass] = {
+    "hwmon": SensorClass(monitoring_chips, chip_channels),
+    "iio": SensorClass(iio_devices, iio_channels),
+    "thermal": SensorClass(zones, zone_channels),
+    "power_supply": SensorClass(supplies, supply_channels),
+    "powercap": SensorClass(domains, domain_channels),
+}
+"""Sensor classes by the first part of a sensor's name."""
