@@ -15,7 +15,7 @@ names, and `hearth.policy.rules` applies a policy entry's rules.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from attrs import field, frozen
 
@@ -467,6 +467,10 @@ def default_socket(environ: Mapping[str, str], uid: int) -> Path:
     if runtime is None:
         runtime = Path("/run/hearth") if uid == 0 else Path("/tmp/hearth")  # the daemon checks who owns it
     return runtime / "hearth.sock"
+
+
+CARDS: Final = "agentcards"
+"""The directory of declared agent cards, beside the audit log."""
 
 
 def default_state_dir(environ: Mapping[str, str], uid: int) -> Path:

@@ -16,8 +16,8 @@ from support.hcp_job_store import ANN, line, look, running, session_id
 from support.hcp_writer import STEPS
 
 from hearth.actors.bridges.hcp.artifacts import ArtifactStore
-from hearth.actors.bridges.hcp.message_log import sequence_of
 from hearth.actors.bridges.hcp.store import JobStore
+from hearth.actors.bridges.hcp.store.queries import sequence_of
 
 ROUNDS = 20
 TESTS = Path(__file__).parent.parent

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from support.hcp_job_store import ACCEPTED, event, line
 
-from hearth.actors.bridges.hcp.message_log import MessageLog, sequence_of
+from hearth.actors.bridges.hcp.event_stream import MessageLog
+from hearth.actors.bridges.hcp.store.queries import sequence_of
 from hearth.actors.metrics import Metrics
 from hearth.actors.send_queue import SendQueue
 

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from hearth.actors.bridges.hcp.approvals import Approvals
-from hearth.actors.bridges.hcp.message_log import MessageLog
+from hearth.actors.bridges.hcp.event_stream import MessageLog
 from hearth.hcp.messages import Rejection
 from hearth.policy.rules import Buckets, too_often
 

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from attrs import frozen
 
-from hearth.actors.bridges.hcp.event_stream import EventWriter
+from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
 from hearth.actors.bridges.hcp.execution import checkpoint_id
 from hearth.actors.bridges.hcp.finish import AFTER_ABORT
-from hearth.actors.bridges.hcp.message_log import MessageLog
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.audit.record import args_hash
 from hearth.hcp.codec import (

@@ -13,10 +13,9 @@ import trio
 from attrs import define, field
 
 from hearth.actors.bridges.hcp.approvals import question_of
-from hearth.actors.bridges.hcp.event_stream import EventWriter
+from hearth.actors.bridges.hcp.event_stream import EventWriter, MessageLog
 from hearth.actors.bridges.hcp.finish import JobFinisher
 from hearth.actors.bridges.hcp.job import RunningJob
-from hearth.actors.bridges.hcp.message_log import MessageLog
 from hearth.actors.bridges.hcp.recovery import Resumption, resumption
 from hearth.actors.bridges.hcp.services import record
 from hearth.actors.bridges.hcp.store import JobStoreError

@@ -39,7 +39,7 @@ from hearth.actors.bridges.mcp.provider import (
 from hearth.actors.bridges.mcp.resources import Resources
 from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.api import Step
-from hearth.config.roots import CARDS
+from hearth.config.model import CARDS
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
 from hearth.mcp.names import LONGEST_SHOWN, PLAN, icon, mcp_name, nearest
 from hearth.mcp.tools import PLAN_DEFINITION, PLAN_INPUT

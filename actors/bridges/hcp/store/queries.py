@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
 from attrs import evolve, fields, frozen
 
-from hearth.actors.bridges.hcp.message_log import sequence_of
 from hearth.errors import HearthError
 from hearth.hcp.messages import Artifact
 
@@ -332,6 +332,15 @@ def _running(job_store: sqlite3.Connection, session_id: str) -> tuple[int, int, 
     if row[5] is not None:
         raise JobStoreError(f"HCP session {session_id} has ended")
     return row[0], row[1], row[2], row[3], row[4]
+
+
+def sequence_of(line: bytes) -> int | None:
+    """Return the sequence of the event on a stored line; None for a message of another type."""
+    message: Any = orjson.loads(line)
+    if message["type"] != "event":
+        return None
+    sequence: int = message["payload"]["sequence"]
+    return sequence
 
 
 def _add_lines(job_store: sqlite3.Connection, no: int, have: int, lines: Sequence[bytes]) -> None:
