@@ -114,7 +114,7 @@ def run_capability(
     `job.random`. `config` is for tools that need one, such as [files].
 
     Call it from a plain function, not from a coroutine. Raises JobRejected if the gate refuses the job, ValueError,
-    with all faults, for a function that hearthd would refuse, and ConfigError without the packages of hearth[hcp].
+    with all faults, for a function that hearthd would refuse, and ConfigError without the packages of hearthd[hcp].
     """
     require("run_capability")
     run = _TestRun(function, dict(inputs or {}), _simulated(board, seed), config or Config(), answer, crash_at)
@@ -380,7 +380,7 @@ def _declared(function: Callable[..., Any], tools: ToolRegistry) -> Capability:
     source = getattr(function, "__hearth_capability__", None)
     if source is None:
         raise ValueError(f"{function!r} is no capability: put @capability(…) from hearth above it")
-    from hearth.hcp.declaration import declare  # needs the packages of hearth[hcp]
+    from hearth.hcp.declaration import declare  # needs the packages of hearthd[hcp]
 
     declared = declare(source, tools)
     if declared.capability is None:

@@ -29,7 +29,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from licences import bundled, unknown
+from licences import OURS, bundled, unknown
 from runtime import ROOT, copy_source, install
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def copyright_(found: list[Bundled], site: Path) -> str:
     own = "Files: *\nCopyright: 2026 the contributors of hearth\nLicense: Apache-2.0\n"
     stanzas = [f"{head}\n{own} The text is in /usr/share/common-licenses/Apache-2.0.\n"]
     for one in found:
-        if one.name == "hearth":
+        if one.name == OURS:
             continue
         texts = [f" /{site / text}" for text in one.texts] or [f" named by the metadata in /{site}"]
         also = [f" /usr/share/common-licenses/{name}" for name in sorted(common) if name in (one.licence or "")]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from email.message import Message
 
+OURS = "hearthd"
+"""The distribution of hearth itself."""
 KNOWN = frozenset(
     (
         "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "LGPL-2.1-only", "LGPL-2.1-or-later",
@@ -123,11 +125,11 @@ beneath `site-packages`.
 def page(found: Iterable[Bundled]) -> str:
     """The list as a page of Markdown."""
     found = list(found)
-    version = next((one.version for one in found if one.name == "hearth"), "")
+    version = next((one.version for one in found if one.name == OURS), "")
     rows = [
         f"| {one.name} | {one.version} | {one.licence} | {', '.join(f'`{text}`' for text in one.texts)} |"
         for one in found
-        if one.name != "hearth"
+        if one.name != OURS
     ]
     return "\n".join((_HEAD.format(version=version), *rows, ""))
 

@@ -57,10 +57,11 @@ def serves_mcp(config: Config) -> bool:
     if section.listen is None:
         return False
     if any(find_spec(name) is None for name in ("hypercorn", "starlette", "prometheus_client")):
-        raise ConfigError("[http] listen: the HTTP server is not installed; pip install 'hearth[http]'")
+        raise ConfigError("[http] listen: the HTTP server is not installed; pip install 'hearthd[http]'")
     installed = find_spec("mcp") is not None
     if section.mcp and not installed:
-        raise ConfigError("[http] mcp: the MCP SDK is not installed; pip install 'hearth[mcp]', or take mcp = true out")
+        cure = "pip install 'hearthd[mcp]', or take mcp = true out"
+        raise ConfigError(f"[http] mcp: the MCP SDK is not installed; {cure}")
     return installed and section.mcp is not False
 
 

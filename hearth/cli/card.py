@@ -89,7 +89,7 @@ def fetch(options: Options, url: str, **how: Any) -> int:
     try:
         from hearth.transport import card as fetching
     except ModuleNotFoundError as error:
-        raise ConfigError(f"`hearth card fetch` needs {error.name}; pip install 'hearth[http]'") from None
+        raise ConfigError(f"`hearth card fetch` needs {error.name}; pip install 'hearthd[http]'") from None
     asked = fetching.card_url(url, insecure_http=how["insecure_http"])
     fetched: list[Fetched] = []
 

@@ -319,7 +319,7 @@ def serve(options: Options) -> int:
 def need_sdk() -> None:
     """Raise ConfigError if the MCP SDK is not installed."""
     if find_spec(SDK) is None:
-        raise ConfigError("the MCP SDK is not installed; install it with: pip install 'hearth[mcp]'")
+        raise ConfigError("the MCP SDK is not installed; install it with: pip install 'hearthd[mcp]'")
 
 
 def show(options: Options, client: str, server: Server) -> int:

@@ -182,7 +182,7 @@ class HcpConfig:
     """Keys of earlier versions, with the cure."""
 
     serve: Annotated[bool | None, Flag()] = None
-    """True if the daemon takes jobs; None: if the packages of hearth[hcp] are installed."""
+    """True if the daemon takes jobs; None: if the packages of hearthd[hcp] are installed."""
     capabilities: Annotated[tuple[str, ...], ListOf(_Source())] = ()
     """Capability files, directories of them (*.py and *.toml), and names of entry points of installed packages."""
     shipped: Names = ("*",)

@@ -3,7 +3,7 @@
 Pure: nothing here knows a carrier, a clock, a file that it was not given, or Trio. The running parts are in
 `hearth.actors.bridges.hcp`, the client's in `hearth.client.jobs`.
 
-Two packages serve HCP alone, ISO 8601 durations and ranges of versions: they are the extra `hearth[hcp]`. A daemon
+Two packages serve HCP alone, ISO 8601 durations and ranges of versions: they are the extra `hearthd[hcp]`. A daemon
 without them that configures nothing about jobs takes none; one that does is refused at its start.
 """
 
@@ -16,7 +16,7 @@ from hearth.errors import ConfigError
 
 PACKAGES: Final = ("isodate", "semantic_version")
 """What the extra installs, by the names of import."""
-CURE: Final = "pip install 'hearth[hcp]'"
+CURE: Final = "pip install 'hearthd[hcp]'"
 
 
 def is_installed() -> bool:

@@ -55,7 +55,7 @@ FONT: Final = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"
 """Preferred, where it is installed: Pillow's own font has ASCII and little more."""
 SPELT: Final = {"µ": "u", "μ": "u", "Ω": "Ohm", "×": "x", "–": "-", "—": "-", "→": "->", "ß": "ss"}
 """Replacements for characters that Pillow's own font lacks; an accent is dropped, anything else is a "?"."""
-CURE: Final = "pip install 'hearth[plot]'"
+CURE: Final = "pip install 'hearthd[plot]'"
 SCALE: Final = 2
 EM: Final = 13 * SCALE
 """Height of the characters, in pixels before the picture is reduced. All other distances are given in it."""

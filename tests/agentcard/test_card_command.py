@@ -224,7 +224,7 @@ def test_without_the_http_extra_the_command_says_what_to_install(monkeypatch):
     monkeypatch.delattr("hearth.transport.card", raising=False)
     done = run("fetch", "https://a.example")
     assert done.exit_code == 2
-    assert "pip install 'hearth[http]'" in done.stderr
+    assert "pip install 'hearthd[http]'" in done.stderr
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------

@@ -211,12 +211,12 @@ def test_what_cannot_be_drawn_is_refused_with_its_place(request_: Any, said: str
 
 def test_without_pillow_the_error_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(PlotError, match=r"pip install 'hearth\[plot\]'"):
+    with pytest.raises(PlotError, match=r"pip install 'hearthd\[plot\]'"):
         draw(TWO)
 
 
 def test_a_pillow_that_is_too_old_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plot, "FONT", "/nonexistent")
     monkeypatch.setattr("PIL.ImageFont.load_default", lambda: None)
-    with pytest.raises(PlotError, match=r"no Pillow 10\.1 or newer .*pip install 'hearth\[plot\]'"):
+    with pytest.raises(PlotError, match=r"no Pillow 10\.1 or newer .*pip install 'hearthd\[plot\]'"):
         draw(TWO)

@@ -20,7 +20,7 @@ from hearth.errors import ConfigError, MethodNotFound
 if TYPE_CHECKING:
     from pathlib import Path
 
-CURE = "pip install 'hearth[hcp]'"
+CURE = "pip install 'hearthd[hcp]'"
 BLOCKED = "".join(f"sys.modules[{name!r}] = None; " for name in hearth.hcp.PACKAGES)
 FUNCTION = """
 import hearth, hearth.testing

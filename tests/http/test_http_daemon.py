@@ -65,10 +65,10 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it(tmp_pa
     assert not listening.serves_mcp(configured(tmp_path, HttpConfig(listen=LISTEN, mcp=False)))
     absent.add("mcp")
     assert not listening.serves_mcp(plain)
-    with pytest.raises(ConfigError, match=r"\[http\] mcp: .* pip install 'hearth\[mcp\]'"):
+    with pytest.raises(ConfigError, match=r"\[http\] mcp: .* pip install 'hearthd\[mcp\]'"):
         listening.serves_mcp(asked)
     absent.add("hypercorn")
-    with pytest.raises(ConfigError, match=r"\[http\] listen: .* pip install 'hearth\[http\]'"):
+    with pytest.raises(ConfigError, match=r"\[http\] listen: .* pip install 'hearthd\[http\]'"):
         listening.serves_mcp(plain)
     assert not listening.serves_mcp(configured(tmp_path, HttpConfig()))
 
@@ -85,7 +85,7 @@ def test_check_tells_what_the_daemon_would_be_told(tmp_path, monkeypatch, capfd)
     with pytest.raises(SystemExit) as ended:
         daemon.main(["--config", str(config), "--check"])
     assert ended.value.code == 2
-    assert "pip install 'hearth[http]'" in capfd.readouterr().err
+    assert "pip install 'hearthd[http]'" in capfd.readouterr().err
 
 
 def test_an_address_that_is_taken_is_told_with_its_section(tmp_path) -> None:

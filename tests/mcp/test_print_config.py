@@ -258,7 +258,7 @@ def test_a_url_with_a_secret_in_it_is_not_repeated() -> None:
 def test_without_the_sdk_it_says_what_to_install(words, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "SDK", "no_such_package")
     _, told = run(*words, code=2)
-    assert "the MCP SDK is not installed; install it with: pip install 'hearth[mcp]'" in told
+    assert "the MCP SDK is not installed; install it with: pip install 'hearthd[mcp]'" in told
 
 
 def test_a_url_needs_no_sdk_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_a_licence_that_is_not_known_is_named_with_its_distribution_and_the_cure
 def test_every_distribution_that_hearth_needs_here_has_a_known_licence() -> None:
     site = Path(importlib.metadata.distribution("attrs").locate_file("")).resolve()
     installed = {one.name.lower(): one for one in licences.bundled(site)}
-    wanted, seen = ["hearth"], set()
+    wanted, seen = ["hearthd"], set()
     while wanted:
         name = wanted.pop()
         if name in seen:
@@ -110,8 +110,8 @@ def test_every_distribution_that_hearth_needs_here_has_a_known_licence() -> None
 
 def test_the_list_names_each_with_its_version_licence_and_text() -> None:
     page = licences.page(
-        [licences.Bundled("hearth", "1.2", "Apache-2.0", ()), licences.Bundled("a", "1", "MIT", ("a/L",))]
+        [licences.Bundled("hearthd", "1.2", "Apache-2.0", ()), licences.Bundled("a", "1", "MIT", ("a/L",))]
     )
     assert "with hearth 1.2" in page
     assert "| a | 1 | MIT | `a/L` |" in page
-    assert "| hearth |" not in page
+    assert "| hearthd |" not in page

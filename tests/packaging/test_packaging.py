@@ -114,8 +114,41 @@ def test_a_client_imports_neither_actors_nor_drivers_nor_hardware_libraries() ->
 
 
 def test_the_version_is_said_once() -> None:
-    assert importlib.metadata.version("hearth") == hearth.__version__
+    assert importlib.metadata.version("hearthd") == hearth.__version__
     assert f"## {hearth.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def texts() -> dict[str, str]:
+    """Every file of text that people read or run, by its path."""
+    folders = ("hearth", "actors", "drivers", "tests", "docs", "examples", "benchmarks", "packaging", ".ci")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.is_file()]
+    kinds = (".py", ".md", ".toml", ".txt", ".html", ".js", ".json", ".in", ".conf", ".service", "")
+    files += [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    outside = {"corpus", "__pycache__", "node_modules"}
+    return {
+        str(file.relative_to(ROOT)): file.read_text("utf-8", errors="replace")
+        for file in files
+        if file.suffix in kinds and outside.isdisjoint(file.parts) and file != Path(__file__)
+    }
+
+
+def test_every_text_names_the_distribution_and_not_a_strangers() -> None:
+    assert PROJECT["project"]["name"] == "hearthd"
+    extras = "|".join(PROJECT["project"]["optional-dependencies"])
+    stranger = re.compile(
+        rf"""(?x) hearth \\? \[ (?:{extras}) \b          # an extra of hearth, in an expression too
+        | (?: pip[ ]install | pipx[ ]install | uv[ ]tool[ ]install | uv[ ]add | uvx | --from | --spec )
+          (?: [ ] -[\w=-]+ )* [ ] ['"]? hearth (?![\w./-])
+        """
+    )
+    wrong = {f"{name}: {found[0]}" for name, text in texts().items() for found in stranger.finditer(text)}
+    assert not wrong
+    for text in ("pip install 'hearth[mcp]'", "pip install --user hearth", "uvx hearth", "pipx run --spec hearth x"):
+        assert stranger.search(text)
+    for text in ("pip install 'hearthd[mcp]'", "uvx --from hearthd hearth demo", "pip install hearth-acme"):
+        assert not stranger.search(text)
+    named = {extra for text in texts().values() for extra in re.findall(r"hearthd\\?\[(\w+)", text)}
+    assert named <= {*PROJECT["project"]["optional-dependencies"]}
 
 
 def test_types_are_shipped() -> None:
@@ -162,7 +195,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if built.returncode and "No matching distribution found for setuptools" in built.stderr:
         pytest.skip("building a wheel needs a package index here")
     assert built.returncode == 0, built.stderr
-    (file,) = directory.glob("hearth-*.whl")
+    (file,) = directory.glob("hearthd-*.whl")
     return file
 
 

@@ -34,7 +34,7 @@ def test_the_bill_lists_what_runs_and_no_tool_of_ours_and_fits_its_schema(tmp_pa
     file = tmp_path / "hearth.cdx.json"
     bill = json.loads(file.read_text("utf-8"))
     names = {component["name"].lower() for component in bill["components"]}
-    assert bill["metadata"]["component"]["name"] == "hearth"
+    assert bill["metadata"]["component"]["name"] == "hearthd"
     assert {"trio", "cryptography", "gpiod", "pyseccomp"} <= names
     assert not {"pytest", "ruff", "pip", "setuptools", "mcp", "pillow"} & names
     assert all(component["version"] and component["purl"] for component in bill["components"])

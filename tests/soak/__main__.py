@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(*words(found), sep="\n")
     print(
         f"written: {options.out / 'soak.json'}"
-        + (f", {drawn}" if drawn else "; no plot without the extra: pip install 'hearth[plot]'")
+        + (f", {drawn}" if drawn else "; no plot without the extra: pip install 'hearthd[plot]'")
     )
     if options.docs:
         rewrite(found)

@@ -48,7 +48,7 @@ def test_samples_are_taken_of_all_that_is_judged_and_drawn(found) -> None:
 
 
 def test_the_plot_is_a_picture_and_the_page_gets_its_table(found, tmp_path) -> None:
-    pytest.importorskip("PIL", reason="a plot takes the extra: pip install 'hearth[plot]'")
+    pytest.importorskip("PIL", reason="a plot takes the extra: pip install 'hearthd[plot]'")
     drawn = draw(found, tmp_path / "soak.png")
     assert drawn.read_bytes().startswith(PNG)
     page = tmp_path / "page.md"

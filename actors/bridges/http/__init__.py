@@ -1,1 +1,1 @@
-"""The HTTP server: /mcp, the agent card, health and metrics. Needs the extra `hearth[http]`."""
+"""The HTTP server: /mcp, the agent card, health and metrics. Needs the extra `hearthd[http]`."""
