@@ -14,7 +14,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges check fast lint bench bench-hil simulate crash fuzz soak deb test-deb sbom docs clean
+.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges check fast lint bench bench-hil simulate crash fuzz soak npm deb test-deb sbom docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -112,10 +112,18 @@ bench: $(STAMP) ## Measure against floors in the same run; prints a table, write
 bench-hil: $(STAMP) ## Measure on the simulated hardware of the guest's kernel, against bare programs
 	$(BIN)/python -m benchmarks.hil
 
+npm: $(JUDGES) ## The JavaScript client: its type declarations, and the package for npm, into dist
+	.node/node_modules/.bin/tsc -p packaging/npm --outDir packaging/npm
+	mkdir -p dist && cd packaging/npm && npm pack --pack-destination ../../dist
+
 deb: $(STAMP) ## The Debian package for this machine's Python and architecture, into dist
 	$(BIN)/python packaging/build_deb.py
 
-test-deb: $(STAMP) ## Build the package, try it in a fresh Debian (as root, with debootstrap), write the bill of materials
+test-npm: $(JUDGES) ## The JavaScript client: its type declarations, and the package for npm, into dist
+	.node/node_modules/.bin/tsc -p packaging/npm --outDir packaging/npm
+	mkdir -p dist && cd packaging/npm && npm pack --pack-destination ../../dist
+
+deb: $(STAMP) ## Build the package, try it in a fresh Debian (as root, with debootstrap), write the bill of materials
 	HEARTH_DEB=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/packaging/test_deb.py tests/packaging/test_sbom.py
 
 sbom: $(STAMP) ## The bill of materials (CycloneDX) and the licences of what is needed at run time, into dist

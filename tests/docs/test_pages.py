@@ -35,6 +35,7 @@ TESTED_IN = {
     "docs/reference/tools.md": "tests/docs/test_tools_page.py",
     "docs/sandbox.md": HERE,
     "examples/watch/README.md": "tests/docs/test_watch_page.py",
+    "packaging/npm/README.md": "tests/examples/test_npm.py",
 }
 """Where the blocks of each page that has any are run or checked."""
 

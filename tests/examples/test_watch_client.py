@@ -393,7 +393,7 @@ async def test_a_link_that_does_not_come_about_in_time_is_given_up(tab: Tab, nur
             null;
         }}"""
     )
-    await tab.until("states.some(({ reason }) => reason === 'it took too long to come about')")
+    await tab.until("states.some(({ reason }) => reason === 'the daemon did not answer in time')")
     assert await tab.evaluate("states.find(({ state }) => state === 'waiting').wasOpen") is False
     await tab.evaluate("client.reconnectNow(), client.close()")
     await tab.until("states.includes('it was closed here')")

@@ -1,7 +1,6 @@
-"""The official judges of an MCP server: npm packages, which `make test-mcp` installs into `.node`.
+"""npm packages that `make judges` installs into `.node`: the official judges of an MCP server, Node, TypeScript.
 
-Tests that need them are skipped where they are not there, unless `HEARTH_JUDGES` is set: whoever has just installed
-them wants to hear that they are missing.
+Tests that need them are skipped where they are not installed, unless `HEARTH_JUDGES` is set: then they fail.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _INSTALLED = (ROOT / ".node" / ".installed").exists()
 
 needs_judges = pytest.mark.skipif(
     not _INSTALLED and not os.environ.get("HEARTH_JUDGES"),
-    reason="the official judges of MCP are not installed: `make test-mcp` installs and runs them (it needs npm)",
+    reason="the official judges of MCP, and Node, are not installed: `make judges` installs them (it needs npm)",
 )
 
 

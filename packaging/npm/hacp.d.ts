@@ -1,0 +1,448 @@
+/**
+ * A client of HACP, the Hardware Agent Control Protocol, over WebSocket: for browsers, Node, and any other runtime that
+ * has EventTarget and a WebSocket.
+ *
+ * The client owns one link (a WebSocket connection) to a daemon. When the link drops, the client reconnects after
+ * growing pauses and resumes every subscription after the last event that it saw, so that no event is lost and none is
+ * delivered twice. It needs no `eval`, no framework and no other file.
+ *
+ *     import { HacpClient } from "hacp-client"; // or "./hacp.js", where you serve the file yourself
+ *
+ *     const client = new HacpClient("ws://127.0.0.1:7118", { token });
+ *     await client.connect();
+ *     const session = await client.openSession({ clientName: "my page" });
+ *     session.addEventListener("event", ({ detail }) => console.log(detail.seq, detail.phase, detail.status));
+ *     session.addEventListener("gone", () => console.log("open another one"));
+ *     const steps = [{ tool: "gpio.set", args: { line: "LED", value: 1 } }];
+ *     const task = await session.submit({ intent: "light", steps });
+ *     console.log(await task.wait());
+ *
+ * Methods, results and errors are those of docs/reference/methods.md and docs/reference/errors.md, by the same names.
+ *
+ * @module
+ */
+export type State = "connecting" | "open" | "waiting" | "closed";
+export type StateDetail = {
+    state: State;
+    /**
+     * How many attempts have failed in a row.
+     */
+    attempt: number;
+    /**
+     * Of "waiting": until the next attempt.
+     */
+    retryInMs?: number;
+    /**
+     * Of "waiting" and "closed": why, for a person.
+     */
+    reason?: string;
+    /**
+     * Of "waiting": true if a link was ever open. If not, the address, the token or the
+     * page's origin may be wrong: a browser does not tell a page which.
+     */
+    wasOpen?: boolean;
+};
+export type TaskEvent = {
+    task_id: string;
+    /**
+     * Counts the task's events from 1; a gap is progress that was coalesced.
+     */
+    seq: number;
+    phase: "start" | "progress" | "finish" | "task_finish";
+    /**
+     * RFC 3339, UTC.
+     */
+    ts: string;
+    step_index?: number;
+    tool?: string;
+    status?: string;
+    /**
+     * Of "progress": what the tool reports.
+     */
+    data?: Record<string, any>;
+    /**
+     * Of "progress": whether a step could be undone.
+     */
+    rolled_back?: boolean;
+    /**
+     * Of "finish".
+     */
+    result?: Record<string, any>;
+    /**
+     * Of "finish".
+     */
+    latency_ms?: number;
+    /**
+     * Of "task_finish".
+     */
+    reason?: string;
+    error?: string;
+    error_code?: number;
+    error_data?: Record<string, unknown>;
+};
+export type Step = {
+    tool: string;
+    args?: Record<string, unknown>;
+};
+export type TaskRequest = {
+    /**
+     * What the task is for, for people and for the audit log.
+     */
+    intent: string;
+    steps: Step[];
+    constraints?: Record<string, unknown>;
+    /**
+     * One is made unless given.
+     */
+    idempotency_key?: string;
+};
+export type ClientOptions = {
+    /**
+     * A bearer token; it is sent in the handshake, as a subprotocol, never in an address.
+     */
+    token?: string;
+    /**
+     * Before the first new attempt; doubled before each further one. 250.
+     */
+    firstPauseMs?: number;
+    /**
+     * 10 000.
+     */
+    longestPauseMs?: number;
+    /**
+     * The longest time that opening a link may take. 15 000.
+     */
+    openingMs?: number;
+    /**
+     * After so long without a message, while an answer or an event is awaited, the client asks
+     * the server for a sign of life: a link that drops silently shows in no other way. 15 000.
+     */
+    quietMs?: number;
+    /**
+     * The longest time for that answer, before the link counts as lost. 10 000.
+     */
+    answerMs?: number;
+    /**
+     * The class that makes links, for a runtime without one of its own, such as
+     * Node before version 22: the `ws` package exports one. `globalThis.WebSocket`.
+     */
+    WebSocket?: typeof WebSocket;
+};
+/**
+ * @typedef {"connecting" | "open" | "waiting" | "closed"} State
+ *   "connecting": a link is being opened and its subscriptions resumed. "open": requests can be made. "waiting": the
+ *   link was lost or refused; the next attempt follows after a pause. "closed": by `close()`, before `connect()`, or
+ *   because the server does not speak HACP.
+ *
+ * @typedef {object} StateDetail The `detail` of a "state" event.
+ * @property {State} state
+ * @property {number} attempt How many attempts have failed in a row.
+ * @property {number} [retryInMs] Of "waiting": until the next attempt.
+ * @property {string} [reason] Of "waiting" and "closed": why, for a person.
+ * @property {boolean} [wasOpen] Of "waiting": true if a link was ever open. If not, the address, the token or the
+ *   page's origin may be wrong: a browser does not tell a page which.
+ *
+ * @typedef {object} TaskEvent A `task.event` notification's params, as the server sent them.
+ * @property {string} task_id
+ * @property {number} seq Counts the task's events from 1; a gap is progress that was coalesced.
+ * @property {"start" | "progress" | "finish" | "task_finish"} phase
+ * @property {string} ts RFC 3339, UTC.
+ * @property {number} [step_index]
+ * @property {string} [tool]
+ * @property {string} [status]
+ * @property {Record<string, any>} [data] Of "progress": what the tool reports.
+ * @property {boolean} [rolled_back] Of "progress": whether a step could be undone.
+ * @property {Record<string, any>} [result] Of "finish".
+ * @property {number} [latency_ms] Of "finish".
+ * @property {string} [reason] Of "task_finish".
+ * @property {string} [error]
+ * @property {number} [error_code]
+ * @property {Record<string, unknown>} [error_data]
+ *
+ * @typedef {object} Step
+ * @property {string} tool
+ * @property {Record<string, unknown>} [args]
+ *
+ * @typedef {object} TaskRequest The `task` of task.submit.
+ * @property {string} intent What the task is for, for people and for the audit log.
+ * @property {Step[]} steps
+ * @property {Record<string, unknown>} [constraints]
+ * @property {string} [idempotency_key] One is made unless given.
+ *
+ * @typedef {object} ClientOptions
+ * @property {string} [token] A bearer token; it is sent in the handshake, as a subprotocol, never in an address.
+ * @property {number} [firstPauseMs] Before the first new attempt; doubled before each further one. 250.
+ * @property {number} [longestPauseMs] 10 000.
+ * @property {number} [openingMs] The longest time that opening a link may take. 15 000.
+ * @property {number} [quietMs] After so long without a message, while an answer or an event is awaited, the client asks
+ *   the server for a sign of life: a link that drops silently shows in no other way. 15 000.
+ * @property {number} [answerMs] The longest time for that answer, before the link counts as lost. 10 000.
+ * @property {typeof WebSocket} [WebSocket] The class that makes links, for a runtime without one of its own, such as
+ *   Node before version 22: the `ws` package exports one. `globalThis.WebSocket`.
+ */
+/** The symbols of the error codes (docs/reference/errors.md). */
+export declare const SYMBOLS: Readonly<{
+    [-32700]: "PARSE_ERROR";
+    [-32600]: "INVALID_REQUEST";
+    [-32601]: "METHOD_NOT_FOUND";
+    [-32602]: "INVALID_PARAMS";
+    [-32603]: "INTERNAL_ERROR";
+    [-32000]: "RPC_SESSION_INVALID";
+    [-32001]: "RPC_TASK_NOT_FOUND";
+    [-32002]: "RPC_TOOL_NOT_FOUND";
+    [-32003]: "RPC_PERMISSION_DENIED";
+    [-32004]: "RPC_RESOURCE_BUSY";
+    [-32005]: "QUEUE_FULL";
+    [-32006]: "RATE_LIMITED";
+    [-32007]: "SHUTTING_DOWN";
+    [-32008]: "UNSUPPORTED_VERSION";
+    [-32009]: "DEVICE_ERROR";
+    [-32010]: "TIMED_OUT";
+    [-32011]: "AUDIT_UNAVAILABLE";
+}>;
+/** The server's refusal of a request. Decide by `code` and `data`, never by `message`. */
+export declare class HacpError extends Error {
+    /** The JSON-RPC error code. */
+    code: number;
+    /** Its symbol; "UNKNOWN" for a later release's code. @type {string} */
+    symbol: string;
+    data: Record<string, unknown>;
+    /**
+     * @param {number} code
+     * @param {string} message
+     * @param {Record<string, unknown>} [data]
+     */
+    constructor(code: number, message: string, data?: Record<string, unknown>);
+}
+/** There is no link, or it was lost before the answer came: the request may or may not have been carried out. */
+export declare class LinkError extends Error {
+    /** @param {string} message */
+    constructor(message: string);
+}
+/**
+ * An EventTarget that knows its events: a listener for a misspelt event is a type error, and `detail` has a type.
+ *
+ * @template {Record<string, unknown>} Events The type of `detail` by the event's name.
+ */
+declare class Emitter<Events extends Record<string, unknown>> extends EventTarget {
+    /**
+     * @template {keyof Events & string} K
+     * @param {K} type
+     * @param {((event: CustomEvent<Events[K]>) => void) | {handleEvent(event: CustomEvent<Events[K]>): void} | null} listener
+     * @param {boolean | AddEventListenerOptions} [options]
+     */
+    addEventListener<K extends keyof Events & string>(type: K, listener: ((event: CustomEvent<Events[K]>) => void) | {
+        handleEvent(event: CustomEvent<Events[K]>): void;
+    } | null, options?: boolean | AddEventListenerOptions): void;
+    /**
+     * @template {keyof Events & string} K
+     * @param {K} type
+     * @param {((event: CustomEvent<Events[K]>) => void) | {handleEvent(event: CustomEvent<Events[K]>): void} | null} listener
+     * @param {boolean | EventListenerOptions} [options]
+     */
+    removeEventListener<K extends keyof Events & string>(type: K, listener: ((event: CustomEvent<Events[K]>) => void) | {
+        handleEvent(event: CustomEvent<Events[K]>): void;
+    } | null, options?: boolean | EventListenerOptions): void;
+}
+/**
+ * A connection to a daemon that reconnects when it drops.
+ *
+ * Events: "state" (`detail` is a {@link StateDetail}).
+ *
+ * @extends {Emitter<{state: StateDetail}>}
+ */
+export declare class HacpClient extends Emitter<{
+    state: StateDetail;
+}> {
+    #private;
+    /**
+     * @param {string} url "ws://host:port" or "wss://host:port".
+     * @param {ClientOptions} [options]
+     * @throws {TypeError} The address or the token cannot be one, or there is no WebSocket; the message says why.
+     */
+    constructor(url: string, options?: ClientOptions);
+    /** The daemon's address. */
+    get url(): string;
+    /** @returns {State} */
+    get state(): State;
+    /**
+     * Open the link, and keep it open from now on.
+     *
+     * @returns {Promise<void>} Resolved when the link is open for the first time, after any number of attempts; rejected
+     *   with a LinkError if the client is closed before.
+     */
+    connect(): Promise<void>;
+    /** Resolved when requests can be made; rejected with a LinkError if the client is closed. @returns {Promise<void>} */
+    whenOpen(): Promise<void>;
+    /** Make the next attempt now instead of after the pause. */
+    reconnectNow(): void;
+    /** Close the link and stay closed. Sessions opened with "keep" go on until they have been idle for 300 s. */
+    close(): void;
+    /**
+     * Make a request.
+     *
+     * @param {string} method
+     * @param {Record<string, unknown>} [params]
+     * @returns {Promise<Record<string, any>>} Its result.
+     * @throws {HacpError} The server refused.
+     * @throws {LinkError} There is no link, or it dropped before the answer came.
+     */
+    call(method: string, params?: Record<string, unknown>): Promise<Record<string, any>>;
+    /**
+     * Open a session (session.open). It outlives a dropped link, but not 300 s without a request and a subscription.
+     *
+     * @param {object} [options]
+     * @param {string} [options.clientName] The name of your program, for the audit log.
+     * @param {string} [options.clientVersion]
+     * @param {"keep" | "close"} [options.onDisconnect] "keep". With "close" the session ends with the link: its tasks are
+     *   cancelled and its outputs go to their safe state.
+     * @param {number} [options.heartbeatMs]
+     * @returns {Promise<HacpSession>}
+     */
+    openSession({ clientName, clientVersion, onDisconnect, heartbeatMs }?: {
+        clientName?: string;
+        clientVersion?: string;
+        onDisconnect?: "keep" | "close";
+        heartbeatMs?: number;
+    }): Promise<HacpSession>;
+    /**
+     * Use a session of the same principal that was opened before, by another page or by another connection.
+     *
+     * @param {string} sessionId
+     * @returns {Promise<HacpSession>}
+     * @throws {HacpError} RPC_SESSION_INVALID: it has ended, or belongs to another principal.
+     */
+    attach(sessionId: string): Promise<HacpSession>;
+}
+/**
+ * A session of the daemon and its tasks.
+ *
+ * Events: "event" (`detail` is a {@link TaskEvent}: every event of every task that is followed, each once, in order),
+ * "task" (`detail` is a {@link HacpTask} that was not known before), "gone" (the session has ended, and not by
+ * `close()`: its tasks are cancelled, its outputs in their safe state; open another one).
+ *
+ * @extends {Emitter<{event: TaskEvent, task: HacpTask, gone: null}>}
+ */
+export declare class HacpSession extends Emitter<{
+    event: TaskEvent;
+    task: HacpTask;
+    gone: null;
+}> {
+    #private;
+    id: string;
+    /** The capability flags that the policy grants; empty for a session that was attached to. */
+    capabilities: string[];
+    /** True when the session has ended, for any reason. */
+    get ended(): boolean;
+    /** True while the events of all its tasks are followed. */
+    get following(): boolean;
+    /** The tasks that are known here, by their ids. @returns {ReadonlyMap<string, HacpTask>} */
+    get tasks(): ReadonlyMap<string, HacpTask>;
+    /**
+     * Make a request that names this session. @see HacpClient.call
+     *
+     * @param {string} method
+     * @param {Record<string, unknown>} [params]
+     */
+    call(method: string, params?: Record<string, unknown>): Promise<Record<string, any>>;
+    /**
+     * Submit a task (task.submit) and follow it.
+     *
+     * If the link drops before the answer comes, the client submits again as soon as it has reconnected: the idempotency
+     * key makes sure that nothing is done twice.
+     *
+     * @param {TaskRequest} task
+     * @returns {Promise<HacpTask>}
+     * @throws {HacpError} The daemon refused it, or the session is gone.
+     * @throws {LinkError} There was no link when it was called, or the client was closed.
+     */
+    submit(task: TaskRequest): Promise<HacpTask>;
+    /** A task of this session, by its id. @param {string} taskId @returns {HacpTask} */
+    task(taskId: string): HacpTask;
+    /** The task as it stands (task.get). @param {string} taskId */
+    get(taskId: string): Promise<Record<string, any>>;
+    /** Ask for cooperative cancellation (task.cancel). @param {string} taskId */
+    cancel(taskId: string): Promise<Record<string, any>>;
+    /**
+     * Follow a task from its first event, or from the one after the last that was seen here. Without a link, this starts
+     * as soon as there is one.
+     *
+     * @param {string} taskId
+     * @returns {Promise<HacpTask>}
+     * @throws {HacpError} The session or the task does not exist.
+     * @throws {LinkError} The client was closed.
+     */
+    subscribe(taskId: string): Promise<HacpTask>;
+    /** Stop following a task. @param {string} taskId */
+    unsubscribe(taskId: string): Promise<void>;
+    /**
+     * Follow all tasks of the session: earlier ones from their first event, and later ones of any client. Without a link,
+     * this starts as soon as there is one.
+     *
+     * @throws {HacpError} The session does not exist.
+     * @throws {LinkError} The client was closed.
+     * @throws {Error} Another session of this client is followed already: give each its own client.
+     */
+    follow(): Promise<void>;
+    /** Stop following all tasks. */
+    unfollow(): Promise<void>;
+    /** List the tools that the session may use (tool.list). @returns {Promise<Record<string, any>[]>} */
+    tools(): Promise<Record<string, any>[]>;
+    /** End it (session.close): its tasks are cancelled, its outputs go to their safe state. */
+    close(): Promise<Record<string, any>>;
+}
+/**
+ * A task. Events: "event" (`detail` is a {@link TaskEvent}).
+ *
+ * @extends {Emitter<{event: TaskEvent}>}
+ */
+export declare class HacpTask extends Emitter<{
+    event: TaskEvent;
+}> {
+    #private;
+    id: string;
+    /** The number of the last event that was seen; 0 before the first. */
+    get lastSeq(): number;
+    /** The number of progress events that the daemon replaced by newer ones before it sent them. */
+    get coalesced(): number;
+    /** True when no more events will come. */
+    get finished(): boolean;
+    /** See {@link HacpSession.get}. */
+    get(): Promise<Record<string, any>>;
+    /** See {@link HacpSession.cancel}. */
+    cancel(): Promise<Record<string, any>>;
+    /**
+     * Wait for the last event, `task_finish`; a task that failed or was cancelled has one, too.
+     *
+     * @returns {Promise<TaskEvent>}
+     * @throws {HacpError} The session ended first, or has forgotten the task.
+     */
+    wait(): Promise<TaskEvent>;
+}
+export type Pending = Map<number, Pending>;
+export type Hooks = {
+    nextId: () => number;
+    /**
+     * The handshake is done.
+     */
+    opened: () => void;
+    /**
+     * The server has sent a valid message.
+     */
+    heard: () => void;
+    notified: (method: string, params: any) => void;
+    /**
+     * The session of a request does not exist.
+     */
+    refused: (params: Record<string, unknown>) => void;
+    /**
+     * No message has come for `quietMs`.
+     */
+    quiet: () => void;
+    lost: (reason: string) => void;
+    /**
+     * The server does not speak HACP.
+     */
+    nonsense: (reason: string) => void;
+};
+export {};
