@@ -152,6 +152,9 @@ def _resolve(index: int, spec: StepSpec, checks: Checks, *, strict: bool) -> Ste
     try:
         bus_id = tool.bus(spec.args)
     except RpcError as error:
+        if isinstance(error, InvalidParams) and "path" in (error.data or {}):
+            # Args that only a schema with more than flat keywords would refuse: the same answer as from a schema.
+            error = InvalidParams(f"Invalid params: step {index} ({spec.tool}): {error.message}", data=error.data)
         raise _at_step(error, index, spec.tool) from None
     return StepRun(tool, to_keep(spec.args), checks.buses[bus_id], tool.risk_of(spec.args))
 

@@ -417,17 +417,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "gpio.set": {"line": 17, "value": 1},
     "gpio.pulse": {"line": "RELAY", "value": 1, "duration_ms": 20},
     "i2c.read": {"bus": 1, "addr": "0x48", "reg": 0, "len": 2},
-    "i2c.write": {"bus": 1, "addr": "0x50", "reg": "0x10", "data": "aGVhcnRo"},
-    "i2c.transfer": {"bus": 1, "addr": 80, "write": "EA==", "read_len": 6},
+    "i2c.write": {"bus": 1, "addr": "0x50", "reg": "0x10", "text": "hearth"},
+    "i2c.transfer": {"bus": 1, "addr": 80, "hex": "10", "read_len": 6},
     "i2c.scan": {"bus": 1},
     "uart.read": {"port": "uart0", "len": 64, "timeout_ms": 50},
-    "uart.write": {"port": "uart0", "data": "aGVsbG8K"},
-    "uart.exchange": {"port": "uart0", "data": "KklETj8K", "until": "\n", "timeout_ms": 500},
+    "uart.write": {"port": "uart0", "text": "hello\n"},
+    "uart.exchange": {"port": "uart0", "text": "*IDN?\n", "until": "\n", "timeout_ms": 500},
     "uart.control": {"port": "uart0", "dtr": False, "break_ms": 10},
     "file.list": {"path": "/srv/hearth"},
     "file.stat": {"path": "/srv/hearth/notes.txt"},
     "file.read": {"path": "/srv/hearth/notes.txt", "offset": 0, "len": 4096},
-    "file.write": {"path": "/srv/hearth/notes.txt", "data": "aGVsbG8K", "mode": "append"},
+    "file.write": {"path": "/srv/hearth/notes.txt", "text": "hello\n", "mode": "append"},
     "file.delete": {"path": "/srv/hearth/notes.txt"},
     "sys.cpuinfo": {},
     "sys.memory": {},
@@ -479,8 +479,10 @@ disabled, and, of the opt-in ones, those that the operator has enabled (see [con
 lists what a session may use, `hearth tools NAME` shows one with its JSON Schemas, which say exactly what the tables
 below say in words. Members that are not in a tool's table are ignored.
 
-Risk levels: {risks}. Binary data is base64. When a step fails, its `error_data.effect` says what became of the world:
-see [errors](errors.md).
+Risk levels: {risks}. A tool that takes bytes takes exactly one of three args: `data` (for `i2c.transfer`: `write`) in
+base64, `text`, sent as UTF-8, or `hex`. A result with bytes has `data` in base64, `hex` for at most 256 bytes, and
+`text` where it is UTF-8 without control characters. When a step fails, its `error_data.effect` is the effect on the
+hardware: see [errors](errors.md).
 
 This page is generated: `make docs`.
 

@@ -87,7 +87,7 @@ class FileDriver(BaseDriver):
         return {"kind": "files", "read_max": READ_MAX, "write_max": WRITE_MAX, "undo_held": held}
 
     def read(self, guard: PathGuard, path: str, offset: int = 0, length: int = READ_MAX) -> dict[str, Any]:
-        """Read at most `length` (up to READ_MAX) bytes from `offset`: {data (base64), size, eof}.
+        """Read at most `length` (up to READ_MAX) bytes from `offset`: {data (bytes), size, eof}.
 
         `size` is the whole file's, 0 for most files of /proc and /sys; `eof` is true if nothing follows.
         """
@@ -100,7 +100,7 @@ class FileDriver(BaseDriver):
                 eof = len(data) < length or not os.pread(descriptor, 1, offset + length)
             finally:
                 os.close(descriptor)
-        return {"data": base64.b64encode(data).decode("ascii"), "size": size, "eof": eof}
+        return {"data": data, "size": size, "eof": eof}
 
     def stat(self, guard: PathGuard, path: str) -> dict[str, Any]:
         """Return {path, type, size (bytes), mtime (seconds since 1970), mode ("0644")} of the target of `path`."""

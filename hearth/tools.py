@@ -162,10 +162,14 @@ def _check_least_risk(tool: Tool, _attribute: Any, value: int) -> None:
 class Tool:
     """One named capability (draft §3.3).
 
-    `bus` returns the id of the bus that a step with these args runs on ("gpio:gpiochip0"); it may raise InvalidParams
-    for a bus that the board does not have. `default_rate` is "N/s", "N/m", or None for the rate of its risk level
-    (DEFAULT_RATES). `capability` is the flag that session.open advertises when the session may use this tool. `paths`
-    lists the paths that the path guard must check.
+    `params_schema` is flat at its root: the interfaces of models refuse allOf, anyOf, oneOf, if and not there. `bus`
+    returns the id of the bus that a step with these args runs on ("gpio:gpiochip0"). At submit, before anything runs,
+    it raises InvalidParams for a bus that the board does not have, and for args that only such a keyword would refuse;
+    `data` then has `path`, a JSON pointer into the args, and `reason`.
+
+    `default_rate` is "N/s", "N/m", or None for the rate of its risk level (DEFAULT_RATES). `capability` is the flag
+    that session.open advertises when the session may use this tool. `paths` lists the paths that the path guard must
+    check.
 
     `risk_level` is the greatest risk that a step of this tool can have, whatever its args; `effective_risk` may compute
     a lower one for given args (docs/decisions/0101). A value above `risk_level` or below 0 is a bug in the tool, and

@@ -1,17 +1,17 @@
-"""The file.* tools: schemas, descriptions and base64. The driver does the work, the path guard checks the paths."""
+"""The file.* tools: schemas and descriptions. The driver does the work, the path guard checks the paths."""
 
 from __future__ import annotations
 
-import binascii
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers.files import LIST_MAX, READ_MAX, UNDO_MAX, WRITE_MAX
 from hearth.drivers.tools import schemas
-from hearth.errors import InvalidParams
 from hearth.tools import Args, Done, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from hearth.drivers.files import FileDriver
 
 _PATH = {
     "type": "string",
@@ -35,9 +35,9 @@ def file_tools(bus: str = "files") -> list[Tool]:
     def any_path(_args: Args) -> str:
         return bus
 
-    def good_base64(args: Args) -> str:
-        # Checked here, and so at submit: a pattern in the schema would take fifty times as long.
-        decode(args["data"])
+    def checked_bus(args: Args) -> str:
+        # Checked at submit, before anything runs.
+        _content(args)
         return bus
 
     return [
@@ -90,7 +90,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
             risk_level=0,
             timeout_ms=5000,
             description=(
-                f"Read a regular file, at most {READ_MAX} bytes at a time, as base64. If `eof` is false, read on at "
+                f"Read a regular file, at most {READ_MAX} bytes at a time. If `eof` is false, read on at "
                 "`offset` + the number of bytes received."
             ),
             params_schema=schemas.args(
@@ -103,10 +103,11 @@ def file_tools(bus: str = "files") -> list[Tool]:
             ),
             result_schema=schemas.result(
                 {
-                    "data": {"type": "string", "contentEncoding": "base64", "description": "what was read"},
+                    **schemas.bytes_result("what was read", most=READ_MAX),
                     "size": {"type": "integer", "description": "the whole file's, in bytes; 0 for many in /proc, /sys"},
                     "eof": schemas.flag("true if nothing follows"),
-                }
+                },
+                optional=schemas.SHOWN,
             ),
             capability="CAP_FILE_READ",
             bus=any_path,
@@ -120,20 +121,15 @@ def file_tools(bus: str = "files") -> list[Tool]:
             timeout_ms=10_000,
             supports_rollback=True,
             description=(
-                "Write a regular file; its directory must exist. By default the file is replaced as a whole and at "
-                "once, or created: a reader sees either the old or the new content. It is safely on the disk when the "
-                f"step is done. A rollback restores the former content, unless that was larger than {UNDO_MAX} bytes "
-                "or the file has changed since."
+                "Write a regular file (one of `data`, `text` and `hex`); its directory must exist. By default the file "
+                "is replaced as a whole and at once, or created: a reader sees either the old or the new content. It "
+                "is safely on the disk when the step is done. A rollback restores the former content, unless that was "
+                f"larger than {UNDO_MAX} bytes or the file has changed since."
             ),
             params_schema=schemas.args(
                 {
                     "path": _PATH,
-                    "data": {
-                        "type": "string",
-                        "contentEncoding": "base64",
-                        "maxLength": (WRITE_MAX + 2) // 3 * 4,
-                        "description": f"the content; base64 of at most {WRITE_MAX} bytes",
-                    },
+                    **schemas.bytes_args("data", "the content", least=0, most=WRITE_MAX),
                     "mode": {
                         "enum": list(_MODES),
                         "default": "replace",
@@ -143,7 +139,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
                         ),
                     },
                 },
-                required=["path", "data"],
+                required=["path"],
             ),
             result_schema=schemas.result(
                 {
@@ -154,7 +150,7 @@ def file_tools(bus: str = "files") -> list[Tool]:
                 }
             ),
             capability="CAP_FILE_WRITE",
-            bus=good_base64,
+            bus=checked_bus,
             run=_write,
             paths=_writes,
         ),
@@ -182,23 +178,6 @@ def file_tools(bus: str = "files") -> list[Tool]:
     ]
 
 
-def decode(text: str) -> bytes:
-    """Return the bytes of base64 (RFC 4648 §4, padded, no line breaks). Raises InvalidParams for anything else."""
-    try:
-        data = binascii.a2b_base64(text, strict_mode=True)
-    except ValueError as error:  # binascii.Error is one
-        raise _not_base64(str(error)) from None
-    padding = len(text) - len(text.rstrip("="))
-    if len(data) != len(text) // 4 * 3 - padding:  # strict_mode lets superfluous "=" pass
-        raise _not_base64("Excess padding")
-    return data
-
-
-def _not_base64(why: str) -> InvalidParams:
-    reason = f"expected base64 with padding and without line breaks: {why}"
-    return InvalidParams(f"Invalid params: /data: {reason}", data={"path": "/data", "reason": reason})
-
-
 def _entry_schema() -> Mapping[str, Any]:
     return {
         "type": "object",
@@ -224,6 +203,10 @@ def _writes(args: Args) -> list[PathUse]:
     return [PathUse(args["path"], "write")]
 
 
+def _content(args: Args) -> bytes:
+    return schemas.read_bytes(args, least=0, most=WRITE_MAX)
+
+
 async def _list(ctx: StepContext, args: Args) -> Mapping[str, Any]:
     result: Mapping[str, Any] = await ctx.transact(lambda driver: driver.list(ctx.paths, args["path"]))
     return result
@@ -237,14 +220,18 @@ async def _stat(ctx: StepContext, args: Args) -> Mapping[str, Any]:
 async def _read(ctx: StepContext, args: Args) -> Mapping[str, Any]:
     # int(): to JSON Schema 16.0 is an integer as well.
     offset, length = int(args.get("offset", 0)), int(args.get("len", READ_MAX))
-    result: Mapping[str, Any] = await ctx.transact(
-        lambda driver: driver.read(ctx.paths, args["path"], offset, length)
-    )
+
+    def read(driver: FileDriver) -> Mapping[str, Any]:
+        # In the driver's thread, because this takes a millisecond or two for the longest read.
+        found = driver.read(ctx.paths, args["path"], offset, length)
+        return {**found, **schemas.shown_bytes(found["data"])}
+
+    result: Mapping[str, Any] = await ctx.transact(read)
     return result
 
 
 async def _write(ctx: StepContext, args: Args) -> Done:
-    data, mode = decode(args["data"]), args.get("mode", "replace")
+    data, mode = _content(args), args.get("mode", "replace")
     done: Done = await ctx.transact(lambda driver: driver.write(ctx.paths, args["path"], data, mode))
     return done
 

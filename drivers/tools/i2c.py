@@ -1,6 +1,8 @@
 """The tools i2c.read, i2c.write, i2c.transfer and i2c.scan: each step is one bus transaction.
 
-They translate args into messages; they do not know any device's registers.
+They translate args into messages; they do not know any device's registers. Their schemas are flat, so the checks of one
+arg against another (a ten-bit address, a register's width, bytes in one of three forms) are in `bus`, before anything
+runs.
 """
 
 from __future__ import annotations
@@ -22,8 +24,7 @@ from hearth.drivers.i2c import (
     Write,
 )
 from hearth.drivers.tools import schemas
-from hearth.drivers.tools.schemas import Schema, decode, encode, number
-from hearth.errors import InvalidParams
+from hearth.drivers.tools.schemas import Schema, encode, number, only_one, read_bytes, shown_bytes, wrong
 from hearth.tools import Args, StepContext, Tool
 
 if TYPE_CHECKING:
@@ -38,10 +39,7 @@ _SCAN: Sequence[Message] = [Read(1) for _ in ADDRESSES]
 
 _HEX_TEN_BIT = r"^0[xX]0*(?:[0-9a-fA-F]{1,2}|[1-3][0-9a-fA-F]{2})$"
 _HEX_WORD = r"^0[xX][0-9a-fA-F]{1,4}$"
-
-
-def _said(flag: str, value: object) -> Schema:
-    return {"properties": {flag: {"const": value}}, "required": [flag]}
+_LAST_EIGHT_BIT = 0xFF
 
 
 _ADDRESS: Schema = {
@@ -56,9 +54,7 @@ _TEN_BIT: Schema = {
     **schemas.flag("the address goes over the wire in ten bits; refused where the adapter cannot do that"),
     "default": False,
 }
-_SEVEN_BITS: Schema = {"if": _said("ten_bit", True), "else": {"properties": {"addr": schemas.address()}}}
 _REG_WIDTH: Schema = {"enum": [8, 16], "description": "bits of the register's number, high byte first", "default": 8}
-_EIGHT_BITS: Schema = {"if": _said("reg_width", 16), "else": {"properties": {"reg": schemas.register("8 bits wide")}}}
 
 
 def _register(description: str) -> Schema:
@@ -72,16 +68,26 @@ _MESSAGES: Schema = {
     "type": "array",
     "minItems": 1,
     "maxItems": MAX_MESSAGES,
-    "description": "instead of `write` and `read_len`: the messages in their order, with a repeated START between them",
+    "description": "instead of all these: the messages in their order, with a repeated START between them; each has "
+    "one of `write`, `text`, `hex` and `read`",
     "items": {
         "type": "object",
         "properties": {
-            "write": schemas.base64_data("send these bytes", least=1),
+            **schemas.bytes_args("write", "send these bytes"),
             "read": schemas.integer("receive so many bytes", 1, MAX_LENGTH),
         },
-        "oneOf": [{"required": ["write"]}, {"required": ["read"]}],
     },
 }
+
+
+def _check_address(args: Args) -> None:
+    """Raise InvalidParams for an address or a register's number that is too large for the width that is asked for."""
+    addr = number(args["addr"])
+    if not args.get("ten_bit", False) and not FIRST_ADDR <= addr <= LAST_ADDR:
+        seven = f"expected an address from {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, got {addr:#04x}"
+        raise wrong("/addr", f"{seven}; a ten-bit address needs `ten_bit`")
+    if "reg" in args and int(args.get("reg_width", 8)) == 8 and number(args["reg"]) > _LAST_EIGHT_BIT:
+        raise wrong("/reg", f"expected a register from 0 to {_LAST_EIGHT_BIT}; a wider number needs `reg_width` 16")
 
 
 def _selected(args: Args) -> bytes:
@@ -92,22 +98,28 @@ def _selected(args: Args) -> bytes:
 
 
 def _messages(args: Args) -> list[Message]:
-    """Return the messages of an i2c.transfer. Raises InvalidParams where it is more than one step may move."""
-    if "messages" in args:
-        messages: list[Message] = [
-            Write(decode(entry["write"])) if "write" in entry else Read(int(entry["read"]))
-            for entry in args["messages"]
-        ]
-    else:
-        messages = [Write(decode(args["write"]))]
-        length = int(args.get("read_len", 0))
+    """Return the messages of an i2c.transfer. Raises InvalidParams for args that are not one way to say them."""
+    length = int(args.get("read_len", 0))
+    if only_one(args, ("write", "text", "hex", "messages")) != "messages":
+        messages: list[Message] = [Write(read_bytes(args, "write"))]
         if length:
             messages.append(Read(length))
+        return messages
+    if length:
+        raise wrong("/read_len", "`messages` has the reads itself; leave it out")
+    messages = [_message(entry, f"/messages/{index}") for index, entry in enumerate(args["messages"])]
     written = sum(len(message.data) for message in messages if isinstance(message, Write))
     read = sum(message.length for message in messages if isinstance(message, Read))
     if max(written, read) > MAX_LENGTH:
-        raise InvalidParams(f"{written} bytes to write and {read} to read; one step has at most {MAX_LENGTH} of each")
+        reason = f"{written} bytes to write and {read} to read; one step has at most {MAX_LENGTH} of each"
+        raise wrong("/messages", reason)
     return messages
+
+
+def _message(entry: Mapping[str, Any], at: str) -> Message:
+    if only_one(entry, ("write", "text", "hex", "read"), at) == "read":
+        return Read(int(entry["read"]))
+    return Write(read_bytes(entry, "write", at=at))
 
 
 def _split(data: bytes, messages: list[Message]) -> list[str]:
@@ -152,11 +164,11 @@ class _Runs:
         register = _selected(args)
         if register:
             messages.insert(0, Write(register))
-        return {"data": encode(await self._exchange(ctx, args, messages))}
+        return shown_bytes(await self._exchange(ctx, args, messages))
 
     async def write(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """i2c.write: one message, the register's number first."""
-        data = decode(args["data"])
+        data = read_bytes(args)
         await self._exchange(ctx, args, [Write(_selected(args) + data)])
         return {"written": len(data)}
 
@@ -164,7 +176,7 @@ class _Runs:
         """i2c.transfer: a write and perhaps a read, or any list of messages, in one transaction."""
         messages = _messages(args)
         data = await self._exchange(ctx, args, messages)
-        result: dict[str, Any] = {"data": encode(data)}
+        result: dict[str, Any] = {**shown_bytes(data)}
         if "messages" in args:
             result["reads"] = _split(data, messages)
         return result
@@ -191,7 +203,18 @@ def i2c_tools(board: Board) -> list[Tool]:
     def device_bus_of(args: Args) -> str:
         # Checked at submit: an address that the profile refuses is refused there too, before anything runs.
         bus_id = bus_of(args)
+        _check_address(args)
         _addresses(board, bus_id).check(args["bus"], number(args["addr"]), ten_bit=bool(args.get("ten_bit", False)))
+        return bus_id
+
+    def write_bus_of(args: Args) -> str:
+        bus_id = device_bus_of(args)
+        read_bytes(args)
+        return bus_id
+
+    def transfer_bus_of(args: Args) -> str:
+        bus_id = device_bus_of(args)
+        _messages(args)
         return bus_id
 
     def read_risk(args: Args) -> int:
@@ -216,23 +239,20 @@ def i2c_tools(board: Board) -> list[Tool]:
             timeout_ms=_TIMEOUT_MS,
             description=(
                 "Read `len` bytes from an I2C device, starting at register `reg` if one is given, in one "
-                "transaction. The bytes come in the order of the wire, as base64. An address that no device has "
+                "transaction. The bytes come in the order of the wire. An address that no device has "
                 "is an error with effect none. Risk 0 without `reg`, or with one of the `reg_width` that hw.i2c.list "
                 "has for the device; any other puts bytes on the wire that the device may take for data, and is risk 2."
             ),
-            params_schema={
-                **schemas.args(
-                    {
-                        **where,
-                        "reg": _register("the register to start at; left out: wherever the device's pointer is"),
-                        "reg_width": _REG_WIDTH,
-                        "len": schemas.integer("how many bytes", 1, MAX_LENGTH),
-                    },
-                    required=["bus", "addr", "len"],
-                ),
-                "allOf": [_SEVEN_BITS, _EIGHT_BITS],
-            },
-            result_schema=schemas.result({"data": schemas.base64_data("what was read", least=1)}),
+            params_schema=schemas.args(
+                {
+                    **where,
+                    "reg": _register("the register to start at; left out: wherever the device's pointer is"),
+                    "reg_width": _REG_WIDTH,
+                    "len": schemas.integer("how many bytes", 1, MAX_LENGTH),
+                },
+                required=["bus", "addr", "len"],
+            ),
+            result_schema=schemas.result(schemas.bytes_result("what was read", least=1), optional=schemas.SHOWN),
             capability="CAP_I2C_READ",
             bus=device_bus_of,
             run=runs.read,
@@ -242,25 +262,22 @@ def i2c_tools(board: Board) -> list[Tool]:
             risk_level=2,
             timeout_ms=_TIMEOUT_MS,
             description=(
-                "Write bytes to an I2C device, to register `reg` and those after it if one is given, in one "
-                "transaction. There is no rollback. An EEPROM wraps within its page (8 bytes on a 24C02): write page "
-                "by page."
+                "Write bytes (one of `data`, `text` and `hex`) to an I2C device, to register `reg` and those after it "
+                "if one is given, in one transaction. There is no rollback. An EEPROM wraps within its page (8 bytes "
+                "on a 24C02): write page by page."
             ),
-            params_schema={
-                **schemas.args(
-                    {
-                        **where,
-                        "reg": _register("the register to start at; left out: the data alone"),
-                        "reg_width": _REG_WIDTH,
-                        "data": schemas.base64_data("what to write", least=1),
-                    },
-                    required=["bus", "addr", "data"],
-                ),
-                "allOf": [_SEVEN_BITS, _EIGHT_BITS],
-            },
+            params_schema=schemas.args(
+                {
+                    **where,
+                    "reg": _register("the register to start at; left out: the data alone"),
+                    "reg_width": _REG_WIDTH,
+                    **schemas.bytes_args("data", "what to write"),
+                },
+                required=["bus", "addr"],
+            ),
             result_schema=schemas.result({"written": schemas.integer("data bytes written", 1, MAX_LENGTH)}),
             capability="CAP_I2C_RW",
-            bus=device_bus_of,
+            bus=write_bus_of,
             run=runs.write,
         ),
         Tool(
@@ -268,39 +285,29 @@ def i2c_tools(board: Board) -> list[Tool]:
             risk_level=2,
             timeout_ms=_TIMEOUT_MS,
             description=(
-                "Write bytes to an I2C device and then read `read_len` bytes from it, in one transaction with a "
-                "repeated start: for devices with commands. `read_len` 0 reads nothing. Or exchange any `messages` "
-                "in one transaction. An adapter that cannot do them as one refuses them, with effect none: nothing is "
-                "ever split."
+                "Write bytes (one of `write`, `text` and `hex`) to an I2C device and then read `read_len` bytes from "
+                "it, in one transaction with a repeated start: for devices with commands. `read_len` 0 reads nothing. "
+                "Or exchange any `messages` in one transaction. An adapter that cannot do them as one refuses them, "
+                "with effect none: nothing is ever split."
             ),
-            params_schema={
-                **schemas.args(
-                    {
-                        **where,
-                        "write": schemas.base64_data("what to write first", least=1),
-                        "read_len": schemas.integer("how many bytes to read then", 0, MAX_LENGTH, default=0),
-                        "messages": _MESSAGES,
-                    },
-                    required=["bus", "addr"],
-                ),
-                "allOf": [
-                    _SEVEN_BITS,
-                    {
-                        "if": {"required": ["messages"]},
-                        "then": {"not": {"required": ["write"]}},
-                        "else": {"required": ["write"]},
-                    },
-                ],
-            },
+            params_schema=schemas.args(
+                {
+                    **where,
+                    **schemas.bytes_args("write", "what to write first"),
+                    "read_len": schemas.integer("how many bytes to read then", 0, MAX_LENGTH, default=0),
+                    "messages": _MESSAGES,
+                },
+                required=["bus", "addr"],
+            ),
             result_schema=schemas.result(
                 {
-                    "data": schemas.base64_data("what was read, all of it joined"),
+                    **schemas.bytes_result("what was read, all of it joined"),
                     "reads": schemas.listed("for `messages`: what each read got", schemas.base64_data("the bytes")),
                 },
-                optional=["reads"],
+                optional=[*schemas.SHOWN, "reads"],
             ),
             capability="CAP_I2C_RW",
-            bus=device_bus_of,
+            bus=transfer_bus_of,
             run=runs.transfer,
         ),
         Tool(

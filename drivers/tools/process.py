@@ -12,7 +12,8 @@ from hearth.config.exec import MAX_PARAM, ExecParam, ExecTemplate
 from hearth.drivers.process import MAX_LISTED, SIGNALS
 from hearth.drivers.programs import Stopping
 from hearth.drivers.tools import schemas
-from hearth.errors import DeviceError, TimedOut
+from hearth.drivers.tools.schemas import wrong
+from hearth.errors import DeviceError, InvalidParams, TimedOut
 from hearth.tools import Args, PathUse, StepContext, Tool
 
 if TYPE_CHECKING:
@@ -98,10 +99,21 @@ def _list_tool(bus: str) -> Tool:
 
 
 def _exec_tool(bus: str, templates: Mapping[str, ExecTemplate]) -> Tool:
+    known = frozenset(key for one in templates.values() for key in one.params)
+
     def checked_bus(args: Args) -> str:
-        # Checked at submit: values that the schema cannot exclude (options in disguise) are refused before anything
-        # runs.
-        templates[args["template"]].fill(args.get("params", {}))
+        # Checked at submit, before anything runs: the schema cannot say which params belong to which template, and
+        # cannot exclude values that are options in disguise.
+        template, params = templates[args["template"]], args.get("params", {})
+        for name in params:
+            if name in known and name not in template.params:
+                takes = ", ".join(template.params) or "none"
+                raise wrong(f"/params/{name}", f"{args['template']} takes no parameter {name}; it takes: {takes}")
+        try:
+            template.fill(params)
+        except InvalidParams as error:
+            data = error.data or {}
+            raise wrong(f"/params/{data['param']}", data["reason"], param=data["param"]) from None
         return bus
 
     def paths(args: Args) -> Sequence[PathUse]:
@@ -177,33 +189,43 @@ def _menu(templates: Mapping[str, ExecTemplate]) -> str:
 
 
 def _exec_params(templates: Mapping[str, ExecTemplate]) -> Schema:
-    """Return one alternative for each template, chosen by its name, so that a wrong parameter is explained as such."""
-    schema = schemas.args(
-        {
-            "template": {"enum": list(templates), "description": "which program"},
-            "params": {"type": "object", "description": "the program's parameters, each a string"},
-        },
+    """Return a flat schema: it has the params of all templates, and says which belong to which."""
+    takers: dict[str, dict[str, ExecParam]] = {}
+    for template, one in templates.items():
+        for name, param in one.params.items():
+            takers.setdefault(name, {})[template] = param
+    lists = "; ".join(f"{name} takes {', '.join(one.params) or 'none'}" for name, one in templates.items())
+    params = {
+        "type": "object",
+        "properties": {name: _shared(by_template) for name, by_template in takers.items()},
+        "description": f"the program's parameters, all of them, each a string: {lists or 'none'}",
+    }
+    return schemas.args(
+        {"template": {"enum": list(templates), "description": "which program"}, "params": params},
         required=["template"],
     )
-    alternatives = [_alternative(name, one) for name, one in templates.items()]
-    return {**schema, "allOf": alternatives} if alternatives else schema
 
 
-def _alternative(name: str, template: ExecTemplate) -> Schema:
-    params = {key: _param(param) for key, param in template.params.items()}
-    then: dict[str, Any] = {"properties": {"params": {"properties": params, "required": list(params)}}}
-    if params:
-        then["required"] = ["params"]
-    return {"if": {"properties": {"template": {"const": name}}}, "then": then}
+def _shared(by_template: Mapping[str, ExecParam]) -> Schema:
+    """Return the schema of a param that several templates may have, each with its own values."""
+    if len(by_template) == 1:
+        return _param(*by_template.values())
+    forms = [f"for {name}: {_in_words(param)}" for name, param in by_template.items()]
+    return {"type": "string", "maxLength": MAX_PARAM, "description": "; ".join(forms)}
 
 
 def _param(param: ExecParam) -> Schema:
-    described = {"description": param.description} if param.description else {}
     if param.enum is not None:
+        described = {"description": param.description} if param.description else {}
         return {"type": "string", "enum": list(param.enum), **described}
-    # The pattern itself stays out: JSON Schema's dialect is not Python's, and `fill` checks it at submit anyway.
-    form = f"matches the regular expression {param.pattern}"
-    return {"type": "string", "maxLength": MAX_PARAM, "description": ": ".join((*described.values(), form))}
+    return {"type": "string", "maxLength": MAX_PARAM, "description": _in_words(param)}
+
+
+def _in_words(param: ExecParam) -> str:
+    # The pattern is no keyword of the schema: JSON Schema's dialect is not Python's, and `fill` checks it at submit.
+    values = param.enum
+    form = f"matches the regular expression {param.pattern}" if values is None else f"one of {', '.join(values)}"
+    return f"{param.description}: {form}" if param.description else form
 
 
 def _stream(description: str) -> Schema:

@@ -13,7 +13,7 @@ import trio
 from attrs import asdict, frozen
 
 from hearth.drivers.tools import schemas
-from hearth.drivers.tools.schemas import decode, encode
+from hearth.drivers.tools.schemas import read_bytes, shown_bytes
 from hearth.drivers.uart import MAX_TAKE, MODEM_LINES, ModemLines, write_timeout_s
 from hearth.tools import Args, Done, StepContext, Tool, Undo
 
@@ -52,7 +52,7 @@ class _Wish:
 
 
 def _answer(taken: Taken) -> dict[str, Any]:
-    answer: dict[str, Any] = {"data": encode(taken.data), "timed_out": not taken.complete}
+    answer: dict[str, Any] = {**shown_bytes(taken.data), "timed_out": not taken.complete}
     for name in ("overflow", "overrun", "discarded"):
         if count := getattr(taken, name):
             answer[name] = count
@@ -96,6 +96,12 @@ class _Uart:
         """Return the bus of a port."""
         return self._board.uart_bus(args["port"])
 
+    def sending_bus(self, args: Args) -> str:
+        """Return the bus of a port. Raises InvalidParams for bytes to send that are not in exactly one form."""
+        bus_id = self.bus(args)
+        read_bytes(args, most=MAX_TAKE)
+        return bus_id
+
     def _write_s(self, args: Args, data: bytes) -> float:
         return write_timeout_s(len(data), self._bauds.get(args["port"], _SLOWEST_BAUD))
 
@@ -105,7 +111,7 @@ class _Uart:
 
     async def write(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """uart.write."""
-        data = decode(args["data"])
+        data = read_bytes(args, most=MAX_TAKE)
         drain = bool(args.get("drain", False))
         timeout_s = self._write_s(args, data)
         if drain:
@@ -118,7 +124,7 @@ class _Uart:
 
     async def exchange(self, ctx: StepContext, args: Args) -> Mapping[str, Any]:
         """uart.exchange."""
-        data = decode(args["data"])
+        data = read_bytes(args, most=MAX_TAKE)
         wish = _Wish.of(args)
         timeout_s = args.get("timeout_ms", _DEFAULT_MS) / 1000
         limit_ms = (timeout_s + self._write_s(args, data)) * 1000 + _LIMIT_MS
@@ -170,17 +176,17 @@ def uart_tools(board: Board) -> list[Tool]:
     port = schemas.text(f"the serial port's name, one of: {', '.join(ports) or 'none'}", most=128)
     length = schemas.integer("end after this many bytes", 1, MAX_TAKE)
     until = schemas.text('end after this text, which is part of the data: "\\n" for a line', most=16)
-    data = schemas.base64_data("what to send", least=1)
+    data = schemas.bytes_args("data", "what to send", most=MAX_TAKE)
     gap = schemas.integer("end when nothing has come for this many milliseconds after a byte", 1, MAX_GAP_MS)
     result = schemas.result(
         {
-            "data": schemas.base64_data("what was received"),
+            **schemas.bytes_result("what was received", most=MAX_TAKE),
             "timed_out": schemas.flag("true if the time was over first: `data` is what had come until then"),
             "overflow": {"type": "integer", "description": "bytes lost before these: this session read too late"},
             "overrun": {"type": "integer", "description": "characters that the device or the kernel lost before these"},
             "discarded": {"type": "integer", "description": "bytes of earlier input that an exchange skipped"},
         },
-        optional=["overflow", "overrun", "discarded"],
+        optional=[*schemas.SHOWN, "overflow", "overrun", "discarded"],
     )
     level = {"anyOf": [{"type": "boolean"}, {"type": "null"}], "description": "null where the port does not know it"}
     ends = (
@@ -222,20 +228,20 @@ def uart_tools(board: Board) -> list[Tool]:
             risk_level=2,
             timeout_ms=int(2 * write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + _GRACE_MS,
             description=(
-                "Send bytes over a serial port. It ends when the system has taken them all, in order; with `drain` "
-                "when they have left it."
+                "Send bytes (one of `data`, `text` and `hex`) over a serial port. It ends when the system has taken "
+                "them all, in order; with `drain` when they have left it."
             ),
             params_schema=schemas.args(
                 {
                     "port": port,
-                    "data": data,
+                    **data,
                     "drain": {**schemas.flag("wait until everything has left the system's buffer"), "default": False},
                 },
-                required=["port", "data"],
+                required=["port"],
             ),
             result_schema=schemas.result({"written": schemas.integer("bytes sent", 1, MAX_TAKE)}),
             capability="CAP_UART_RW",
-            bus=uart.bus,
+            bus=uart.sending_bus,
             run=uart.write,
         ),
         Tool(
@@ -243,14 +249,14 @@ def uart_tools(board: Board) -> list[Tool]:
             risk_level=2,
             timeout_ms=MAX_EXCHANGE_MS + int(write_timeout_s(MAX_TAKE, _SLOWEST_BAUD) * 1000) + _GRACE_MS,
             description=(
-                "Send a command over a serial port and read the reply, with no other transfer in between. Earlier "
-                f"input is skipped first, so the reply belongs to the command. {ends} Running into the "
-                "timeout is no failure: timed_out says so. The port is taken for the whole time."
+                "Send a command (one of `data`, `text` and `hex`) over a serial port and read the reply, with no other "
+                f"transfer in between. Earlier input is skipped first, so the reply belongs to the command. {ends} "
+                "Running into the timeout is no failure: timed_out says so. The port is taken for the whole time."
             ),
             params_schema=schemas.args(
                 {
                     "port": port,
-                    "data": data,
+                    **data,
                     "len": length,
                     "until": until,
                     "gap_ms": gap,
@@ -258,11 +264,11 @@ def uart_tools(board: Board) -> list[Tool]:
                         "the longest wait for the reply in milliseconds", 1, MAX_EXCHANGE_MS, default=_DEFAULT_MS
                     ),
                 },
-                required=["port", "data"],
+                required=["port"],
             ),
             result_schema=result,
             capability="CAP_UART_RW",
-            bus=uart.bus,
+            bus=uart.sending_bus,
             run=uart.exchange,
         ),
         Tool(

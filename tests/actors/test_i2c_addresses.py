@@ -14,7 +14,7 @@ from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.i2c import Addresses, Read
-from hearth.errors import PermissionDenied
+from hearth.errors import InvalidParams, PermissionDenied
 
 BOARD = """
 name = "bench"
@@ -85,10 +85,27 @@ async def test_an_address_that_the_profile_refuses_is_refused_at_submit(tmp_path
         assert not driver.log
 
 
+async def test_args_that_a_flat_schema_cannot_refuse_get_the_same_answer_as_from_a_schema(tmp_path):
+    async with session(tmp_path, "") as (opened, driver):
+        for path, args in (("/addr", {"addr": 0x78, "len": 1}), ("/len", {"addr": 0x50, "len": 0})):
+            with pytest.raises(InvalidParams) as caught:
+                await opened.submit("look", [step("i2c.read", bus=1, **args)])
+            assert caught.value.data.keys() == {"step_index", "tool", "path", "reason"}
+            assert (caught.value.data["step_index"], caught.value.data["tool"]) == (0, "i2c.read")
+            assert caught.value.data["path"] == path
+            reason = caught.value.data["reason"]
+            assert caught.value.message == f"Invalid params: step 0 (i2c.read): {path}: {reason}"
+        assert not driver.log
+
+
 async def test_a_declared_device_is_used_as_before_and_a_scan_asks_no_other(tmp_path):
     async with session(tmp_path, 'scope = "declared"\nreserved = [0x68]') as (opened, _driver):
         await opened.run("i2c.write", bus=1, addr=0x50, reg=0, data=base64.b64encode(b"x").decode())
-        assert await opened.run("i2c.read", bus=1, addr=0x50, reg=0, len=1) == {"data": "eA=="}
+        assert await opened.run("i2c.read", bus=1, addr=0x50, reg=0, len=1) == {
+            "data": "eA==",
+            "hex": "78",
+            "text": "x",
+        }
         assert (await opened.run("hw.sensor.read", sensor="temperature"))["unit"] == "celsius"
         scan = await opened.run("i2c.scan", bus=1, include=[0x68, 0x23])
         (bus,) = (await opened.run("hw.i2c.list"))["buses"]

@@ -74,8 +74,9 @@ def test_every_description_is_one_to_three_sentences_of_the_tools_own(tools):
         said = capabilities[f"tool.{tool.name}"]["description"]
         assert 1 <= len(re.findall(r"[.!?](?: |$)", said)) <= 4
         assert tool.description.startswith(said)
-    assert capabilities["tool.i2c.read"]["description"].endswith("as base64. An address that no device has is an "
-                                                                 "error with effect none.")  # fmt: skip
+    assert capabilities["tool.i2c.read"]["description"].endswith(
+        "in the order of the wire. An address that no device has is an error with effect none."
+    )
     assert len(capabilities["tool.uart.exchange"]["description"]) < len(
         next(tool.description for tool in tools if tool.name == "uart.exchange")
     )

@@ -216,6 +216,8 @@ def test_every_tool_declares_itself_fully(tools, name):
         jsonschema_rs.validator_for(schema)
         assert schema["type"] == "object"
         assert "additionalProperties" not in schema
+        # The interfaces of models refuse a whole request for one schema with any of these at its root.
+        assert not schema.keys() & {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "enum"}
         assert all("description" in part for part in schema["properties"].values())
     assert tool.description.endswith(".")
     assert tool.timeout_ms > 0
@@ -250,6 +252,8 @@ GOOD = [
     ("i2c.write", {**I2C, "data": b64(1)}),
     ("i2c.write", {**I2C, "data": b64(4096), "reg": 0}),
     ("i2c.transfer", {**I2C, "write": b64(2), "read_len": 4096}),
+    ("i2c.write", {**I2C, "text": "x" * 4096}),
+    ("i2c.write", {**I2C, "hex": "00 " * 4096}),
     ("uart.read", {"port": "uart0", "len": 4096, "until": "\n", "timeout_ms": 0}),
     ("uart.write", {"port": "uart0", "data": b64(4096)}),
     ("uart.exchange", {"port": "uart0", "data": b64(3), "until": "\r\n", "timeout_ms": 60_000}),
@@ -279,20 +283,17 @@ WRONG = [
     ("gpio.watch", {"line": 1, "count": 10_001}),
     ("gpio.watch", {"line": 1, "timeout_ms": 600_001}),
     ("i2c.read", {"bus": 1, "addr": 0x48}),
-    ("i2c.read", {"bus": 1, "addr": 0x07, "len": 1}),
-    ("i2c.read", {"bus": 1, "addr": 0x78, "len": 1}),
-    ("i2c.read", {"bus": 1, "addr": "0x07", "len": 1}),
-    ("i2c.read", {"bus": 1, "addr": "0x78", "len": 1}),
     ("i2c.read", {"bus": 1, "addr": "72", "len": 1}),
     ("i2c.read", {"bus": 1, "addr": "0x48\n", "len": 1}),
-    ("i2c.read", {"bus": 1, "addr": "0x048", "len": 1}),
-    ("i2c.read", {"bus": 1, "addr": 0x48, "reg": 256, "len": 1}),
-    ("i2c.read", {"bus": 1, "addr": 0x48, "reg": "0x100", "len": 1}),
     ("i2c.read", {"bus": 1, "addr": 0x48, "reg": "0x4\n", "len": 1}),
     ("i2c.read", {"bus": 1, "addr": 0x48, "len": 0}),
     ("i2c.read", {"bus": 1, "addr": 0x48, "len": 4097}),
     ("i2c.read", {"bus": "1", "addr": 0x48, "len": 1}),
     ("i2c.write", {**I2C, "data": ""}),
+    ("i2c.write", {**I2C, "text": ""}),
+    ("i2c.write", {**I2C, "hex": "0"}),
+    ("i2c.write", {**I2C, "hex": 10}),
+    ("i2c.write", {**I2C, "hex": "00" * 6145}),
     ("i2c.write", {**I2C, "data": "not base64!"}),
     ("i2c.write", {**I2C, "data": "QQ="}),
     ("i2c.write", {**I2C, "data": "QQ==\n"}),
@@ -304,7 +305,6 @@ WRONG = [
     ("uart.read", {"port": "uart0", "len": 0}),
     ("uart.read", {"port": "uart0", "until": ""}),
     ("uart.read", {"port": "uart0", "timeout_ms": -1}),
-    ("uart.write", {"port": "uart0"}),
     ("uart.exchange", {"port": "uart0", "data": b64(1), "timeout_ms": 60_001}),
     ("uart.read", {"port": "uart0", "gap_ms": 0}),
     ("uart.control", {"rts": True}),

@@ -187,8 +187,6 @@ async def test_the_bus_is_given_the_time_that_ending_a_program_takes(programs):
     [
         {},
         {"template": "rm"},
-        {"template": "greet"},
-        {"template": "greet", "params": {"word": "hello"}},
         {"template": "greet", "params": {"word": "hi", "name": "a"}},
         {"template": "greet", "params": {"word": "hello", "name": 5}},
         {"template": "greet", "params": {"word": "hello", "name": "a" * 1025}},
@@ -201,11 +199,42 @@ def test_what_is_no_use_of_a_template_is_refused_by_the_schema(args):
     assert not jsonschema_rs.validator_for(schema).is_valid(args)
 
 
-def test_a_parameter_that_the_operators_pattern_refuses_is_refused_at_submit():
-    args = {"template": "greet", "params": {"word": "hello", "name": "Robot"}}
+@pytest.mark.parametrize(
+    ("args", "param", "reason"),
+    [
+        ({"template": "greet"}, "word", "is missing"),
+        ({"template": "greet", "params": {"word": "hello"}}, "name", "is missing"),
+        ({"template": "greet", "params": {"word": "hello", "name": "Robot"}}, "name", "expected a match of [a-z]+"),
+    ],
+)
+def test_parameters_that_a_flat_schema_cannot_refuse_are_refused_at_submit(args, param, reason):
     with pytest.raises(InvalidParams) as caught:
         tool("proc.exec").bus(args)
-    assert caught.value.data == {"param": "name", "reason": "expected a match of [a-z]+"}
+    assert caught.value.data == {"path": f"/params/{param}", "param": param, "reason": reason}
+
+
+def test_a_parameter_of_another_template_is_refused_and_not_ignored():
+    with pytest.raises(InvalidParams, match="three takes no parameter name; it takes: none") as caught:
+        tool("proc.exec").bus({"template": "three", "params": {"name": "robot"}})
+    assert caught.value.data["path"] == "/params/name"
+
+
+def test_a_parameter_that_several_templates_have_is_described_for_each():
+    one = process_tools(exec_templates={"greet": TEMPLATES["greet"], "show": SHOW})[1]
+    params = one.params_schema["properties"]["params"]
+    assert params["properties"]["word"] == {
+        "type": "string",
+        "maxLength": 1024,
+        "description": "for greet: one of hello, bye; for show: matches the regular expression .*",
+    }
+    assert params["description"].endswith("greet takes word, name; show takes file, word")
+    assert one.bus({"template": "show", "params": {"file": "/srv/a", "word": "x"}}) == "exec"
+
+
+@pytest.mark.parametrize("templates", [{}, TEMPLATES], ids=["none", "some"])
+def test_the_root_of_every_schema_is_flat(templates):
+    for one in process_tools(exec_templates=templates):
+        assert one.params_schema.keys() == {"$schema", "type", "properties", "required"}
 
 
 def test_unknown_fields_and_parameters_are_ignored():

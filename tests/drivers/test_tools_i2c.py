@@ -16,6 +16,11 @@ def b64(data):
     return base64.b64encode(data).decode()
 
 
+def shown(text):
+    """The members of a result that show short, printable bytes."""
+    return {"data": b64(text), "hex": text.hex(), "text": text.decode()}
+
+
 @pytest.fixture
 def i2c(bench):
     return bench.driver("i2c:1")
@@ -25,20 +30,20 @@ def i2c(bench):
 async def test_what_is_written_is_read_back_however_the_numbers_are_written(bench, i2c, addr, reg, autojump_clock):
     assert await bench.run("i2c.write", bus=1, addr=addr, reg=reg, data=b64(b"hello")) == {"written": 5}
     assert i2c.devices[0x50].memory[0x10:0x15] == b"hello"
-    assert await bench.run("i2c.read", bus=1, addr=addr, reg=reg, len=5) == {"data": b64(b"hello")}
+    assert await bench.run("i2c.read", bus=1, addr=addr, reg=reg, len=5) == shown(b"hello")
     assert len(i2c.log) == 2  # one transaction each: the register and the bytes
 
 
 async def test_without_a_register_the_bytes_are_all_there_is(bench, i2c, autojump_clock):
     await bench.run("i2c.write", bus=1, addr=0x50, data=b64(b"\x20AB"))
     await bench.run("i2c.write", bus=1, addr=0x50, data=b64(b"\x20"))
-    assert await bench.run("i2c.read", bus=1, addr=0x50, len=2) == {"data": b64(b"AB")}
+    assert await bench.run("i2c.read", bus=1, addr=0x50, len=2) == shown(b"AB")
 
 
 async def test_a_transfer_writes_and_then_reads_in_one_transaction(bench, i2c, autojump_clock):
     await bench.run("i2c.transfer", bus=1, addr=0x50, write=b64(b"\x05XY"), read_len=0)
-    assert await bench.run("i2c.transfer", bus=1, addr=0x50, write=b64(b"\x05"), read_len=2) == {"data": b64(b"XY")}
-    assert await bench.run("i2c.transfer", bus=1, addr=0x50, write=b64(b"\x05")) == {"data": ""}
+    assert await bench.run("i2c.transfer", bus=1, addr=0x50, write=b64(b"\x05"), read_len=2) == shown(b"XY")
+    assert await bench.run("i2c.transfer", bus=1, addr=0x50, write=b64(b"\x05")) == shown(b"")
     assert len(i2c.log) == 3
 
 
@@ -75,7 +80,7 @@ async def test_a_register_of_sixteen_bits_goes_high_byte_first(bench, i2c, reg, 
     where = {"bus": 1, "addr": 0x51, "reg": reg, "reg_width": 16}
     assert await bench.run("i2c.write", **where, data=b64(b"abc")) == {"written": 3}
     assert memory.cells[0x1234:0x1237] == b"abc"
-    assert await bench.run("i2c.read", **where, len=3) == {"data": b64(b"abc")}
+    assert await bench.run("i2c.read", **where, len=3) == shown(b"abc")
     assert bytes(i2c.log[-1].written) == b"\x12\x34"
 
 
@@ -88,7 +93,7 @@ async def test_any_list_of_messages_is_one_transaction(bench, i2c, autojump_cloc
     await bench.run("i2c.write", bus=1, addr=0x50, reg=0x10, data=b64(b"ABCDEFGH"))
     messages = [{"write": b64(b"\x10")}, {"read": 2}, {"write": b64(b"\x14")}, {"read": 3.0}]
     result = await bench.run("i2c.transfer", bus=1, addr=0x50, messages=messages)
-    assert result == {"data": b64(b"ABEFG"), "reads": [b64(b"AB"), b64(b"EFG")]}
+    assert result == {**shown(b"ABEFG"), "reads": [b64(b"AB"), b64(b"EFG")]}
     assert len(i2c.log) == 2
 
 
@@ -106,7 +111,7 @@ async def test_messages_that_move_too_much_together_are_refused_before_they_are_
 async def test_a_ten_bit_address_must_be_said_to_be_one(bench, i2c, autojump_clock):
     i2c.devices[0x150] = Memory()
     await bench.run("i2c.write", bus=1, addr="0x150", ten_bit=True, reg=3, data=b64(b"x"))
-    assert await bench.run("i2c.read", bus=1, addr=0x150, ten_bit=True, reg=3, len=1) == {"data": b64(b"x")}
+    assert await bench.run("i2c.read", bus=1, addr=0x150, ten_bit=True, reg=3, len=1) == shown(b"x")
     with pytest.raises(DeviceError):  # nobody at the ten bits of a number that somebody has in seven
         await bench.run("i2c.read", bus=1, addr=0x50, ten_bit=True, reg=3, len=1)
 
@@ -114,22 +119,12 @@ async def test_a_ten_bit_address_must_be_said_to_be_one(bench, i2c, autojump_clo
 @pytest.mark.parametrize(
     ("tool", "args"),
     [
-        ("i2c.read", {"addr": 0x150, "len": 1}),
-        ("i2c.read", {"addr": "0x150", "len": 1}),
-        ("i2c.read", {"addr": 0x150, "ten_bit": False, "len": 1}),
         ("i2c.read", {"addr": 0x400, "ten_bit": True, "len": 1}),
         ("i2c.read", {"addr": "0x400", "ten_bit": True, "len": 1}),
-        ("i2c.read", {"addr": 0x07, "len": 1}),
-        ("i2c.read", {"addr": 0x50, "reg": 256, "len": 1}),
-        ("i2c.read", {"addr": 0x50, "reg": "0x100", "reg_width": 8, "len": 1}),
         ("i2c.read", {"addr": 0x50, "reg": 0x10000, "reg_width": 16, "len": 1}),
         ("i2c.read", {"addr": 0x50, "reg": 1, "reg_width": 32, "len": 1}),
-        ("i2c.transfer", {"addr": 0x50}),
-        ("i2c.transfer", {"addr": 0x50, "write": "AA==", "messages": [{"read": 1}]}),
         ("i2c.transfer", {"addr": 0x50, "messages": []}),
         ("i2c.transfer", {"addr": 0x50, "messages": [{"read": 1}] * 43}),
-        ("i2c.transfer", {"addr": 0x50, "messages": [{"read": 1, "write": "AA=="}]}),
-        ("i2c.transfer", {"addr": 0x50, "messages": [{}]}),
         ("i2c.transfer", {"addr": 0x50, "messages": [{"read": 0}]}),
         ("i2c.scan", {"include": [0x78]}),
     ],
@@ -140,19 +135,69 @@ async def test_what_cannot_be_meant_does_not_fit_the_schema(bench, tool, args):
         assert not valid({"bus": 1, **args})
 
 
-async def test_a_refusal_names_the_arg_that_is_wrong(bench):
-    explain = Validator(bench.tools["i2c.read"].params_schema).explain
-    assert explain({"bus": 1, "addr": 0x150, "len": 1})[0] == "/addr"
-    assert explain({"bus": 1, "addr": 0x50, "reg": 300, "len": 1})[0] == "/reg"
-    assert (
-        '"write" is a required'
-        in Validator(bench.tools["i2c.transfer"].params_schema).explain({"bus": 1, "addr": 0x50})[1]
-    )
+@pytest.mark.parametrize(
+    ("tool", "args", "path", "reason"),
+    [
+        ("i2c.read", {"addr": 0x150, "len": 1}, "/addr", "from 0x08 to 0x77, got 0x150; a ten-bit address needs `ten_"),
+        ("i2c.read", {"addr": "0x150", "len": 1}, "/addr", "from 0x08 to 0x77"),
+        ("i2c.read", {"addr": 0x150, "ten_bit": False, "len": 1}, "/addr", "from 0x08 to 0x77"),
+        ("i2c.read", {"addr": 0x07, "len": 1}, "/addr", "from 0x08 to 0x77, got 0x07"),
+        ("i2c.read", {"addr": "0x78", "len": 1}, "/addr", "from 0x08 to 0x77, got 0x78"),
+        ("i2c.read", {"addr": 0x50, "reg": 256, "len": 1}, "/reg", "a wider number needs `reg_width` 16"),
+        ("i2c.read", {"addr": 0x50, "reg": "0x100", "reg_width": 8, "len": 1}, "/reg", "from 0 to 255"),
+        ("i2c.write", {"addr": 0x50}, "", "give exactly one of data, text and hex; there is none"),
+        ("i2c.write", {"addr": 0x50, "data": "AA==", "hex": "00"}, "/hex", "exactly one .* there is data and hex"),
+        ("i2c.write", {"addr": 0x50, "hex": "0"}, "/hex", 'expected two hexadecimal digits .* "48 65 6c"'),
+        ("i2c.write", {"addr": 0x50, "hex": "0x10"}, "/hex", "two hexadecimal digits"),
+        ("i2c.write", {"addr": 0x50, "hex": "  "}, "/hex", "expected 1 to 4096 bytes in one step, got 0"),
+        ("i2c.write", {"addr": 0x50, "text": "°" * 4096}, "/text", "expected 1 to 4096 bytes in one step, got 8192"),
+        ("i2c.write", {"addr": 0x50, "text": "\ud800"}, "/text", "text that UTF-8 can encode"),
+        ("i2c.transfer", {"addr": 0x50}, "", "exactly one of write, text, hex and messages; there is none"),
+        ("i2c.transfer", {"addr": 0x50, "write": "AA==", "messages": [{"read": 1}]}, "/messages", "exactly one of"),
+        ("i2c.transfer", {"addr": 0x50, "read_len": 1, "messages": [{"read": 1}]}, "/read_len", "leave it out"),
+        ("i2c.transfer", {"addr": 0x50, "messages": [{"read": 1}, {"read": 1, "hex": "0"}]}, "/messages/1/read", "hex"),
+        ("i2c.transfer", {"addr": 0x50, "messages": [{}]}, "/messages/0", "write, text, hex and read; there is none"),
+        ("i2c.transfer", {"addr": 0x50, "messages": [{"hex": "x"}]}, "/messages/0/hex", "two hexadecimal digits"),
+    ],
+)
+async def test_what_a_flat_schema_cannot_refuse_is_refused_after_it_and_before_anything_runs(
+    bench, tool, args, path, reason
+):
+    with pytest.raises(InvalidParams, match=reason) as refused:
+        bench.tools[tool].bus({"bus": 1, **args})
+    assert refused.value.data["path"] == path
+    assert refused.value.message == f"{path or 'args'}: {refused.value.data['reason']}"
+
+
+async def test_bytes_may_be_given_as_text_or_hex(bench, i2c, autojump_clock):
+    memory = i2c.devices[0x50].memory
+    where = {"bus": 1, "addr": 0x50}
+    assert await bench.run("i2c.write", **where, reg=0x10, text="hé") == {"written": 3}
+    assert await bench.run("i2c.write", **where, reg=0x13, hex="00 FF7f") == {"written": 3}
+    assert memory[0x10:0x16] == b"h\xc3\xa9\x00\xff\x7f"
+    assert await bench.run("i2c.transfer", **where, hex="10", read_len=3) == shown("hé".encode())
+    messages = [{"hex": "20"}, {"read": 1}, {"text": "\x10"}, {"read": 1}]
+    assert (await bench.run("i2c.transfer", **where, messages=messages))["hex"] == memory[0x20:0x21].hex() + "68"
+
+
+async def test_what_is_read_is_shown_in_hex_where_it_is_short_and_as_text_where_it_can_be_printed(
+    bench, i2c, autojump_clock
+):
+    i2c.devices[0x51] = memory = Memory(65536, pointer_bytes=2)
+    where = {"bus": 1, "addr": 0x51, "reg": 0, "reg_width": 16}
+    memory.cells[:300] = b"\xff" * 300
+    assert await bench.run("i2c.read", **where, len=256) == {"data": b64(b"\xff" * 256), "hex": "ff" * 256}
+    assert await bench.run("i2c.read", **where, len=257) == {"data": b64(b"\xff" * 257)}
+    memory.cells[:300] = b"\ttab\r\n".ljust(300)
+    assert (await bench.run("i2c.read", **where, len=257))["text"] == "\ttab\r\n".ljust(257)
+    for unprintable in (b"\x1b[31m", b"a\0", b"\x7f", "\x85".encode(), b"\xc3"):
+        memory.cells[: len(unprintable)] = unprintable
+        assert "text" not in await bench.run("i2c.read", **where, len=len(unprintable))
 
 
 @pytest.mark.parametrize("tool", ["i2c.read", "i2c.write", "i2c.transfer", "i2c.scan"])
 async def test_a_bus_that_is_not_there_is_refused_before_anything_runs(bench, tool):
-    assert bench.tools[tool].bus({"bus": 1, "addr": 0x50}) == "i2c:1"
+    assert bench.tools[tool].bus({"bus": 1, "addr": 0x50, "hex": "00"}) == "i2c:1"
     with pytest.raises(InvalidParams, match="it has: 1"):
         bench.tools[tool].bus({"bus": 7, "addr": 0x50})
 
@@ -174,7 +219,7 @@ async def test_the_longest_read_and_write_fit_their_schemas(bench, autojump_cloc
 
 
 async def test_a_byte_too_many_that_the_schema_cannot_see_is_refused_before_it_is_sent(bench, i2c):
-    with pytest.raises(InvalidParams, match="at most 4096"):
+    with pytest.raises(InvalidParams, match="expected 1 to 4096 bytes in one step, got 4097"):
         await bench.run("i2c.write", bus=1, addr=0x50, data=b64(b"x" * 4097))
     assert not i2c.log
 

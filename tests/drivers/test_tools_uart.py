@@ -14,6 +14,11 @@ def b64(data):
     return base64.b64encode(data).decode()
 
 
+def shown(text):
+    """The members of a result that show short, printable bytes."""
+    return {"data": b64(text), "hex": text.hex(), "text": text.decode()}
+
+
 @pytest.fixture
 def uart(bench):
     return bench.driver("uart:uart0")
@@ -27,7 +32,7 @@ async def arrived(uart, length=None, until=None):
 async def test_what_is_written_is_echoed_and_read(bench):
     assert await bench.run("uart.write", port="uart0", data=b64(b"hello\n")) == {"written": 6}
     result = await bench.run("uart.read", port="uart0", until="\n", timeout_ms=9000)
-    assert result == {"data": b64(b"hello\n"), "timed_out": False}
+    assert result == {**shown(b"hello\n"), "timed_out": False}
 
 
 async def test_a_read_ends_after_its_length_and_leaves_the_rest(bench):
@@ -46,8 +51,8 @@ async def test_a_read_that_runs_into_its_timeout_returns_what_had_come_and_says_
     await bench.run("uart.write", port="uart0", data=b64(b"no end\n"))
     await arrived(uart, length=7)
     result = await bench.run("uart.read", port="uart0", until="END", timeout_ms=1)
-    assert result == {"data": b64(b"no end\n"), "timed_out": True}
-    assert await bench.run("uart.read", port="uart0", timeout_ms=0) == {"data": "", "timed_out": True}
+    assert result == {**shown(b"no end\n"), "timed_out": True}
+    assert await bench.run("uart.read", port="uart0", timeout_ms=0) == {**shown(b""), "timed_out": True}
 
 
 async def test_text_beyond_ascii_may_end_a_read(bench):
@@ -143,7 +148,7 @@ async def test_an_exchange_returns_the_reply_to_its_own_command(bench, uart):
     await bench.run("uart.write", port="uart0", data=b64(b"stale\n"))
     await arrived(uart, until=b"\n")
     result = await bench.run("uart.exchange", port="uart0", data=b64(b"*IDN?\n"), until="\n", timeout_ms=9000)
-    assert result == {"data": b64(b"HEARTH,SIM-UART,0,1\n"), "timed_out": False, "discarded": 6}
+    assert result == {**shown(b"HEARTH,SIM-UART,0,1\n"), "timed_out": False, "discarded": 6}
 
 
 async def test_nobody_comes_in_between_the_command_and_its_reply(bench, uart, make_context):
@@ -174,16 +179,26 @@ async def test_an_exchange_without_a_reply_is_bounded_by_its_timeout(bench, uart
         result = await bench.run(
             "uart.exchange", context=context, port="uart0", data=b64(b"QUIET\n"), until="\n", timeout_ms=10
         )
-    assert result == {"data": "", "timed_out": True}
+    assert result == {**shown(b""), "timed_out": True}
     (limit,) = context.limits
     assert limit > 10
 
 
 @pytest.mark.parametrize("tool", ["uart.read", "uart.write", "uart.exchange", "uart.control"])
 async def test_a_port_that_is_not_there_is_refused_before_anything_runs(bench, tool):
-    assert bench.tools[tool].bus({"port": "uart0"}) == "uart:uart0"
+    assert bench.tools[tool].bus({"port": "uart0", "text": "x"}) == "uart:uart0"
     with pytest.raises(InvalidParams, match="it has: uart0"):
         bench.tools[tool].bus({"port": "/dev/ttyS0"})
+
+
+async def test_what_is_sent_may_be_text_or_hex(bench, uart):
+    assert await bench.run("uart.write", port="uart0", text="21 °C\n") == {"written": 7}
+    assert await bench.run("uart.write", port="uart0", hex="00 ff 0A") == {"written": 3}
+    read = await bench.run("uart.read", port="uart0", len=10, timeout_ms=9000)
+    assert read["hex"] == "21 °C\n".encode().hex() + "00ff0a"
+    assert "text" not in read
+    reply = await bench.run("uart.exchange", port="uart0", text="*IDN?\n", until="\n", timeout_ms=9000)
+    assert reply["text"] == "HEARTH,SIM-UART,0,1\n"
 
 
 async def test_a_read_whose_port_is_closed_fails_with_a_device_error(bench, uart):
@@ -199,18 +214,18 @@ async def test_a_read_with_a_gap_ends_when_the_line_is_quiet(bench):
     await bench.run("uart.write", port="uart0", data=b64(b"DELAY 10 a\nDELAY 10 b\n"))
     with trio.fail_after(10):
         result = await bench.run("uart.read", port="uart0", gap_ms=1000, timeout_ms=9000)
-    assert result == {"data": b64(b"a\nb\n"), "timed_out": False}
+    assert result == {**shown(b"a\nb\n"), "timed_out": False}
 
 
 async def test_a_gap_that_does_not_come_before_the_timeout_is_a_timeout(bench):
     await bench.run("uart.write", port="uart0", data=b64(b"a\n"))
     result = await bench.run("uart.read", port="uart0", gap_ms=60_000, timeout_ms=200)
-    assert result == {"data": b64(b"a\n"), "timed_out": True}
+    assert result == {**shown(b"a\n"), "timed_out": True}
 
 
 async def test_an_exchange_with_a_gap_needs_no_delimiter(bench):
     result = await bench.run("uart.exchange", port="uart0", data=b64(b"BURST 25\n"), gap_ms=300, timeout_ms=9000)
-    assert result == {"data": b64(b"0123456789012345678901234"), "timed_out": False}
+    assert result == {**shown(b"0123456789012345678901234"), "timed_out": False}
 
 
 async def test_a_write_that_drains_may_take_longer(bench, uart, make_context):
