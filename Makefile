@@ -119,11 +119,7 @@ npm: $(JUDGES) ## The JavaScript client: its type declarations, and the package 
 deb: $(STAMP) ## The Debian package for this machine's Python and architecture, into dist
 	$(BIN)/python packaging/build_deb.py
 
-test-npm: $(JUDGES) ## The JavaScript client: its type declarations, and the package for npm, into dist
-	.node/node_modules/.bin/tsc -p packaging/npm --outDir packaging/npm
-	mkdir -p dist && cd packaging/npm && npm pack --pack-destination ../../dist
-
-deb: $(STAMP) ## Build the package, try it in a fresh Debian (as root, with debootstrap), write the bill of materials
+test-deb: $(STAMP) ## Build the package, try it in a fresh Debian (as root, with debootstrap), write the bill of materials
 	HEARTH_DEB=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/packaging/test_deb.py tests/packaging/test_sbom.py
 
 sbom: $(STAMP) ## The bill of materials (CycloneDX) and the licences of what is needed at run time, into dist
