@@ -223,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the `hearthd` command. Exits 0 after a signal, 2 when the configuration cannot be used."""
     keep_standard_descriptors()
     options = options_parser().parse_args(argv)
-    log_handler = NonBlockingLogHandler()
+    log_handler = NonBlockingLogHandler(environ=os.environ)
     logging.basicConfig(level=logging.INFO, format="hearthd: %(levelname)s: %(message)s", handlers=[log_handler])
     try:
         config = load_config(options.config)
@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _serve(config, options.config, log_handler, no_sandbox=options.no_sandbox)
     except ConfigError as error:
         for line in str(error).splitlines():
-            log_handler.write_line(f"hearthd: {line}")
+            log_handler.write_line(f"hearthd: {line}", logging.ERROR)
         raise SystemExit(2) from None
     finally:
         log_handler.end()

@@ -6,7 +6,8 @@ read its certificates again. If the terminal from which it was started has gone,
 because closing a terminal must not leave outputs driven. A SIGHUP that was ignored at the start (nohup) stays ignored.
 
 Service manager. Readiness (sd_notify(3)), signs of life (sd_watchdog_enabled(3)) and socket activation
-(sd_listen_fds(3)), over environment variables and a datagram socket.
+(sd_listen_fds(3)), over environment variables and a datagram socket; the priority of each line of the log, if stderr
+is the system's journal (sd-daemon(3)).
 
 This module does not decide how the daemon ends.
 """
@@ -42,6 +43,8 @@ PATIENCE: Final = 1.0
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_PRIORITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+"""Level of logging -> priority of syslog(3), highest first; what is below them all is debug (7)."""
 
 
 class NonBlockingLogHandler(logging.Handler):
@@ -49,12 +52,14 @@ class NonBlockingLogHandler(logging.Handler):
 
     A stopped terminal, a pipe that is not read or a logging service that hangs blocks the writer, which here is a
     thread that does nothing else. Lines that find the queue full are dropped and counted. Lines that come before
-    `start` wait until then.
+    `start` wait until then. If `environ` says that the descriptor is the system's journal, every line begins with its
+    priority, `<6>` for example (sd-daemon(3)): the journal takes that off, and `journalctl -p warning` finds the line.
     """
 
-    def __init__(self, descriptor: int = STDERR) -> None:
+    def __init__(self, descriptor: int = STDERR, environ: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self._descriptor = descriptor
+        self._in_journal = is_journal(descriptor, {} if environ is None else environ)
         self._lines: Queue[bytes | None] = Queue(MOST_LINES)
         self._dropped = 0
         self._thread: threading.Thread | None = None
@@ -71,12 +76,15 @@ class NonBlockingLogHandler(logging.Handler):
         See logging.Handler.
         """
         record.msg, record.args = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage()), None
-        self.write_line(self.format(record))
+        self.write_line(self.format(record), record.levelno)
 
-    def write_line(self, text: str) -> None:
+    def write_line(self, text: str, level: int = logging.INFO) -> None:
         """Queue a line as it is; never waits."""
         if self._dropped:
             text = f"({self._dropped} messages were dropped here: stderr was not read)\n{text}"
+        if self._in_journal:
+            priority = next((number for least, number in _PRIORITIES if level >= least), 7)
+            text = "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
         try:
             self._lines.put_nowait(text.encode(errors="backslashreplace") + b"\n")
         except Full:
@@ -104,6 +112,18 @@ class NonBlockingLogHandler(logging.Handler):
                 except OSError:
                     # The reader has gone. Try again with the next line: a terminal may come back.
                     break
+
+
+def is_journal(descriptor: int, environ: Mapping[str, str]) -> bool:
+    """Return True if the descriptor is the stream that the service manager connected to its journal (JOURNAL_STREAM).
+
+    The variable alone does not say so: a process that the service started inherits it, and may write elsewhere.
+    """
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
 def keep_standard_descriptors() -> None:

@@ -28,6 +28,45 @@ def test_lines_come_out_in_order() -> None:
     os.close(reading)
 
 
+def journal_stream(descriptor: int) -> str:
+    """What systemd puts into JOURNAL_STREAM where this descriptor is the one that it connected to the journal."""
+    found = os.fstat(descriptor)
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def test_in_the_journal_every_line_has_the_priority_of_its_level() -> None:
+    reading, writing = os.pipe()
+    log_handler = NonBlockingLogHandler(writing, {"JOURNAL_STREAM": journal_stream(writing)})
+    log_handler.start()
+    log_handler.write_line("ready")
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
+        log_handler.handle(logging.LogRecord("x", level, "", 0, logging.getLevelName(level), (), None))
+    try:
+        raise ValueError("its\ncause")
+    except ValueError as error:
+        failed = (type(error), error, error.__traceback__)
+    log_handler.handle(logging.LogRecord("x", logging.ERROR, "", 0, "failed", (), failed))
+    log_handler.end()
+    os.close(writing)
+    *lines, cause = read_all(reading).decode().splitlines()
+    os.close(reading)
+    assert lines[:6] == ["<6>ready", "<7>DEBUG", "<6>INFO", "<4>WARNING", "<3>ERROR", "<2>CRITICAL"]
+    assert lines[6] == "<3>failed"
+    assert cause == "<3>cause"
+    assert all(line.startswith("<3>") for line in lines[6:]), "a traceback is of one priority"
+
+
+def test_where_stderr_is_not_the_journal_lines_have_no_priority() -> None:
+    for environ in ({}, {"JOURNAL_STREAM": "1:2"}, {"JOURNAL_STREAM": ""}):
+        reading, writing = os.pipe()
+        log_handler = NonBlockingLogHandler(writing, environ)
+        log_handler.write_line("ready")
+        log_handler.end()
+        os.close(writing)
+        assert read_all(reading) == b"ready\n"
+        os.close(reading)
+
+
 def test_a_message_stays_on_its_line_whatever_is_in_it() -> None:
     reading, writing = os.pipe()
     log_handler = NonBlockingLogHandler(writing)
