@@ -42,7 +42,9 @@ def lines(path: Path) -> list[list[str]]:
 
 
 def test_every_unit_of_ours_that_a_text_names_is_one_that_is_shipped() -> None:
-    shipped = {name for path in (PACKAGING / "systemd").iterdir() for name in (path.name, path.stem)}
+    units = list((PACKAGING / "systemd").iterdir())
+    aliases = [alias for unit in units for alias in re.findall(r"^Alias=(.+)$", unit.read_text("utf-8"), re.MULTILINE)]
+    shipped = {name for unit in (*units, *map(Path, aliases)) for name in (unit.name, unit.stem)}
     texts = [path for part in ("hearth", "actors", "drivers", "docs", "packaging") for path in (ROOT / part).rglob("*")]
     command = re.compile(r"systemctl ((?:--?\S+ |[a-z-]+ )+[a-z.@-]+(?: hearth[\w.]*)*)")
     named = {
