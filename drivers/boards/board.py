@@ -188,7 +188,10 @@ class Board:
     chips: Mapping[str, ChipSpec]
     """The driven GPIO chips by label; the first is the default one."""
     readable: Mapping[str, Mapping[int | str, int]] = field(repr=False)
-    """Chip label to (offset, name or alias) to offset, for every line that may be read."""
+    """Chip label to (offset, name or alias) to offset, for every line that may be read.
+
+    "17" is the line of offset 17, unless a line has the name or alias "17".
+    """
     drivable: Mapping[str, Mapping[int | str, int]] = field(repr=False)
     """The same for the lines that may be driven."""
 
@@ -252,7 +255,7 @@ class Board:
         spec = next(iter(self.chips.values()), None) if chip is None else self.chips.get(chip)
         if spec is None:
             return given
-        known = spec.aliases.get(given, given) if isinstance(given, str) else given
+        known = _offset_of(spec, given) if isinstance(given, str) else given
         return next((line.name for line in spec.lines if known in (line.offset, line.name)), given)
 
     def port_name(self, given: str) -> str:
@@ -268,7 +271,7 @@ class Board:
 
     def _refuse_line(self, label: str, name_or_offset: int | str) -> NoReturn:
         spec = self.chips[label]
-        offset = spec.aliases.get(str(name_or_offset))
+        offset = _offset_of(spec, str(name_or_offset))
         for line in spec.lines:
             if name_or_offset in (line.offset, line.name) or line.offset == offset:
                 reason = line.reserved or 'an input by the board\'s profile (direction = "input"): it is never driven'
@@ -295,6 +298,14 @@ class Board:
         asked = f"no {kind} {what}" if given is None else f"no {kind} {what} {given!r}"
         asked = asked.replace("sensor sensor", "sensor")
         raise InvalidParams(f"board {self.name!r} has {asked}; it has: {listed}", data={what: given, "known": known})
+
+
+def _offset_of(chip: ChipSpec, given: str) -> int | str:
+    """Return the offset behind an alias, or behind a decimal number that is the name of no line; else `given`."""
+    if given in chip.aliases:
+        return chip.aliases[given]
+    named = any(line.name == given for line in chip.lines)
+    return given if named else next((line.offset for line in chip.lines if str(line.offset) == given), given)
 
 
 def _or_reserved(line: LineSpec, reason: str) -> str:
@@ -365,6 +376,9 @@ def _names(chip: ChipSpec, wanted: Callable[[LineSpec], bool]) -> dict[int | str
     names: dict[int | str, int] = {offset: offset for offset in offsets}
     names.update({name: offset for offset, name in offsets.items()})
     names.update({alias: offset for alias, offset in chip.aliases.items() if offset in offsets})
+    # Programs and models often send every argument as a string.
+    taken = {*chip.aliases, *(line.name for line in chip.lines)}
+    names.update({str(offset): offset for offset in offsets if str(offset) not in taken})
     return names
 
 

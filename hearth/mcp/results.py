@@ -1,8 +1,9 @@
 """Results for MCP clients: a step, a task or an error as the members of a CallToolResult, in plain JSON values.
 
 The text of a failure is for a model to act on: the failure, its effect on the hardware, and advice. HACP's own code,
-symbol and data are in `_meta` and never in a JSON-RPC code, since MCP gives some of those numbers another meaning. Only
-a wrong call is a protocol error. This module does not know the caller or the transport.
+symbol and data are in `_meta` and never in a JSON-RPC code, since MCP gives some of those numbers another meaning. A
+wrong call is such a failure too: some clients show a model no protocol errors. This module does not know the caller or
+the transport.
 """
 
 from __future__ import annotations
@@ -32,24 +33,13 @@ from hearth.errors import (
     effect_of,
     from_wire,
 )
-from hearth.mcp.names import META_ERROR, META_TASK, mcp_name
+from hearth.mcp.arguments import Fault
+from hearth.mcp.names import LONGEST_SHOWN, META_ERROR, META_TASK, mcp_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.api import StepResult, TaskResult
-
-INVALID_PARAMS = -32602
-"""The only JSON-RPC error code that this module answers tools/call with."""
-
-
-@frozen
-class ProtocolError:
-    """A JSON-RPC error to answer tools/call with: the call itself is wrong, and nothing has run."""
-
-    code: int
-    message: str
-    data: Mapping[str, Any] | None = None
 
 
 def of_step(step: StepResult, *, task_id: str | None) -> dict[str, Any]:
@@ -101,21 +91,81 @@ def of_task(result: TaskResult) -> dict[str, Any]:
     }
 
 
-def of_error(error: HearthError, *, plan: bool = False) -> dict[str, Any] | ProtocolError:
-    """Return the answer for a refusal of the whole call: a ProtocolError for a wrong call, else a result with isError.
+def of_error(error: HearthError, *, plan: bool = False) -> dict[str, Any]:
+    """Return the CallToolResult of a refusal of the whole call.
 
     `plan`: the call was a plan, so that pointers lead into its steps. `error` may also be a CarrierError.
     """
     if isinstance(error, ToolNotFound):
         name = str((error.data or {}).get("tool", ""))
-        shown = name if plan else mcp_name(name)
-        return ProtocolError(
-            INVALID_PARAMS, f"Unknown tool: {shown}. tools/list has those there are; nothing has run.", _flat(error)
-        )
+        return unknown_tool(name if plan else mcp_name(name), error=error)
     if isinstance(error, InvalidParams):
-        return ProtocolError(INVALID_PARAMS, _wrong(error, plan=plan), _flat(error, _pointer(error, plan=plan)))
+        data = error.data or {}
+        tool = data.get("tool")
+        fault = Fault(_pointer(error, plan=plan), str(data.get("reason") or error.message).rstrip("."))
+        cure = f"Correct {fault.path or 'the arguments'} as the tool's inputSchema says, and call it again."
+        what = tool if plan or not isinstance(tool, str) else mcp_name(tool)
+        return wrong_arguments(what if isinstance(what, str) else "The call", (fault,), cure, error=error)
     meta = {META_ERROR: _error_meta(error)} if isinstance(error, RpcError) else {}
     return _failed(_failure_text(error, None, None), meta)
+
+
+def wrong_arguments(
+    tool: str,
+    faults: Sequence[Fault],
+    cure: str,
+    *,
+    corrected: Call | None = None,
+    error: RpcError | None = None,
+) -> dict[str, Any]:
+    """Return the CallToolResult of a call that was not run, because of its arguments.
+
+    `cure` is a sentence, such as what the tool takes. `corrected` is a call that would be accepted: the text ends with
+    it, in a line of its own. For programs all is in `_meta` too; `error` is the daemon's own error, if it found these.
+    """
+    first = faults[0]
+    if error is None:
+        data: dict[str, Any] = {"tool": tool, "path": first.path, "reason": first.reason}
+        data["faults"] = [{"path": fault.path, "reason": fault.reason} for fault in faults]
+        error = InvalidParams(f"Invalid params: {tool}: {first}", data=data)
+    meta = {**_error_meta(error), "path": first.path}
+    lines = [f"{tool} was not run: its arguments are wrong. {WORLD['none']}", *(f"- {fault}" for fault in faults), cure]
+    if corrected is not None:
+        lines.append(_suggested(corrected, meta))
+    return _failed("\n".join(lines), {META_ERROR: meta})
+
+
+def unknown_tool(
+    name: str, near: Sequence[str] = (), *, corrected: Call | None = None, error: RpcError | None = None
+) -> dict[str, Any]:
+    """Return the CallToolResult of a call of no known tool; `near` are names that may have been meant.
+
+    `corrected` is a call of the first of them that would be accepted.
+    """
+    shown = name[:LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
+    error = error or ToolNotFound(f"Tool not found: {shown}", data={"tool": shown})
+    meta = _error_meta(error)
+    text = f"Unknown tool: {shown}; did you mean {' or '.join(near)}?" if near else f"Unknown tool: {shown}."
+    if near:
+        meta["near"] = list(near)
+    lines = [f"{text} {WORLD['none']} tools/list has those there are."]
+    if corrected is not None:
+        lines.append(_suggested(corrected, meta))
+    return _failed("\n".join(lines), {META_ERROR: meta})
+
+
+def _suggested(call: Call, meta: dict[str, Any]) -> str:
+    """Return the line that suggests a call, and add the call to `meta` for programs."""
+    meta["try"] = {"name": call.tool, "arguments": call.arguments}
+    return f"Try: {call.tool} {orjson.dumps(call.arguments).decode()}"
+
+
+@frozen
+class Call:
+    """A call of a tool, as it can be suggested."""
+
+    tool: str
+    arguments: Any
 
 
 _STATUSES = ["QUEUED", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"]
@@ -188,18 +238,6 @@ def _rest(error: HearthError) -> dict[str, Any]:
     """Return the members of `data` that are not in the words: a program's output before it failed, a bus, and such."""
     data = error.data if isinstance(error, RpcError) else None
     return {name: value for name, value in (data or {}).items() if name not in _IN_WORDS}
-
-
-def _wrong(error: InvalidParams, *, plan: bool) -> str:
-    data = error.data or {}
-    pointer = _pointer(error, plan=plan)
-    tool = data.get("tool")
-    whose = f" for {tool if plan else mcp_name(tool)}" if isinstance(tool, str) else ""
-    reason = str(data.get("reason") or error.message).rstrip(".")
-    place = f"{pointer}: " if pointer else ""
-    cure = f"Correct {pointer}" if pointer else "Correct the arguments"
-    stop = "" if reason.endswith("?") else "."
-    return f"Invalid arguments{whose}: {place}{reason}{stop} {cure} as the tool's inputSchema says; nothing has run."
 
 
 def _pointer(error: InvalidParams, *, plan: bool) -> str:
@@ -288,14 +326,6 @@ def _error_meta(error: RpcError) -> dict[str, Any]:
     if error.data is not None:
         meta["data"] = error.data
     return meta
-
-
-def _flat(error: RpcError, pointer: str | None = None) -> dict[str, Any]:
-    """Return the `data` of a JSON-RPC error: the place, if there is one, and HACP's error unchanged."""
-    data: dict[str, Any] = {META_ERROR: _error_meta(error)}
-    if pointer is not None:
-        data["path"] = pointer
-    return data
 
 
 def _step_json(step: StepResult) -> dict[str, Any]:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from attrs import frozen
 
 from hearth.errors import PermissionDenied, ToolNotFound
-from hearth.mcp.names import CARD_TOOLS, META_TOOL, PLAN, by_mcp_name, icon, mcp_name
+from hearth.mcp.arguments import Arguments, flat, portable, same
+from hearth.mcp.names import CARD_TOOLS, LONGEST_SHOWN, META_TOOL, PLAN, by_mcp_name, icon, mcp_name
 from hearth.mcp.results import PLAN_RESULT
 from hearth.protocol.methods import PRIORITIES
 from hearth.tools import CARD_NAMESPACE, DEFAULT_RATES, RISK_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hearth.policy.rules import Grant, RateLimits
 
@@ -107,6 +108,9 @@ PLAN_INPUT: Final[Mapping[str, Any]] = {
     "additionalProperties": False,
 }
 
+CONSTRAINTS: Final = tuple(name for name in PLAN_INPUT["properties"] if name not in ("intent", "steps"))
+"""The arguments of a plan that are about the whole task."""
+
 PLAN_DEFINITION: Final[Mapping[str, Any]] = {
     "name": PLAN,
     "title": "Run a plan",
@@ -129,6 +133,7 @@ class ToolView:
         self._by_hacp = entries = {entry["name"]: entry for entry in manifest}
         self._entries = {mcp: entries[name] for mcp, name in by_mcp_name(entries).items()}
         self._definitions: list[dict[str, Any]] | None = None
+        self._arguments: dict[str, Arguments] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -146,12 +151,109 @@ class ToolView:
         """Return every name that a client may use, except the ids of the AgentCard."""
         return [*self._entries, *self._by_hacp]
 
+    def arguments(self, entry: Mapping[str, Any]) -> Arguments:
+        """Return the check of the arguments of an entry's tool."""
+        if not self._arguments:
+            self._arguments = {made["title"]: Arguments(made["inputSchema"]) for made in self.definitions()}
+        return self._arguments[entry["name"]]
+
     def definitions(self) -> list[dict[str, Any]]:
         """Return an MCP Tool object for each entry; they are made once, so do not change them."""
         if self._definitions is None:
             named = Naming(entry["name"] for entry in self._entries.values())
             self._definitions = [_definition(entry, named) for entry in self._entries.values()]
         return self._definitions
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+# Names that a model makes up, and the words of a task, lead to the tools that were probably meant.
+
+_MEANS: Final[Mapping[str, tuple[str, ...]]] = {
+    "analog": ("sensor",),
+    "bash": ("exec",),
+    "blink": ("gpio", "pulse"),
+    "button": ("gpio", "watch"),
+    "cpu": ("cpuinfo", "thermal"),
+    "detect": ("scan",),
+    "digital": ("gpio",),
+    "directory": ("file", "list"),
+    "humidity": ("sensor",),
+    "led": ("gpio",),
+    "pin": ("gpio",),
+    "pressure": ("sensor",),
+    "program": ("exec",),
+    "ram": ("memory",),
+    "relay": ("gpio",),
+    "send": ("write",),
+    "serial": ("uart",),
+    "shell": ("exec",),
+    "smbus": ("i2c",),
+    "switch": ("gpio", "set"),
+    "temp": ("sensor", "thermal"),
+    "temperature": ("sensor",),
+    "toggle": ("gpio", "pulse"),
+    "write": ("set",),
+}
+"""A word of other programs and libraries -> words in the names of tools."""
+_CLOSE_ENOUGH: Final = 2.2
+"""The least score of a tool that is suggested: one word of its name, or most of its letters."""
+_MOST_WORDS: Final = 32
+
+
+def search(query: str, tools: Iterable[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+    """Return up to `most` of the tools (MCP Tool objects) that fit the words of a query, the best first.
+
+    A word counts where it is in a tool's name, more if it begins the name, and a little in its description; letters
+    that the whole query and a name have in common count too, for a misspelt name.
+    """
+    from difflib import SequenceMatcher  # 5 ms, and only when something is searched for
+
+    asked = _words(query)[:_MOST_WORDS]
+    means = [(word, *_MEANS.get(word, ())) for word in asked]
+    alike = SequenceMatcher(b="_".join(asked))
+    scored: list[tuple[float, Mapping[str, Any]]] = []
+    for tool in tools:
+        name, told = _words(tool["name"]), frozenset(_words(str(tool.get("description", ""))))
+        alike.set_seq1("_".join(name))
+        score = 2.0 * alike.ratio()
+        for group in means:
+            score += max(_worth(word, name, told) for word in group)
+        scored.append((score, tool))
+    close = [pair for pair in scored if pair[0] >= _CLOSE_ENOUGH + _worth_of_few(asked)]
+    return [tool for _, tool in sorted(close, key=lambda pair: -pair[0])[:most]]
+
+
+NEAR: Final = 3
+"""Tools that are suggested for an unknown name."""
+
+
+def near_tools(name: str, tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the MCP names of the tools that an unknown name may stand for, the nearest first."""
+    equal = same(name[:LONGEST_SHOWN], [tool["name"] for tool in tools])
+    return [equal] if equal else [tool["name"] for tool in search(name[:LONGEST_SHOWN], tools, NEAR)]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z]+[0-9]*[a-z]*|[0-9]+", text[:4096].lower())
+
+
+def _worth(word: str, name: Sequence[str], told: frozenset[str]) -> float:
+    if name and word == name[0]:
+        return 3.0
+    if word in name:
+        return 2.0
+    long = [part for part in name if len(part) > _SHORT]
+    if len(word) > _SHORT and any(part.startswith(word) or word.startswith(part) for part in long):
+        return 1.5
+    return 0.5 if word in told else 0.0
+
+
+_SHORT: Final = 2
+
+
+def _worth_of_few(asked: Sequence[str]) -> float:
+    """Return what the threshold is lowered by for a query of one word, whose letters then count alone."""
+    return -0.8 if len(asked) < _SHORT else 0.0
 
 
 class Naming:
@@ -182,7 +284,7 @@ def _definition(entry: Mapping[str, Any], named: Naming) -> dict[str, Any]:
         "name": mcp_name(name),
         "title": name,
         "description": named(in_words(entry)),
-        "inputSchema": portable(entry["params_schema"], named),
+        "inputSchema": portable(flat(entry["params_schema"]), named),
     }
     if "result_schema" in entry:
         made["outputSchema"] = portable(entry["result_schema"], named)
@@ -253,60 +355,6 @@ def in_words(entry: Mapping[str, Any]) -> str:
     return f"{said} {level}: {what}{back if risk < 3 or undoable else ''}."
 
 
-# --- a tool's JSON Schema in a form that more MCP clients understand --------------------------------------------------
-# Many clients pass schemas to models whose dialect allows one `type` per schema. The rewritten schema accepts and
-# refuses exactly the same values.
-
-_MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_ONE = (
-    "items",
-    "contains",
-    "additionalProperties",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-    "propertyNames",
-    "not",
-    "if",
-    "then",
-    "else",
-)
-
-
-def portable(schema: Mapping[str, Any], named: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return the schema with "object" as the type of its root, as MCP requires; args and results are objects in HACP.
-
-    `named` rewrites the descriptions.
-    """
-    return {**_rewritten(schema, named), "type": "object"}
-
-
-def _rewritten(schema: Any, named: Callable[[str], str]) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    made = dict(schema)
-    for name in _MAPS:
-        if isinstance(made.get(name), dict):
-            made[name] = {key: _rewritten(value, named) for key, value in made[name].items()}
-    for name in _LISTS:
-        if isinstance(made.get(name), list):
-            made[name] = [_rewritten(value, named) for value in made[name]]
-    for name in _ONE:
-        if name in made:
-            made[name] = _rewritten(made[name], named)
-    if isinstance(made.get("description"), str):
-        made["description"] = named(made["description"])
-    kinds = made.get("type")
-    if isinstance(kinds, list):
-        del made["type"]
-        either = [{"type": kind} for kind in kinds]
-        if "anyOf" in made:
-            made["allOf"] = [*made.get("allOf", ()), {"anyOf": either}]
-        else:
-            made["anyOf"] = either
-    return made
-
-
 # --- card tools -------------------------------------------------------------------------------------------------------
 # The definitions of the four AgentCard tools. Names and arguments are those of the draft's [AGENTCARD-MCP]; a card may
 # also be an object, as §3 of the draft requires. The bridge runs them (`hearth.actors.bridges.mcp.cards`).
@@ -331,6 +379,10 @@ def _text(description: str, **more: Any) -> dict[str, Any]:
 def _object(properties: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Return the schema of an object that has all of these members."""
     return portable({"properties": dict(properties), "required": list(properties), **more})
+
+
+def _input(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return portable(flat(_object(properties)))
 
 
 def _array(items: Mapping[str, Any], description: str) -> dict[str, Any]:
@@ -394,7 +446,7 @@ CARD_DEFINITIONS: Final = (
         f"{RESOLVE} and {LIST}. The card must be valid. Declared again under the same agent_id it takes the place of "
         "the former one, which only the principal who declared that may do. It is kept when the server is restarted. "
         f"{_CLAIM}",
-        _object({"card_json": _CARD_JSON}),
+        _input({"card_json": _CARD_JSON}),
         _object(_SUMMARY),
     ),
     _tool(
@@ -403,7 +455,7 @@ CARD_DEFINITIONS: Final = (
         "Look up an agent's card by its agent_id (26 characters), or by its name or a part of it, without regard to "
         "case. If several fit, they are listed to choose from by agent_id. The card of this server itself is among "
         f"them. {_CLAIM}",
-        _object({"query": _text("an agent_id, or a part of a name", minLength=1, maxLength=MAX_QUERY)}),
+        _input({"query": _text("an agent_id, or a part of a name", minLength=1, maxLength=MAX_QUERY)}),
         _object(
             {
                 "match": {
@@ -423,7 +475,7 @@ CARD_DEFINITIONS: Final = (
         "Check a card against every rule of draft-aevum-agentcard-00, before it is published or believed. The result "
         "lists each fault with its place, the rule and the cure. Unknown fields are not faults. That a card is valid "
         "says nothing about whether its claims are true.",
-        _object({"card_json": _CARD_JSON}),
+        _input({"card_json": _CARD_JSON}),
         _object(
             {
                 "valid": {"type": "boolean", "description": "true if no rule is broken"},
@@ -435,7 +487,7 @@ CARD_DEFINITIONS: Final = (
         LIST,
         "List agents",
         f"List the agents whose cards are known here: this server first, then those declared. {_CLAIM}",
-        _object({}),
+        _input({}),
         _object(
             {
                 "agents": _array(_object(_SUMMARY), "the agents; those declared by agent_id"),

@@ -111,7 +111,7 @@ def test_lines_are_found_by_offset_name_and_alias(sim):
         assert sim.line(None, name) == sim.line("sim", name, drive=True) == 17
 
 
-@pytest.mark.parametrize("name", [32, -1, "GPIO32", "17", ""])
+@pytest.mark.parametrize("name", [32, -1, "GPIO32", "32", "017", ""])
 def test_a_line_that_the_profile_does_not_list_does_not_exist(sim, name):
     with pytest.raises(InvalidParams) as caught:
         sim.line(None, name)

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.testing
-from mcp.shared.exceptions import MCPError
 from support.mcp import ERAS, house, mcp_client, text_of
 from support.waiting import passes, until
 from support.world import World, running
@@ -71,22 +70,23 @@ async def test_a_tool_is_called_by_each_of_its_names(autojump_clock, w, mode, na
 @both_eras
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("bench_sett", "bench_set"), ("bench.sett", "bench.set"), ("hacp_plans", "hacp_plan"), ("zzzzzz", None)],
+    [("bench_sett", "bench_set"), ("bench.sett", "bench_set"), ("hacp_plans", "hacp_plan"), ("zzzzzz", None)],
 )
 async def test_an_unknown_tool_is_refused_with_the_nearest_that_there_is(autojump_clock, w, mode, name, near):
     async with mcp_client(house(w), mode) as client:
-        with pytest.raises(MCPError) as caught:
-            await client.call_tool(name, {})
-    assert caught.value.code == -32602
-    hint = f" did you mean {near}?" if near else ""
-    assert caught.value.message == f"Unknown tool: {name};{hint} tools/list has those there are"
+        result = await client.call_tool(name, {})
+    assert result.is_error
+    first = text_of(result).splitlines()[0]
+    assert first.startswith(f"Unknown tool: {name}; did you mean {near}" if near else f"Unknown tool: {name}.")
+    assert first.endswith("Nothing has happened to the hardware. tools/list has those there are.")
+    assert result.meta[META_ERROR]["code"] == -32002
 
 
 async def test_an_unknown_name_that_cannot_be_sent_is_shown_escaped(autojump_clock, w):
     async with mcp_client(house(w), "legacy") as client:
-        with pytest.raises(MCPError, match=r"bench_\\ud800") as caught:
-            await client.call_tool("bench_\ud800", {})
-    assert caught.value.message.encode("utf-8")
+        result = await client.call_tool("bench_\ud800", {})
+    assert text_of(result).startswith("Unknown tool: bench_\\ud800")
+    assert text_of(result).encode("utf-8")
 
 
 @both_eras
@@ -131,22 +131,14 @@ async def test_a_crash_in_a_tool_is_a_failure_that_shows_no_traceback(autojump_c
 
 
 @both_eras
-async def test_arguments_that_the_schema_refuses_are_a_protocol_error_with_the_place(autojump_clock, w, mode):
+async def test_arguments_that_the_schema_refuses_are_a_failure_with_the_place(autojump_clock, w, mode):
     async with mcp_client(house(w), mode) as client:
-        with pytest.raises(MCPError) as caught:
-            await client.call_tool("bench_set", {"line": 4, "value": 7})
-    assert caught.value.code == -32602
-    assert caught.value.data["path"] == "/value"
+        result = await client.call_tool("bench_set", {"line": 4, "value": 7})
+    assert result.is_error
+    assert "/value: 7 is greater than the maximum of 1" in text_of(result)
+    assert result.meta[META_ERROR]["code"] == -32602
+    assert result.meta[META_ERROR]["path"] == "/value"
     assert not records(w, event="task.submit")
-
-
-@both_eras
-async def test_an_unknown_tool_is_a_protocol_error(autojump_clock, w, mode):
-    async with mcp_client(house(w), mode) as client:
-        with pytest.raises(MCPError) as caught:
-            await client.call_tool("bench_nothing", {})
-    assert caught.value.code == -32602
-    assert "bench_nothing" in caught.value.message
 
 
 # --- progress -------------------------------------------------------------------------------------------------------
@@ -317,10 +309,9 @@ async def test_an_argument_that_the_tool_does_not_know_is_refused_with_the_neare
             ("bench_set", step["args"], "/limitms"),
             (PLAN, {"intent": "x", "steps": [step]}, "/steps/0/args/limitms"),
         ):
-            with pytest.raises(
-                MCPError, match=f"{path}: unknown key; did you mean limit_ms[?] Correct {path}"
-            ) as refused:
-                await client.call_tool(name, arguments)
-            assert refused.value.error.code == -32602
+            refused = await client.call_tool(name, arguments)
+            assert refused.is_error
+            assert f'{path}: there is no argument "limitms"; did you mean "limit_ms"?' in text_of(refused)
+            assert refused.meta[META_ERROR]["code"] == -32602
     assert 4 not in w.driver.levels
     assert not records(w, event="task.submit")

@@ -13,7 +13,7 @@ from support.mcp_alone import ERAS, serving
 from hearth.actors.bridges.mcp.card_registry import CardRegistry
 from hearth.actors.bridges.mcp.cards import CARD_SCHEMA, META_DECLARED, AgentCards
 from hearth.agentcard.validate import validate
-from hearth.mcp.names import CARD_TOOLS
+from hearth.mcp.names import CARD_TOOLS, META_ERROR
 from hearth.mcp.tools import IDS_SHOWN
 from hearth.schema import Validator, check_schema
 
@@ -203,24 +203,23 @@ async def test_a_name_that_fits_several_agents_is_answered_with_all_of_them_to_c
     ("tool", "arguments", "place"),
     [
         ("agentcard_declare", {}, "/card_json"),
-        ("agentcard_validate", {"card": CARD}, "/card_json"),
+        ("agentcard_validate", {"card": CARD}, "/card"),
         ("agentcard_resolve", {}, "/query"),
         ("agentcard_resolve", {"query": ""}, "/query"),
         ("agentcard_resolve", {"query": 7}, "/query"),
         ("agentcard_resolve", {"query": "x" * 129}, "/query"),
     ],
 )
-async def test_wrong_arguments_are_invalid_params_that_name_the_place(provider, tool, arguments, place):
+async def test_wrong_arguments_are_a_failure_that_names_the_place(provider, tool, arguments, place):
     async with serving([provider], "2026-07-28") as (client, _):
-        with pytest.raises(MCPError) as caught:
-            await client.call_tool(tool, arguments)
-    assert (caught.value.code, caught.value.data) == (-32602, {"path": place})
+        result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    assert (result.meta[META_ERROR]["code"], result.meta[META_ERROR]["path"]) == (-32602, place)
 
 
 async def test_a_tool_of_another_name_is_somebody_elses(provider, era):
     async with serving([provider], era) as (client, _):
-        with pytest.raises(MCPError, match="Unknown tool: agentcard_forget"):
-            await client.call_tool("agentcard_forget", {})
+        assert "Unknown tool: agentcard_forget" in await refused(client, "agentcard_forget")
 
 
 async def test_files_that_are_no_cards_are_named_to_whoever_lists_up_to_a_bound(provider, tmp_path, era):

@@ -17,7 +17,7 @@ from support.mcp import ERAS, house, mcp_client, memory, text_of
 from support.world import World, running
 
 from hearth.actors.bridges.mcp.calls import FORM, KEY, ConsentRequest, _digest, _question, arguments_of
-from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE, MOST_QUESTIONS, Client as HacpClient, Questions
+from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE, MOST_QUESTIONS, Client as HacpClient, Questions, Refused
 from hearth.actors.bridges.mcp.server import HacpTools, make_server
 from hearth.api import Step
 from hearth.mcp.names import META_ERROR, PLAN
@@ -109,13 +109,13 @@ def test_whatever_json_a_call_has_it_is_refused_with_the_reason_or_can_be_shown(
     entry = {"name": "bench.danger", "risk_level": 3, "supports_rollback": False}
     try:
         taken = arguments_of(params)
-    except MCPError as refused:
-        error = refused
+    except Refused as refused:
+        error = refused.outcome["_meta"][META_ERROR]
     else:
         error = None
     if error is not None:
-        assert error.code == -32602
-        assert error.data["reason"]
+        assert error["code"] == -32602
+        assert error["data"]["reason"]
         return
     assert orjson.loads(orjson.dumps(taken)) is not None, "it can be submitted"
     job = ConsentRequest("bench_danger", "tools/call", (Step("bench.danger", taken),), (entry,))
@@ -134,12 +134,12 @@ async def test_an_integer_of_65_bits_is_refused_with_the_reason_and_nobody_is_as
 ):
     person = Person()
     async with mcp_client(house(w), mode, elicitation_callback=person) as client:
-        with pytest.raises(MCPError, match="64 bits at most") as caught:
-            await client.call_tool(name, {"extra": value})
         steps = [{"tool": name, "args": {"extra": value}}]
-        with pytest.raises(MCPError, match="64 bits at most"):
-            await client.call_tool(PLAN, {"intent": "x", "steps": steps})
-    assert caught.value.code == -32602
+        for called, arguments in ((name, {"extra": value}), (PLAN, {"intent": "x", "steps": steps})):
+            refused = await client.call_tool(called, arguments)
+            assert refused.is_error
+            assert "64 bits at most" in text_of(refused)
+            assert refused.meta[META_ERROR]["code"] == -32602
     assert not person.asked
     assert not ran(w)
 
@@ -147,9 +147,9 @@ async def test_an_integer_of_65_bits_is_refused_with_the_reason_and_nobody_is_as
 async def test_a_lone_surrogate_is_refused_with_the_reason_and_nobody_is_asked(autojump_clock, w):
     person = Person()
     async with mcp_client(house(w), "legacy", elicitation_callback=person) as client:
-        with pytest.raises(MCPError, match="surrogates") as caught:
-            await client.call_tool("bench_danger", {"tag": "\ud800"})
-    assert caught.value.code == -32602
+        refused = await client.call_tool("bench_danger", {"tag": "\ud800"})
+    assert refused.is_error
+    assert "surrogates" in text_of(refused)
     assert not person.asked
     assert not ran(w)
 
@@ -197,11 +197,10 @@ async def test_what_could_not_run_anyway_is_refused_before_anybody_is_asked(auto
     person = Person()
     async with mcp_client(house(w), mode, elicitation_callback=person) as client:
         refused = await client.call_tool("bench_riskyfile", {"path": "/etc/shadow"})
-        with pytest.raises(MCPError) as caught:
-            await client.call_tool("bench_riskyfile", {})
+        wrong = await client.call_tool("bench_riskyfile", {})
     assert refused.is_error
     assert refused.meta[META_ERROR]["code"] == -32003
-    assert caught.value.code == -32602
+    assert wrong.meta[META_ERROR]["code"] == -32602
     assert not person.asked
 
 

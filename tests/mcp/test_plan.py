@@ -8,13 +8,13 @@ import jsonschema
 import mcp_types as types
 import pytest
 import trio
-from mcp.shared.exceptions import MCPError
 from support.mcp import ERAS, house, mcp_client, text_of
 from support.waiting import passes
 from support.world import World, running
 
+from hearth.actors.bridges.mcp.provider import Refused
 from hearth.actors.bridges.mcp.server import HacpTools, PlanTool
-from hearth.mcp.names import PLAN
+from hearth.mcp.names import META_ERROR, PLAN
 from hearth.mcp.tools import MOST_STEPS, PLAN_INPUT, ToolView
 from hearth.protocol.jsonrpc import MAX_DEPTH
 from hearth.protocol.methods import METHODS
@@ -121,12 +121,13 @@ async def test_a_plan_takes_its_buses_for_itself_if_asked_and_another_can_fail_a
 @pytest.mark.parametrize(
     ("arguments", "pointer"),
     [
-        ({}, ""),
+        ({}, "/intent"),
         ({"intent": "x", "steps": []}, "/steps"),
         ({"intent": "", "steps": [{"tool": "bench_read"}]}, "/intent"),
         ({"intent": "x", "steps": [{"tool": 7}]}, "/steps/0/tool"),
-        ({"intent": "x", "steps": [{"tool": "bench_read", "arguments": {}}]}, "/steps/0"),
-        ({"intent": "x", "steps": [{"tool": "bench_read"}], "rollback": True}, ""),
+        ({"intent": "x", "steps": [{"tool": "zzzzzz"}]}, "/steps/0/tool"),
+        ({"intent": "x", "steps": [{"tool": "bench_read", "arguments": {}}]}, "/steps/0/arguments"),
+        ({"intent": "x", "steps": [{"tool": "bench_read"}], "rollback": True}, "/rollback"),
         ({"intent": "x", "steps": [{"tool": "bench_read"}], "priority": "soon"}, "/priority"),
         ({"intent": "x", "steps": [{"tool": "bench_read"}, {"tool": "bench_nothing"}]}, "/steps/1/tool"),
         ({"intent": "x", "steps": [{"tool": "bench-read"}]}, "/steps/0/tool"),
@@ -137,11 +138,12 @@ async def test_a_plan_that_is_wrong_is_refused_with_the_place_and_nothing_runs(
     autojump_clock, w, mode, arguments, pointer
 ):
     async with mcp_client(house(w), mode) as client:
-        with pytest.raises(MCPError) as caught:
-            await client.call_tool(PLAN, arguments)
-    assert caught.value.code == -32602
-    assert caught.value.data["path"] == pointer
-    assert "othing has run" in caught.value.message
+        result = await client.call_tool(PLAN, arguments)
+    assert result.is_error
+    assert result.meta[META_ERROR]["code"] == -32602
+    assert result.meta[META_ERROR]["path"] == pointer
+    assert f"- {pointer}: " in text_of(result)
+    assert "hacp_plan was not run" in text_of(result)
     assert not w.observer.labels("begin")
 
 
@@ -206,8 +208,9 @@ async def test_what_is_no_json_number_is_refused_before_anything_runs(w, provide
     params = types.CallToolRequestParams.model_validate_json(
         (plan_of if type(provider) is PlanTool else call_of) % number
     )
-    with pytest.raises(MCPError, match="NaN and Infinity are no JSON"):
+    with pytest.raises(Refused) as caught:
         await provider.job(asking(w), params)
+    assert "NaN and Infinity are no JSON" in caught.value.outcome["content"][0]["text"]
 
 
 @pytest.mark.parametrize("provider", [PlanTool(), HacpTools()])
@@ -216,5 +219,6 @@ async def test_what_is_nested_too_deeply_to_be_written_again_is_refused_before_a
     name = "hacp_plan" if type(provider) is PlanTool else "bench_read"
     call = f'{{"name": "{name}", "arguments": {{"intent": "i", "steps": {deep}}}}}'
     params = types.CallToolRequestParams.model_validate_json(call)
-    with pytest.raises(MCPError, match=f"nested more than {MAX_DEPTH} deep"):
+    with pytest.raises(Refused) as caught:
         await provider.job(asking(w), params)
+    assert f"nested more than {MAX_DEPTH} deep" in caught.value.outcome["content"][0]["text"]

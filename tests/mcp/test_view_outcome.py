@@ -27,11 +27,10 @@ from hearth.errors import (
     ShuttingDown,
     TaskNotFound,
     TimedOut,
-    ToolNotFound,
     from_wire,
 )
 from hearth.mcp.names import META_ERROR, META_TASK
-from hearth.mcp.results import PLAN_RESULT, ProtocolError, of_error, of_step, of_task
+from hearth.mcp.results import PLAN_RESULT, of_error, of_step, of_task
 from hearth.mcp.tools import ToolView
 
 
@@ -201,12 +200,8 @@ def test_every_error_says_what_to_try(error: RpcError, said: str) -> None:
 @pytest.mark.parametrize("cls", ERROR_TABLE.values())
 def test_no_hacp_code_becomes_a_code_of_mcp(cls: type[RpcError]) -> None:
     outcome = of_error(cls())
-    if isinstance(outcome, ProtocolError):
-        assert cls in (ToolNotFound, InvalidParams)
-        assert outcome.code == -32602
-    else:
-        assert outcome["isError"] is True
-        json.dumps(outcome)
+    assert outcome["isError"] is True
+    json.dumps(outcome)
 
 
 def test_an_error_of_a_later_release_is_told_as_it_stands() -> None:
@@ -229,50 +224,44 @@ def test_a_daemon_that_is_gone_is_a_failure_of_unknown_effect() -> None:
 # --- what is wrong with the call itself -----------------------------------------------------------------------------
 
 
-async def test_an_unknown_tool_is_a_protocol_error_that_names_it(session) -> None:
+async def test_an_unknown_tool_is_a_failure_that_names_it(session) -> None:
     outcome = of_error(await refusal(session, ("gpio.fly", {})))
-    assert isinstance(outcome, ProtocolError)
-    assert outcome.code == -32602
-    assert outcome.message == "Unknown tool: gpio_fly. tools/list has those there are; nothing has run."
-    assert outcome.data is not None
-    assert outcome.data[META_ERROR]["code"] == -32002
-
-
-async def test_bad_arguments_are_a_protocol_error_with_the_place_and_the_cure(session) -> None:
-    outcome = of_error(await refusal(session, ("gpio.set", {"line": 17, "value": 2})))
-    assert outcome == ProtocolError(
-        -32602,
-        "Invalid arguments for gpio_set: /value: 2 is not one of 0 or 1. "
-        "Correct /value as the tool's inputSchema says; nothing has run.",
-        outcome.data if isinstance(outcome, ProtocolError) else None,
+    assert outcome["isError"] is True
+    assert words(outcome) == (
+        "Unknown tool: gpio_fly. Nothing has happened to the hardware. tools/list has those there are."
     )
-    assert outcome.data is not None
-    assert outcome.data["path"] == "/value"
-    assert outcome.data[META_ERROR]["data"]["path"] == "/value"
+    assert outcome["_meta"][META_ERROR]["code"] == -32002
 
 
-async def test_what_the_board_does_not_have_is_a_protocol_error_too(session) -> None:
+async def test_bad_arguments_are_a_failure_with_the_place_and_the_cure(session) -> None:
+    outcome = of_error(await refusal(session, ("gpio.set", {"line": 17, "value": 2})))
+    assert outcome["isError"] is True
+    assert words(outcome).splitlines() == [
+        "gpio_set was not run: its arguments are wrong. Nothing has happened to the hardware.",
+        "- /value: 2 is not one of 0 or 1",
+        "Correct /value as the tool's inputSchema says, and call it again.",
+    ]
+    assert outcome["_meta"][META_ERROR]["path"] == "/value"
+    assert outcome["_meta"][META_ERROR]["data"]["path"] == "/value"
+
+
+async def test_a_bus_that_the_board_does_not_have_is_such_a_failure_too(session) -> None:
     outcome = of_error(await refusal(session, ("i2c.read", {"bus": 9, "addr": 72, "len": 1})))
-    assert isinstance(outcome, ProtocolError)
-    assert "it has: 1. Correct the arguments" in outcome.message
+    assert "it has: 1\nCorrect the arguments" in words(outcome)
 
 
 async def test_a_missing_argument_is_a_matter_of_the_whole(session) -> None:
     outcome = of_error(await refusal(session, ("gpio.set", {"line": 17})))
-    assert isinstance(outcome, ProtocolError)
-    assert outcome.message.startswith('Invalid arguments for gpio_set: "value" is a required property. Correct the arg')
+    assert '- arguments: "value" is a required property' in words(outcome)
 
 
 async def test_in_a_plan_the_pointer_leads_to_the_step(session) -> None:
     error = await refusal(session, LIGHT, ("gpio.set", {"line": 17, "value": 2}))
     outcome = of_error(error, plan=True)
-    assert isinstance(outcome, ProtocolError)
-    assert outcome.message.startswith("Invalid arguments for gpio.set: /steps/1/args/value: 2 is not one of 0 or 1.")
-    assert outcome.data is not None
-    assert outcome.data["path"] == "/steps/1/args/value"
+    assert "- /steps/1/args/value: 2 is not one of 0 or 1" in words(outcome)
+    assert outcome["_meta"][META_ERROR]["path"] == "/steps/1/args/value"
     unknown = of_error(await refusal(session, ("gpio.fly", {})), plan=True)
-    assert isinstance(unknown, ProtocolError)
-    assert unknown.message.startswith("Unknown tool: gpio.fly.")
+    assert words(unknown).startswith("Unknown tool: gpio.fly.")
 
 
 @pytest.mark.parametrize(
@@ -286,9 +275,7 @@ async def test_in_a_plan_the_pointer_leads_to_the_step(session) -> None:
 )
 def test_a_pointer_into_the_submission_becomes_one_into_the_arguments(path, plan: bool, pointer: str) -> None:
     outcome = of_error(InvalidParams(data={"path": path, "reason": "no"}), plan=plan)
-    assert isinstance(outcome, ProtocolError)
-    assert outcome.data is not None
-    assert outcome.data["path"] == pointer
+    assert outcome["_meta"][META_ERROR]["path"] == pointer
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

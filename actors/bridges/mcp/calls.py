@@ -28,10 +28,11 @@ from attrs import evolve, field, frozen
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE, Provider
+from hearth.actors.bridges.mcp.provider import ANSWER_PATIENCE, Provider, Refused
 from hearth.errors import CarrierError, HearthError, ParseError, PermissionDenied, RpcError, SessionInvalid
-from hearth.mcp.names import META_TASK
-from hearth.mcp.results import WORLD, ProtocolError, of_error, of_step, of_task
+from hearth.mcp.arguments import Fault, usage
+from hearth.mcp.names import LONGEST_SHOWN, META_TASK
+from hearth.mcp.results import WORLD, Call, of_error, of_step, of_task, wrong_arguments
 from hearth.protocol.client import read_task
 from hearth.protocol.jsonrpc import require_depth
 from hearth.tools import RISK_NAMES
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.mcp.provider import Client, McpRequest, Outcome
     from hearth.api import Session, Step, Task, TaskEvent, TaskResult
+    from hearth.mcp.arguments import Arguments
 
 # --- consent requests -------------------------------------------------------------------------------------------------
 # A tools/call as the HACP task that it is, before any of it has been submitted.
 
 
 def arguments_of(params: types.CallToolRequestParams) -> dict[str, Any]:
-    """Return the arguments of a call. Raises MCPError for values that HACP never accepts, whatever the call's risk.
+    """Return the arguments of a call. Raises Refused for values that HACP never accepts, whatever the call's risk.
 
     The SDK accepts NaN, Infinity, integers of any length, lone surrogates and deeper nesting. Refusing them here
     guarantees that the arguments can be shown, hashed and submitted later.
@@ -65,11 +67,19 @@ def arguments_of(params: types.CallToolRequestParams) -> dict[str, Any]:
         reason = "NaN and Infinity are no JSON; give numbers that a double holds"
     else:
         return arguments
-    raise MCPError(
-        code=types.INVALID_PARAMS,
-        message=f"Invalid arguments for {params.name[:100]}: {reason}. Nothing has run.",
-        data={"path": "", "reason": reason},
-    )
+    tool = params.name[:LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
+    raise Refused(wrong_arguments(tool, (Fault("", reason),), "Send other values."))
+
+
+def checked(params: types.CallToolRequestParams, arguments: Arguments, name: str) -> dict[str, Any]:
+    """Return the arguments of a call of the tool `name` that fit its schema. Raises Refused with the cures."""
+    given = arguments_of(params)
+    found = arguments.check(given)
+    if found.faults:
+        corrected = None if found.corrected is None else Call(name, found.corrected)
+        raise Refused(wrong_arguments(name, found.faults, usage(arguments.schema), corrected=corrected))
+    # What was read from a string is new, and checked as the rest was.
+    return given if found.arguments is given else arguments_of(params.model_copy(update={"arguments": found.arguments}))
 
 
 def _require_finite(arguments: dict[str, Any]) -> None:
@@ -362,7 +372,7 @@ async def perform(
 ) -> Outcome:
     """Serve a tools/call: ask a person if needed, submit, follow, and return the result.
 
-    Raises MCPError for arguments that the tool's schema refuses.
+    A call that is refused is a result too, with the reason.
     """
     client = request.client
     try:
@@ -454,10 +464,8 @@ def of_result(result: TaskResult, *, plan: bool) -> dict[str, Any]:
     return of_step(result.steps[0], task_id=result.task_id)
 
 
-def with_note(client: Client, outcome: dict[str, Any] | ProtocolError) -> dict[str, Any]:
-    """Return a CallToolResult with the client's pending note. Raises MCPError if the call itself is wrong."""
-    if isinstance(outcome, ProtocolError):
-        raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
+def with_note(client: Client, outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return a CallToolResult with the client's pending note."""
     note = client.take_note()
     beside = [] if note is None else [{"type": "text", "text": note}]
     return {**outcome, "content": [*outcome["content"], *beside], "resultType": "complete"}
@@ -471,7 +479,7 @@ class TaskProvider(Provider):
 
     @abstractmethod
     async def job(self, request: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
-        """Return the request behind a call of one of its tools; None for another provider's tool. Raises MCPError."""
+        """Return the request behind a call of one of its tools; None for another provider's tool. Raises Refused."""
 
     async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
         """See Provider."""

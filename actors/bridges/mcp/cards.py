@@ -13,12 +13,14 @@ import mcp_types as types
 import trio
 from mcp.shared.exceptions import MCPError
 
+from hearth.actors.bridges.mcp.calls import checked
 from hearth.actors.bridges.mcp.card_registry import MAX_NAMED, CardRefused, CardRegistry
 from hearth.actors.bridges.mcp.provider import McpRequest, Provider, as_mcp, no_session
 from hearth.agentcard.validate import AUTH_SCHEMES, LANDAUER_J, NAME_POINTS, PROTOCOLS, TRUST_TIERS, read_card
 from hearth.errors import CarrierError, MethodNotFound, RpcError, SessionInvalid
+from hearth.mcp.arguments import Arguments
 from hearth.mcp.names import CARD_TOOLS, META
-from hearth.mcp.tools import CARD_DEFINITIONS, DECLARE, IDS_SHOWN, LIST, MAX_QUERY, RESOLVE, VALIDATE, policy_name
+from hearth.mcp.tools import CARD_DEFINITIONS, DECLARE, IDS_SHOWN, LIST, RESOLVE, VALIDATE, policy_name
 from hearth.policy.memory import unlimited
 
 if TYPE_CHECKING:
@@ -149,6 +151,7 @@ EXAMINERS: Final = 2
 _SCHEMA_TEXT: Final = json.dumps(CARD_SCHEMA, ensure_ascii=False, indent=2)
 
 _TOOLS: Final = tuple(map(types.Tool.model_validate, CARD_DEFINITIONS))
+_ARGUMENTS: Final = {definition["name"]: Arguments(definition["inputSchema"]) for definition in CARD_DEFINITIONS}
 
 
 class AgentCards(Provider):
@@ -191,14 +194,14 @@ class AgentCards(Provider):
             await self._permits.use(request, params.name)
         except (RpcError, CarrierError) as error:
             return no_session(error)
-        arguments = params.arguments or {}
+        arguments = checked(params, _ARGUMENTS[params.name], params.name)
         try:
             if params.name == DECLARE:
-                return await self._declare(request, _argument(arguments, "card_json"))
+                return await self._declare(request, arguments["card_json"])
             if params.name == RESOLVE:
-                return await self._resolve(_argument(arguments, "query"))
+                return await self._resolve(arguments["query"])
             if params.name == VALIDATE:
-                return await self._validate(_argument(arguments, "card_json"))
+                return await self._validate(arguments["card_json"])
             return await self._list()
         except CardRefused as error:
             return _failed(f"{str(error)[:1].upper()}{str(error)[1:]}.")
@@ -216,9 +219,7 @@ class AgentCards(Provider):
             )
         return _result(_summary(_entry(await self._registry.declare(card, self._principal(request)))))
 
-    async def _resolve(self, query: object) -> types.CallToolResult:
-        if not isinstance(query, str) or not 1 <= len(query) <= MAX_QUERY:
-            raise _wrong("query", f"a string of 1 to {MAX_QUERY} characters")
+    async def _resolve(self, query: str) -> types.CallToolResult:
         entries, _ = await self._known()
         matching = _matching(entries, query)
         if not matching:
@@ -313,16 +314,6 @@ def _contents(uri: str, mime_type: str, text: str, meta: dict[str, Any] | None) 
     return types.ReadResourceResult(
         contents=[types.TextResourceContents(uri=uri, mime_type=mime_type, text=text, _meta=meta)]
     )
-
-
-def _argument(arguments: Mapping[str, Any], name: str) -> object:
-    if name not in arguments:
-        raise _wrong(name, "to be there")
-    return arguments[name]
-
-
-def _wrong(name: str, expected: str) -> MCPError:
-    return MCPError(types.INVALID_PARAMS, f"Invalid arguments: /{name}: expected {expected}", data={"path": f"/{name}"})
 
 
 def _matching(entries: Sequence[dict[str, Any]], query: str) -> list[dict[str, Any]]:

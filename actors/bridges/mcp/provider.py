@@ -23,8 +23,17 @@ from attrs import frozen
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from hearth.errors import CarrierError, HearthError, PermissionDenied, RpcError, SessionInvalid, TaskFailed
-from hearth.mcp.results import WORLD, ProtocolError, advice, of_error
+from hearth.errors import (
+    CarrierError,
+    HearthError,
+    InvalidParams,
+    PermissionDenied,
+    RpcError,
+    SessionInvalid,
+    TaskFailed,
+    ToolNotFound,
+)
+from hearth.mcp.results import WORLD, advice, of_error
 from hearth.mcp.tools import ToolView
 from hearth.policy.memory import HTTP_REQUEST_BYTES, MCP_CLIENT_BYTES, SMALL, Account, Retained, unlimited
 from hearth.protocol.framing import parsed_bytes
@@ -297,24 +306,31 @@ def no_resource(request: McpRequest, uri: str, why: str = "") -> MCPError:
 def as_mcp(error: HearthError) -> MCPError:
     """Return the MCPError for any request that is not a tool's call."""
     outcome = of_error(error)
-    if isinstance(outcome, ProtocolError):
-        return MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
-    code = types.INVALID_REQUEST if isinstance(error, PermissionDenied) else types.INTERNAL_ERROR
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), types.INTERNAL_ERROR)
     return MCPError(code=code, message=outcome["content"][0]["text"], data=outcome.get("_meta") or None)
 
 
-def no_session(error: RpcError | CarrierError) -> dict[str, Any]:
-    """Return the CallToolResult of a call without a session: nothing of it was submitted.
+_CODES: Final = (
+    (PermissionDenied, types.INVALID_REQUEST),
+    (InvalidParams, types.INVALID_PARAMS),
+    (ToolNotFound, types.INVALID_PARAMS),
+)
 
-    Raises MCPError if the call itself is wrong.
-    """
+
+class Refused(Exception):
+    """A call that is refused before anything of it is submitted. `outcome` is its CallToolResult."""
+
+    def __init__(self, outcome: dict[str, Any]) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+def no_session(error: RpcError | CarrierError) -> dict[str, Any]:
+    """Return the CallToolResult of a call without a session: nothing of it was submitted."""
     if isinstance(error, CarrierError):
         text = f"{str(error).rstrip('.')}. {WORLD['none']} {advice(error)}"
         return {"content": [{"type": "text", "text": text}], "isError": True, "resultType": "complete"}
-    outcome = of_error(error)
-    if isinstance(outcome, ProtocolError):
-        raise as_mcp(error)
-    return {**outcome, "resultType": "complete"}
+    return {**of_error(error), "resultType": "complete"}
 
 
 # --- providers --------------------------------------------------------------------------------------------------------
@@ -380,7 +396,10 @@ class Provider:
         return ()
 
     async def call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome | None:
-        """Call a tool; None for another provider's tool. Raises MCPError for an error outside the tool's execution."""
+        """Call a tool; None for another provider's tool.
+
+        Raises Refused for a wrong call, and MCPError for an error outside the tool's execution.
+        """
         del request, params
         return None
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import mcp_types as types
+from attrs import frozen
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.server import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -23,7 +25,7 @@ from mcp.shared.exceptions import MCPError
 
 from hearth._util.exceptions import sole
 from hearth._version import __version__
-from hearth.actors.bridges.mcp.calls import BEAT, ConsentRequest, TaskProvider, arguments_of
+from hearth.actors.bridges.mcp.calls import BEAT, ConsentRequest, TaskProvider, arguments_of, checked, with_note
 from hearth.actors.bridges.mcp.cards import AgentCards
 from hearth.actors.bridges.mcp.long_call import LEASE
 from hearth.actors.bridges.mcp.provider import (
@@ -32,6 +34,7 @@ from hearth.actors.bridges.mcp.provider import (
     Method,
     Outcome,
     Provider,
+    Refused,
     as_mcp,
     no_resource,
     no_session,
@@ -41,10 +44,11 @@ from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.api import Step
 from hearth.config.model import CARDS
 from hearth.errors import CarrierError, ConfigError, HearthError, RpcError
-from hearth.mcp.names import LONGEST_SHOWN, PLAN, icon, mcp_name, nearest
-from hearth.mcp.tools import PLAN_DEFINITION, PLAN_INPUT
+from hearth.mcp.arguments import MOST_FAULTS, Arguments, Fault, same, usage
+from hearth.mcp.names import LONGEST_SHOWN, PLAN, icon, mcp_name
+from hearth.mcp.results import Call, unknown_tool, wrong_arguments
+from hearth.mcp.tools import CONSTRAINTS, PLAN_DEFINITION, PLAN_INPUT, near_tools
 from hearth.policy.memory import unlimited
-from hearth.schema import Validator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -206,12 +210,8 @@ class Offers:
 
     async def list_tools(self, request: McpRequest, params: types.PaginatedRequestParams) -> types.ListToolsResult:
         """tools/list. Raises ConfigError for two tools of one name."""
-        tools: dict[str, types.Tool] = {}
-        for provider in self._providers:
-            for tool in await provider.tools(request):
-                if tools.setdefault(tool.name, tool) is not tool:
-                    raise ConfigError(f"two tools are called {tool.name}; one of them is {type(provider).__name__}'s")
-        page, cursor = paged(list(tools.values()), params, "tools")
+        tools = await self._tools(request)
+        page, cursor = paged(tools, params, "tools")
         return types.ListToolsResult(tools=page, next_cursor=cursor)
 
     async def call_tool(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome:
@@ -226,14 +226,22 @@ class Offers:
                 outcome = await provider.call(request, params)
                 if outcome is not None:
                     return outcome
-            tools = [tool for provider in self._providers for tool in await provider.tools(request)]
+            tools = await self._tools(request)
+        except Refused as refused:
+            return with_note(request.client, refused.outcome)
         except (RpcError, CarrierError) as error:
             # The provider did not answer this error itself, so it came before any submission: no session can be opened.
             return no_session(error)
-        # A lone surrogate cannot be sent.
-        name = params.name[:LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
-        near = nearest(name, [known for tool in tools for known in _names(tool)])
-        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {name}{near} tools/list has those there are")
+        return with_note(request.client, _unknown(params, tools))
+
+    async def _tools(self, request: McpRequest) -> list[types.Tool]:
+        """Return the tools of all providers. Raises ConfigError for two tools of one name."""
+        tools: dict[str, types.Tool] = {}
+        for provider in self._providers:
+            for tool in await provider.tools(request):
+                if tools.setdefault(tool.name, tool) is not tool:
+                    raise ConfigError(f"two tools are called {tool.name}; one of them is {type(provider).__name__}'s")
+        return list(tools.values())
 
     # --- resources ----------------------------------------------------------------------------------------------
 
@@ -324,9 +332,17 @@ def _signed(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, "_meta": {types.SERVER_INFO_META_KEY: _SIGNATURE, **(result.get("_meta") or {})}}
 
 
-def _names(tool: types.Tool) -> list[str]:
-    """Return a tool's name and, if its title is one, its HACP name."""
-    return [tool.name, tool.title] if tool.title and "." in tool.title else [tool.name]
+def _unknown(params: types.CallToolRequestParams, tools: Sequence[types.Tool]) -> dict[str, Any]:
+    """Return the result of a call of an unknown tool, with those that may have been meant."""
+    by_name = {tool.name: tool for tool in tools}
+    near = near_tools(params.name, [{"name": tool.name, "description": tool.description} for tool in tools])
+    corrected = None
+    if near:
+        given = arguments_of(params)
+        found = Arguments(by_name[near[0]].input_schema).check(given)
+        fitting = found.corrected if found.faults else found.arguments
+        corrected = None if fitting is None else Call(near[0], fitting)
+    return unknown_tool(params.name, near, corrected=corrected)
 
 
 def _has(provider: Provider, kind: str) -> bool:
@@ -395,11 +411,38 @@ class HacpTools(TaskProvider):
 
     async def job(self, request: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
         """See TaskProvider."""
-        entry = (await request.client.view()).find(params.name)
+        view = await request.client.view()
+        entry = view.find(params.name)
         if entry is None:
             return None
         name = entry["name"]
-        return ConsentRequest(mcp_name(name), f"tools/call {name}", (Step(name, arguments_of(params)),), (entry,))
+        arguments = view.arguments(entry)
+        _refuse_constraints(params, mcp_name(name), arguments)
+        args = checked(params, arguments, mcp_name(name))
+        return ConsentRequest(mcp_name(name), f"tools/call {name}", (Step(name, args),), (entry,))
+
+
+def _refuse_constraints(params: types.CallToolRequestParams, name: str, arguments: Arguments) -> None:
+    """Refuse a call with a constraint of a plan among its arguments, such as dry_run, and suggest that plan.
+
+    Raises Refused.
+    """
+    given = params.arguments or {}
+    known = arguments.schema["properties"]
+    constraints = {word: same(word, CONSTRAINTS) for word in given if word not in known and len(word) <= LONGEST_SHOWN}
+    found = {word: constraint for word, constraint in constraints.items() if constraint is not None}
+    if not found:
+        return
+    given = arguments_of(params)
+    rest = arguments.check({word: value for word, value in given.items() if word not in found})
+    misplaced = [Fault(f"/{word}", f"{other} is an argument of {PLAN}, not of {name}") for word, other in found.items()]
+    faults = [*misplaced, *rest.faults]
+    args = rest.corrected if rest.faults else rest.arguments
+    step = {"tool": name, "args": args}
+    plan = {"intent": f"run {name}", "steps": [step], **{found[word]: given[word] for word in found}}
+    fitting = _PLAN.check(plan)
+    corrected = None if args is None or fitting.faults else Call(PLAN, fitting.arguments)
+    raise Refused(wrong_arguments(name, faults, usage(arguments.schema), corrected=corrected))
 
 
 # --- `hacp_plan`: a whole task of ordered steps in one call, so that a model can plan and not just call
@@ -407,7 +450,7 @@ class HacpTools(TaskProvider):
 # It accepts both names of a tool, and reports the outcome of each step. A plan passes the same checks, policy and audit
 # as any other HACP task (draft §3.4).
 
-_VALIDATOR: Final = Validator(PLAN_INPUT)
+_PLAN: Final = Arguments(PLAN_INPUT)
 _TOOL: Final = types.Tool.model_validate(PLAN_DEFINITION)
 
 
@@ -420,30 +463,45 @@ class PlanTool(TaskProvider):
         return (_TOOL,)
 
     async def job(self, request: McpRequest, params: types.CallToolRequestParams) -> ConsentRequest | None:
-        """See TaskProvider. Raises MCPError for a plan that cannot be read, or that names an unknown tool."""
+        """See TaskProvider. Raises Refused for a plan that cannot be read, or that names an unknown tool."""
         if params.name != PLAN:
             return None
-        plan = arguments_of(params)
-        if not _VALIDATOR.accepts(plan):
-            raise _wrong(*_VALIDATOR.explain(plan))
+        plan = checked(params, _PLAN, PLAN)
         view = await request.client.view()
-        entries = [_entry(view, index, step["tool"]) for index, step in enumerate(plan["steps"])]
-        steps = [Step(entry["name"], step.get("args", {})) for entry, step in zip(entries, plan["steps"], strict=True)]
+        read = [_step(view, f"/steps/{index}", step) for index, step in enumerate(plan["steps"])]
+        faults = [fault for step in read for fault in step.faults]
+        if faults:
+            certain = all(step.corrected is not None for step in read)
+            corrected = Call(PLAN, {**plan, "steps": [step.corrected for step in read]}) if certain else None
+            raise Refused(wrong_arguments(PLAN, faults[:MOST_FAULTS], usage(PLAN_INPUT), corrected=corrected))
         constraints = {name: value for name, value in plan.items() if name not in ("intent", "steps")}
+        steps = [Step(step.entry["name"], step.args) for step in read]
+        entries = [step.entry for step in read]
         return ConsentRequest(PLAN, plan["intent"], steps, entries, constraints, plan=True)
 
 
-def _entry(view: ToolView, index: int, name: str) -> Mapping[str, Any]:
-    entry = view.find(name)
+@frozen
+class _ReadStep:
+    """A step of a plan, as it was read."""
+
+    entry: Mapping[str, Any]
+    args: Mapping[str, Any]
+    faults: Sequence[Fault] = ()
+    corrected: Mapping[str, Any] | None = None
+    """The step as it would be accepted; None if that is not certain."""
+
+
+def _step(view: ToolView, at: str, step: Mapping[str, Any]) -> _ReadStep:
+    entry, faults = view.find(step["tool"]), []
     if entry is None:
-        near = nearest(name, view.names())
-        raise _wrong(f"/steps/{index}/tool", f"there is no tool {name[:100]!r}{near} tools/list has those there are")
-    return entry
-
-
-def _wrong(pointer: str, reason: str) -> MCPError:
-    return MCPError(
-        code=types.INVALID_PARAMS,
-        message=f"Invalid arguments for {PLAN}: {pointer or 'arguments'}: {reason}. Nothing has run.",
-        data={"path": pointer, "reason": reason},
-    )
+        near = near_tools(step["tool"], view.definitions())
+        entry = view.find(near[0]) if near else None
+        cure = f"; did you mean {' or '.join(near)}?" if near else "; tools/list has those there are"
+        faults = [Fault(f"{at}/tool", f"there is no tool {json.dumps(step['tool'][:LONGEST_SHOWN])}{cure}")]
+        if entry is None:
+            return _ReadStep({}, {}, faults)
+    args = step.get("args", {})
+    found = view.arguments(entry).check(args, f"{at}/args")
+    fitting = found.corrected if found.faults else found.arguments
+    corrected = None if fitting is None else {"tool": mcp_name(entry["name"]), "args": fitting}
+    return _ReadStep(entry, found.arguments, (*faults, *found.faults), corrected)

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 import orjson
 import rfc8785
-from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from hearth.actors.admission import Checks, PathsUnchecked, check as check_submission
+from hearth.actors.bridges.mcp.provider import Refused
 from hearth.actors.bridges.mcp.server import HacpTools, PlanTool
 from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.tools import build_tools
 from hearth.errors import HearthError, InvalidParams, PermissionDenied, ToolNotFound
-from hearth.mcp.names import PLAN, mcp_name
-from hearth.mcp.results import ProtocolError, of_error
+from hearth.mcp.names import META_ERROR, PLAN, mcp_name
+from hearth.mcp.results import of_error
 from hearth.mcp.tools import PLAN_INPUT, ToolView
 from hearth.policy.paths import PathGuard
 from hearth.policy.principal import Principal
@@ -65,6 +65,7 @@ _CHECKS = Checks(
     {name: known for name, tool in _REGISTRY.items() if (known := known_by(tool.params_schema)) is not None},
 )
 _VIEW = ToolView([tool.to_wire() for tool in _REGISTRY.values()])
+_OFFERED = {shown["title"]: authority(shown["inputSchema"]) for shown in _VIEW.definitions()}
 _PROVIDERS = (PlanTool(), HacpTools())
 _DEEPEST = 100
 _HASH = re.compile("sha256:[0-9a-f]{64}")
@@ -117,22 +118,31 @@ def _now(coroutine: Any) -> Any:
 def _job(params: types.CallToolRequestParams) -> ConsentRequest | None:
     try:
         jobs = [job for provider in _PROVIDERS if (job := _now(provider.job(_ASK, params))) is not None]
-    except MCPError as error:
-        assert error.error.code == types.INVALID_PARAMS
-        assert error.error.data["reason"]
-        orjson.dumps(error.error.model_dump())
-        plan = params.arguments or {}
-        if not _is_json(plan):
-            return None
-        assert params.name == PLAN
-        fits = _PLAN_AUTHORITY.is_valid(plan)
-        assert not fits or any(not _known(step["tool"]) for step in plan["steps"]), f"refused, and fits: {plan!r}"
+    except Refused as refused:
+        told = refused.outcome["_meta"][META_ERROR]
+        assert refused.outcome["isError"] is True
+        assert (told["code"], told["effect"]) == (types.INVALID_PARAMS, "none")
+        orjson.dumps(refused.outcome)
+        given = params.arguments or {}
+        assert not _is_json(given) or not _fits(params.name, given), f"refused, and fits: {given!r}"
+        suggested = told.get("try")
+        assert suggested is None or _fits(suggested["name"], suggested["arguments"]), f"suggested: {suggested!r}"
         return None
     assert not jobs or _is_json(params.arguments), "the SDK reads NaN, Infinity and what is too deep to be written"
-    if params.name == PLAN:
-        assert _PLAN_AUTHORITY.is_valid(params.arguments), "accepted by the fast validator, and not by the authority"
+    for job in jobs:
+        for step in job.steps:
+            assert _OFFERED[step.tool].is_valid(step.args), f"taken, and the offered schema refuses it: {step!r}"
     assert len(jobs) == (params.name == PLAN or _known(params.name))
     return jobs[0] if jobs else None
+
+
+def _fits(name: str, given: Any) -> bool:
+    """True if the authority takes the arguments of a call by the schemas that are offered."""
+    if name != PLAN:
+        return bool(_OFFERED[_VIEW.find(name)["name"]].is_valid(given))  # type: ignore[index]
+    return _PLAN_AUTHORITY.is_valid(given) and all(
+        _known(step["tool"]) and _fits(step["tool"], step.get("args", {})) for step in given["steps"]
+    )
 
 
 def _known(name: str) -> bool:
@@ -187,13 +197,7 @@ def _submitted(job: ConsentRequest) -> None:
 
 def _told(error: HearthError, job: ConsentRequest, *, fits: bool) -> None:
     outcome = of_error(error, plan=job.plan)
-    if isinstance(outcome, ProtocolError):
-        assert isinstance(error, InvalidParams)
-        assert outcome.code == -32602
-        assert outcome.message
-        orjson.dumps(dict(outcome.data or {}), default=repr)
-        return
-    assert isinstance(error, PermissionDenied) or fits, f"{error!r} for args that do not fit"
+    assert isinstance(error, (PermissionDenied, InvalidParams)) or fits, f"{error!r} for args that do not fit"
     assert outcome["isError"] is True
     orjson.dumps(outcome)
 

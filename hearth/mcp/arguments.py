@@ -1,0 +1,512 @@
+"""Arguments of tools as MCP clients know them: flat schemas, and the check of the arguments that a client sends.
+
+Some clients refuse or drop a tool whose input schema has a combinator at its root, and some regular expressions. So
+`flat` returns a schema of one form: `type`, `properties`, `required` and `additionalProperties`. It cannot say all that
+the tool's own schema says: the daemon checks each call by that one.
+
+`Arguments` checks the arguments of a call before they are submitted. It takes a number that came as a string, where
+that has one meaning, and finds all faults of a call at once, each with its cure. If the cures are certain, it also
+gives the corrected arguments. This module knows no tool, and runs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from attrs import frozen
+
+from hearth._util.text import nearest
+from hearth.schema import Validator, escaped, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+# --- schemas ----------------------------------------------------------------------------------------------------------
+# Many clients pass schemas to models whose dialect allows one `type` per schema. `portable` rewrites a schema so that
+# it accepts and refuses the same values. `flat` rewrites the root of an input schema, so that it refuses no more.
+
+_MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_ONE = (
+    "items",
+    "contains",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "propertyNames",
+    "not",
+    "if",
+    "then",
+    "else",
+)
+
+
+def portable(schema: Mapping[str, Any], named: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return the schema with "object" as the type of its root, as MCP requires; args and results are objects in HACP.
+
+    `named` rewrites the descriptions.
+    """
+    return {**_rewritten(schema, named), "type": "object"}
+
+
+def _rewritten(schema: Any, named: Callable[[str], str]) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    made = _with_parts(schema, lambda part: _rewritten(part, named))
+    if isinstance(made.get("description"), str):
+        made["description"] = named(made["description"])
+    kinds = made.get("type")
+    if isinstance(kinds, list):
+        del made["type"]
+        either = [{"type": kind} for kind in kinds]
+        if "anyOf" in made:
+            made["allOf"] = [*made.get("allOf", ()), {"anyOf": either}]
+        else:
+            made["anyOf"] = either
+    return made
+
+
+def _with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a copy of a schema in which every schema directly within it has been changed."""
+    made = dict(schema)
+    for name in _MAPS:
+        if isinstance(made.get(name), dict):
+            made[name] = {key: change(value) for key, value in made[name].items()}
+    for name in _LISTS:
+        if isinstance(made.get(name), list):
+            made[name] = [change(value) for value in made[name]]
+    for name in _ONE:
+        if name in made:
+            made[name] = change(made[name])
+    return made
+
+
+_LOCAL: Final = "#/"
+_DEEPEST: Final = 16
+"""Levels of references that are followed; a recursive schema ends there with one that accepts any value."""
+_MOST_PARTS: Final = 4000
+"""Schemas of one input schema in which references are replaced; a larger schema accepts any value beyond them."""
+
+_NO_REGEX_FOR_ALL = re.compile(r"\(\?[=!<]|\\[1-9]|\\k<")
+"""Look-ahead, look-behind, named groups and back references: RE2 and other engines in linear time have none."""
+
+
+def flat(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an input schema with only `type`, `properties`, `required` and `additionalProperties` at its root.
+
+    Every name that a branch of the root has (`allOf`, `anyOf`, `oneOf`, `then`, `else`, `dependentSchemas`, `$ref`)
+    becomes a property. The root's own schema of a name comes first; otherwise any of those of the branches may fit,
+    also where the branch with the name does not apply. A name is required if the root, each branch of an `allOf`, or
+    all alternatives require it. `additionalProperties` is False, unless the tool's own schema takes further names
+    explicitly, or names none. References are replaced, and patterns that some clients cannot compile are left out, at
+    every level.
+    """
+    root = _Inliner(schema).whole(schema)
+    shape = _shape(root)
+    return {
+        "type": "object",
+        "properties": {name: _either(kinds) for name, kinds in shape.properties.items()},
+        "required": [name for name in shape.required if name in shape.properties],
+        "additionalProperties": _further(root, shape),
+    }
+
+
+class _Inliner:
+    """Replaces the local references of one document, and leaves out patterns that not every client can compile."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+        self._left = _MOST_PARTS
+
+    def whole(self, schema: Any, depth: int = 0) -> Any:
+        """Return the schema without `$ref`, `$defs` and such patterns."""
+        if not isinstance(schema, dict):
+            return schema
+        self._left -= 1
+        if self._left < 0:
+            return {}
+        target = schema.get("$ref")
+        if isinstance(target, str):
+            found = self._find(target) if depth < _DEEPEST else {}
+            beside = {name: value for name, value in schema.items() if name != "$ref"}
+            schema = {**found, **beside} if not found.keys() & beside.keys() - _WORDS else {"allOf": [found, beside]}
+            if "$ref" in schema:
+                return self.whole(schema, depth + 1)
+            depth += 1
+        own = {name: value for name, value in schema.items() if name not in _NOT_SHOWN}
+        pattern = own.get("pattern")
+        if isinstance(pattern, str) and _NO_REGEX_FOR_ALL.search(pattern):
+            del own["pattern"]
+        names = own.get("patternProperties")
+        if isinstance(names, dict) and any(_NO_REGEX_FOR_ALL.search(name) for name in names):
+            del own["patternProperties"]
+            own.pop("additionalProperties", None)
+        return _with_parts(own, lambda part: self.whole(part, depth))
+
+    def _find(self, target: str) -> Mapping[str, Any]:
+        """Return the schema at a local reference; one that accepts any value for every other reference."""
+        found: Any = self._document if target == "#" or target.startswith(_LOCAL) else None
+        for part in target.removeprefix("#").split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            else:
+                found = found.get(name) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else {}
+
+
+_WORDS: Final = {"title", "description", "default", "examples", "deprecated", "$comment"}
+_NOT_SHOWN: Final = {"$schema", "$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$defs", "definitions", "$comment"}
+
+
+@frozen
+class _Shape:
+    """The names of an object: the schemas that each may have, and those that are required."""
+
+    properties: Mapping[str, list[Any]]
+    required: tuple[str, ...]
+
+
+def _shape(schema: Mapping[str, Any]) -> _Shape:
+    """Return the names of a schema and of the branches at its root."""
+    own = {name: [kind] for name, kind in _object_of(schema.get("properties")).items()}
+    required = dict.fromkeys(name for name in schema.get("required", ()) if isinstance(name, str))
+    for branch in map(_shape, _branches(schema, "allOf")):
+        required |= dict.fromkeys(branch.required)
+        _add(own, [branch])
+    conditional = [schema[name] for name in ("then", "else") if isinstance(schema.get(name), dict)]
+    dependent = [part for part in _object_of(schema.get("dependentSchemas")).values() if isinstance(part, dict)]
+    _add(own, map(_shape, (*conditional, *dependent)))
+    for several in ("anyOf", "oneOf"):
+        branches = [_shape(branch) for branch in _branches(schema, several)]
+        _add(own, branches)
+        if branches:
+            each = set.intersection(*(set(branch.required) for branch in branches))
+            required |= dict.fromkeys(name for name in branches[0].required if name in each)
+    return _Shape(own, tuple(required))
+
+
+def _add(own: dict[str, list[Any]], branches: Iterable[_Shape]) -> None:
+    """Add the names of branches that the root does not have itself."""
+    found: dict[str, list[Any]] = {}
+    for branch in branches:
+        for name, kinds in branch.properties.items():
+            seen = found.setdefault(name, [])
+            seen += [kind for kind in kinds if kind not in seen]
+    for name, kinds in found.items():
+        own.setdefault(name, kinds)
+
+
+def _branches(schema: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return [branch for branch in schema.get(name, ()) if isinstance(branch, dict)]
+
+
+def _object_of(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _either(kinds: list[Any]) -> Any:
+    # `true` and `false` are schemas, which clients expect as objects.
+    objects = [kind if isinstance(kind, dict) else {} for kind in kinds]
+    return objects[0] if len(objects) == 1 else {"anyOf": objects}
+
+
+def _further(root: Mapping[str, Any], shape: _Shape) -> Any:
+    """Return `additionalProperties`: what the tool says itself; False for one that names its arguments, else True."""
+    if root.get("patternProperties"):
+        return True
+    return root.get("additionalProperties", not (shape.properties or "properties" in root))
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+MOST_FAULTS: Final = 8
+"""Faults of one call that are reported."""
+_MOST_MEMBERS: Final = 256
+"""Members of one array or object that are examined one by one."""
+_MOST_TRY: Final = 2000
+"""Characters of corrected arguments; longer ones are not suggested."""
+
+_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,15}|[0-9]{1,18})\Z")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?\Z")
+_BOOLEANS = {"true": True, "false": False}
+_LEVELS = {"high": 1, "on": 1, "true": 1, "yes": 1, "low": 0, "off": 0, "false": 0, "no": 0}
+
+
+@frozen
+class Fault:
+    """One fault of a call's arguments."""
+
+    path: str
+    """JSON pointer of the place; "" for the whole."""
+    reason: str
+    """What is wrong, and what would be right, as a phrase without a full stop."""
+
+    def __str__(self) -> str:
+        return f"{self.path or 'arguments'}: {self.reason}"
+
+
+@frozen
+class Checked:
+    """The outcome of a check."""
+
+    arguments: Any
+    """The arguments to submit, with numbers for numbers; if there are faults, as they were given."""
+    faults: tuple[Fault, ...] = ()
+    corrected: Any = None
+    """With faults: arguments that would fit, if the cures are certain; else None."""
+
+
+class Arguments:
+    """The check of one tool's arguments by its flat schema."""
+
+    __slots__ = ("_validator", "schema")
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema = schema
+        self._validator: Validator | None = None
+
+    def accepts(self, arguments: Any) -> bool:
+        """Return True if the arguments fit as they are."""
+        if self._validator is None:
+            self._validator = Validator(self.schema)
+        return self._validator.accepts(arguments)
+
+    def check(self, arguments: Any, at: str = "") -> Checked:
+        """Return the arguments to submit, or all that is wrong with them. `at` is their place in the call."""
+        if self.accepts(arguments):
+            return Checked(arguments)
+        taken = _taken(arguments, self.schema)
+        if self.accepts(taken):
+            return Checked(taken)
+        faults = tuple(islice(_faults(taken, self.schema, at), MOST_FAULTS))
+        if not faults:
+            assert self._validator is not None
+            where, reason = self._validator.explain(taken)
+            faults = (Fault(f"{at}{where}", reason),)
+        corrected = _corrected(taken, self.schema)
+        certain = self.accepts(corrected) and len(orjson.dumps(corrected)) <= _MOST_TRY
+        return Checked(arguments, faults, corrected if certain else None)
+
+
+def usage(schema: Mapping[str, Any]) -> str:
+    """Return the names that a tool takes, as a sentence."""
+    required = schema.get("required", ())
+    names = [f"{name} (required)" if name in required else name for name in schema["properties"]]
+    return f"It takes {', '.join(names)}." if names else "It takes no arguments."
+
+
+def _fits(value: Any, schema: Any) -> bool:
+    return Validator({"properties": {"it": schema}}).accepts({"it": value})
+
+
+def _types(schema: Any) -> set[str]:
+    """Return the types that a schema names, at its root or in its alternatives; empty if it names none."""
+    if not isinstance(schema, dict):
+        return set()
+    kinds = schema.get("type", [])
+    found = {kinds} if isinstance(kinds, str) else set(kinds)
+    for several in ("anyOf", "oneOf"):
+        for branch in schema.get(several, ()):
+            found |= _types(branch)
+    return found
+
+
+def _taken(value: Any, schema: Any) -> Any:
+    """Return a value in the type that its schema wants, where it has one meaning there; else as it is.
+
+    "17" is 17 and "true" is true where no string is wanted; true is 1 where 0 or 1 is; a string of JSON is the array
+    or object that it contains; an optional member that is null is left out.
+    """
+    if not isinstance(schema, dict) or _fits(value, schema):
+        return value
+    if isinstance(value, dict):
+        properties, required = _object_of(schema.get("properties")), schema.get("required", ())
+        return {
+            name: _taken(member, properties.get(name))
+            for name, member in value.items()
+            if not (member is None and name in properties and name not in required)
+        }
+    if isinstance(value, list):
+        kind = schema.get("items")
+        return value if len(value) > _MOST_MEMBERS else [_taken(item, kind) for item in value]
+    return next((other for other in _readings(value, schema) if _fits(other, schema)), value)
+
+
+def _readings(value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield other readings of a value of a wrong type."""
+    if value is True or value is False:
+        yield int(value)
+    if not isinstance(value, str):
+        return
+    kinds = _types(schema)
+    text = value.strip()
+    # "48" may mean 0x48 to a tool that takes "0x48" too: a schema with a form of its own for strings decides itself.
+    if "string" not in kinds:
+        if _INTEGER.match(text):
+            yield int(text, 16) if "x" in text.lower() else int(text)
+        if _NUMBER.match(text):
+            yield float(text)
+        if text.lower() in _BOOLEANS:
+            yield _BOOLEANS[text.lower()]
+    if kinds & {"array", "object"} and text[:1] in ("[", "{"):
+        try:
+            read = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return
+        yield read
+        yield _taken(read, schema)
+
+
+def _faults(value: Any, schema: Any, at: str) -> Iterator[Fault]:
+    """Yield the faults of a value: those of its members, if it is an object or array as the schema wants."""
+    if not isinstance(schema, dict) or _fits(value, schema):
+        return
+    properties = _object_of(schema.get("properties"))
+    if isinstance(value, dict) and (properties or schema.get("additionalProperties") is False):
+        renamed = _renamed(value, schema)
+        for name in _unknown(value, schema):
+            yield Fault(f"{at}/{escaped(name)}", _unknown_name(name, renamed.get(name), properties))
+        meant = set(renamed.values())
+        for name in schema.get("required", ()):
+            if name not in value and name not in meant:
+                yield Fault(f"{at}/{escaped(name)}", f"is missing{_wanted(properties.get(name))}")
+        for name, member in value.items():
+            known = renamed.get(name) or name
+            if known in properties:
+                yield from _faults(_taken(member, properties[known]), properties[known], f"{at}/{escaped(known)}")
+    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+        before = False
+        for index, item in enumerate(islice(value, _MOST_MEMBERS)):
+            for fault in _faults(item, schema["items"], f"{at}/{index}"):
+                before = True
+                yield fault
+        if not before:
+            yield _leaf(value, schema, at)
+    else:
+        yield _leaf(value, schema, at)
+
+
+def _leaf(value: Any, schema: Mapping[str, Any], at: str) -> Fault:
+    # The name does not matter: only the place within the value is used.
+    where, reason = Validator({"properties": {"it": schema}}).explain({"it": value})
+    near = _meant(value, schema)
+    cure = "" if near is None else f"; did you mean {_json(near)}?"
+    return Fault(f"{at}{where.removeprefix('/it')}", f"{reason}{cure or _wanted(schema)}")
+
+
+def _wanted(schema: Any) -> str:
+    """Return what a schema says that it wants, as the end of a reason."""
+    said = schema.get("description") if isinstance(schema, dict) else None
+    return f"; expected: {shortened(said)}" if isinstance(said, str) else ""
+
+
+def _unknown_name(name: str, near: str | None, properties: Mapping[str, Any]) -> str:
+    shown = _json(name[:100])
+    if near is not None:
+        return f"there is no argument {shown}; did you mean {_json(near)}?"
+    return f"there is no argument {shown}; leave it out" if properties else f"it takes no arguments; leave {shown} out"
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _unknown(value: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+    """Return the first names of an object that its schema does not have."""
+    if schema.get("additionalProperties", True) is not False:
+        return []
+    properties = _object_of(schema.get("properties"))
+    return list(islice((name for name in value if name not in properties), MOST_FAULTS))
+
+
+def _meant(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return the value that was probably meant: the nearest choice, or another notation; None if there is none."""
+    if not isinstance(value, str):
+        return None
+    choices = schema.get("enum", ())
+    level = _LEVELS.get(value.strip().lower())
+    if level is not None and level in choices:
+        return level
+    if len(value) <= 100 and (near := closest(value, [choice for choice in choices if isinstance(choice, str)])):
+        return near
+    others = (value.strip(), f"0x{value.strip()}")
+    return next((other for other in others if other != value and _fits(other, schema)), None)
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` is a variant of: in another case or notation, a part, or misspelt."""
+    names = list(known)
+    plain = _plain(name)
+    parts = [other for other in names if _is_part(plain, _plain(other))]
+    return same(name, names) or next(iter([*parts, *nearest(name[:100].lower(), names)]), None)
+
+
+def same(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` is in another notation: "dryRun" is "dry_run"."""
+    plain = _plain(name)
+    return next((other for other in known if _plain(other) == plain), None)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _is_part(one: str, other: str) -> bool:
+    return min(len(one), len(other)) >= _SHORTEST_PART and (one.startswith(other) or other.startswith(one))
+
+
+_SHORTEST_PART: Final = 3
+
+
+def _renamed(value: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, str]:
+    """Return unknown name -> the argument that was probably meant, none of them twice."""
+    properties = _object_of(schema.get("properties"))
+    missing = [name for name in properties if name not in value]
+    found: dict[str, str] = {}
+
+    def take(name: str, near: str) -> None:
+        found[name] = near
+        missing.remove(near)
+
+    unknown = _unknown(value, schema)
+    for name in unknown:
+        near = closest(name, missing)
+        if near is not None:
+            take(name, near)
+    # The rest by elimination: a value that fits only one of the arguments that must be given.
+    required = [name for name in schema.get("required", ()) if name in missing]
+    progress = True
+    while progress and required:
+        progress = False
+        for name in [name for name in unknown if name not in found]:
+            fitting = [near for near in required if _could_be(value[name], properties[near])]
+            if len(fitting) == 1:
+                take(name, fitting[0])
+                required.remove(fitting[0])
+                progress = True
+    return found
+
+
+def _could_be(value: Any, schema: Any) -> bool:
+    return _fits(_corrected(_taken(value, schema), schema), schema)
+
+
+def _corrected(value: Any, schema: Any) -> Any:
+    """Return the value with every certain cure applied: names that were meant, choices, and nothing unknown."""
+    if not isinstance(schema, dict) or _fits(value, schema):
+        return value
+    properties = _object_of(schema.get("properties"))
+    if isinstance(value, dict) and properties:
+        renamed, unknown = _renamed(value, schema), _unknown(value, schema)
+        left_out = {name for name in unknown if name not in renamed}
+        kept = [(renamed.get(name) or name, member) for name, member in value.items() if name not in left_out]
+        whole = {name: _corrected(member, properties.get(name)) for name, member in kept}
+        return _taken(whole, schema)
+    if isinstance(value, list) and len(value) <= _MOST_MEMBERS:
+        return [_corrected(item, schema.get("items")) for item in value]
+    near = _meant(value, schema)
+    return value if near is None else near
