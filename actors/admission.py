@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from hearth._util.ids import new_id
+from hearth._util.text import suggestions
 from hearth.actors.bus.queue import Requester
 from hearth.actors.events import to_keep
 from hearth.actors.step import StepRun
@@ -78,8 +79,7 @@ def check(
     registry = checks.registry
     for index, spec in enumerate(specs):
         if spec.tool not in registry:
-            name = spec.tool[:100]
-            raise ToolNotFound(f"Tool not found: {name}", data={"step_index": index, "tool": name})
+            raise _not_found(index, spec.tool, grant)
     for index, spec in enumerate(specs):
         if spec.tool not in grant.allowed:
             raise _denied(index, spec, f"not in the allowlist of policy {grant.policy!r}")
@@ -168,6 +168,13 @@ def _take_tokens(steps: list[StepRun], rates: RateLimits, now: float) -> dict[st
     if refused is not None:
         raise rates.refusal(*refused)
     return counts
+
+
+def _not_found(index: int, name: str, grant: Grant) -> ToolNotFound:
+    """Return the refusal of an unknown tool; it suggests only tools that the session may use."""
+    shown = name[:100]
+    cure, near = suggestions(name, sorted(grant.allowed))
+    return ToolNotFound(f"Tool not found: {shown}{cure}", data={"step_index": index, "tool": shown, **near})
 
 
 def _denied(index: int, spec: StepSpec, reason: str) -> PermissionDenied:

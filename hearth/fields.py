@@ -273,7 +273,7 @@ class OneOrMore(FieldType):
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """Return the reason for refusing an unknown key, with the nearest known key or, if none is near, all keys."""
     names = list(known)
-    return f"unknown key; {suggest(key.lower(), names) or 'expected ' + ', '.join(names)}"
+    return f"unknown key; {suggest(key, names) or 'expected ' + ', '.join(names)}"
 
 
 def kind_of(annotation: object) -> FieldType | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hearth._util.text import MOST_COMPARED, nearest, suggestions
 from hearth.protocol.known import LONGEST_NAME, MOST_NAMED, KnownMembers, known_by, refusal
 
 OPEN = {"properties": {"a": {}}, "additionalProperties": True}
@@ -72,3 +73,49 @@ def test_a_name_of_any_length_is_repeated_as_its_beginning_and_refused_at_once()
     refused = refusal(unknown_members)
     assert refused.data["reason"] == "unknown key; expected line, value"
     assert len(refused.message) < 200
+
+
+# --- suggestions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("gpio.sett", "gpio.set"),
+        ("gpio_set", "gpio.set"),
+        ("GPIO.GET", "gpio.get"),
+        ("i2c.raed", "i2c.read"),
+        ("uart.send", "uart.read"),
+        ("LEd", "LED"),
+        ("qqqq", None),
+        ("", None),
+    ],
+)
+def test_the_nearest_name_is_suggested_in_any_case(name, near):
+    known = ["gpio.get", "gpio.set", "i2c.read", "i2c.write", "uart.read", "LED"]
+    assert nearest(name, known) == ([] if near is None else [near])
+    assert suggestions(name, known)[1].get("suggestions", [None])[0] == near
+
+
+def test_the_nearest_of_a_thousand_like_names_is_found_and_few_are_compared(monkeypatch):
+    import difflib
+
+    compared = []
+
+    class Counting(difflib.SequenceMatcher):
+        def set_seq1(self, a):
+            compared.extend([a] if a else [])  # a matcher is made with ""
+            super().set_seq1(a)
+
+    monkeypatch.setattr(difflib, "SequenceMatcher", Counting)
+    assert nearest("GPOI917", [f"GPIO{number}" for number in range(1024)])[0] == "GPIO917"
+    assert len(compared) == MOST_COMPARED
+    compared.clear()
+    assert nearest("GPIO" * 1000, [f"GPIO{number}" for number in range(1024)]) == []
+    assert nearest("GPIO", ["GPIO" * 1000]) == []
+    assert not compared
+
+
+def test_only_a_name_has_near_names():
+    assert suggestions(17, ["17"]) == ("", {})
+    assert suggestions("line", ["lines"]) == ("; did you mean lines?", {"suggestions": ["lines"]})

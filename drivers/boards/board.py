@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from attrs import asdict, evolve, field, frozen
 
+from hearth._util.text import suggestions
 from hearth.drivers.base import BaseDriver, Driver, Style
 from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS, Sensor
 from hearth.errors import InvalidParams, PermissionDenied
@@ -280,10 +281,11 @@ class Board:
                     data={"chip": label, "line": line.offset, "reason": reason},
                 )
         usable = [line.name for line in spec.lines if line.reserved is None]
+        cure, near = suggestions(name_or_offset, [name for name in self.readable[label] if isinstance(name, str)])
         raise InvalidParams(
             f"chip {label!r} of board {self.name!r} has no gpio line {name_or_offset!r}; "
-            f"it has {', '.join(usable)}, also by offset",
-            data={"chip": label, "line": name_or_offset, "known": usable},
+            f"it has {', '.join(usable)}, also by offset{cure}",
+            data={"chip": label, "line": name_or_offset, "known": usable, **near},
         )
 
     def _unknown(self, kind: str, what: str, given: object, known: list[Any]) -> NoReturn:
@@ -297,7 +299,10 @@ class Board:
         listed = ", ".join(str(name) for name in known) or "none"
         asked = f"no {kind} {what}" if given is None else f"no {kind} {what} {given!r}"
         asked = asked.replace("sensor sensor", "sensor")
-        raise InvalidParams(f"board {self.name!r} has {asked}; it has: {listed}", data={what: given, "known": known})
+        cure, near = suggestions(given, map(str, known))
+        raise InvalidParams(
+            f"board {self.name!r} has {asked}; it has: {listed}{cure}", data={what: given, "known": known, **near}
+        )
 
 
 def _offset_of(chip: ChipSpec, given: str) -> int | str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from hearth._util.text import suggestions
 from hearth.drivers.boards import BOARD_BUS, Board, BoardDriver
 from hearth.drivers.boards.profile import SENSOR_KINDS, SENSORS_BUS
 from hearth.drivers.tools import schemas
@@ -121,10 +122,12 @@ def _sensor_tools(board: Board) -> list[Tool]:
             return board.sensor(name).bus
         if "/" not in name:  # all of the kernel's have one: impossible names are refused before anything runs
             known = list(board.sensors)
+            cure, near = suggestions(name, known)
             raise InvalidParams(
                 f"board {board.name!r} has no sensor {name!r}; its profile names {', '.join(known) or 'none'}, and "
-                'hw.sensor.list has those of the kernel, such as "hwmon/lm75-i2c-1-48/temp1"',
-                data={"sensor": name, "known": known},
+                'hw.sensor.list has those of the kernel, such as "hwmon/lm75-i2c-1-48/temp1"'
+                f"{cure}",
+                data={"sensor": name, "known": known, **near},
             )
         return SENSORS_BUS
 

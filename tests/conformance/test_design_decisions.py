@@ -182,6 +182,21 @@ def test_what_is_ignored_is_named_in_the_answer_or_refused_for_who_is_strict(pee
     assert peer.value(session, "gpio.get", line=3)["value"] == 0
 
 
+def test_an_unknown_tool_is_refused_with_the_nearest_that_the_session_may_use(hearthd) -> None:
+    running = hearthd('[[policy]]\nname = "test"\nmatch = { any = true }\ntools = ["gpio.*"]\n')
+    peer = running.peer()
+    session = peer.open()
+    refused = peer.error("task.submit", peer.submission(session, ("gpio.sett", {"line": 1, "value": 1})))
+    assert refused["code"] == -32002
+    assert refused["data"]["suggestions"][0] == "gpio.set"
+    assert refused["message"].startswith("Tool not found: gpio.sett; did you mean gpio.set")
+    for unknown in ("i2c.raed", "i2c.read" * 1000):
+        refused = peer.error("task.submit", peer.submission(session, (unknown, {})))
+        assert refused["data"] == {"step_index": 0, "tool": unknown[:100]}
+    refused = peer.error("task.submit", peer.submission(session, ("gpio.set", {"line": "LDE", "value": 1})))
+    assert (refused["code"], refused["data"]["suggestions"]) == (-32602, ["LED"])
+
+
 @pytest.mark.spec("design 8: submit checks, in order")
 def test_a_submission_that_is_wrong_in_every_way_is_told_so_in_the_order_of_the_checks(hearthd, tmp_path) -> None:
     (tmp_path / "shared").mkdir()

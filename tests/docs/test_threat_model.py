@@ -8,12 +8,14 @@ import pytest
 from docs.player import ROOT
 from docs.test_promises import names_of_tests
 
+from hearth._util.text import LONGEST_COMPARED, MOST_COMPARED
 from hearth.actors import admission, connection, refusals, send_queue
 from hearth.actors.bridges.http import connection as http_connection, listener
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
 from hearth.audit import backlog
 from hearth.config.model import Config
 from hearth.policy.rules import Rate
+from hearth.protocol.known import LONGEST_NAME, MOST_NAMED
 
 PAGE = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
@@ -56,6 +58,7 @@ def bound(row: str) -> list[float]:
         ("A request", [LIMITS.max_document_bytes / MIB]),
         ("Requests of one connection under way", [LIMITS.max_outstanding, connection.WEIGHTY_AT_ONCE]),
         ("The values in a document", [LIMITS.max_values]),
+        ("Unknown names in a request", [MOST_NAMED, LONGEST_NAME, LONGEST_COMPARED, MOST_COMPARED]),
         ("A batch", [LIMITS.max_batch, connection.BATCH_BYTES / MIB]),
         ("Data waiting to be sent to one connection", [send_queue.HIGH_WATER / MIB]),
         ("The time in which a peer reads nothing", [LIMITS.send_timeout_s]),
@@ -97,7 +100,7 @@ def test_every_bound_on_the_page_is_the_one_in_the_code(row: str, numbers: list[
 
 def test_no_row_of_bounds_is_left_out() -> None:
     table = PAGE.partition("## Denial of service")[2].partition("\n\nSlow bytes")[0]
-    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 30
+    assert len(re.findall(r"^\| ", table, re.MULTILINE)) - 2 == 31
 
 
 def test_what_is_said_of_messages_is_so() -> None:

@@ -100,6 +100,31 @@ def test_what_is_not_there_is_refused_with_what_is(sim, ask, known):
     assert str(known[0]) in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("ask", "near"),
+    [
+        (lambda b: b.line(None, "led"), "LED"),
+        (lambda b: b.line("sim", "BUTTN"), "BUTTON"),
+        (lambda b: b.line("sim", "GPOI17"), "GPIO17"),
+        (lambda b: b.gpio_bus("simm"), "sim"),
+        (lambda b: b.uart_bus("urat0"), "uart0"),
+        (lambda b: b.sensor("temprature"), "temperature"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_the_nearest(sim, ask, near):
+    with pytest.raises(InvalidParams, match=rf"did you mean {near}[,?]") as caught:
+        ask(sim)
+    assert caught.value.data["suggestions"][0] == near
+
+
+def test_a_name_that_is_like_no_other_is_refused_without_a_suggestion(sim):
+    for ask in (lambda: sim.line(None, 99), lambda: sim.line(None, "x" * 64), lambda: sim.i2c_bus(7)):
+        with pytest.raises(InvalidParams) as caught:
+            ask()
+        assert "did you mean" not in caught.value.message
+        assert "suggestions" not in caught.value.data
+
+
 def test_a_board_without_a_kind_says_that_it_has_none():
     board = open_board(parse_profile({"name": "bare", "description": "nothing"}, "bare.toml"))
     with pytest.raises(InvalidParams, match="has no gpio chip; it has: none"):
