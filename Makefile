@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# What hearth itself needs; what its tests need too; what looks at its code too.
+RUNTIME := $(VENV)/.runtime
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
 # The official judges of the MCP bridge, and the Node that they need: npm packages, of exact versions.
@@ -21,14 +23,23 @@ help: ## Show the targets
 
 # Every file that is installed is one whose hash is in packaging/requirements.lock, the build backend among them.
 LOCK   := packaging/requirements.lock
-SETS   := build run hcp mcp plot test fuzz
+RUN    := build run hcp
+SETS   := $(RUN) mcp plot test fuzz
 PIP     = $(BIN)/python -I -m pip install --quiet --disable-pip-version-check
 
-$(STAMP): pyproject.toml $(LOCK)
-	$(PYTHON) -I -m venv $(VENV)
+$(RUNTIME): pyproject.toml $(LOCK)
+	@echo '1 of 3: a virtual environment in $(VENV)'
+	@$(PYTHON) -I -m venv $(VENV)
+	@$(PYTHON) packaging/lock.py $(RUN) > $(VENV)/requirements.txt
+	@echo "2 of 3: the $$(grep -c == $(VENV)/requirements.txt) packages that hearth needs, each checked by its hash"
+	@$(PIP) --require-hashes -r $(VENV)/requirements.txt
+	@echo '3 of 3: hearth itself'
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(STAMP): $(RUNTIME)
 	$(PYTHON) packaging/lock.py $(SETS) > $(VENV)/requirements.txt
 	$(PIP) --require-hashes -r $(VENV)/requirements.txt
-	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 $(TOOLS): $(STAMP)
@@ -42,13 +53,13 @@ $(JUDGES): tests/mcp/package.json
 	npm install --prefix .node --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 	touch $@
 
-demo: $(STAMP) ## See what hearth is, in a minute: a real daemon, a real client, a simulated board
-	$(BIN)/hearth demo
+demo: $(RUNTIME) ## See what hearth is, in a minute: a real daemon, a real client, a simulated board
+	@$(BIN)/hearth demo
 
-demo-hcp: $(STAMP) ## Another agent hands over a whole job, and gets outputs, a file and an account of it
-	$(BIN)/hearth demo --hcp
+demo-hcp: $(RUNTIME) ## Another agent hands over a whole job, and gets outputs, a file and an account of it
+	@$(BIN)/hearth demo --hcp
 
-demo-web: $(STAMP) ## A page that watches a real daemon on a simulated board (ARGS=--open opens the browser)
+demo-web: $(RUNTIME) ## A page that watches a real daemon on a simulated board (ARGS=--open opens the browser)
 	$(BIN)/python examples/watch/serve.py $(ARGS)
 
 test: $(STAMP) ## The tests, the hardware's too, with branch coverage; what takes long is in `make proof`

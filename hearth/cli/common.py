@@ -12,13 +12,16 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
+import sysconfig
 import textwrap
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -317,6 +320,23 @@ def _message(error: HearthError | OSError) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
+
+
+def as_typed(command: str) -> str:
+    """Return `hearth` or `hearthd` as it can be typed in the shell that started this process: its name, or its path."""
+    called = Path(sys.argv[0])
+    path = called if called.name == "hearth" else Path(sysconfig.get_path("scripts")) / "hearth"
+    path = Path.cwd() / path.with_name(command)
+    if not os.access(path, os.X_OK):
+        return command
+    found = shutil.which(command)
+    # `uvx` and `uv run` put the environment of the tool on the PATH, but not on that of the shell.
+    if found is not None and "UV" not in os.environ and path.samefile(found):
+        return command
+    if path.is_relative_to(Path.cwd()):
+        inside = path.relative_to(Path.cwd())
+        return shlex.quote(str(inside) if len(inside.parts) > 1 else f"./{inside}")
+    return shlex.quote(str(path))
 
 
 def connected(options: Options) -> AbstractAsyncContextManager[Client]:

@@ -6,7 +6,10 @@ import io
 import os
 import re
 import signal
+import subprocess
+import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,9 @@ from hearth.cli.demo.stage import (
     run_daemon,
 )
 from hearth.errors import PermissionDenied
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
 
 # --- the whole ------------------------------------------------------------------------------------------------------
 
@@ -59,6 +65,38 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(cli, temporary):
     ):
         assert said in answer.out
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "on_path", "shown"),
+    [
+        (ROOT, False, ".venv/bin/hearthd"),
+        (BIN, False, "./hearthd"),
+        (ROOT / "docs", False, str(BIN / "hearthd")),
+        (ROOT, True, "hearthd"),
+    ],
+    ids=["in the tree", "beside it", "elsewhere", "on the PATH"],
+)
+def test_the_last_hint_works_as_it_is_printed(temporary, place, on_path, shown):
+    if place == ROOT and not on_path and BIN != ROOT / ".venv" / "bin":
+        pytest.skip("the environment of this run is not in the tree: make test has it in .venv")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("HEARTH", "UV"))}
+    environ["PATH"] = os.pathsep.join([str(BIN)] * on_path + ["/usr/bin", "/bin"])
+    environ |= {"RUNTIME_DIRECTORY": str(temporary), "STATE_DIRECTORY": str(temporary), "NO_COLOR": "1"}
+    run = partial(subprocess.run, cwd=place, env=environ, text=True, capture_output=True, timeout=120, check=True)
+    printed = run([BIN / "hearth", "demo", "--fast"]).stdout.splitlines()[-1]
+    hint = re.fullmatch(r"Next: `(.+)` in one terminal, `(.+)` in another\.", printed)
+    assert hint is not None
+    assert hint[1] == f"{shown} --board sim"
+    command = ["bash", "-c", f"exec {hint[1]}"]
+    daemon = subprocess.Popen(command, cwd=place, env=environ, stderr=subprocess.PIPE, text=True)
+    try:
+        assert any(line.startswith("hearthd: ready on ") for line in daemon.stderr)
+        assert "gpio.set" in run(["bash", "-c", hint[2]]).stdout
+    finally:
+        daemon.terminate()
+        daemon.communicate(timeout=60)
 
 
 @pytest.mark.slow

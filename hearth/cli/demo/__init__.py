@@ -71,8 +71,8 @@ def demo(options: Options, fast: bool, hcp: bool) -> int:
     if hcp:
         from hearth.cli.demo.hcp import play
 
-        return interruptible(lambda: perform(stage, play, as_json=options.json, then="hearth hcp capabilities"))
-    return interruptible(lambda: perform(stage, _play, as_json=options.json, then="hearth tools"))
+        return interruptible(lambda: perform(stage, play, as_json=options.json, then="hcp capabilities"))
+    return interruptible(lambda: perform(stage, _play, as_json=options.json, then="tools"))
 
 
 async def perform(stage: Stage, play: Play, *, as_json: bool, then: str) -> int:
@@ -93,7 +93,8 @@ async def perform(stage: Stage, play: Play, *, as_json: bool, then: str) -> int:
         click.echo(f"\nhearth: the demo has failed: {common.clean(error)}", err=True)
     else:
         click.secho(f"\n{stage.claims} claims, each checked, in {took:.1f} s.", bold=True)
-        click.echo(f"Next: `hearthd --board sim` in one terminal, `{then}` in another.")
+        daemon, client = common.as_typed("hearthd"), common.as_typed("hearth")
+        click.echo(f"Next: `{daemon} --board sim` in one terminal, `{client} {then}` in another.")
     return DONE if error is None else FAILED
 
 
