@@ -8,6 +8,8 @@ STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
 # The official judges of the MCP bridge, and the Node that they need: npm packages, of exact versions.
 JUDGES := .node/.installed
+# pipx and uv: tests install the wheel with them.
+INSTALLERS := .venv-installers/.installed
 # One more than there are processors: many tests wait, for a browser, a child, a clock.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 # The order is that of tests/conftest.py: the longest modules first.
@@ -16,7 +18,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges check fast lint bench bench-hil simulate crash fuzz soak npm deb test-deb sbom docs clean
+.PHONY: help demo demo-hcp demo-web test proof test-hardware test-mcp judges installers check fast lint bench bench-hil simulate crash fuzz soak npm dist test-dist deb test-deb sbom docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -51,6 +53,12 @@ $(JUDGES): tests/mcp/package.json
 	@command -v npm >/dev/null || { echo 'The judges of the MCP bridge are npm packages: install npm (Debian: apt-get install npm), then make test-mcp.'; exit 1; }
 	rm -rf .node && mkdir .node && cp tests/mcp/package.json .node
 	npm install --prefix .node --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
+	touch $@
+
+$(INSTALLERS): $(LOCK)
+	$(PYTHON) -I -m venv .venv-installers
+	$(PYTHON) packaging/lock.py installers > .venv-installers/requirements.txt
+	.venv-installers/bin/python -I -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv-installers/requirements.txt
 	touch $@
 
 demo: $(RUNTIME) ## See what hearth is, in a minute: a real daemon, a real client, a simulated board
@@ -127,6 +135,14 @@ npm: $(JUDGES) ## The JavaScript client: its type declarations, and the package 
 	.node/node_modules/.bin/tsc -p packaging/npm --outDir packaging/npm
 	mkdir -p dist && cd packaging/npm && npm pack --pack-destination ../../dist
 
+dist: $(RUNTIME) ## The wheel and the source distribution, into dist: the same commit gives the same bytes
+	$(BIN)/python packaging/dist.py
+
+installers: $(INSTALLERS)
+
+test-dist: $(STAMP) $(INSTALLERS) ## Build both twice, compare, and install the wheel with pip, pipx and uv
+	$(BIN)/python -m pytest -m proof tests/packaging/test_packaging.py
+
 deb: $(STAMP) ## The Debian package for this machine's Python and architecture, into dist
 	$(BIN)/python packaging/build_deb.py
 
@@ -140,4 +156,4 @@ docs: $(STAMP) ## Generate what is generated in docs/ and check that it is up to
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) .venv-sbom build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest .node test-artefacts
+	rm -rf $(VENV) .venv-sbom .venv-installers build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .guest .node test-artefacts

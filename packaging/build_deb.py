@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from licences import OURS, bundled, unknown
-from runtime import ROOT, copy_source, install
+from runtime import ROOT, copy_source, epoch, install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,10 +224,9 @@ def main() -> None:
     for tool in ("dpkg-deb", options.python):
         if shutil.which(tool) is None:
             raise SystemExit(f"{tool} is missing: the package is built on Debian, with its dpkg and python3")
-    changed = int((ROOT / "CHANGELOG.md").stat().st_mtime)
     os.umask(0o022)
     with tempfile.TemporaryDirectory(prefix="hearth-deb-") as work:
-        build = Build(Path(work), options.python, int(os.environ.get("SOURCE_DATE_EPOCH") or changed))
+        build = Build(Path(work), options.python, epoch())
         build.application()
         for source, place in FILES.items():
             build.write(place, (HERE / source).read_text("utf-8"))

@@ -8,6 +8,7 @@ behind, and by the build backend of the environment that runs this.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,17 @@ from lock import requirements
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("hearth", "actors", "drivers", "pyproject.toml", "README.md", "LICENSE")
+
+
+def epoch() -> int:
+    """Return the time that is written into what is built: SOURCE_DATE_EPOCH, or else that of the last commit."""
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(given)
+    asked = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    try:
+        return int(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+    except (OSError, subprocess.CalledProcessError):
+        return int((ROOT / "CHANGELOG.md").stat().st_mtime)  # an unpacked archive
 
 
 def copy_source(target: Path) -> Path:

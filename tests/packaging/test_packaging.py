@@ -9,13 +9,18 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import hearth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -177,26 +182,88 @@ def test_imports_run_one_way() -> None:
     assert f"Contracts: {contracts} kept, 0 broken." in done.stdout
 
 
+# --- what is built ----------------------------------------------------------------------------------------------------
+
+WHEEL, SDIST = f"hearthd-{hearth.__version__}-py3-none-any.whl", f"hearthd-{hearth.__version__}.tar.gz"
+COMMITTED = 1_776_638_881
+"""Epoch seconds: when the commit was made that is built, for these tests."""
+
+
+def packaging_script(name: str) -> Any:
+    """A script of packaging/, which is no package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "packaging"))
+        return importlib.import_module(name)
+
+
+def clean_copy(copy: Path) -> Path:
+    """Copy what the wheel is built from, and what builds it."""
+    packaging_script("runtime").copy_source(copy)
+    shutil.copytree(ROOT / "packaging", copy / "packaging", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Makefile", copy)
+    return copy
+
+
+def built(copy: Path, time: int, *, umask: int, zone: str) -> dict[str, Path]:
+    """The two files that a clean copy of the tree builds, by their names."""
+    made = subprocess.run(
+        [sys.executable, "packaging/dist.py", "--out", "out"],
+        cwd=clean_copy(copy), umask=umask, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(time), "TZ": zone},
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.splitlines() == [f"out/{name}" for name in (WHEEL, SDIST)]
+    return {file.name: file for file in (copy / "out").iterdir()}
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the tree, since building leaves things beside the source."""
-    directory = tmp_path_factory.mktemp("wheel")
-    source = directory / "source"
-    source.mkdir()
-    for name in ("hearth", "actors", "drivers"):
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    built = python(
-        *("-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"),
-        *("--wheel-dir", str(directory), str(source)),
-        cwd=directory,
-    )
-    if built.returncode and "No matching distribution found for setuptools" in built.stderr:
-        pytest.skip("building a wheel needs a package index here")
-    assert built.returncode == 0, built.stderr
-    (file,) = directory.glob("hearthd-*.whl")
-    return file
+def dist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel and the source distribution, by their names."""
+    return built(tmp_path_factory.mktemp("dist") / "source", COMMITTED, umask=0o022, zone="UTC")
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: dict[str, Path]) -> Path:
+    return dist[WHEEL]
+
+
+def test_the_time_in_a_build_is_that_of_the_last_commit_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = packaging_script("runtime")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "5")
+    assert runtime.epoch() == 5
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    committed = run("git", "log", "-1", "--format=%ct").stdout
+    changed = int((ROOT / "CHANGELOG.md").stat().st_mtime)
+    assert runtime.epoch() == int(committed or changed)
+    monkeypatch.setenv("PATH", "")
+    assert runtime.epoch() == changed
+
+
+@pytest.mark.proof
+def test_the_same_source_gives_the_same_bytes(dist: dict[str, Path], tmp_path: Path) -> None:
+    again = built(tmp_path / "elsewhere" / "copy", COMMITTED, umask=0o077, zone="Asia/Tokyo")
+    assert [again[name].read_bytes() == dist[name].read_bytes() for name in (WHEEL, SDIST)] == [True, True]
+    later = built(tmp_path / "later", COMMITTED + 86_400, umask=0o022, zone="UTC")
+    assert [later[name].read_bytes() == dist[name].read_bytes() for name in (WHEEL, SDIST)] == [False, False]
+
+
+@pytest.mark.proof
+def test_the_source_distribution_builds_the_same_wheel_and_has_no_file_twice(
+    dist: dict[str, Path], tmp_path: Path
+) -> None:
+    with tarfile.open(dist[SDIST]) as archive:
+        members = archive.getmembers()
+        archive.extractall(tmp_path, filter="data")
+    assert not [member.name for member in members if member.issym() or member.islnk()]
+    assert {(member.uid, member.gid, member.uname, member.mtime) for member in members} == {(0, 0, "root", COMMITTED)}
+    (top,) = tmp_path.iterdir()
+    inside = {member.name.partition("/")[2] for member in members if member.isfile()}
+    assert {"actors/runtime.py", "drivers/base.py", "hearth/py.typed", "LICENSE", "pyproject.toml"} <= inside
+    assert not [name for name in inside if name.startswith(("hearth/actors", "hearth/drivers", "tests"))]
+    script = packaging_script("dist")
+    script.prepare(top, COMMITTED)
+    again = script.call("build_wheel", top, tmp_path / "out", COMMITTED)
+    assert again.read_bytes() == dist[WHEEL].read_bytes()
 
 
 @pytest.mark.proof
@@ -228,3 +295,90 @@ def test_what_the_wheel_installs_runs(wheel: Path, tmp_path: Path) -> None:
         done = python("-c", code, cwd=tmp_path, PYTHONPATH=str(site), STATE_DIRECTORY=str(tmp_path))
         assert done.returncode == 0, done.stderr
         assert f"configuration is good: board {board}" in done.stdout
+
+
+# --- what is installed ------------------------------------------------------------------------------------------------
+
+PROGRAMS = f"{ROOT / '.venv-installers' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+"""Where pipx and uv are looked for: `make installers` puts them into the first."""
+PLAYED = re.compile(r"^\d\d claims, each checked, in [\d.]+ s\.$", re.MULTILINE)
+
+
+@pytest.fixture
+def do(tmp_path: Path) -> Callable[..., str]:
+    """Runs a command for a user who has nothing installed yet; returns what it printed."""
+    told = python("-m", "pip", "config", "list").stdout
+    settings = dict(re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", told, re.MULTILINE))
+    variables = {
+        # The index that pip asks.
+        "UV_DEFAULT_INDEX": settings.get("index-url"),
+        "SSL_CERT_FILE": settings.get("cert"),
+        **os.environ,
+        # The versions that hearth is tested with.
+        "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "UV_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "UV_PYTHON": sys.executable,
+        "UV_PYTHON_DOWNLOADS": "never",
+        "PIPX_DEFAULT_PYTHON": sys.executable,
+        "HOME": str(tmp_path),
+        "PATH": PROGRAMS,
+        "NO_COLOR": "1",
+    }
+    unwanted = ("HEARTH", "XDG", "VIRTUAL_ENV", "PYTHONPATH")
+    environ = {name: value for name, value in variables.items() if value and not name.startswith(unwanted)}
+
+    def done(program: str, *words: str | Path, code: int = 0) -> str:
+        found = shutil.which(tmp_path / program) if "/" in program else shutil.which(program, path=PROGRAMS)
+        if found is None:
+            pytest.skip(f"{program} is not here: make installers")
+        ended = subprocess.run(
+            [found, *map(str, words)],
+            cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=500, check=False,
+        )  # fmt: skip
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        return ended.stdout + ended.stderr
+
+    return done
+
+
+@pytest.mark.proof
+def test_pip_installs_it_alone_and_each_extra_that_is_missing_is_named(do: Callable[..., str], wheel: Path) -> None:
+    do(sys.executable, "-m", "venv", "own")
+    do("own/bin/pip", "install", "--quiet", wheel)
+    assert do("own/bin/hearth", "--version") == f"hearth {hearth.__version__}\n"
+    assert PLAYED.search(do("own/bin/hearth", "demo", "--fast"))
+    assert "pip install 'hearthd[mcp]'" in do("own/bin/hearth", "mcp", code=2)
+    assert "pip install 'hearthd[hcp]'" in do("own/bin/hearth", "hcp", "jobs", code=2)
+    installed = do("own/bin/pip", "list", "--format", "freeze").lower()
+    assert not re.search(r"^(mcp|isodate|semantic-version|pillow|pytest|starlette)==", installed, re.MULTILINE)
+
+
+@pytest.mark.proof
+def test_pipx_installs_it_and_runs_it_without_installing_it(do: Callable[..., str], wheel: Path) -> None:
+    assert PLAYED.search(do("pipx", "run", "--spec", wheel, "hearth", "demo", "--fast"))
+    do("pipx", "install", wheel)
+    assert PLAYED.search(do(".local/bin/hearth", "demo", "--fast"))
+
+
+@pytest.mark.proof
+def test_uv_installs_it_and_runs_it_without_installing_it(do: Callable[..., str], wheel: Path) -> None:
+    assert PLAYED.search(do("uvx", "--from", wheel, "hearth", "demo", "--fast"))
+    do("uv", "tool", "install", wheel)
+    assert PLAYED.search(do(".local/bin/hearth", "demo", "--fast"))
+
+
+@pytest.mark.proof
+def test_the_demo_of_a_clean_copy_installs_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    copy = clean_copy(tmp_path / "copy")
+    done = subprocess.run(
+        ["make", "demo", f"PYTHON={sys.executable}"],
+        cwd=copy, capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line[:8] for line in done.stdout.splitlines()[:3]] == ["1 of 3: ", "2 of 3: ", "3 of 3: "]
+    assert PLAYED.search(done.stdout)
+    assert "Next: `.venv/bin/hearthd --board sim`" in done.stdout
+    (site,) = (copy / ".venv" / "lib").glob("python3.*/site-packages")
+    names = {file.name.partition("-")[0].lower() for file in site.glob("*.dist-info")}
+    assert "trio" in names
+    assert not names & {"pytest", "hypothesis", "pillow", "mcp", "atheris", "mypy"}
